@@ -61,14 +61,14 @@ export function healthRoutes({ services, metrics }: Web, authenticate: Middlewar
   return routes
 }
 
-interface Part {
+interface Check {
   readonly ok: boolean
   readonly ms: number
 }
 
-type Parts = Readonly<Record<'postgres' | 'redis' | 'storage' | 'workers', Part>>
+type Checks = Readonly<Record<'postgres' | 'redis' | 'storage' | 'workers', Check>>
 
-async function checkParts(services: Services): Promise<Parts> {
+async function checkParts(services: Services): Promise<Checks> {
   const { database, queues, storage: files } = services
   const [postgres, redis, storage, workers] = await Promise.all([
     check(async () => (await database.ping()) >= 0),
@@ -83,7 +83,7 @@ async function checkParts(services: Services): Promise<Parts> {
 }
 
 /** A check that hangs is a failed one. */
-async function check(ask: () => Promise<boolean>): Promise<Part> {
+async function check(ask: () => Promise<boolean>): Promise<Check> {
   const startedAt = performance.now()
   const timer = Promise.withResolvers<boolean>()
   const timeout = setTimeout(timer.resolve, CHECK_MS, false)
@@ -93,7 +93,7 @@ async function check(ask: () => Promise<boolean>): Promise<Part> {
   return { ok, ms: Math.round((performance.now() - startedAt) * 10) / 10 }
 }
 
-function mapParts<T>(parts: Parts, read: (part: Part) => T): Record<string, T> {
+function mapParts<T>(parts: Checks, read: (part: Check) => T): Record<string, T> {
   return Object.fromEntries(Object.entries(parts).map(([name, part]) => [name, read(part)]))
 }
 

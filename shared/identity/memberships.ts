@@ -26,7 +26,7 @@ export interface MembershipContext {
 }
 
 /** Where the rows are, and the keys that find them. */
-export interface Place {
+export interface MembershipRows {
   readonly database: Connection
   readonly keys: Keys
 }
@@ -35,7 +35,7 @@ const UUID = '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
 
 /** Both in one statement; `membership` is undefined when it is gone. */
 export async function readLoginMembership(
-  { database, keys }: Place,
+  { database, keys }: MembershipRows,
   loginId: string,
 ): Promise<{ login: Resource; membership: Resource | undefined } | undefined> {
   const rows = await database.query<{ login: string | null; membership: string | null }>({
@@ -67,7 +67,7 @@ export async function readLoginMembership(
 
 /** Memberships whose profile is the given `Type/id`, oldest first. One statement. */
 export async function readMembershipsOf(
-  { database, keys }: Place,
+  { database, keys }: MembershipRows,
   reference: string,
 ): Promise<Resource[]> {
   const type = 'ProjectMembership'
@@ -101,7 +101,7 @@ const CONTEXT_SQL = `
 
 /** Project, profile, policies and configuration in one statement; undefined when project or profile is gone. */
 export async function readContext(
-  { database, keys }: Place,
+  { database, keys }: MembershipRows,
   membership: Resource,
 ): Promise<MembershipContext | undefined> {
   const project = parseReference(referenceIn(membership.project))
@@ -159,7 +159,7 @@ interface ProjectRow extends OwnVersions {
 
 /** One statement; undefined when there is no such Project. */
 export async function readProject(
-  { database, keys }: Place,
+  { database, keys }: MembershipRows,
   id: string,
 ): Promise<Pick<MembershipContext, 'project' | 'number' | 'own'> | undefined> {
   const rows = await database.query<ProjectRow>({

@@ -25,7 +25,7 @@ import { readSalt } from '../store/rows/tenants.ts'
 import { unitsOf } from '../store/search/tests/units.ts'
 import {
   type MembershipContext,
-  type Place,
+  type MembershipRows,
   readContext,
   readLoginMembership,
   readMembershipsOf,
@@ -102,13 +102,18 @@ export async function openPrincipals(
 
 /** Reads what a session is made of and puts it together; caches nothing. */
 class Sessions {
-  readonly #place: Place
+  readonly #place: MembershipRows
   readonly #own: OwnParametersReader
   readonly #log: Logger
   readonly #options: PrincipalsOptions
   readonly #warned = new Set<string>()
 
-  constructor(place: Place, own: OwnParametersReader, log: Logger, options: PrincipalsOptions) {
+  constructor(
+    place: MembershipRows,
+    own: OwnParametersReader,
+    log: Logger,
+    options: PrincipalsOptions,
+  ) {
     this.#place = place
     this.#own = own
     this.#log = log
@@ -219,7 +224,7 @@ function ownUserOf(membership: Resource, login: Resource | undefined): string | 
 
 /** Reads the units that the data has, for policies that compare quantities in UCUM. One statement a Project. */
 async function readUnits(
-  { database: connection, keys }: Place,
+  { database: connection, keys }: MembershipRows,
   project: ProjectContext,
   rules: Rules | undefined,
 ): Promise<ProjectContext> {

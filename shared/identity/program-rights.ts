@@ -9,7 +9,7 @@ import type { Connection } from '../platform/postgres/statement.ts'
 import type { OwnParametersReader } from '../store/index/custom-parameters.ts'
 import { Keys } from '../store/index/keys.ts'
 import { readSalt } from '../store/rows/tenants.ts'
-import { type Place, readContext, readMembershipsOf } from './memberships.ts'
+import { type MembershipRows, readContext, readMembershipsOf } from './memberships.ts'
 import { rulesOf } from './principals.ts'
 
 /** The rights of each membership with this profile, `Type/id`; undefined where they cannot be known. */
@@ -49,7 +49,10 @@ export async function openProgramRights(
     return Promise.all(memberships.map((membership) => rightsBy(place, membership)))
   }
 
-  async function rightsBy(place: Place, membership: Resource): Promise<Rights | undefined> {
+  async function rightsBy(
+    place: MembershipRows,
+    membership: Resource,
+  ): Promise<Rights | undefined> {
     // One that is not active may be made so without another look at the program.
     const context = await readContext(place, membership)
     if (context === undefined) return undefined

@@ -8,7 +8,7 @@ import { agentsOf } from './admin-audit.ts'
 import { tracingOf } from './reply.ts'
 import type { FhirRequest } from './request.ts'
 
-type Asked = Pick<FhirRequest, 'method' | 'path' | 'requestId' | 'traceId'>
+type RefusedRequest = Pick<FhirRequest, 'method' | 'path' | 'requestId' | 'traceId'>
 
 /** Repeated refusals of one caller fill the log, and no table. */
 const QUIET_MS = 60_000
@@ -22,7 +22,7 @@ const told = new LRUCache<string, true>({ max: KEPT, ttl: QUIET_MS })
 export function auditRefusal(
   services: Pick<Services, 'log' | 'repository'>,
   principal: Principal,
-  asked: Asked,
+  asked: RefusedRequest,
   error: unknown,
 ): void {
   if (!(error instanceof HttpError) || error.status !== 403) return
@@ -52,7 +52,7 @@ const ACTIONS: Readonly<Record<string, string>> = {
 }
 
 /** Outcome 4 is a minor failure, which the reply reported. The event names what was asked for, and no value. */
-function refusalEvent(principal: Principal, asked: Asked, why: string): Resource {
+function refusalEvent(principal: Principal, asked: RefusedRequest, why: string): Resource {
   const { method, path } = asked
   const [type = '', id = ''] = path.split('/')
   const isOperation = path.includes('$') || path === ''

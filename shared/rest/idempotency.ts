@@ -16,9 +16,9 @@ import {
   type Found,
   forgetRequest,
   holdRequest,
-  type KeptReply,
   keepReply,
   type Once,
+  type StoredReply,
 } from '../store/write/idempotent-requests.ts'
 
 const WRITES = new Set(['POST', 'PUT', 'PATCH', 'DELETE'])
@@ -41,7 +41,10 @@ export function isIdempotent(
 }
 
 /** The parts of a request that identify a repeat. */
-type Asked = Pick<FhirRequest, 'method' | 'path' | 'query' | 'headers' | 'body' | 'requestId'>
+type KeyedRequest = Pick<
+  FhirRequest,
+  'method' | 'path' | 'query' | 'headers' | 'body' | 'requestId'
+>
 
 export interface Work {
   /** Carries the request out, through the services it is given. Errors: HttpError. */
@@ -56,7 +59,7 @@ export interface Work {
 export async function answerOnce(
   services: Services,
   principal: Principal,
-  request: Asked,
+  request: KeyedRequest,
   work: Work,
 ): Promise<FhirReply> {
   const asked = identityOf(principal, request)
@@ -153,14 +156,14 @@ async function giveUp({ database, log }: Services, once: Once): Promise<void> {
   })
 }
 
-function identityOf(principal: Principal, { method, path, query, headers }: Asked): string {
+function identityOf(principal: Principal, { method, path, query, headers }: KeyedRequest): string {
   const key = headers['idempotency-key']
   // An answer goes to who has asked, acting for whom it acted for, within the same scope.
   const who = [askerKey(principal), principal.profile]
   return JSON.stringify([...who, method, path, query.toString(), key])
 }
 
-function sealed(keeping: Keeping, { status, headers, body }: FhirReply): KeptReply {
+function sealed(keeping: Keeping, { status, headers, body }: FhirReply): StoredReply {
   const { RateLimit: _, ...kept } = headers
   return {
     status,

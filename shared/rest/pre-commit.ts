@@ -138,7 +138,7 @@ export async function patchAsking(
   throw conflict('Too many concurrent changes, try again')
 }
 
-interface Asked {
+interface BotAnswer {
   readonly found: PreCommit
   readonly target: BotTarget
   /** The answer of the bot. */
@@ -151,7 +151,7 @@ async function ask(
   change: Change,
   resource: Resource,
   ifMatch: WriteOptions['ifMatch'],
-): Promise<Asked | undefined> {
+): Promise<BotAnswer | undefined> {
   const { services, principal, request } = interaction
   const { repository, log } = services
   const skipped = (subscription: string, reason: string) =>

@@ -4,7 +4,7 @@ import { tooCostly } from '../errors.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { Services } from '../services.ts'
 import { forgetBoundCodes } from '../terminology/bound-codes.ts'
-import type { Claim, Claimed, Place, Profile } from '../validation/profiles/run.ts'
+import type { CheckedResource, Claim, Claimed, Profile } from '../validation/profiles/run.ts'
 import { pathOf } from '../validation/report.ts'
 
 /** Drops what validation has cached of a type that was just written. */
@@ -24,7 +24,7 @@ export function withDefaultProfiles(resource: Resource, project: ProjectContext)
   return { ...resource, meta: { ...resource.meta, profile } }
 }
 
-export interface UnknownProfile extends Pick<Place, 'steps'> {
+export interface UnknownProfile extends Pick<CheckedResource, 'steps'> {
   readonly canonical: string
 }
 

@@ -41,7 +41,7 @@ export const validate: Operation = {
 const MODES = ['create', 'update', 'delete', 'profile'] as const
 type Mode = (typeof MODES)[number]
 
-interface Asked {
+interface ValidateInput {
   readonly mode: Mode | undefined
   readonly profile: string | undefined
   /** Undefined: the stored resource. */
@@ -51,7 +51,7 @@ interface Asked {
 }
 
 /** Errors: 400, 415. */
-function readAsked({ request, type }: OperationCall): Asked {
+function readAsked({ request, type }: OperationCall): ValidateInput {
   const { query } = request
   const fromQuery = { mode: modeOf(query.get('mode')), profile: query.get('profile') ?? undefined }
   if (request.method === 'GET' || request.body === undefined || request.body.length === 0) {
@@ -90,7 +90,7 @@ function textIn(value: unknown, name: string): string | undefined {
 }
 
 /** Errors: 400 for what is missing, 403, 404 and 410 of reading what is stored. */
-async function issuesOf(call: OperationCall, asked: Asked): Promise<readonly Issue[]> {
+async function issuesOf(call: OperationCall, asked: ValidateInput): Promise<readonly Issue[]> {
   const { principal, type = '', id } = call
   const { mode, profile } = asked
   if (mode === 'profile' && profile === undefined) {

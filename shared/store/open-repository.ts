@@ -7,7 +7,7 @@ import { typeName } from '../fhir/definitions.ts'
 import type { Logger } from '../log.ts'
 import { addMail } from '../platform/mail/mails.ts'
 import { type Database, lockStatement } from '../platform/postgres/database.ts'
-import { createQuietProjects } from './events/no-subscriber-leases.ts'
+import { createNoSubscriberLeases } from './events/no-subscriber-leases.ts'
 import { createWatchers } from './events/subscribers.ts'
 import { type OwnParametersReader, openOwnParameters } from './index/custom-parameters.ts'
 import { Keys } from './index/keys.ts'
@@ -88,12 +88,12 @@ export async function openRepository(
   const seen = new LRUCache<bigint, true>({ max: SEEN_CODES })
   const holders = new LRUCache<string, true>({ max: ACCOUNT_HOLDERS })
   const warned = new LRUCache<string, true>({ max: WARNED })
-  const quiet = createQuietProjects()
+  const leases = createNoSubscriberLeases()
   const store: Store = {
     connection: database,
-    submit: createCoalescer(database, quiet),
+    submit: createCoalescer(database, leases),
     fetch: createFetch(database),
-    remove: (deletion) => database.query(deleteStatement([quiet.unguarded(deletion)])),
+    remove: (deletion) => database.query(deleteStatement([leases.unguarded(deletion)])),
     recent: createRecentVersions(),
     keys: new Keys(row.salt),
     ownParameters: options.ownParameters ?? openOwnParameters(database),

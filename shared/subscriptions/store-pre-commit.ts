@@ -15,7 +15,7 @@ import type { Meta, Resource } from '../fhir/resource.ts'
 import { readWatches } from '../store/events/subscribers.ts'
 import { ownParametersOf } from '../store/index/custom-parameters.ts'
 import type { Store } from '../store/rows/context.ts'
-import type { Place } from '../store/rows/ports.ts'
+import type { WritePlace } from '../store/rows/ports.ts'
 import { parseVersion, toVersion, type VersionRow } from '../store/rows/rows.ts'
 import { hiddenBy, readJudged, rulingsOfContents } from '../store/rulings/rulings.ts'
 import { readonlyBy } from '../store/rulings/write.ts'
@@ -110,7 +110,7 @@ async function matterOf(
     ...hiddenBy(changing),
     ...readonlyBy(changing),
   ])
-  const place: Place = {
+  const place: WritePlace = {
     kind: live === undefined ? 'insert' : 'update',
     project: row.project,
     projectId,
@@ -136,7 +136,7 @@ function newMatter(
   const isElsewhere = principal.isSuperAdmin && (meta?.project ?? project.id) !== project.id
   if (!may(principal, type, 'create') || isElsewhere) return undefined
   const kept = keep(resource, undefined, fieldsNotCreated(principal, type))
-  const place: Place = {
+  const place: WritePlace = {
     kind: 'insert',
     project: project.number,
     projectId: project.id,
@@ -153,7 +153,7 @@ function composed(
   store: Store,
   principal: Principal,
   resource: Resource,
-  place: Place,
+  place: WritePlace,
   stored: Resource | undefined,
 ): VersionRow {
   return rowOf(prepare({ store, principal, resource, place, stored, options: {} }), new Date())

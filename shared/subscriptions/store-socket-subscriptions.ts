@@ -17,7 +17,7 @@ import { outlastLeases } from '../store/events/no-subscriber-leases.ts'
 import { ownParametersOf } from '../store/index/custom-parameters.ts'
 import { without } from '../store/read/redact.ts'
 import { allow, type Store } from '../store/rows/context.ts'
-import type { Place } from '../store/rows/ports.ts'
+import type { WritePlace } from '../store/rows/ports.ts'
 import { toVersion, type VersionRow } from '../store/rows/rows.ts'
 import type { Version } from '../store/rows/version.ts'
 import { hiddenBy, needsSql, rulingsOfContents } from '../store/rulings/rulings.ts'
@@ -92,7 +92,7 @@ async function compose(
     project.number,
   )
   requireShown(store, principal, project.number, readSubscription(active), own)
-  const place: Place = {
+  const place: WritePlace = {
     kind: 'insert',
     project: project.number,
     projectId: project.id,

@@ -1,6 +1,9 @@
 import t from 'tap'
 import { writeFeatures } from '../../shared/api/write-features.ts'
-import { createQuietProjects, LEASE_MS } from '../../shared/store/events/no-subscriber-leases.ts'
+import {
+  createNoSubscriberLeases,
+  LEASE_MS,
+} from '../../shared/store/events/no-subscriber-leases.ts'
 import { openRepository } from '../../shared/store/open-repository.ts'
 import type { Write } from '../../shared/store/rows/write-rows.ts'
 import { openTestStore, statementsOf } from '../fixtures/store/store.ts'
@@ -135,22 +138,22 @@ t.test('a Subscription that a transaction brings is acknowledged as late', async
 
 t.test('a lease ends on time, counted from before the statement was sent', (t) => {
   let now = 1000
-  const quiet = createQuietProjects(() => now)
+  const leases = createNoSubscriberLeases(() => now)
   const write = { project: 7, type: 1, event: { cause: '{}', home: undefined } }
   const learn = (isQuiet: boolean) =>
     // The leases look at no more of a write than this.
-    quiet.learn(
+    leases.learn(
       [write as Write],
       [{ n: 1, lu: null, target: null, hasEvents: false, isQuiet }],
       1000,
     )
   learn(false)
-  t.equal(quiet.unguarded(write), write)
+  t.equal(leases.unguarded(write), write)
   learn(true)
   now = 1000 + LEASE_MS - 1
-  t.equal(quiet.unguarded(write).event, undefined)
-  t.equal(quiet.unguarded({ ...write, project: 8 }).event, write.event)
+  t.equal(leases.unguarded(write).event, undefined)
+  t.equal(leases.unguarded({ ...write, project: 8 }).event, write.event)
   now = 1000 + LEASE_MS
-  t.equal(quiet.unguarded(write), write)
+  t.equal(leases.unguarded(write), write)
   t.end()
 })

@@ -43,7 +43,7 @@ class AuthorizeError extends Error {
   }
 }
 
-interface Asked {
+interface AuthorizeRequest {
   readonly client: Resource
   readonly redirectUri: string
   readonly scope: string
@@ -97,7 +97,7 @@ async function check(
   client: Resource,
   redirectUri: string,
   parameters: URLSearchParams,
-): Promise<Asked> {
+): Promise<AuthorizeRequest> {
   const names = [...parameters.keys()]
   if (new Set(names).size < names.length) throw invalid('A parameter is repeated')
   const get = (name: string) => single(parameters, name)
@@ -136,7 +136,7 @@ function invalid(description: string): AuthorizeError {
 }
 
 /** The address the browser goes to. */
-async function answer(services: Services, ctx: Context, asked: Asked): Promise<string> {
+async function answer(services: Services, ctx: Context, asked: AuthorizeRequest): Promise<string> {
   const { parameters, redirectUri } = asked
   const prompts = (single(parameters, 'prompt') ?? '').split(' ')
   const wantsNoPage = prompts.includes('none')
@@ -198,7 +198,7 @@ function mayRedeem(client: Resource, known: Resource): boolean {
 async function knownLogin(
   services: Services,
   ctx: Context,
-  { client, parameters }: Asked,
+  { client, parameters }: AuthorizeRequest,
 ): Promise<Resource | undefined> {
   if (!isNavigation(ctx, services.config)) return undefined
   const login = await loginByCookie(services, ctx, client)
@@ -235,7 +235,7 @@ async function loginByCookie(
 async function renewedLogin(
   { repository }: Services,
   ctx: Context,
-  { redirectUri, scope, launch, parameters }: Asked,
+  { redirectUri, scope, launch, parameters }: AuthorizeRequest,
   known: Resource,
   browser: string,
 ): Promise<Resource> {

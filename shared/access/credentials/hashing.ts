@@ -23,7 +23,7 @@ export interface Hashing {
   run<T>(applicant: Applicant, work: () => Promise<T>): Promise<T>
 }
 
-interface Place extends Applicant {
+interface QueuedHash extends Applicant {
   readonly start: () => void
   readonly refuse: () => void
 }
@@ -41,18 +41,18 @@ export function createHashing(depth: number, atOnce = AT_ONCE): Hashing {
   const mostWaiting = depth * atOnce
   const running = new Set<Applicant>()
   /** The longest wait first. */
-  const waiting: Place[] = []
+  const waiting: QueuedHash[] = []
 
   const count = (is: (one: Applicant) => boolean) =>
     [...running].filter(is).length + waiting.filter(is).length
 
   /** Below zero where `a` goes before `b`; the later of two equals goes first. */
-  const compare = (a: Place, b: Place): number => {
-    const weight = ({ address }: Place) => count((one) => one.address === address)
+  const compare = (a: QueuedHash, b: QueuedHash): number => {
+    const weight = ({ address }: QueuedHash) => count((one) => one.address === address)
     const byTrust = ORDER.indexOf(a.trust) - ORDER.indexOf(b.trust)
     return byTrust || weight(a) - weight(b) || waiting.indexOf(b) - waiting.indexOf(a)
   }
-  const leave = (place: Place) => {
+  const leave = (place: QueuedHash) => {
     waiting.splice(waiting.indexOf(place), 1)
   }
 
@@ -71,7 +71,7 @@ export function createHashing(depth: number, atOnce = AT_ONCE): Hashing {
         resolve()
       }
       const timer = setTimeout(refuse, PATIENCE_MS)
-      const place: Place = { ...applicant, start, refuse }
+      const place: QueuedHash = { ...applicant, start, refuse }
       waiting.push(place)
       if (waiting.length > mostWaiting) waiting.toSorted(compare).at(-1)?.refuse()
     })

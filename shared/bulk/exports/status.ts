@@ -218,7 +218,7 @@ export function pollOrRefuse(id: string): void {
  * The manifest of the page that is asked for; undefined: there is no such page yet. Errors: 404 for one
  * that will never be.
  */
-async function pageOf(services: Services, job: ExportJob, { query }: Asked) {
+async function pageOf(services: Services, job: ExportJob, { query }: StatusRequest) {
   const page = Number(query.get('page') ?? 1)
   if (!Number.isInteger(page) || page < 1) throw notFound()
   const isRunning = job.state === 'accepted' || job.state === 'active'
@@ -234,7 +234,7 @@ async function pageOf(services: Services, job: ExportJob, { query }: Asked) {
   return { ...manifest, link: [{ relation: 'next', url }] }
 }
 
-type Asked = Pick<FhirRequest, 'query'>
+type StatusRequest = Pick<FhirRequest, 'query'>
 
 type Caller = Pick<Principal, 'profile' | 'clientId'> & Acting
 

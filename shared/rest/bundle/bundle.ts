@@ -7,10 +7,10 @@ import type { FhirReply, Interaction } from '../../request/request.ts'
 import type { Repository, Transaction } from '../../store/repository.ts'
 import { pageReply } from '../interaction.ts'
 import { mayAsk } from '../pre-commit.ts'
-import { type BundleRequest, entryPath, inStages, type Plan, type Stage } from './entries.ts'
+import { type BundleRequest, type EntryPlan, entryPath, inStages, type Stage } from './entries.ts'
 import { identify, planEntry, requireDistinct, type Step } from './identities.ts'
 import { isMissing, type MissingStep, MOST_MISSING, makeMissing } from './missing.ts'
-import { type Asked, askAhead } from './pre-commit.ts'
+import { type AskedPlans, askAhead } from './pre-commit.ts'
 import { createRaces } from './raced.ts'
 import {
   createAnswerRoom,
@@ -118,7 +118,7 @@ function plansOf(
   interaction: Interaction,
   entries: BundleRequest['entries'],
   failed: (entry: { readonly index: number }, error: unknown) => void,
-): readonly Plan[] {
+): readonly EntryPlan[] {
   const hasQuestion = asksSomewhere(interaction)
   return entries.flatMap((entry, index) => {
     try {
@@ -229,7 +229,7 @@ async function runTransaction(
  * Reads by id are one statement, which sees one state anyway, and writes look at what they change again.
  * Searches and operations read several times.
  */
-function readsMore({ entry }: Plan): boolean {
+function readsMore({ entry }: EntryPlan): boolean {
   const { kind } = entry.route
   return !WRITES.has(kind) && kind !== 'read' && kind !== 'vread'
 }
@@ -248,7 +248,7 @@ export const WRITES: ReadonlySet<string> = new Set([
 async function runAll(
   interaction: Interaction,
   transaction: Transaction,
-  { plans, check }: Asked,
+  { plans, check }: AskedPlans,
   respond: Respond,
 ): Promise<ResponseEntry[]> {
   const changed = plans.flatMap(({ entry: { route } }) =>

@@ -159,7 +159,7 @@ function stageOf({ method, route }: Entry): Stage {
 }
 
 /** An entry and the searches that decide what it does. */
-export interface Plan {
+export interface EntryPlan {
   readonly entry: Entry
   readonly key: string
   readonly condition: SearchRequest | undefined

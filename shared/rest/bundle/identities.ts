@@ -19,7 +19,7 @@ import {
   targetOf,
 } from '../conditional-references.ts'
 import { criteriaOf, readCondition } from '../search/criteria.ts'
-import { type Entry, entryPath, type Plan } from './entries.ts'
+import { type Entry, type EntryPlan, entryPath } from './entries.ts'
 import { type Identities, planMade, urnKey } from './references.ts'
 
 export interface Identity {
@@ -54,7 +54,7 @@ const WRITTEN: ReadonlySet<string> = new Set(['create', 'update', 'conditional-u
  * `hasQuestion`: the bundle holds a question mark, so there may be conditional references. Errors: 400
  * at the entry for criteria or a reference that is no search.
  */
-export function planEntry(interaction: Interaction, entry: Entry, hasQuestion: boolean): Plan {
+export function planEntry(interaction: Interaction, entry: Entry, hasQuestion: boolean): EntryPlan {
   const { resource } = entry
   const references =
     hasQuestion && resource !== undefined && WRITTEN.has(entry.route.kind)
@@ -90,7 +90,7 @@ function criteriaFor({ route, headers, query }: Entry) {
  */
 export async function identify(
   interaction: Interaction,
-  plans: readonly Plan[],
+  plans: readonly EntryPlan[],
   failed: (entry: Entry, error: unknown) => void,
 ): Promise<Step[]> {
   const asked = new Map<string, SearchRequest>()
@@ -124,7 +124,7 @@ export async function identify(
 }
 
 /** Errors: 412 for more than may be deleted. */
-function deletedBy({ entry, key, condition }: Plan, matches: Matches): readonly Version[] {
+function deletedBy({ entry, key, condition }: EntryPlan, matches: Matches): readonly Version[] {
   if (entry.route.kind !== 'conditional-delete' || condition === undefined) return []
   const found = matches.get(key)
   if (found?.status !== 'fulfilled') throw found?.reason
@@ -135,7 +135,7 @@ function deletedBy({ entry, key, condition }: Plan, matches: Matches): readonly 
 
 function identityOf(
   interaction: Interaction,
-  plan: Plan,
+  plan: EntryPlan,
   matches: Matches,
   known: Map<string, Identity>,
 ): Identity | undefined {
@@ -158,13 +158,13 @@ function identityOf(
   }
 }
 
-function fresh(type: string, { id = randomUUIDv7(), condition }: Plan): Identity {
+function fresh(type: string, { id = randomUUIDv7(), condition }: EntryPlan): Identity {
   return { type, id, condition, match: undefined, isNew: true }
 }
 
 function matched(
   interaction: Interaction,
-  plan: Plan,
+  plan: EntryPlan,
   type: string,
   matches: Matches,
   known: Map<string, Identity>,
@@ -185,7 +185,7 @@ function matched(
   return identity
 }
 
-function unmatched(interaction: Interaction, plan: Plan, type: string): Identity {
+function unmatched(interaction: Interaction, plan: EntryPlan, type: string): Identity {
   const { entry, condition } = plan
   if (entry.route.kind === 'conditional-patch') {
     const text = 'Conditional PATCH did not match any resources'

@@ -9,13 +9,13 @@ import type { Interaction } from '../../request/request.ts'
 import { isOfSocket } from '../../subscriptions/socket-subscriptions.ts'
 import { beforeDelete, beforeWrite, mayAsk, patched } from '../pre-commit.ts'
 import { acceptNew, acceptUpdate, patchedBy } from '../resources.ts'
-import type { Entry, Plan } from './entries.ts'
+import type { Entry, EntryPlan } from './entries.ts'
 import { identify, requireDistinct, type Step } from './identities.ts'
 import { rewrite } from './references.ts'
 import { bodyOf, interactionOf, patchOf, requireWanted } from './run.ts'
 
-export interface Asked {
-  readonly plans: readonly Plan[]
+export interface AskedPlans {
+  readonly plans: readonly EntryPlan[]
   /** Errors: 409 when other resources are meant than bots were asked about. */
   check(steps: readonly Step[]): void
 }
@@ -23,15 +23,15 @@ export interface Asked {
 /** `failed` gets the entry of an error. Errors: those of the entries and of the bots. */
 export async function askAhead(
   interaction: Interaction,
-  plans: readonly Plan[],
+  plans: readonly EntryPlan[],
   failed: (index: number, error: unknown) => unknown,
-): Promise<Asked> {
+): Promise<AskedPlans> {
   if (!mayAsk(interaction)) return { plans, check: () => undefined }
   const steps = await identify(interaction, plans, ({ index }, error) => {
     throw failed(index, error)
   })
   requireDistinct(steps)
-  const asked: Plan[] = []
+  const asked: EntryPlan[] = []
   for (const [i, plan] of plans.entries()) {
     const step = steps[i]
     if (step === undefined) throw new Error('A plan of a transaction has no step')

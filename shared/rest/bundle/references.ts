@@ -8,7 +8,7 @@ import { randomUUIDv7 } from 'node:crypto'
 import { mapStrings } from '../../fhir/json.ts'
 import { isObject } from '../../fhir/resource.ts'
 import { criteriaKey, type Matches } from '../conditional-references.ts'
-import type { Plan } from './entries.ts'
+import type { EntryPlan } from './entries.ts'
 
 /** fullUrl of an entry → `Type/id` it stands for. */
 export type Identities = Map<string, string>
@@ -47,9 +47,9 @@ type Made = ReadonlyMap<string, readonly string[]>
 
 /** Gives ids to what the plans create, so that references are known beforehand. */
 export function planMade(
-  plans: readonly Plan[],
+  plans: readonly EntryPlan[],
   matches: Matches,
-): { readonly plans: readonly Plan[]; readonly made: Made } {
+): { readonly plans: readonly EntryPlan[]; readonly made: Made } {
   const made = new Map<string, string[]>()
   if (plans.every(({ references }) => references.length === 0)) return { plans, made }
   const twins = new Set<string>()
@@ -67,7 +67,7 @@ export function planMade(
 }
 
 /** Undefined for entries that make nothing, or something under an id that they name. */
-function typeMade({ entry, key, condition }: Plan, matches: Matches): string | undefined {
+function typeMade({ entry, key, condition }: EntryPlan, matches: Matches): string | undefined {
   const { route, resource } = entry
   if (route.kind !== 'create' && route.kind !== 'conditional-update') return undefined
   if (route.kind === 'conditional-update' && resource?.id !== undefined) return undefined
@@ -77,7 +77,7 @@ function typeMade({ entry, key, condition }: Plan, matches: Matches): string | u
   return isMissing ? route.type : undefined
 }
 
-function identifierKeys(type: string, { entry }: Plan): string[] {
+function identifierKeys(type: string, { entry }: EntryPlan): string[] {
   const identifier = entry.resource?.identifier
   if (!Array.isArray(identifier)) return []
   return identifier.filter(isObject).flatMap(({ system, value }) => {

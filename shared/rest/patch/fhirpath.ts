@@ -10,7 +10,7 @@ import type { Property, Shape } from '../../validation/shapes.ts'
 import { failed, PatchFault, requireSameResource } from './patch.ts'
 import {
   holderAt,
-  type Place,
+  type PatchedElement,
   placeOf,
   presentProperty,
   propertyFor,
@@ -152,7 +152,7 @@ function applyOne(
   }
 }
 
-function requirePlace(document: Record<string, unknown>, node: unknown): Place | 'root' {
+function requirePlace(document: Record<string, unknown>, node: unknown): PatchedElement | 'root' {
   const place = isNode(node) ? placeOf(document, node) : undefined
   if (place === undefined) throw new PatchFault('selects what is no element of the resource')
   return place
@@ -160,7 +160,7 @@ function requirePlace(document: Record<string, unknown>, node: unknown): Place |
 
 function edited(
   document: Record<string, unknown>,
-  place: Place | 'root',
+  place: PatchedElement | 'root',
   operation: FhirPathOperation,
 ): Record<string, unknown> {
   if (operation.type === 'add') return added(document, place, operation.name, operation.value)
@@ -198,7 +198,7 @@ function edited(
 
 function added(
   document: Record<string, unknown>,
-  place: Place | 'root',
+  place: PatchedElement | 'root',
   name: string,
   value: PatchValue,
 ): Record<string, unknown> {

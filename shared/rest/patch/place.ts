@@ -24,7 +24,7 @@ export interface Holder {
 }
 
 /** An element in its holder. */
-export interface Place {
+export interface PatchedElement {
   readonly holder: Holder
   /** The name in FHIRPath, which for a choice has no type. */
   readonly element: string
@@ -39,7 +39,7 @@ export interface Slot {
 }
 
 /** The place of a node; `'root'` for the resource itself, undefined for a node of another resource. */
-export function placeOf(document: Json, node: ResourceNode): Place | 'root' | undefined {
+export function placeOf(document: Json, node: ResourceNode): PatchedElement | 'root' | undefined {
   if (node.parentResNode === null) return node.data === plain(document) ? 'root' : undefined
   const parent = placeOf(document, node.parentResNode)
   const holder = parent && holderAt(document, parent)
@@ -50,7 +50,7 @@ export function placeOf(document: Json, node: ResourceNode): Place | 'root' | un
 }
 
 /** The element of a place as something that has elements itself. */
-export function holderAt(document: Json, place: Place | 'root'): Holder | undefined {
+export function holderAt(document: Json, place: PatchedElement | 'root'): Holder | undefined {
   if (place === 'root') return asHolder([], document, undefined)
   const { holder, property, index } = place
   const isPrimitive = property.check !== undefined

@@ -27,7 +27,7 @@ export function outlastLeases(): Promise<void> {
   return delay(LEASE_MS + MARGIN_MS)
 }
 
-export interface QuietProjects {
+export interface NoSubscriberLeases {
   /** Returns the write without its guard, if nobody can wait for it. */
   unguarded<T extends Pick<Write, 'project' | 'event'>>(write: T): T
   /** `sentAt`: of the clock `now`, from before the statement was sent. */
@@ -35,7 +35,9 @@ export interface QuietProjects {
   now(): number
 }
 
-export function createQuietProjects(now: () => number = () => performance.now()): QuietProjects {
+export function createNoSubscriberLeases(
+  now: () => number = () => performance.now(),
+): NoSubscriberLeases {
   const leases = new LRUCache<number, { readonly until: number }>({ max: KEPT })
   return {
     now,

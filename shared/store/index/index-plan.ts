@@ -19,7 +19,7 @@ import { generalWalk } from './general-walk.ts'
 import type { PlannedParameter, PlannedType } from './rows.ts'
 import { ANY_ELEMENT, elementsRead, META, makesSideRows } from './side-elements.ts'
 
-export interface Plan extends PlannedType {
+export interface IndexPlan extends PlannedType {
   /** Root property → walks from the resource. */
   readonly roots: ReadonlyMap<string, readonly Walk<Derivation>[]>
   /** Walks that answer for an absent element too (`deceased` is false). */
@@ -48,10 +48,10 @@ export function isCanonicalParameter(type: string, code: string, own?: OwnParame
 }
 
 /** Compiled when the type is first met. Throws for what is no resource type. */
-export function planOf(type: string, own?: OwnParameters, only?: Only): Plan {
+export function planOf(type: string, own?: OwnParameters, only?: Only): IndexPlan {
   if (only !== undefined) return partOf(type, own, only)
   if (own === undefined || !own.types.has(type)) return planIn(standard, type, undefined)
-  const plans = ownPlans.get(own) ?? new Map<string, Plan>()
+  const plans = ownPlans.get(own) ?? new Map<string, IndexPlan>()
   ownPlans.set(own, plans)
   return planIn(plans, type, own)
 }
@@ -63,9 +63,9 @@ export interface Only {
 }
 
 const MAX_PARTS = 1000
-const parts = new LRUCache<string, Plan>({ max: MAX_PARTS })
+const parts = new LRUCache<string, IndexPlan>({ max: MAX_PARTS })
 
-function partOf(type: string, own: OwnParameters | undefined, only: Only): Plan {
+function partOf(type: string, own: OwnParameters | undefined, only: Only): IndexPlan {
   const name = `${type}|${own?.stamp ?? ''}|${only.stamp}`
   const known = parts.get(name)
   if (known !== undefined) return known
@@ -74,10 +74,14 @@ function partOf(type: string, own: OwnParameters | undefined, only: Only): Plan 
   return plan
 }
 
-const standard = new Map<string, Plan>()
-const ownPlans = new WeakMap<OwnParameters, Map<string, Plan>>()
+const standard = new Map<string, IndexPlan>()
+const ownPlans = new WeakMap<OwnParameters, Map<string, IndexPlan>>()
 
-function planIn(plans: Map<string, Plan>, type: string, own: OwnParameters | undefined): Plan {
+function planIn(
+  plans: Map<string, IndexPlan>,
+  type: string,
+  own: OwnParameters | undefined,
+): IndexPlan {
   const known = plans.get(type)
   if (known) return known
   if (!isResourceType(type)) throw new Error(`No resource type "${type}"`)
@@ -92,7 +96,7 @@ const COLUMNS = new Set(['_id', '_lastUpdated'])
 /** Canonical references name a url with its version: the one of such a resource is read with its url. */
 const CANONICAL_VERSION = 'version'
 
-function makePlan(type: string, own: OwnParameters | undefined, only?: Only): Plan {
+function makePlan(type: string, own: OwnParameters | undefined, only?: Only): IndexPlan {
   const parameters: PlannedParameter[] = []
   const roots = new Map<string, Walk<Derivation>[]>()
   const whole: Walk<Derivation>[] = []

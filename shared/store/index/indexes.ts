@@ -8,7 +8,7 @@ import type { OwnParameter, OwnParameters } from '../../fhir/definitions-data.ts
 import type { Resource } from '../../fhir/resource.ts'
 import { timestamp } from '../../fhir/values.ts'
 import { Derivation } from './derivation.ts'
-import { type Only, type Plan, planOf } from './index-plan.ts'
+import { type IndexPlan, type Only, planOf } from './index-plan.ts'
 import type { Keys } from './keys.ts'
 import type { CodeRow, RangeRow, StringRow } from './rows.ts'
 
@@ -83,7 +83,7 @@ export function compartmentsOf(compartment: Compartment, resource: Resource): re
   return [...found]
 }
 
-function runPlan(plan: Plan, resource: Resource, derived: Derivation): void {
+function runPlan(plan: IndexPlan, resource: Resource, derived: Derivation): void {
   for (const name in resource) {
     const walks = plan.roots.get(name)
     if (walks !== undefined) for (const walk of walks) walk(resource, derived)

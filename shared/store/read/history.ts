@@ -292,7 +292,7 @@ function opened(key: Buffer, cursor: string): string {
 
 const ASKED: readonly Interaction[] = ['read', 'history']
 
-interface SeenVersion<Row> {
+interface VisibleVersion<Row> {
   readonly row: Row
   readonly version: Version
 }
@@ -311,7 +311,7 @@ async function seenVersions<Row extends VersionRow>(
   principal: Principal,
   rows: readonly Row[],
   idFor: (row: Row) => string,
-): Promise<readonly SeenVersion<Row>[]> {
+): Promise<readonly VisibleVersion<Row>[]> {
   const judged = rows.filter(({ type }) => !isWholeHistory(principal, typeName(type)))
   const deletions = judged.filter(({ content }) => content === null)
   const before = await lastContents(store, deletions)

@@ -14,7 +14,7 @@ import type { OwnParametersReader } from '../index/custom-parameters.ts'
 import type { Keys } from '../index/keys.ts'
 import type { KeyStatistics } from '../search/plan/statistics.ts'
 import type { Fetch, RecentVersions, RowKey } from './fetch.ts'
-import type { CheckedReference, Deleted, Deletion, Place, Submit, Turns } from './ports.ts'
+import type { CheckedReference, Deleted, Deletion, Submit, Turns, WritePlace } from './ports.ts'
 import type { VersionRow } from './rows.ts'
 import { REGISTRY_PROJECT, type Tenants } from './tenants.ts'
 import type { PartWritten, StatementPart } from './write-rows.ts'
@@ -121,7 +121,7 @@ export interface UniqueValue {
 export interface VersionDraft {
   readonly store: Store
   readonly principal: Principal
-  readonly place: Place
+  readonly place: WritePlace
   /** With its id and platform meta. */
   readonly resource: Resource
   /** The live version, with its platform meta. */

@@ -47,7 +47,7 @@ export interface CheckedReference extends Target {
 }
 
 /** Which version of which row is written. */
-export interface Place {
+export interface WritePlace {
   readonly kind: Write['kind']
   /** Number and id of the Project: for registry types the number is the system project's. */
   readonly project: number

@@ -12,7 +12,7 @@ import { SYSTEM_PROJECT } from '../../access/project-context.ts'
 import { typeName } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Meta, Resource } from '../../fhir/resource.ts'
-import { type Plan, planOf } from '../index/index-plan.ts'
+import { type IndexPlan, planOf } from '../index/index-plan.ts'
 import { indexRows } from '../index/index-rows.ts'
 import { readRow, type Store } from '../rows/context.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
@@ -102,7 +102,7 @@ function heldBy(store: Store, principal: Principal, row: VersionRow): HeldRow {
 const HEAD: ReadonlySet<string> = new Set(['resourceType', 'id', 'meta'])
 
 /** As far as the plan reads it, with its platform meta. */
-function readPart(row: VersionRow, { roots, whole }: Plan): Resource {
+function readPart(row: VersionRow, { roots, whole }: IndexPlan): Resource {
   if (whole.length > 0) return parseVersion(toVersion(row))
   // Our own texts, checked when they were written.
   const part = membersOf(row.content ?? '', (name) => HEAD.has(name) || roots.has(name)) as Resource

@@ -7,7 +7,7 @@ import { badRequest, Contended, conflict, racesLost } from '../../errors.ts'
 import type { Database } from '../../platform/postgres/database.ts'
 import { SqlError } from '../../platform/postgres/sql-error.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
-import type { QuietProjects } from '../events/no-subscriber-leases.ts'
+import type { NoSubscriberLeases } from '../events/no-subscriber-leases.ts'
 import { createBatches, type Pending } from '../rows/batches.ts'
 import { isLegalId, normalId, type Store } from '../rows/context.ts'
 import type { Submit } from '../rows/ports.ts'
@@ -47,17 +47,17 @@ export function submitAlone(connection: Connection): Submit {
 
 export function createCoalescer(
   database: Pick<Database, 'query' | 'lane'>,
-  quiet: QuietProjects,
+  leases: NoSubscriberLeases,
 ): Submit {
   const alone = submitAlone(database)
   return createBatches<Write, readonly Written[]>(database, {
     take: takeBatch,
     async run(connection, batch) {
       try {
-        const sentAt = quiet.now()
-        const writes = batch.map(({ item }) => quiet.unguarded(item))
+        const sentAt = leases.now()
+        const writes = batch.map(({ item }) => leases.unguarded(item))
         const rows = await connection.query<Written>(writeStatement(writes))
-        quiet.learn(writes, rows, sentAt)
+        leases.learn(writes, rows, sentAt)
         const found = Map.groupBy(rows, (row) => row.n)
         batch.forEach(({ resolve }, i) => {
           resolve(found.get(i + 1) ?? [])

@@ -9,7 +9,7 @@ const KEPT = '24 hours'
 /** A request that has not answered by now has died with its process. */
 const LEASE = '5 minutes'
 
-export interface KeptReply {
+export interface StoredReply {
   readonly status: number
   readonly headers: Readonly<Record<string, string>>
   readonly body: Buffer | undefined
@@ -23,7 +23,7 @@ export interface Once {
 
 export type Found =
   | { readonly kind: 'first' | 'running' | 'interrupted' | 'other-body' }
-  | { readonly kind: 'answered'; readonly reply: KeptReply }
+  | { readonly kind: 'answered'; readonly reply: StoredReply }
 
 /** Claims a key for work that commits piece by piece; only the first one gets it. */
 export async function claimRequest(database: Connection, { id, body }: Once): Promise<Found> {
@@ -85,7 +85,7 @@ async function readRequest(connection: Connection, { id, body }: Once): Promise<
 export async function keepReply(
   connection: Connection,
   { id, body }: Once,
-  { status, headers, body: reply }: KeptReply,
+  { status, headers, body: reply }: StoredReply,
 ): Promise<void> {
   await connection.query({
     name: 'idempotent-keep',

@@ -10,7 +10,7 @@ import { accountsOf, indexRows } from '../index/index-rows.ts'
 import { deriveIndexes, type IndexRows, patientCompartments } from '../index/indexes.ts'
 import { keepsRows, keepsSideRows } from '../index/side-elements.ts'
 import type { Store, UniqueValue, VersionDraft, WriteRule } from '../rows/context.ts'
-import type { CheckedReference, Place } from '../rows/ports.ts'
+import type { CheckedReference, WritePlace } from '../rows/ports.ts'
 import { composeContent, tailOf, timeText, type VersionRow } from '../rows/rows.ts'
 import type { UniqueKey } from '../rows/side-rows.ts'
 import type { Version, WriteOptions } from '../rows/version.ts'
@@ -34,7 +34,7 @@ export interface Preparation {
   readonly store: Store
   readonly principal: Principal
   readonly resource: Resource
-  readonly place: Place
+  readonly place: WritePlace
   /** The live version, with its platform meta. */
   readonly stored: Resource | undefined
   readonly options: WriteOptions

@@ -22,7 +22,7 @@ import type { Meta, Reference, Resource } from '../../fhir/resource.ts'
 import { ownParametersOf } from '../index/custom-parameters.ts'
 import { without } from '../read/redact.ts'
 import { allow, normalId, readRow, rowKey, type Store, scopeOf } from '../rows/context.ts'
-import type { Place } from '../rows/ports.ts'
+import type { WritePlace } from '../rows/ports.ts'
 import { parseVersion, toVersion, type VersionRow } from '../rows/rows.ts'
 import type { Version, WriteOptions, WriteResult } from '../rows/version.ts'
 import type { Judged, Ruling } from '../rulings/rows.ts'
@@ -185,7 +185,7 @@ async function planOver(
   const own = await ownParametersOf(store.ownParameters, store.connection, principal, row.project)
   rule?.checkParameters?.(resource, own)
   refuseMasks(resource)
-  const place: Place = {
+  const place: WritePlace = {
     kind: live ? 'update' : 'insert',
     own,
     project: row.project,

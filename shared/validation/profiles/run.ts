@@ -14,7 +14,7 @@ export interface Profile {
 }
 
 /** A resource that is checked, alone or inside another one. */
-export interface Place {
+export interface CheckedResource {
   readonly resource: Resource
   /** The container of a contained resource, else the resource itself. */
   readonly root: Resource
@@ -22,7 +22,7 @@ export interface Place {
   readonly steps: readonly (string | number)[]
 }
 
-export interface Claimed extends Place {
+export interface Claimed extends CheckedResource {
   readonly profile: Profile
 }
 
@@ -103,7 +103,7 @@ export function createMeter(): Spend {
   }
 }
 
-export interface Claim extends Place {
+export interface Claim extends CheckedResource {
   /** Canonical urls, each once. */
   readonly canonicals: readonly string[]
 }
@@ -123,7 +123,7 @@ export function claimsOf(
 
 interface Outside {
   readonly root?: Resource
-  readonly steps?: Place['steps']
+  readonly steps?: CheckedResource['steps']
 }
 
 /** Entries that are no text are skipped; validation reports them. */
@@ -133,7 +133,10 @@ function profilesOf({ meta }: Resource): readonly string[] {
 }
 
 /** Resources of their own that travel in a Bundle or in Parameters. */
-function carriedBy({ resourceType, entry, parameter }: Resource, steps: Place['steps']): Claim[] {
+function carriedBy(
+  { resourceType, entry, parameter }: Resource,
+  steps: CheckedResource['steps'],
+): Claim[] {
   if (resourceType === 'Parameters') return inParameters(parameter, [...steps, 'parameter'])
   if (resourceType !== 'Bundle') return []
   return itemsOf(entry).flatMap((item, i) => {
@@ -148,7 +151,7 @@ function carriedBy({ resourceType, entry, parameter }: Resource, steps: Place['s
   })
 }
 
-function inParameters(parameters: unknown, steps: Place['steps']): Claim[] {
+function inParameters(parameters: unknown, steps: CheckedResource['steps']): Claim[] {
   return itemsOf(parameters).flatMap((item, i) => {
     if (!isObject(item)) return []
     const at = [...steps, i]
@@ -159,7 +162,7 @@ function inParameters(parameters: unknown, steps: Place['steps']): Claim[] {
   })
 }
 
-function carried(value: unknown, steps: Place['steps']): Claim[] {
+function carried(value: unknown, steps: CheckedResource['steps']): Claim[] {
   return isResource(value) ? claimsOf(value, { steps }) : []
 }
 

@@ -13,7 +13,7 @@ import { allSql } from '../../../store/search/tests/grant-tests.ts'
 import type { ExportInput, PlannedJob, ProvenanceChoice } from '../rows/jobs.ts'
 import { listingSql } from '../rows/list.ts'
 import { type LineSink, uuidOf } from '../rows/part.ts'
-import { type Asked, typesOf } from '../rows/scope.ts'
+import { type AskedExport, typesOf } from '../rows/scope.ts'
 import { type Selection, selectedIds, selectionOf } from '../rows/select.ts'
 
 /** Targets that are looked at for each at a time: mostly one of the first is exported. */
@@ -28,7 +28,7 @@ export function provenanceChoice({
 }
 
 /** Types of the targets by which Provenance goes with an export. */
-export function targetTypes(principal: Principal, input: Asked): readonly string[] {
+export function targetTypes(principal: Principal, input: AskedExport): readonly string[] {
   const isTarget = (type: string) => type !== 'Provenance'
   const named = typesOf(principal, input).filter(isTarget)
   if (named.length > 0) return named

@@ -6,7 +6,7 @@ import { bufferOf, type Slice, sliceOf } from '../../../platform/storage/storage
 import type { Store } from '../../../store/rows/context.ts'
 import { literal } from '../rows/filters.ts'
 import type { PlannedJob } from '../rows/jobs.ts'
-import { bytesOf, type Part } from '../rows/part.ts'
+import { bytesOf, type ExportPart } from '../rows/part.ts'
 import { needsMeta, type Show, showOf } from '../rows/redact.ts'
 import { rangeSql, type Selection, selectionOf } from '../rows/select.ts'
 import { typeAtPlace } from './members.ts'
@@ -35,7 +35,7 @@ export async function readCompartments(
   store: Store,
   principal: Principal,
   job: PlannedJob,
-  part: Part,
+  part: ExportPart,
   baseUrl: string,
   session: CopySession,
   { line, bad }: CompartmentLines,
@@ -81,7 +81,7 @@ async function shownTypes(
   store: Store,
   principal: Principal,
   job: PlannedJob,
-  { low, high }: Part,
+  { low, high }: ExportPart,
   baseUrl: string,
 ): Promise<ReadonlyMap<number, Shown>> {
   const types = await store.connection.query<{ type: number }>({
@@ -102,7 +102,7 @@ async function shownTypes(
  * Columns: place in the part, whether it is the first of its patient, reference of that, type, row id, content,
  * platform meta if it is needed, and which grant governs. A place stays what it is whoever reads the part.
  */
-function readSql(job: PlannedJob, part: Part, shown: ReadonlyMap<number, Shown>): string {
+function readSql(job: PlannedJob, part: ExportPart, shown: ReadonlyMap<number, Shown>): string {
   const [one] = shown.values()
   if (one === undefined) return 'select null where false'
   const { scene, at } = one.selection

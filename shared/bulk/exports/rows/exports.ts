@@ -11,8 +11,8 @@ import { groupMembers } from '../patients/members.ts'
 import { type CompartmentLines, readCompartments } from '../patients/read.ts'
 import { filterOf } from './filters.ts'
 import type { PlannedJob, TypeFilter } from './jobs.ts'
-import { bytesOf, type LineSink, type Part } from './part.ts'
-import { type Plan, planExport } from './plan.ts'
+import { bytesOf, type ExportPart, type LineSink } from './part.ts'
+import { type ExportPlan, planExport } from './plan.ts'
 import { readPart, readShared, type SharedLines, type TypedPart } from './read.ts'
 import { readAsOf } from './scope.ts'
 import { IN_COMPARTMENT, listedSql, ownSql, rangeSql, reachOf, stateTime } from './select.ts'
@@ -27,12 +27,12 @@ export interface Exports {
     group: string | undefined,
   ): Promise<ReadonlySet<string>>
   /** May be done again from the start. Errors: the reason of `signal`. */
-  plan(principal: Principal, job: PlannedJob, signal: AbortSignal): Promise<Plan>
+  plan(principal: Principal, job: PlannedJob, signal: AbortSignal): Promise<ExportPlan>
   /** Every line of a part behind `part.after`, by type and in the order of their row ids. */
   read(
     principal: Principal,
     job: PlannedJob,
-    part: Part,
+    part: ExportPart,
     baseUrl: string,
     session: CopySession,
     lines: SharedLines,
@@ -41,7 +41,7 @@ export interface Exports {
   readCompartments(
     principal: Principal,
     job: PlannedJob,
-    part: Part,
+    part: ExportPart,
     baseUrl: string,
     session: CopySession,
     lines: CompartmentLines,
@@ -89,7 +89,7 @@ export function createExports(store: Store): Exports {
   }
 }
 
-export function hasType(part: Part): part is Part & { readonly type: string } {
+export function hasType(part: ExportPart): part is ExportPart & { readonly type: string } {
   return part.type !== undefined
 }
 

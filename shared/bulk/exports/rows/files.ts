@@ -3,7 +3,7 @@ import { typeNumber } from '../../../fhir/definitions.ts'
 import type { Database } from '../../../platform/postgres/database.ts'
 import type { Connection } from '../../../platform/postgres/statement.ts'
 import type { ExportJob } from './jobs.ts'
-import type { Part, PartKind } from './part.ts'
+import type { ExportPart, PartKind } from './part.ts'
 import { ENDED, type Ended, type EndedRow, endedOf, takeCloseSql } from './parts.ts'
 
 export type FileKind = 'output' | 'deleted' | 'error'
@@ -88,7 +88,7 @@ const BLOCKS_SQL = `with b as (select x.*, $7::text || ' ' || x.type as name,
 export async function addBlocks(
   connection: Connection,
   job: ExportJob,
-  { n, epoch, kind: partKind }: Part,
+  { n, epoch, kind: partKind }: ExportPart,
   kind: FileKind,
   stored: readonly StoredBlock[],
   { type, after }: Position,
@@ -128,7 +128,7 @@ const NEXT_NUMBER = `jsonb_build_object(f.name, coalesce((j.numbers->>f.name)::i
 export async function nameFile(
   connection: Connection,
   job: string,
-  { n, epoch }: Part,
+  { n, epoch }: ExportPart,
   seq: number,
 ): Promise<void> {
   await connection.query({

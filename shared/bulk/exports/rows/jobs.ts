@@ -3,7 +3,7 @@
 import type { Issue } from '../../../errors.ts'
 import type { Connection } from '../../../platform/postgres/statement.ts'
 import type { Criterion } from '../../../query/search-request.ts'
-import type { Part } from './part.ts'
+import type { ExportPart } from './part.ts'
 
 export type ExportState = 'accepted' | 'active' | 'completed' | 'error' | 'cancelled'
 
@@ -184,7 +184,7 @@ export async function revokeExport(
 export async function completeExport(
   connection: Connection,
   id: string,
-  { n, epoch }: Part,
+  { n, epoch }: ExportPart,
   keepHours: number,
 ): Promise<boolean> {
   const rows = await connection.query({

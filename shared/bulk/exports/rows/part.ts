@@ -1,7 +1,7 @@
 /** A part of an export, which one worker writes. */
 import type { Slice } from '../../../platform/storage/storage.ts'
 
-export interface Part {
+export interface ExportPart {
   readonly n: number
   readonly kind: PartKind
   readonly epoch: number

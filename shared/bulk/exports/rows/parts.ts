@@ -7,13 +7,13 @@
 import { typeName, typeNumber } from '../../../fhir/definitions.ts'
 import type { Connection } from '../../../platform/postgres/statement.ts'
 import type { ExportJob } from './jobs.ts'
-import type { Part, PartKind } from './part.ts'
+import type { ExportPart, PartKind } from './part.ts'
 
-export type NewPart = Pick<Part, 'n' | 'kind' | 'type' | 'types' | 'low' | 'high'>
+export type NewPart = Pick<ExportPart, 'n' | 'kind' | 'type' | 'types' | 'low' | 'high'>
 
 export interface TakenPart {
   readonly job: ExportJob
-  readonly part: Part
+  readonly part: ExportPart
 }
 
 /** The worker that ends a part takes the part that follows, without a wake. */
@@ -76,7 +76,7 @@ function columnsOf(table: string): string {
   return names.map((name) => `${table}.${name}`).join()
 }
 
-function partOf(row: PartRow): Part {
+function partOf(row: PartRow): ExportPart {
   return {
     ...row,
     type: row.type === null ? undefined : typeName(row.type),
@@ -96,7 +96,7 @@ const ISO = 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'
 export async function renewLease(
   connection: Connection,
   job: string,
-  { n, epoch }: Part,
+  { n, epoch }: ExportPart,
 ): Promise<boolean> {
   const [row] = await connection.query<{ isWanted: boolean }>({
     name: 'export-renew',
@@ -113,7 +113,7 @@ export async function renewLease(
 export async function releasePart(
   connection: Connection,
   job: string,
-  { n, epoch }: Part,
+  { n, epoch }: ExportPart,
   failed: boolean,
 ): Promise<void> {
   await connection.query({
@@ -130,7 +130,7 @@ export async function releasePart(
 export async function finishPart(
   connection: Connection,
   job: ExportJob,
-  { n, epoch }: Part,
+  { n, epoch }: ExportPart,
 ): Promise<Ended | undefined> {
   const rows = await connection.query<EndedRow>({
     name: 'export-part-done',
@@ -179,7 +179,7 @@ export function endedOf(job: ExportJob, [row]: readonly EndedRow[]): Ended | und
 export async function clearMembers(
   connection: Connection,
   job: string,
-  { n, epoch }: Part,
+  { n, epoch }: ExportPart,
 ): Promise<boolean> {
   if (epoch === 1) return true
   const rows = await connection.query({
@@ -202,7 +202,7 @@ export async function clearMembers(
 export async function finishPlan(
   connection: Connection,
   job: ExportJob,
-  { n, epoch }: Part,
+  { n, epoch }: ExportPart,
   parts: readonly NewPart[],
   taken: number | undefined,
 ): Promise<Ended | undefined> {

@@ -61,7 +61,7 @@ async function startOne(connection: Connection, id: string) {
   return found
 }
 
-export interface Plan {
+export interface ExportPlan {
   readonly parts: readonly NewPart[]
   /** The number of the first part, when it may be begun whoever else waits. */
   readonly small: number | undefined
@@ -72,7 +72,7 @@ export async function planExport(
   store: Store,
   principal: Principal,
   job: PlannedJob,
-): Promise<Plan> {
+): Promise<ExportPlan> {
   const { connection } = store
   const { input } = job
   const at = stateTime(job.at, input.until)
@@ -126,7 +126,7 @@ async function partsOf(
   job: PlannedJob,
   kept: readonly TypeRows[],
   deleted: readonly string[],
-): Promise<Pick<Plan, 'parts' | 'small'>> {
+): Promise<Pick<ExportPlan, 'parts' | 'small'>> {
   const parts: NewPart[] = []
   const add = (part: Partial<NewPart> & Pick<NewPart, 'kind'>) => {
     parts.push({ n: parts.length + 1, ...WHOLE, ...part })
@@ -246,7 +246,7 @@ async function planPatients(
   job: PlannedJob,
   types: readonly string[],
   at: Date,
-): Promise<Plan> {
+): Promise<ExportPlan> {
   const { ends, issues } = await listCompartments(store, principal, job, types, at)
   const deleted = await deletedTypes(store, principal, types, job.input.since, at)
   const type = 'Patient'

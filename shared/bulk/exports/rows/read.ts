@@ -5,7 +5,7 @@ import { bufferOf, type Slice, sliceOf } from '../../../platform/storage/storage
 import type { Store } from '../../../store/rows/context.ts'
 import { provenanceChoice, provenanceJudge, provenanceLines } from '../patients/provenance.ts'
 import type { PlannedJob } from './jobs.ts'
-import { type Lines, type Part, type Range, ROW_ID_BYTES } from './part.ts'
+import { type ExportPart, type Lines, type Range, ROW_ID_BYTES } from './part.ts'
 import { isListedAlone, listedQueries, plainSql } from './plain.ts'
 import { needsMeta, type Show, showOf } from './redact.ts'
 import { changedRows, copySql, type Selection, selectionOf } from './select.ts'
@@ -19,7 +19,7 @@ export interface Reading {
   readonly session: CopySession
 }
 
-export type TypedPart = Pick<Part, 'low' | 'high' | 'after'> & { readonly type: string }
+export type TypedPart = Pick<ExportPart, 'low' | 'high' | 'after'> & { readonly type: string }
 
 /** Reads the rows behind `part.after`. */
 export async function readPart(reading: Reading, part: TypedPart, lines: Lines): Promise<void> {
@@ -137,7 +137,7 @@ export interface SharedLines extends Lines {
 /** Reads the rows behind `part.after` of `part.type`. */
 export async function readShared(
   reading: Reading,
-  { types, type: begun, after }: Pick<Part, 'types' | 'type' | 'after'>,
+  { types, type: begun, after }: Pick<ExportPart, 'types' | 'type' | 'after'>,
   lines: SharedLines,
 ): Promise<void> {
   const { store, principal, job } = reading

@@ -44,7 +44,7 @@ export function isOfPatients(type: string): boolean {
 /** The types that the member may read, in the order of their names. */
 export function typesOf(
   principal: Principal,
-  { level, types, provenance, organizedBy }: Asked,
+  { level, types, provenance, organizedBy }: AskedExport,
 ): readonly string[] {
   return resourceTypes.filter(
     (type) =>
@@ -55,7 +55,7 @@ export function typesOf(
   )
 }
 
-export type Asked = Pick<ExportInput, 'level' | 'types' | 'provenance' | 'organizedBy'>
+export type AskedExport = Pick<ExportInput, 'level' | 'types' | 'provenance' | 'organizedBy'>
 
 /** Asked for beside the types. */
 function isNamed(type: string, provenance: ExportInput['provenance']): boolean {

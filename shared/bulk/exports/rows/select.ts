@@ -27,7 +27,7 @@ export interface Selection {
   readonly job: string
   readonly principal: Principal
   readonly scene: Scene
-  readonly reach: Reach
+  readonly reach: RowScope
   /** The state at this time, of what was changed after `since`. */
   readonly at: Date
   readonly since: Date | undefined
@@ -41,9 +41,12 @@ export interface Selection {
 }
 
 /** All rows, those in the compartment of some patient, or those that were found with the plan. */
-export type Reach = 'all' | 'patients' | 'listed'
+export type RowScope = 'all' | 'patients' | 'listed'
 
-export function reachOf({ level, patients, until, organizedBy }: Reaching, type?: string): Reach {
+export function reachOf(
+  { level, patients, until, organizedBy }: Reaching,
+  type?: string,
+): RowScope {
   if (level === 'system') return organizedBy === undefined ? 'all' : 'patients'
   const reach = level === 'patient' && patients === undefined ? 'patients' : 'listed'
   // Which Provenance goes with an export is for its targets to say; of what they were at a time that was asked
