@@ -1,13 +1,7 @@
 /**
- * Input: `{ patient }`. Tells who changed which elements of a Patient, from its history, as a document: a PDF
- * where the service makes them, plain text otherwise.
+ * Input: `{ patient }`. Tells who changed which elements of a Patient, from its history, as a PDF.
  */
-import {
-  type BotEvent,
-  getReferenceString,
-  type MedplumClient,
-  normalizeErrorString,
-} from '@medplum/core'
+import { type BotEvent, getReferenceString, type MedplumClient } from '@medplum/core'
 import type { Patient } from '@medplum/fhirtypes'
 
 export async function handler(medplum: MedplumClient, event: BotEvent<{ patient: string }>) {
@@ -18,14 +12,9 @@ export async function handler(medplum: MedplumClient, event: BotEvent<{ patient:
   const lines = versions
     .slice(1)
     .map((version, index) => describe(versions[index] ?? first, version))
-  const text = [`Since ${first.meta?.lastUpdated}:`, ...lines].join('\n')
-  try {
-    const pdf = await medplum.createPdf({ docDefinition: { content: lines } })
-    return { document: getReferenceString(pdf), lines }
-  } catch (error) {
-    const binary = await medplum.createBinary({ data: text, contentType: 'text/plain' })
-    return { document: getReferenceString(binary), lines, why: normalizeErrorString(error) }
-  }
+  const content = [`Since ${first.meta?.lastUpdated}:`, ...lines]
+  const pdf = await medplum.createPdf({ docDefinition: { content } })
+  return { document: getReferenceString(pdf), lines }
 }
 
 function describe(before: Patient, after: Patient): string {

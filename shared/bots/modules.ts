@@ -3,7 +3,14 @@
  * sandbox. Anything else fails when the bot is deployed. Of `@medplum/core` the sandbox has the names that
  * bots use most in files of its own, written for a fast start; the others come from the published library.
  */
-import { CORE, CRYPTO, libraryExports, libraryModules, modulesNamed } from './libraries/table.ts'
+import {
+  CORE,
+  CRYPTO,
+  libraryExports,
+  libraryModules,
+  modulesNamed,
+  PDF,
+} from './libraries/table.ts'
 
 const core = [
   'CPT',
@@ -185,6 +192,7 @@ export function librariesOf(code: string): readonly string[] {
   return [
     ...(usesLibrary(code) ? [CORE] : []),
     ...(isSigning ? [CRYPTO] : []),
+    ...(code.includes('createPdf') ? [PDF] : []),
     ...modulesNamed(code),
   ]
 }

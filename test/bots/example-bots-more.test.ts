@@ -156,19 +156,18 @@ t.test('bots call bots, one after the other', async (t) => {
   t.same(failed.body, { done: [], failed: 'nobody', why: 'Not found' })
 })
 
-t.test('what changed is told from the history, as text where no PDF is made', async (t) => {
+t.test('what changed is told from the history, as a PDF', async (t) => {
   const bot = await deploy('change-report')
   const { id } = await admin.create(aPatient({ gender: 'male' }))
   for (const changes of [{ gender: 'female' }, { gender: 'female', active: false }]) {
     await admin.put(`Patient/${id}`, { ...aPatient(changes), id })
   }
   const { body } = await execute(admin, bot, { patient: id })
-  t.equal(body.why, 'PDF creation not enabled')
   t.match(body.lines, [/^2: .*gender/, /^3: .*active/])
   t.match(body.lines[0], ` by ClientApplication/${botica.adminCredentials.id}`)
   const document = await admin.get(body.document)
-  t.match(document.headers.get('content-type'), 'text/plain')
-  t.match(document.text, body.lines[1])
+  t.match(document.headers.get('content-type'), 'application/pdf')
+  t.match(document.text, /^%PDF-/)
 })
 
 t.test('a chart is closed: plans are deleted, the reason is one of a value set', async (t) => {

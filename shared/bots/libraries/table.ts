@@ -7,6 +7,8 @@ import { createRequire } from 'node:module'
 export const CORE = '@medplum/core'
 /** Digests and randomness are the guest's own; the library has the rest. */
 export const CRYPTO = 'crypto'
+/** Stands behind `medplum.createPdf`. */
+export const PDF = 'botica:pdf'
 
 /** The file of the package, or of ours in front of it, by name of the module. */
 const entries: Readonly<Record<string, string>> = {
@@ -16,6 +18,7 @@ const entries: Readonly<Record<string, string>> = {
   events: 'events/',
   http: './http.cjs',
   path: 'path-browserify',
+  [PDF]: './pdf.cjs',
   punycode: 'punycode/',
   stream: 'readable-stream/lib/ours/browser.js',
   string_decoder: 'string_decoder/',
@@ -31,6 +34,9 @@ const needs: Readonly<Record<string, readonly string[]>> = {
   zlib: ['assert', 'events', 'stream', 'util'],
 }
 
+/** No code names these as a module of Node's. */
+const beside = [CORE, CRYPTO, PDF]
+
 /** Modules that are a part of another. */
 export const parts: Readonly<Record<string, readonly [module: string, part: string]>> = {
   'assert/strict': ['assert', 'strict'],
@@ -42,7 +48,7 @@ export const parts: Readonly<Record<string, readonly [module: string, part: stri
 
 /** Node's names of the modules that libraries answer for. */
 export const libraryModules: readonly string[] = [
-  ...Object.keys(entries).filter((name) => name !== CORE && name !== CRYPTO),
+  ...Object.keys(entries).filter((name) => !beside.includes(name)),
   ...Object.keys(parts),
 ]
 

@@ -15,17 +15,17 @@ export function link(entry: string): string {
   const texts: string[] = []
   const targetOf = (name: string, importer: string) => {
     const found = find(name, importer)
-    if (typeof found === 'string') return JSON.stringify(found)
+    if (typeof found === 'string') return found
     if (!files.includes(found.file)) files.push(found.file)
     return files.indexOf(found.file)
   }
   // The files that one requires are put behind it, and the loop gets there.
   for (const path of files) {
     const code = path === '' ? '' : readFileSync(path, 'utf8')
-    const linked = code.replaceAll(
-      REQUIRE,
-      (_whole, _quote, name: string) => `require(${targetOf(name, path)})`,
-    )
+    const linked = code.replaceAll(REQUIRE, (whole, _quote, name: string) => {
+      const target = targetOf(name, path)
+      return typeof target === 'string' ? whole.replace(name, target) : `require(${target})`
+    })
     texts.push(`(function (require, module, exports) {${linked}\n})`)
   }
   return `(function (outside, host) {
@@ -65,7 +65,7 @@ function forBrowsers(path: string, name: string): string {
   const folder = dirname(manifest)
   // Node prefers modules where there are both.
   if (path.endsWith('.mjs')) return join(folder, main)
-  const isMain = !name.startsWith('.')
+  const isMain = /^(?:@[^/]+\/)?[^./][^/]*\/?$/.test(name)
   if (typeof browser === 'string') return isMain ? join(folder, browser) : path
   const own = `./${relative(folder, path)}`
   const other = isObject(browser) ? (browser[own] ?? browser[own.replace(/\.js$/, '')]) : undefined

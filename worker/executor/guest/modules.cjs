@@ -131,6 +131,12 @@ function resolve(name) {
   return loaded.get(plain)
 }
 
+/** A library that is no module of bots; undefined where their code did not name it. */
+function library(name) {
+  if (!loaded.has(name)) loaded.set(name, libraries.get(name)?.())
+  return loaded.get(name)
+}
+
 function build(name) {
   const part = parts[name]
   if (part !== undefined) return resolve(part[0])[part[1]]
@@ -143,4 +149,12 @@ function build(name) {
   return own
 }
 
-module.exports = { names: Object.keys(builders), nodeModules, has, absent, provide, resolve }
+module.exports = {
+  names: Object.keys(builders),
+  nodeModules,
+  has,
+  absent,
+  library,
+  provide,
+  resolve,
+}

@@ -89,8 +89,8 @@ class MedplumClient extends ResourceClient {
     return require('./files.cjs').download(url, options)
   }
 
-  async createPdf() {
-    return refuse('PDF creation not enabled')
+  async createPdf(...given) {
+    return require('./files.cjs').createPdf(...given)
   }
 
   // Work that is answered later.

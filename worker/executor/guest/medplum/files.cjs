@@ -91,6 +91,20 @@ async function createComment(medplum, resource, text, options) {
   return medplum.createResource(comment, options)
 }
 
+/** Both forms of the SDK: one object, or document, file name, table layouts and fonts. The answer is a Binary. */
+async function createPdf(first, ...others) {
+  const [filename, tableLayouts, fonts] = others
+  const isOptions = typeof first?.docDefinition === 'object'
+  const given = isOptions ? first : { docDefinition: first, filename, tableLayouts, fonts }
+  const pdf = require('../modules.cjs').library('botica:pdf')
+  // The service looks for the name of this method in the code of a bot.
+  if (pdf === undefined) throw new OperationOutcomeError(badRequest('PDF creation not enabled'))
+  const data = await pdf.createPdf(given)
+  const { filename: name, securityContext } = given
+  const file = { data, filename: name, contentType: 'application/pdf', securityContext }
+  return createBinary(file, isOptions ? others[0] : undefined)
+}
+
 function binaryPath(url) {
   return /^Binary\//.test(url) ? url : serverPath(url)
 }
@@ -121,5 +135,6 @@ module.exports = {
   createComment,
   createDocumentReference,
   createMedia,
+  createPdf,
   download,
 }

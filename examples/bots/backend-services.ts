@@ -1,0 +1,42 @@
+/**
+ * Input: `{ mrn }`. Fetches a patient from another server as a SMART Backend Services client: the token is bought with a
+ * JWT that is signed by RS384 with the Project's secret PEER_KEY, a private JWK. PEER_URL is that server.
+ */
+import type { BotEvent, MedplumClient } from '@medplum/core'
+import type { Bundle, Patient } from '@medplum/fhirtypes'
+
+const MRN = 'https://example.org/fhir/sid/mrn'
+const ALGORITHM = { name: 'RSASSA-PKCS1-v1_5', hash: 'SHA-384' }
+
+export async function handler(medplum: MedplumClient, event: BotEvent<{ mrn: string }>) {
+  const url = event.secrets.PEER_URL?.valueString ?? ''
+  const jwk = JSON.parse(event.secrets.PEER_KEY?.valueString ?? '{}')
+  const form = new URLSearchParams({
+    grant_type: 'client_credentials',
+    scope: 'system/Patient.rs',
+    client_assertion_type: 'urn:ietf:params:oauth:client-assertion-type:jwt-bearer',
+    client_assertion: await signed(jwk, { iss: 'clinic', sub: 'clinic', aud: `${url}token` }),
+  })
+  const granted = await fetch(`${url}token`, { method: 'POST', body: form })
+  if (!granted.ok) throw new Error(`The token was refused: ${granted.status}`)
+  const { access_token: token } = await granted.json()
+  const found = await fetch(`${url}Patient?identifier=${MRN}|${event.input.mrn}`, {
+    headers: { Authorization: `Bearer ${token}` },
+  })
+  const { entry = [] }: Bundle<Patient> = await found.json()
+  const patient = entry[0]?.resource
+  if (patient === undefined) return { found: false }
+  const { id: _id, meta: _meta, ...content } = patient
+  const kept = await medplum.upsertResource(content, `identifier=${MRN}|${event.input.mrn}`)
+  return { found: true, patient: kept.id }
+}
+
+async function signed(jwk: JsonWebKey & { kid?: string }, claims: object): Promise<string> {
+  const key = await crypto.subtle.importKey('jwk', jwk, ALGORITHM, false, ['sign'])
+  const encode = (part: object) => Buffer.from(JSON.stringify(part)).toString('base64url')
+  const exp = Math.floor(Date.now() / 1000) + 300
+  const head = encode({ alg: 'RS384', typ: 'JWT', kid: jwk.kid })
+  const text = `${head}.${encode({ ...claims, exp, jti: crypto.randomUUID() })}`
+  const signature = await crypto.subtle.sign(ALGORITHM, key, new TextEncoder().encode(text))
+  return `${text}.${Buffer.from(signature).toString('base64url')}`
+}

@@ -1,0 +1,35 @@
+/**
+ * Input: an order as XML. It becomes a ServiceRequest of the patient with that number, and the answer is XML, too. Bundle
+ * it before it is deployed, as it brings its own parser along.
+ */
+import { type BotEvent, createReference, type MedplumClient } from '@medplum/core'
+import { Builder, parseStringPromise } from 'xml2js'
+
+const MRN = 'https://example.org/fhir/sid/mrn'
+const ORDER = 'https://example.org/fhir/sid/order'
+
+export async function handler(medplum: MedplumClient, event: BotEvent<string>) {
+  const { order } = await parseStringPromise(event.input, { explicitArray: false })
+  const number = order.$.number
+  const patient = await medplum.searchOne('Patient', `identifier=${MRN}|${order.patient.$.mrn}`)
+  if (patient === undefined) return answer(number, 'AE', 'There is no such patient')
+  const items = [order.item].flat()
+  const request = await medplum.createResourceIfNoneExist(
+    {
+      resourceType: 'ServiceRequest',
+      identifier: [{ system: ORDER, value: number }],
+      status: 'active',
+      intent: 'order',
+      priority: order.$.urgent === 'yes' ? 'urgent' : 'routine',
+      code: { text: items.map((item) => item._ ?? item).join(', ') },
+      subject: createReference(patient),
+    },
+    `identifier=${ORDER}|${number}`,
+  )
+  return answer(number, 'AA', `ServiceRequest/${request.id}`)
+}
+
+function answer(number: string, code: string, text: string): string {
+  const receipt = { receipt: { $: { order: number, code }, _: text } }
+  return new Builder({ headless: true }).buildObject(receipt)
+}
