@@ -1,4 +1,7 @@
-/** The release step, `node scripts/migrate.ts`: migrates the database and makes the first project. */
+/**
+ * The release step, `node scripts/migrate.ts`: migrates the database and makes the first project.
+ * `--who` also prints who may sign in first, as the first release does; the secrets are settings and are not printed.
+ */
 
 import { writeFeatures } from '../shared/api/write-features.ts'
 import { type Config, readConfig } from '../shared/config/config.ts'
@@ -7,17 +10,24 @@ import { openDatabase } from '../shared/platform/postgres/database.ts'
 import { connectionRefusal } from '../shared/platform/postgres/refusal.ts'
 import { migrate } from '../shared/store/migrate.ts'
 import { openRepository } from '../shared/store/open-repository.ts'
-import { isSeeded, seed, superAdminOf } from './seed.ts'
+import { isSeeded, seed, superAdminClient, superAdminOf } from './seed.ts'
 
 /** Safe to run twice and from two machines at a time. True when the super admin was made now. */
 export async function prepare(config: Config): Promise<boolean> {
+  return (await released(config)).isFirst
+}
+
+/** Migrates and seeds; `client` is the id of the first client, if it is still there. */
+async function released(config: Config) {
   const database = openDatabase(config, createLogger(config.logLevel, 'script'))
   try {
     await migrate(database)
     const repository = await openRepository(database, writeFeatures())
     // Only a first start needs the super admin's credentials.
-    if (await isSeeded(repository)) return false
-    return (await seed({ database, repository }, superAdminOf(config))) === 'created'
+    const isFirst =
+      !(await isSeeded(repository)) &&
+      (await seed({ database, repository }, superAdminOf(config))) === 'created'
+    return { isFirst, client: await superAdminClient(repository) }
   } finally {
     await database.close()
   }
@@ -26,8 +36,15 @@ export async function prepare(config: Config): Promise<boolean> {
 if (import.meta.main) {
   try {
     const config = readConfig()
-    const isFirst = await prepare(config)
-    console.log(isFirst ? `Migrated; the super admin is ${config.superAdminEmail}` : 'Migrated')
+    const { isFirst, client = 'gone' } = await released(config)
+    console.log('Migrated')
+    if (isFirst || process.argv.includes('--who')) {
+      console.log(
+        `The super admin is ${config.superAdminEmail}, with the password of SUPER_ADMIN_PASSWORD`,
+      )
+      console.log(`Its client is ${client}, with the secret of SUPER_ADMIN_CLIENT_SECRET`)
+      console.log(`The service is at ${config.baseUrl}`)
+    }
   } catch (error) {
     const refusal = connectionRefusal(error)
     const reason = error instanceof Error ? error.message : error

@@ -2,6 +2,7 @@
  * The first project: a super admin user and a super admin client. Part of the release step; run by
  * `scripts/migrate.ts` after the migrations, and safe to run again at any time.
  */
+import { randomUUID } from 'node:crypto'
 import { hashPassword } from '../shared/access/credentials/passwords.ts'
 import { systemPrincipal } from '../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../shared/access/project-context.ts'
@@ -10,6 +11,7 @@ import { ConfigError } from '../shared/config/reader.ts'
 import { createMembership } from '../shared/projects/provision.ts'
 import type { Services } from '../shared/services.ts'
 import type { Repository } from '../shared/store/repository.ts'
+import { find } from '../shared/store/rows/lookups.ts'
 
 export interface SuperAdmin {
   readonly email: string
@@ -21,6 +23,7 @@ export interface SuperAdmin {
 
 const SEED_LOCK = 726_002
 const CLIENT_NAME = 'Super Admin Client'
+const MOST_CLIENTS = 1000
 
 /** Idempotent; racing processes take turns. `present` leaves everything as it is. */
 export async function seed(
@@ -40,17 +43,29 @@ export async function seed(
 /** The values of the settings. Errors: ConfigError naming what a first start still needs. */
 export function superAdminOf(config: Config): SuperAdmin {
   const { superAdminEmail, superAdminPassword, superAdminClientId, superAdminClientSecret } = config
-  if (!superAdminPassword || !superAdminClientId || !superAdminClientSecret) {
+  if (!superAdminPassword || !superAdminClientSecret) {
     throw new ConfigError(
-      'A first start needs SUPER_ADMIN_PASSWORD, SUPER_ADMIN_CLIENT_ID and SUPER_ADMIN_CLIENT_SECRET; `npm start` makes them at random',
+      'A first start needs SUPER_ADMIN_PASSWORD and SUPER_ADMIN_CLIENT_SECRET; `npm start` makes them at random',
     )
   }
   return {
     email: superAdminEmail,
     password: superAdminPassword,
-    clientId: superAdminClientId,
+    clientId: superAdminClientId ?? randomUUID(),
     clientSecret: superAdminClientSecret,
   }
+}
+
+/** The id of the super admin's client; undefined before the seeding, and once somebody has deleted it. */
+export async function superAdminClient(repository: Repository): Promise<string | undefined> {
+  const clients = await find(
+    repository,
+    systemPrincipal(SYSTEM_PROJECT),
+    'ClientApplication',
+    [],
+    MOST_CLIENTS,
+  )
+  return clients.find(({ name }) => name === CLIENT_NAME)?.id
 }
 
 /** True once the super admin project is there. */
