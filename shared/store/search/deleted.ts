@@ -14,7 +14,7 @@ import { afterSql, orderOf, orderSql, readCursor, reversed } from './order/order
 import type { SortedRow } from './order/position.ts'
 import { pageOf } from './page.ts'
 import { codesRead } from './tests/joins.ts'
-import { lastUpdatedTest } from './tests/main-date.ts'
+import { lastUpdatedSql } from './tests/main-date.ts'
 import { sightOf } from './tests/visible-rows.ts'
 
 interface Row extends SortedRow {
@@ -98,7 +98,7 @@ function conditionSql({ keys }: Store, type: string, condition: Condition, bind:
       return `r.id = any(${bind(ids, 'uuid[]')})`
     }
     case '_lastUpdated':
-      return lastUpdatedTest(condition)(bind)
+      return lastUpdatedSql(condition)(bind)
     case '_compartment': {
       const names = texts.flatMap((text) =>
         text.includes('/') ? [text] : COMPARTMENTS.map((kind) => `${kind}/${text}`),

@@ -5,7 +5,7 @@ import type { Store } from '../rows/context.ts'
 import { plan } from './page.ts'
 
 export interface Explanation {
-  /** `keys`, `order`, `walk` or `join`; undefined when nothing is in sight. */
+  /** `keys`, `ids`, `dates`, `join` or `walk`; undefined when nothing is in sight. */
   readonly driver: string | undefined
   readonly sql: string
   readonly plan: readonly string[]
@@ -24,5 +24,5 @@ export async function explain(
     text: `explain (analyze, buffers) ${text}`,
     values,
   })
-  return { driver: found.driver.kind, sql: text, plan: rows.map((row) => row['QUERY PLAN']) }
+  return { driver: found.ways, sql: text, plan: rows.map((row) => row['QUERY PLAN']) }
 }

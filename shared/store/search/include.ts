@@ -15,10 +15,10 @@ import type { Version } from '../rows/version.ts'
 import { type Sought, seekIncludes } from './include-seek.ts'
 import type { SortedRow } from './order/position.ts'
 import { pageStatement } from './plan/compile.ts'
-import type { Driver } from './plan/driver.ts'
 import { isShared } from './plan/prepare.ts'
 import type { Query } from './plan/query.ts'
-import { settledBy } from './plan/single-way.ts'
+import { factsOf } from './plan/total.ts'
+import { wayOf } from './plan/ways.ts'
 import { holdsSql, type Scene } from './tests/row-test.ts'
 import type { Test } from './tests/test.ts'
 import { isHidden, sightOf } from './tests/visible-rows.ts'
@@ -55,10 +55,7 @@ export async function followIncludes(
     )
     if (queries.length === 0) break
     if (step > MAX_STEPS) return { included, isCut: true }
-    const parts = queries.map((query) => {
-      const part = { query, driver: driverOf(query) }
-      return { query, driver: settledBy(store.statistics, part) }
-    })
+    const parts = queries.map((query) => wayOf(query, factsOf(store.statistics, query)))
     const rows = await store.connection.query<SortedRow>(pageStatement(parts))
     // A resource that is reached both ways is shown as it may be read.
     const interactionOf = (type: string) => (sought.targets.has(type) ? 'read' : 'search')
@@ -74,10 +71,6 @@ export async function followIncludes(
     wanted = includes.filter(({ iterate }) => iterate)
   }
   return { included, isCut: false }
-}
-
-function driverOf({ tests }: Query): Driver {
-  return tests.some(({ kind }) => kind === 'join') ? { kind: 'join' } : { kind: 'keys' }
 }
 
 function nameOf({ type, id }: { readonly type: string; readonly id: string }): string {

@@ -12,8 +12,7 @@ import { followIncludes } from './include.ts'
 import { orderOf, orderOfTypes, writeCursor } from './order/order.ts'
 import type { Order, Position, SortedRow } from './order/position.ts'
 import { pageStatement, pagesStatement } from './plan/compile.ts'
-import type { Driver } from './plan/driver.ts'
-import { driverOf, prepare, surely } from './plan/prepare.ts'
+import { partOf, prepare } from './plan/prepare.ts'
 import type { Part, Query } from './plan/query.ts'
 import { countRows } from './plan/total.ts'
 import { sightOf } from './tests/visible-rows.ts'
@@ -54,13 +53,13 @@ export async function plan(
   store: Store,
   principal: Principal,
   request: SearchRequest,
-): Promise<{ readonly statement: Statement; readonly driver: Driver } | undefined> {
+): Promise<{ readonly statement: Statement; readonly ways: string } | undefined> {
   allow(principal, request.type, 'search')
   const order = orderOf(request, store.keys, principal.project.parameters)
   const { queries } = await prepare(store, principal, order, request, [request])
-  const [query] = queries
-  if (query === undefined) return undefined
-  return { statement: pageStatement(surePartsOf(store, queries)), driver: driverOf(store, query) }
+  if (queries.length === 0) return undefined
+  const parts = partsOf(store, queries)
+  return { statement: pageStatement(parts), ways: parts.map(({ way }) => way.name).join(', ') }
 }
 
 /** More searches than this are several statements: PostgreSQL plans each of them. */
@@ -124,7 +123,9 @@ async function searchPage(
   const { count, total, includes } = paging
   const { projects, after, queries } = await prepare(store, principal, order, paging, requests)
   const [rows, counted] = await Promise.all([
-    count === 0 || queries.length === 0 ? [] : findRows(store, queries),
+    count === 0 || queries.length === 0
+      ? []
+      : store.connection.query<SortedRow>(pageStatement(partsOf(store, queries))),
     total === 'none' ? undefined : countRows(store, queries, total),
   ])
   const show = await showRows(store, principal, rows)
@@ -133,21 +134,8 @@ async function searchPage(
   return { ...page, ...(await followIncludes(store, principal, projects, includes, page.versions)) }
 }
 
-/** One statement; another one where a walk that was to fill the page has not. */
-async function findRows(store: Store, queries: readonly Query[]): Promise<SortedRow[]> {
-  const sure = surePartsOf(store, queries)
-  const rows = await store.connection.query<SortedRow>(pageStatement(sure))
-  const isSure = sure.some(({ driver }) => 'isSure' in driver && driver.isSure)
-  if (!isSure || rows.length === queries[0]?.limit) return rows
-  return store.connection.query<SortedRow>(pageStatement(partsOf(store, queries)))
-}
-
 function partsOf(store: Store, queries: readonly Query[]): readonly Part[] {
-  return queries.map((query) => ({ query, driver: driverOf(store, query) }))
-}
-
-function surePartsOf(store: Store, queries: readonly Query[]): readonly Part[] {
-  return partsOf(store, queries).map((part) => surely(store, part))
+  return queries.map((query) => partOf(store, query))
 }
 
 /** Redacts rows that the Principal may see. */

@@ -17,16 +17,14 @@ import type { SearchPage } from '../rows/version.ts'
 import { orderOf, orderSql } from './order/order.ts'
 import type { Order, SortedRow } from './order/position.ts'
 import { pageOf, search, showRows } from './page.ts'
-import { matchesOf } from './plan/driver.ts'
 import { prepare } from './plan/prepare.ts'
 import type { Query } from './plan/query.ts'
-import { isPlannedOnce } from './plan/single-way.ts'
-import type { KeyStatistics } from './plan/statistics.ts'
-import { behindSelect } from './plan/ways.ts'
+import { matchesOf } from './plan/shares.ts'
+import { behindSelect } from './plan/walk.ts'
 import { testOf } from './tests/conditions.ts'
 import { hidesAny } from './tests/grant-tests.ts'
 import { fewSql, probeSql, scopeSql } from './tests/row-test.ts'
-import { farthest } from './tests/test-scope.ts'
+import { isSteady } from './tests/test-scope.ts'
 import { sightOf } from './tests/visible-rows.ts'
 
 export interface ReferenceSearch {
@@ -57,7 +55,7 @@ export async function searchPerReference(
   })
   const together = async () => {
     if (asked.queries.length === 0 || rest.length === 0) return
-    const statement = pagesStatement(store.statistics, asked, rest, maxRows + 1)
+    const statement = pagesStatement(asked, rest, maxRows + 1)
     const rows = await store.connection.query<SortedRow & { n: number }>(statement)
     if (rows.length > maxRows) throw tooCostly(`More than ${maxRows} resources were found`)
     const show = await showRows(store, principal, rows)
@@ -135,16 +133,15 @@ async function ask(
 const COLUMNS = 'r.project, r.type, r.id, r.ver, r.lu, r.d_lo'
 
 function pagesStatement(
-  statistics: KeyStatistics,
   { order, queries }: Asked,
   sought: readonly Sought[],
   most: number,
 ): Statement {
   const { values, bind: plainBind } = binder()
   // Rows are found by the keys alone.
-  const isKept = queries.every(
-    (query) => isPlannedOnce(statistics, query) && farthest(query.tests) !== undefined,
-  )
+  const isKept =
+    order.terms.length === 0 &&
+    queries.every(({ tests, score }) => score === undefined && tests.every(isSteady))
   const bind = isKept ? behindSelect(plainBind) : plainBind
   const [first] = queries
   const names = order.terms.map((_, i) => `s${i}`)

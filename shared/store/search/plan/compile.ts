@@ -1,54 +1,44 @@
 /**
  * A search → one statement. Narrow rows of `resource` are found, ordered and cut to a page first;
- * only the page's contents are fetched from `version`. Planned for its values, where a plan for all is
- * up to a hundred times slower, unless there is one way to its rows (settled.ts, kept.ts).
+ * only the page's contents are fetched from `version`. How the rows are found is a matter of ways.ts.
  */
 
 import { tooCostly } from '../../../errors.ts'
 import type { Statement } from '../../../platform/postgres/statement.ts'
 import { versionColumns, WITH_VERSIONS } from '../../rows/rows.ts'
 import type { Bind } from '../../rows/side-rows.ts'
-import { afterSql, columnsOf, orderSql } from '../order/order.ts'
+import { orderSql } from '../order/order.ts'
 import { sortedRows } from '../order/sort-rows.ts'
-import { fewSql, heldRows, sqlOf } from '../tests/row-test.ts'
+import { fewSql, isByKeys, scopeSql, sqlOf } from '../tests/row-test.ts'
 import type { Test } from '../tests/test.ts'
-import { byDates } from './by-dates.ts'
-import { byIds } from './by-ids.ts'
-import type { Part, Query } from './query.ts'
-import { countedSql, isCountedOneWay, isSettled, settledSql } from './single-way.ts'
-import type { KeyStatistics } from './statistics.ts'
-import {
-  behindSelect,
-  COLUMNS,
-  forced,
-  keysFirst,
-  ordered,
-  type TestSql,
-  WALKED,
-  where,
-} from './ways.ts'
+import { isSteady } from '../tests/test-scope.ts'
+import type { Facts, Part, Query } from './query.ts'
+import { behindSelect, COLUMNS } from './walk.ts'
+import { countedSql, isPlannedOnce } from './ways.ts'
 
 const MAX_BINDINGS = 65_535
 
 /** Rows are SortedRow, in order. Parts differ in type and tests only: several are several types. */
 export function pageStatement(parts: readonly Part[]): Statement {
   const { bind, statement } = statementBuilder()
-  return { ...statement(pageSql(parts, bind)), isKept: isSettled(parts) }
+  const isKept = parts.every(({ query }) => isPlannedOnce(query))
+  return { ...statement(pageSql(parts, isKept, bind)), isKept }
 }
 
 /** The same of several searches at once: `n` says whose row it is. */
 export function pagesStatement(pages: readonly (Part & { readonly n: number })[]): Statement {
   const { bind, statement } = statementBuilder()
   const rows = pages.map((part) => {
-    return `(select ${bind(part.n, 'int')} as n, p.* from (${pageSql([part], bind)}) p)`
+    const page = pageSql([part], isPlannedOnce(part.query), bind)
+    return `(select ${bind(part.n, 'int')} as n, p.* from (${page}) p)`
   })
   return statement(rows.join(' union all '))
 }
 
-function pageSql(parts: readonly Part[], plainBind: Bind): string {
+function pageSql(parts: readonly Part[], isPlanned: boolean, plainBind: Bind): string {
   const [first] = parts
   if (first === undefined) throw new Error('A search has at least one type')
-  const bind = isSettled(parts) ? behindSelect(plainBind) : plainBind
+  const bind = isPlanned ? behindSelect(plainBind) : plainBind
   const { order, limit, offset, score } = first.query
   const most = bind(offset + limit, 'int')
   const rows = parts.map((part) => rowsSql(part, most, bind))
@@ -66,60 +56,41 @@ function pageSql(parts: readonly Part[], plainBind: Bind): string {
     ${WITH_VERSIONS} order by ${orderSql(order, 'r')}`
 }
 
-function rowsSql({ query, driver }: Part, most: string, bind: Bind): string {
-  if (driver.kind === 'settled') {
-    const rows = () => settledSql(query, most, bind)
-    if (driver.cap === undefined) return rows()
-    if (driver.isEndless) return walked(query, undefined, undefined, most, bind)
-    return walked(query, driver.cap, driver.isSure ? undefined : rows(), most, bind)
+function rowsSql(part: Part, most: string, bind: Bind): string {
+  const { query, way } = part
+  if (query.order.terms.length === 0) return way.sql(part, most, bind)
+  const { project, typeNumbers, tests } = query
+  const testSql = way.name === 'keys' ? fewSql : sqlOf
+  const where = (isHeld: boolean, sql: (test: Test) => string) =>
+    [...scopeSql(project, typeNumbers, bind, isHeld), ...tests.map(sql)].join(' and ')
+  const sorting = {
+    ...query,
+    columns: COLUMNS,
+    isNarrow: way.name !== 'walk',
+    tests: (isForced: boolean) =>
+      isForced
+        ? where(false, (test) => sqlOf(test, bind, true))
+        : where(isByKeys(tests), (test) => testSql(test, bind)),
   }
-  if (query.order.terms.length > 0) {
-    const testSql = driver.kind === 'keys' ? fewSql : sqlOf
-    const isJoined = query.tests.some(({ kind }) => kind === 'join')
-    const sorting = {
-      ...query,
-      columns: COLUMNS,
-      isNarrow: isJoined || (driver.kind !== 'order' && driver.kind !== 'walk'),
-      tests: (isForced: boolean) =>
-        isForced
-          ? where(query, query.tests, bind, forced, false)
-          : where(query, query.tests, bind, (test, b) => testSql(test, b)),
-    }
-    return sortedRows(sorting, most, bind)
-  }
-  if (driver.kind === 'keys') return keysFirst(query, undefined, most, bind)
-  if (driver.kind === 'ids') return byIds(query, driver, most, bind)
-  if (driver.kind === 'dates') return byDates(query, driver, most, bind)
-  if (driver.kind === 'join') return joined(query, most, bind)
-  if (driver.kind === 'order') return ordered(query, query.tests, COLUMNS, most, bind)
-  if (driver.isEndless) return walked(query, undefined, undefined, most, bind)
-  const isJoined = query.tests.some(({ kind }) => kind === 'join')
-  const rest = () =>
-    isJoined ? joined(query, most, bind) : keysFirst(query, undefined, most, bind)
-  return walked(query, driver.cap, driver.isSure ? undefined : rest(), most, bind)
+  return sortedRows(sorting, most, bind)
 }
+
+const BY_ID = { column: 'id', descending: false, byType: false, terms: [] } as const
 
 /** `count` rows, counted up to `max` when given. */
 export function countStatement(
-  statistics: KeyStatistics,
-  queries: readonly Query[],
+  queries: readonly { readonly query: Query; readonly facts: Facts }[],
   max: number | undefined,
 ): Statement {
   const { bind, statement } = statementBuilder()
-  const hidden = behindSelect(bind)
-  const isKept = queries.every((query) => isCountedOneWay(statistics, query))
-  const rows = queries
-    .map((query) => (isKept ? countedSql(query, hidden) : matchesSql(query, bind)))
-    .join(' union all ')
-  const capped = max === undefined ? rows : `${rows} limit ${bind(max, 'int')}`
+  const isKept = queries.every(({ query }) => query.tests.every(isSteady))
+  const valueBind = isKept ? behindSelect(bind) : bind
+  const rows = queries.map(({ query, facts }) =>
+    countedSql({ ...query, order: BY_ID, after: undefined }, facts, valueBind),
+  )
+  const all = rows.map((sql) => `(${sql})`).join(' union all ')
+  const capped = max === undefined ? all : `${all} limit ${bind(max, 'int')}`
   return { ...statement(`select count(*)::int as count from (${capped}) r`), isKept }
-}
-
-function matchesSql(query: Query, bind: Bind): string {
-  const narrows = query.tests.some(({ kind }) => kind !== 'join' && kind !== 'filter')
-  // Otherwise every row is looked at.
-  const testSql = narrows ? fewSql : sqlOf
-  return `select 1 from resource r where ${where(query, query.tests, bind, testSql)}`
 }
 
 function statementBuilder() {
@@ -134,72 +105,4 @@ function statementBuilder() {
     return { text, values }
   }
   return { bind, statement }
-}
-
-const visitedSql: TestSql = (test, bind) =>
-  (test.kind === 'join' ? test.walk?.test?.(bind) : undefined) ?? forced(test, bind)
-
-/** By the keys of a join when they are few, else looked up in order. A row may hold several of them. */
-function joined(query: Query, most: string, bind: Bind): string {
-  const join = query.tests.find((test) => test.kind === 'join')
-  if (join === undefined) throw new Error('There is nothing to join')
-  const others = query.tests.filter((test) => test !== join)
-  const keys = '(select k from j)'
-  const looked: Test = { kind: 'filter', sql: () => join.check(keys) }
-  const after = query.after ? ` and ${afterSql(query.order, query.after, bind)}` : ''
-  const found = (overlap: string) => `select ${COLUMNS} from resource r
-    where ${where(query, others, bind, fewSql, true)} and ${overlap}${after}`
-  const walk = ordered(query, [...others, looked], COLUMNS, most, bind)
-  const { few, many } = heldRows(keys, found, walk)
-  return `with j as materialized (select ${join.keys(bind)} as k)
-    select * from (select distinct * from (${few}) a union all ${many}) r
-    order by ${orderSql(query.order, 'r')} limit ${most}`
-}
-
-/**
- * The rows that a capped walk finds if they fill the page, else the rest: those of key-first or of a join. The walk is in
- * order already; to ask for that order again would make PostgreSQL walk to the cap before it sorts.
- */
-function walked(
-  query: Query,
-  cap: number | undefined,
-  rest: string | undefined,
-  most: string,
-  bind: Bind,
-): string {
-  // Bounds on the order's own column belong inside: they end the walk, not only filter it.
-  const isBound = (test: Test) => test.kind === 'date' && query.order.column === 'd_lo'
-  const inside = query.tests.filter(isBound)
-  const outside = query.tests.filter((test) => !isBound(test))
-  // A number that PostgreSQL knows: from it follows that the order's own index is the way.
-  const walk = ordered(query, inside, WALKED, cap === undefined ? undefined : String(cap), bind)
-  if (rest === undefined) return surelyWalked(query, walk, outside, most, bind)
-  const tested = outside.map((test) => visitedSql(test, bind)).join(' and ')
-  const found = `select ${COLUMNS} from (${walk}) r where ${tested} limit ${most}`
-  return `with w as materialized (${found})
-    select * from (
-      select * from w where (select count(*) from w) >= ${most}
-      union all
-      select * from (${rest}) k where (select count(*) from w) < ${most}
-    ) r order by ${orderSql(query.order, 'r')}`
-}
-
-/** A walk that very probably fills the page: joined with what one join leads to, where its order is known. */
-function surelyWalked(
-  { order }: Query,
-  walk: string,
-  tests: readonly Test[],
-  most: string,
-  bind: Bind,
-): string {
-  const led = tests.find((test) => test.kind === 'join' && test.walk?.targets !== undefined)
-  const targets = led?.kind === 'join' ? led.walk?.targets : undefined
-  // An order by date is two runs, of which PostgreSQL does not know that they are in order.
-  const isLed = targets !== undefined && order.column !== 'd_lo'
-  const others = isLed ? tests.filter((test) => test !== led) : tests
-  const tested = others.map((test) => visitedSql(test, bind)).join(' and ') || 'true'
-  if (!isLed) return `select ${COLUMNS} from (${walk}) r where ${tested} limit ${most}`
-  const columns = columnsOf(order.column, order.byType).map((name) => `r.${name}`)
-  return `select distinct on (${columns.join(', ')}) ${COLUMNS} from (${walk}) r ${targets(bind)}
-    where ${tested} order by ${orderSql(order, 'r')} limit ${most}`
 }

@@ -25,17 +25,10 @@ import { reachOf } from '../tests/test-scope.ts'
 import { scoreOf } from '../tests/texts.ts'
 import { unitsOf } from '../tests/units.ts'
 import { sightOf } from '../tests/visible-rows.ts'
-import {
-  chooseDriver,
-  type Driver,
-  matchesOf,
-  rareBelow,
-  sureDriver,
-  unknownDriver,
-} from './driver.ts'
 import type { Part, Query } from './query.ts'
-import { settledBy } from './single-way.ts'
-import { checkSortable, rowsOf } from './total.ts'
+import { matchesOf, rareBelow } from './shares.ts'
+import { checkSortable, factsOf } from './total.ts'
+import { wayOf } from './ways.ts'
 
 export interface Prepared {
   /** The Principal's own or the one it names, then linked ones; none: none is in sight. */
@@ -85,28 +78,9 @@ export function isShared(principal: Principal, project: number, type: string): b
 }
 
 /** Errors: 400 too-costly for a sort by values, which looks at every match. */
-export function driverOf({ statistics }: Pick<Store, 'statistics'>, query: Query): Driver {
+export function partOf({ statistics }: Pick<Store, 'statistics'>, query: Query): Part {
   checkSortable(statistics, query)
-  if (query.typeNumbers.length > 1) return { kind: 'keys' }
-  const { project, typeNumbers, tests, order } = query
-  const limit = query.limit + query.offset
-  const driver = chooseDriver(statistics, tests, rowsOf(statistics, query), limit)
-  const isKnown = typeNumbers.every((number) => statistics.knows(project, number))
-  // A sort by values looks at every match in any case.
-  return isKnown || order.terms.length > 0 ? driver : unknownDriver(driver, tests, limit)
-}
-
-/** As it was chosen, without the ways that are very probably not needed. */
-export function surely({ statistics }: Pick<Store, 'statistics'>, part: Part): Part {
-  const { query, driver } = part
-  const { project, typeNumbers, limit, offset } = query
-  const [number, other] = typeNumbers
-  const settled = (one: Part) => ({ ...one, driver: settledBy(statistics, one) })
-  if (number === undefined || other !== undefined) return settled(part)
-  // Rows that are walked are looked at one by one, and what a policy asks of them with the rest.
-  const tests = query.tests.flatMap((test) => (test.kind === 'filter' && test.of) || [test])
-  const sure = sureDriver(statistics, { project, number }, tests, limit + offset, driver)
-  return settled(sure === driver ? part : { query: { ...query, tests }, driver: sure })
+  return wayOf(query, factsOf(statistics, query))
 }
 
 type Wanted = Pick<Query, 'project' | 'typeNumbers' | 'tests' | 'isLimited' | 'score'>

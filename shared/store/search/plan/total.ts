@@ -2,8 +2,8 @@
 import { tooCostly } from '../../../errors.ts'
 import type { Store } from '../../rows/context.ts'
 import { countStatement } from './compile.ts'
-import { matchesOf } from './driver.ts'
-import type { Query } from './query.ts'
+import type { Facts, Query } from './query.ts'
+import { matchesOf } from './shares.ts'
 import type { KeyStatistics } from './statistics.ts'
 
 /** Up to here even an estimated total is counted: 9 ms, and pages of small results stay exact. */
@@ -26,7 +26,8 @@ export async function countRows(
   const isCounted = total === 'accurate' && estimate <= MAX_COUNTED
   const most = total === 'accurate' ? MAX_COUNTED : LIMITED_COUNT
   const max = isCounted ? undefined : isLimited ? most : EXACT_COUNT + 1
-  const [row] = await connection.query<{ count: number }>(countStatement(statistics, queries, max))
+  const counted = queries.map((query) => ({ query, facts: factsOf(statistics, query) }))
+  const [row] = await connection.query<{ count: number }>(countStatement(counted, max))
   const count = row?.count ?? 0
   return isCounted || isLimited || count <= EXACT_COUNT ? count : Math.max(count, estimate)
 }
@@ -47,6 +48,15 @@ export function checkSortable(statistics: KeyStatistics, query: Query): void {
 /** The number of rows of a query's types. */
 export function rowsOf(statistics: KeyStatistics, { project, typeNumbers }: Query): number {
   return typeNumbers.reduce((sum, number) => sum + statistics.rowsOf(project, number), 0)
+}
+
+/** The numbers that the way of a query is chosen by. */
+export function factsOf(statistics: KeyStatistics, query: Query): Facts {
+  const { project, typeNumbers, order, limit, offset } = query
+  // A sort by values looks at every match in any case.
+  const isKnown =
+    order.terms.length > 0 || typeNumbers.every((number) => statistics.knows(project, number))
+  return { statistics, rows: rowsOf(statistics, query), limit: limit + offset, isKnown }
 }
 
 /** Estimates by the rarest of the keys; before there are statistics keys say nothing. */

@@ -121,7 +121,9 @@ function rowsSql(
       ? `${alias}.p = any(${bind(keysLiteral(ps), 'bigint[]')} || array(select c.k from code c
         where c.project = ${project} and ${parameterSql('c', ps, bind)}))`
       : parameterSql(alias, ps, bind)
-    const test = `${alias}.project = ${project} and ${isOfParameter}`
+    const scope = `${alias}.project = ${project} and ${isOfParameter}`
+    // The id of a row at hand is all that finds it.
+    const test = isRow ? `(${scope}) is true` : scope
     return {
       from: `${table} ${alias}${same}`,
       test,

@@ -75,7 +75,7 @@ function conditionTest(scene: Scene, condition: Condition): Test {
   if (ALWAYS.has(code) && modifier === 'missing') {
     return filter(() => (isMissing(values) ? 'false' : 'true'))
   }
-  if (code === '_lastUpdated') return filter(lastUpdatedTest(condition), 'row')
+  if (code === '_lastUpdated') return lastUpdatedTest(condition)
   if (code === '_compartment') return compartmentTest(scene, values)
   if (isOfText(condition)) return wordsTest(scene, condition)
   if (code === '_project') throw notSupported('_project belongs to the searched type itself')

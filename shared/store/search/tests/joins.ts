@@ -12,21 +12,21 @@ import { isCanonicalParameter, plannedParameter } from '../../index/index-plan.t
 import { REMOVED_KEY } from '../../index/rows.ts'
 import { CANONICAL_KEY } from '../../index/type-constants.ts'
 import type { Bind } from '../../rows/side-rows.ts'
-import { matchesOf, shareOf } from '../plan/driver.ts'
+import { matchesOf, shareOf } from '../plan/shares.ts'
 import type { KeyStatistics } from '../plan/statistics.ts'
+import { walkSql } from '../plan/walk.ts'
 import {
   alternativeSql,
   filter,
   heldRows,
   holdsSql,
   isHeldSql,
-  isSteady,
   oneRowSql,
   type Scene,
   whereSql,
 } from './row-test.ts'
-import type { JoinTest, Matches, Test } from './test.ts'
-import { farthest } from './test-scope.ts'
+import type { JoinTest, Many, Matches, Test } from './test.ts'
+import { farthest, isSteady } from './test-scope.ts'
 
 /** More than this on one side of a join is 400 too-costly. */
 const MAX_KEYS = 50_000
@@ -73,6 +73,7 @@ export function joinTest(scene: Scene, join: Join, testOf: TestOf): Test {
         select distinct k from (${found}) j(k) limit ${most} + 1), ${most}))`
     },
     check: (keys) => (bySelf ? isHeldSql('r.keys[1]', keys) : holdsSql(keys)),
+    many: (statistics) => manyOf(isChain, parts, statistics),
     ...(isChain ? {} : probing(parts)),
     ...(scene.isPolicy ? judging(isChain, parts) : {}),
     isSteady: parts.every(({ inner, test }) => [...inner.visible, test].every(isSteady)),
@@ -113,6 +114,27 @@ function probing(parts: readonly Side[]): Pick<JoinTest, 'probe' | 'walk'> {
   }
   return { probe, walk: { rows, test: probe } }
 }
+
+/** A key of a chain is held by all that refers to one target, one of `_has` by one row. */
+function manyOf(isChain: boolean, parts: readonly Side[], statistics: KeyStatistics): Many {
+  const ends = parts.map(({ inner }) => [inner.project, typeNumber(inner.type)] as const)
+  if (isChain) {
+    const targets = ends.reduce((sum, end) => sum + statistics.rowsOf(...end), 0)
+    return { held: (rows) => Math.max(1, rows / Math.max(targets, 1)) }
+  }
+  const isCounted = parts.every(({ test }) => test.kind === 'keys')
+  const isTold = isCounted && ends.every((end) => statistics.knows(...end))
+  if (isTold || parts.some(({ test }) => test.kind === 'join')) return { held: () => 1 }
+  const isMany = (bind: Bind) => {
+    const rows = parts.map(({ inner, test }) => `(${rowsSql(inner, test, bind)})`)
+    const most = bind(MANY_MATCHES, 'int')
+    return `(select count(*) from (${rows.join(' union all ')} limit ${most} + 1) m) > ${most}`
+  }
+  return { held: () => 1, walk: { isMany, rows: MANY_MATCHES / MATCHES_A_PROBE } }
+}
+
+/** Rows of the other side up to which they are not many. */
+const MANY_MATCHES = 1000
 
 /** For a policy: most rows of a type hold one of the keys, so rows are walked in order before they are looked for. */
 function judging(
@@ -227,6 +249,15 @@ function keysSql(isChain: boolean, { link, inner, test, removed }: Side, bind: B
 function rowsSql(inner: Scene, test: Test, bind: Bind): string {
   const where = (tests: readonly Test[], isHeld = false) =>
     `select r.keys, r.nref from resource r where ${whereSql(inner, tests, bind, isHeld)}`
+  if (test.kind === 'date' && test.begins !== undefined) {
+    const { project, type } = inner
+    const order = { column: 'd_lo', descending: true } as const
+    const typeNumbers = [typeNumber(type)]
+    const walked = { project, typeNumbers, tests: [test], order, after: undefined }
+    const tested = [...inner.visible, test].map((one) => `(${oneRowSql(one, bind)}) is true`)
+    return `select r.keys, r.nref from (${walkSql(walked, undefined, bind)}) r
+      where ${tested.join(' and ')}`
+  }
   if (test.kind === 'ids' && test.isSteady === true) {
     // As an array they are looked up, where a subselect may seem to be worth a look at all rows.
     return where([{ kind: 'narrow', sql: (b) => alternativeSql(test, b) }])

@@ -7,26 +7,23 @@ import { plannedParameter } from '../../index/index-plan.ts'
 import type { Bind } from '../../rows/side-rows.ts'
 import { anyOf, dateSql, dateValues } from './ranges.ts'
 import { filter, isMissing, type Scene } from './row-test.ts'
-import type { Test } from './test.ts'
+import type { Test, Within } from './test.ts'
 
 /** Undefined when the parameter is not the main date of the type. */
 export function mainDateTest({ type, own }: Scene, condition: Condition): Test | undefined {
   if (mainDate(type) !== condition.code) return undefined
   if (condition.modifier === 'missing') {
-    return filter(() => `r.d_lo is ${isMissing(condition.values) ? '' : 'not '}null`)
+    return filter(() => `r.d_lo is ${isMissing(condition.values) ? '' : 'not '}null`, 'row')
   }
   const values = dateValues(condition)
   const types = plannedParameter(type, condition.code, own)?.types ?? []
   const isShort = types.length > 0 && types.every((one) => SHORT.has(one))
   const bounds = values.map((value) => beginningOf(value, isShort))
-  const beginning = (bind: Bind) =>
-    anyOf(bounds.map((bound) => (bound === undefined ? 'true' : beginsSql(bound, bind))))
-  const from = Math.min(...bounds.map((bound) => bound?.from ?? -Infinity))
-  const to = Math.max(...bounds.map((bound) => bound?.to ?? Infinity))
+  const known = bounds.filter((bound) => bound !== undefined)
   return {
     kind: 'date',
-    span: [from, to],
-    ...(bounds.includes(undefined) ? {} : { beginning }),
+    within: around(values.map((value) => beginsWithin(value, isShort))),
+    ...(known.length < bounds.length ? {} : { begins: around(known) }),
     sql: (bind) => {
       const at = (ms: number) => bind(timestamp(Math.floor(ms)), 'timestamptz')
       return anyOf(
@@ -74,13 +71,23 @@ function beginningOf({ prefix, low, high }: DateValue, isShort: boolean): Bounds
   }
 }
 
-function beginsSql({ from, to }: Bounds, bind: Bind): string {
-  const at = (ms: number) => bind(timestamp(Math.floor(ms)), 'timestamptz')
-  const tests = [
-    ...(from === undefined ? [] : [`r.d_lo >= ${at(from)}`]),
-    ...(to === undefined ? [] : [`r.d_lo <= ${at(to)}`]),
-  ]
-  return `(${tests.join(' and ')})`
+/** Between what all matches begin. */
+function beginsWithin(value: DateValue, isShort: boolean): Bounds {
+  const { prefix, high } = value
+  const least = isShort ? leastEnd(value) : undefined
+  if (least !== undefined) {
+    const from = least - LONGEST_MS
+    return prefix === 'ap' ? { from, to: high } : { from }
+  }
+  if (prefix === 'ge' || prefix === 'gt') return {}
+  return beginningOf(value, isShort) ?? (prefix === 'ap' ? { to: high } : {})
+}
+
+/** What holds all of the bounds. */
+function around(bounds: readonly Bounds[]): Within {
+  const from = Math.min(...bounds.map((bound) => bound.from ?? -Infinity))
+  const to = Math.max(...bounds.map((bound) => bound.to ?? Infinity))
+  return { column: 'd_lo', from, to }
 }
 
 /** The lower bound of a match's end; undefined where its beginning is bounded anyway, or nothing is. */
@@ -90,7 +97,19 @@ function leastEnd({ prefix, low, high }: DateValue): number | undefined {
 }
 
 /** `_lastUpdated`: an instant, as a range of one millisecond. */
-export function lastUpdatedTest(condition: Condition): (bind: Bind) => string {
+export function lastUpdatedTest(condition: Condition): Test {
+  const within = around(dateValues(condition).map(updatedWithin))
+  const sql = lastUpdatedSql(condition)
+  return { kind: 'filter', sql, within: { ...within, column: 'lu' }, reach: 'row' }
+}
+
+function updatedWithin(value: DateValue): Bounds {
+  const { prefix, low, high } = value
+  if (prefix === 'ge' || prefix === 'gt') return { from: low - 1 }
+  return prefix === 'ap' ? { from: low - 1, to: high } : (beginningOf(value, false) ?? {})
+}
+
+export function lastUpdatedSql(condition: Condition): (bind: Bind) => string {
   const parsed = dateValues(condition)
   return (bind) => {
     const at = (ms: number) => bind(timestamp(Math.floor(ms)), 'timestamptz')

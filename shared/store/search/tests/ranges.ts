@@ -214,17 +214,19 @@ function inRanges(
   ps: readonly bigint[],
   alternatives: (bind: Bind, isRow: boolean) => readonly string[],
 ): Test {
-  const rows = (bind: Bind) => `select g.id from idx_range g
-    where g.project = ${bind(project, 'int')} and ${parameterSql('g', ps, bind)}`
+  const scope = (bind: Bind) =>
+    `g.project = ${bind(project, 'int')} and ${parameterSql('g', ps, bind)}`
   return {
     kind: 'ids',
     ids: (bind) => {
-      const all = rows(bind)
+      const all = `select g.id from idx_range g where ${scope(bind)}`
       return alternatives(bind, false)
         .map((sql) => `${all} and ${sql}`)
         .join(' union all ')
     },
-    few: (bind) => `${rows(bind)} and ${anyOf(alternatives(bind, true))}`,
+    // Behind words that no index serves: the id of the row is all that finds it.
+    few: (bind) => `select g.id from idx_range g
+      where (${scope(bind)} and ${anyOf(alternatives(bind, true))}) is true`,
     isSteady: true,
   }
 }

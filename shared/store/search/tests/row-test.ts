@@ -26,12 +26,6 @@ export interface Scene {
   readonly isPolicy?: true
 }
 
-/** True when it is read by the same indexes whatever it looks for. */
-export function isSteady(test: Test): boolean {
-  if (test.kind === 'ids' || test.kind === 'join') return test.isSteady === true
-  return test.kind === 'keys' || test.kind === 'date'
-}
-
 /** `forced` keeps a test for keys from becoming an index condition. */
 export function sqlOf(test: Test, bind: Bind, forced = false): string {
   if (test.kind === 'ids') return `r.id in (${test.ids(bind)})`

@@ -34,11 +34,13 @@ export function stringTest(scene: Scene, ps: readonly bigint[], condition: Condi
     }
   }
   const wanted = texts.map((text) => wordsOf(text, condition.code))
+  const isSteady = modifier === undefined && wanted.every((words) => words.length === 1)
   const test: Test = {
     kind: 'ids',
     ids: (bind) => wanted.map((words) => wordsSql(scene, ps, words, bind)).join(' union '),
     ...(modifier === undefined ? { expected: expectedOf(wanted) } : {}),
-    isSteady: modifier === undefined && wanted.every((words) => words.length === 1),
+    ...(isSteady ? { few: (bind: Bind) => ofRow(scene, ps, wanted, bind) } : {}),
+    isSteady,
   }
   return modifier === 'not' ? filter((bind) => `not (${sqlOf(test, bind)})`) : test
 }
@@ -60,6 +62,19 @@ function expectedOf(
     values
       .map((words) => Math.min(...words.map((word) => statistics.startingWith(word))))
       .reduce((sum, rows) => sum + rows, 0)
+}
+
+/** The row at hand is found by its id alone: the rest is in words that no index serves. */
+function ofRow(
+  { keys, project }: Scene,
+  ps: readonly bigint[],
+  wanted: readonly (readonly string[])[],
+  bind: Bind,
+): string {
+  const starts = wanted.flat().map((word) => `(${prefixSql('s', word, bind)})`)
+  const each = [...ps, ...ps.map((p) => keys.words(p))]
+  return `select s.id from idx_string s where (s.project = ${bind(project, 'int')}
+    and ${parameterSql('s', each, bind)} and (${starts.join(' or ')})) is true`
 }
 
 function wordsSql(

@@ -8,6 +8,12 @@ export function reachOf(test: Test): Reach | undefined {
   return test.reach
 }
 
+/** True when it is read by the same indexes whatever it looks for. */
+export function isSteady(test: Test): boolean {
+  if ((test.kind === 'ids' || test.kind === 'join') && test.isSteady === true) return true
+  return reachOf(test) !== undefined
+}
+
 /** The widest scope of several tests. */
 export function farthest(tests: readonly Test[]): Reach | undefined {
   const all = tests.map(reachOf)

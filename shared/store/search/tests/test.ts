@@ -15,10 +15,10 @@ export type Test =
       readonly sql: (bind: Bind) => string
       /** The same for few rows. */
       readonly few?: (bind: Bind) => string
-      /** For a date: about the same rows by where it begins alone; absent where that is not bounded. */
-      readonly beginning?: (bind: Bind) => string
-      /** For a date: the time in which nearly all matches begin, in epoch ms. */
-      readonly span?: readonly [from: number, to: number]
+      /** What all matches have in a column of the order. */
+      readonly within?: Within
+      /** For a date: between what nearly all matches begin; absent where that is not bounded. */
+      readonly begins?: Within
       /** Looks beyond the row: worth asking only of rows that may be on the page. */
       readonly isCostly?: boolean
       /** The scope of `few`; absent: whatever its values lead to. */
@@ -28,6 +28,13 @@ export type Test =
       /** Its opposite. */
       readonly none?: KeysTest
     }
+
+/** A range of a time, bounds included, in epoch ms. */
+export interface Within {
+  readonly column: 'lu' | 'd_lo'
+  readonly from: number
+  readonly to: number
+}
 
 export interface KeysTest {
   readonly kind: 'keys'
@@ -60,8 +67,17 @@ export interface JoinTest {
   readonly isSteady?: boolean
   /** A walk that is worth a try before the keys are looked for, which may be many or held by many rows. */
   readonly walk?: JoinWalk
+  /** What is met where the keys may be many; absent: they are few, or `walk` says what to do. */
+  readonly many?: (statistics: KeyStatistics) => Many
   /** The scope of `probe`; absent: whatever its values lead to. */
   readonly reach?: Reach | undefined
+}
+
+export interface Many {
+  /** Rows of the searched type, of so many, that hold one of the keys. */
+  readonly held: (rows: number) => number
+  /** Counts the other side, to a bound, before its keys are asked for; with the rows to walk if it is not few. */
+  readonly walk?: { readonly isMany: (bind: Bind) => string; readonly rows: number }
 }
 
 /** How far a test looks: at the row itself, or at rows beside it, each found by one key or id that the row holds. */

@@ -1,0 +1,235 @@
+/** Every way finds the same rows in the same order, page by page, by a plan that is made once. */
+import t from 'tap'
+import { typeNumber } from '../../../shared/fhir/definitions.ts'
+import { UCUM } from '../../../shared/fhir/ucum.ts'
+import { readCursor, writeCursor } from '../../../shared/store/search/order/order.ts'
+import type { SortedRow } from '../../../shared/store/search/order/position.ts'
+import { countStatement, pageStatement } from '../../../shared/store/search/plan/compile.ts'
+import type { Facts, Query } from '../../../shared/store/search/plan/query.ts'
+import { WAYS, wayOf } from '../../../shared/store/search/plan/ways.ts'
+import { sqlOf } from '../../../shared/store/search/tests/row-test.ts'
+import type { Test } from '../../../shared/store/search/tests/test.ts'
+import { openPlannedStore } from '../../fixtures/store/planned-store.ts'
+import { keptBuffers, ownBuffers } from '../../fixtures/store/plans.ts'
+
+const OBSERVATIONS = 3000
+const PATIENTS = 300
+const MANY = 5000
+
+const planned = await openPlannedStore(t)
+const { database, repository, member, statistics } = planned
+
+const ids = Array.from({ length: PATIENTS }, (_, n) => `p${n}`)
+const dayOf = (n: number, from: number) =>
+  new Date(Date.UTC(from, 0, 1) + n * 86_400_000).toISOString().slice(0, 10)
+await Promise.all(
+  ids.map((id, n) =>
+    repository.create(
+      member,
+      {
+        resourceType: 'Patient',
+        id,
+        identifier: [{ system: 'urn:n', value: id }],
+        gender: n % 2 ? 'male' : 'female',
+        birthDate: dayOf((n * 37) % 3000, 1990),
+        name: [{ family: `family${n % 40}`, given: [`given${n % 7}`] }],
+        address: [{ city: n % 4 ? 'Norwood' : 'Boston' }],
+      },
+      { keepId: true },
+    ),
+  ),
+)
+await Promise.all(
+  Array.from({ length: OBSERVATIONS }, (_, n) =>
+    repository.create(member, {
+      resourceType: 'Observation',
+      status: n % 9 ? 'final' : 'amended',
+      code: { coding: [{ system: 's', code: `c${n % 3}` }], text: n % 3 ? 'Weight' : 'Height' },
+      subject: { reference: `Patient/p${(n * 7) % PATIENTS}` },
+      ...(n % 11 ? { effectiveDateTime: dayOf((n * 131) % 1000, 2020) } : {}),
+      valueQuantity: { value: n % 200, system: UCUM, code: n % 2 ? 'kg' : 'g', unit: 'x' },
+    }),
+  ),
+)
+await database.query({ text: 'vacuum analyze', values: [] })
+await statistics.refresh()
+
+const queryOf = (search: string): Query => planned.queryOf(search, ['kg', 'g'])
+const typeOf = ({ typeNumbers: [number] }: Query) => number
+
+/** As in a type of so many rows; the more there are, the more are few. */
+const factsOf = (query: Query, rows: number, isKnown = true): Facts => ({
+  statistics: { ...statistics, rowsOf: () => rows },
+  rows,
+  limit: query.limit + query.offset,
+  isKnown,
+})
+const realFacts = (query: Query) =>
+  factsOf(query, typeOf(query) === typeNumber('Patient') ? PATIENTS : OBSERVATIONS)
+
+/** Few rows have each count of them find many, many rows have it find few. */
+const FACTS: readonly ((query: Query) => Facts)[] = [
+  realFacts,
+  (query) => factsOf(query, 1),
+  (query) => factsOf(query, 2000),
+  (query) => factsOf(query, 1_000_000),
+  (query) => factsOf(query, 10_000, false),
+]
+
+const rowsOf = (query: Query, facts: Facts, way = wayOf(query, facts).way) =>
+  database.query<SortedRow>(pageStatement([{ query, facts, way }]))
+/** All rows of the type, one after the other; no key finds any. */
+function walked(query: Query): Promise<SortedRow[]> {
+  const tests = query.tests.map(
+    (test): Test =>
+      test.kind === 'keys' ? { kind: 'filter', sql: (bind) => sqlOf(test, bind, true) } : test,
+  )
+  const way = WAYS.find(({ name }) => name === 'walk')
+  return rowsOf({ ...query, tests }, realFacts(query), way)
+}
+
+function following(query: Query, row: SortedRow | undefined): Query {
+  if (row === undefined) throw new Error('There is no row to follow')
+  return { ...query, after: readCursor(query.order, writeCursor(query.order, row)) }
+}
+
+const BY_DATES = ['2021-01-05', 'lt2020-03', 'le2021', 'eb2021-02', 'sa2022-07', 'ge2022-06']
+const BY_BIRTHS = ['1993-05', 'ge1997', 'gt1990-02', 'ap1994', 'le1990-03', 'ne1993']
+const OBSERVED = [
+  '',
+  'subject=Patient/p7',
+  'subject=Patient/p7,Patient/p8',
+  'subject=Patient/p0&status=amended',
+  'subject=Patient/p7&date=ge2021&date=lt2022-03',
+  'status=final',
+  'status=amended&date=2021',
+  'status:not=final',
+  'date=sa2020&date=lt2021-03',
+  'date=2020-02-01,2021-03-01',
+  'date:missing=true',
+  'value-quantity=gt190',
+  'value-quantity=gt0.1',
+  'value-quantity=gt150&status=final',
+  'value-quantity=lt150&value-quantity=gt20&date=lt2022',
+  `value-quantity=gt190|${UCUM}|kg`,
+  'code-value-quantity=c1$gt190',
+  'code-value-quantity=c1$gt10',
+  'subject:Patient.name=family7',
+  'subject:Patient.gender=male&status=final',
+  'subject:Patient.birthdate=lt1991',
+  'code:text=hei',
+]
+const SORTED = ['-_lastUpdated', '_lastUpdated', 'date', '-date', '_id', '-_id']
+const SEARCHES = [
+  ...OBSERVED.flatMap((search, n) =>
+    SORTED.filter((_, i) => n < 8 || i === n % 6 || i === 0).map(
+      (sort) => `Observation?${search}&_sort=${sort}`,
+    ),
+  ),
+  ...BY_DATES.map((date) => `Observation?date=${date}`),
+  ...BY_BIRTHS.map((date) => `Patient?birthdate=${date}`),
+  'Observation?_lastUpdated=gt2001&status=final',
+  'Observation?subject=Patient/p7&_sort=code,-date',
+  'Patient?_id=p1,p2,p3,p4&gender=male',
+  'Patient?identifier=urn:n|p1,urn:n|p2',
+  'Patient?family:exact=family1',
+  'Patient?address-city=Norwood',
+  'Patient?family=family1&given=given1',
+  'Patient?name=family1 given1',
+  'Patient?name:contains=amily1',
+  'Patient?family=family1&birthdate=ge1991&birthdate=lt1996&gender=female',
+  'Patient?_sort=name',
+  'Patient?gender=female&_sort=name',
+  'Patient?gender=female&_sort=-name,birthdate',
+  'Patient?_has:Observation:subject:code=c1',
+  'Patient?_has:Observation:subject:value-quantity=gt195',
+  'Patient?_has:Observation:subject:date=ge2021',
+  'Patient?_has:Observation:subject:date=2021-01-05',
+  'Patient?_has:Observation:subject:code=c1&_sort=_lastUpdated',
+  'Patient?family=family1&_has:Observation:subject:status=amended',
+]
+
+t.test('each finds the same in the same order, page by page', async (t) => {
+  const taken = new Set<string>()
+  for (const search of SEARCHES) {
+    const query = queryOf(`${search}&_count=15`)
+    const whole = await walked({ ...query, limit: MANY })
+    t.ok(whole.length > 1, search)
+    const ids = whole.map(({ id }) => id)
+    const at = Math.floor(ids.length / 3)
+    for (const [n, facts] of FACTS.entries()) {
+      const { way } = wayOf(query, facts(query))
+      taken.add(way.name)
+      const idsOf = async (one: Query) => (await rowsOf(one, facts(one), way)).map(({ id }) => id)
+      t.same(await idsOf({ ...query, limit: MANY }), ids, `${way.name} ${n}: ${search}`)
+      t.same(await idsOf({ ...query, offset: 3 }), ids.slice(3, 3 + 16), `${n}: ${search}`)
+      const next = await idsOf(following(query, whole[at]))
+      t.same(next, ids.slice(at + 1, at + 17), `${way.name} ${n}, the next page: ${search}`)
+    }
+  }
+  t.same([...taken].sort(), WAYS.map(({ name }) => name).sort())
+})
+
+t.test('every way that fits a search finds what the others find', async (t) => {
+  for (const search of SEARCHES) {
+    const query = queryOf(`${search}&_count=15`)
+    const expected = (await walked(query)).map(({ id }) => id)
+    for (const way of WAYS.filter((one) => one.fits(query))) {
+      for (const facts of FACTS) {
+        const found = (await rowsOf(query, facts(query), way)).map(({ id }) => id)
+        t.same(found, expected, `${way.name}: ${search}`)
+      }
+    }
+  }
+})
+
+t.test('a count is that of the rows, by any statistics', async (t) => {
+  for (const search of SEARCHES.filter((one) => !one.includes('_sort') || one.endsWith('-date'))) {
+    const query = queryOf(search)
+    const whole = await walked({ ...query, limit: MANY })
+    for (const facts of FACTS) {
+      const statement = countStatement([{ query, facts: facts(query) }], undefined)
+      const [row] = await database.query<{ count: number }>(statement)
+      t.equal(row?.count, whole.length, search)
+    }
+  }
+})
+
+t.test('plans are made once and touch hardly more than those made for values', async (t) => {
+  for (const [n, search] of SEARCHES.entries()) {
+    const query = queryOf(search)
+    const page = pageStatement([wayOf(query, realFacts(query))])
+    const count = countStatement([{ query, facts: realFacts(query) }], undefined)
+    for (const [name, statement] of Object.entries({ page, count })) {
+      if (statement.isKept !== true) continue
+      await database.transaction(async (connection) => {
+        const own = await ownBuffers(connection, statement)
+        const kept = await keptBuffers(connection, `${name}-${n}`, statement)
+        t.ok(Number(kept) <= own * 1.5 + 16, `${kept} beside ${own}: ${name} of ${search}`)
+      })
+    }
+  }
+})
+
+t.test('all are planned once but what is found by other indexes for other values', (t) => {
+  const isKept = (search: string) => {
+    const query = queryOf(search)
+    return pageStatement([wayOf(query, realFacts(query))]).isKept
+  }
+  const others = ['Patient?name=family1 given1', 'Patient?name:contains=amily1']
+  for (const search of SEARCHES.filter((one) => !one.includes('_sort=-name,'))) {
+    t.equal(isKept(search), !others.includes(search), search)
+  }
+  t.end()
+})
+
+t.test('a statement is the same in types of all sizes', (t) => {
+  const textOf = (search: string, rows: number) => {
+    const query = queryOf(search)
+    return pageStatement([wayOf(query, factsOf(query, rows))]).text
+  }
+  for (const search of ['value-quantity=gt190', 'date=2021', 'subject:Patient.name=family7']) {
+    t.equal(textOf(`Observation?${search}`, 20_000), textOf(`Observation?${search}`, 900_000))
+  }
+  t.end()
+})
