@@ -55,6 +55,14 @@ export class CachedStatements {
     return { name: kept.name, text: kept.text, values: statement.values }
   }
 
+  /** Has all of them prepared again, under other names: tables have grown so much that other plans may be right. */
+  renew(): void {
+    for (const [text, kept] of this.#kept.dump()) {
+      this.#names += 1
+      this.#kept.set(text, { ...kept.value, name: `kept-${this.#names}` })
+    }
+  }
+
   #keptOf(text: string): Kept | undefined {
     this.#asked += 1
     const known = this.#kept.get(text)

@@ -116,6 +116,10 @@ class PooledDatabase implements Database {
     return { query: (statement) => this.#queryUntil(signal, statement) }
   }
 
+  renewPlans(): void {
+    this.#kept.renew()
+  }
+
   async #queryUntil<Row extends object>(signal: AbortSignal, statement: Statement): Promise<Row[]> {
     signal.throwIfAborted()
     const connection = await this.#acquire()

@@ -10,6 +10,8 @@ export interface Connection {
    * reason. Absent inside a transaction.
    */
   until?(signal: AbortSignal): Connection
+  /** Has the plans of kept statements made anew. */
+  renewPlans?(): void
 }
 
 export interface Statement {

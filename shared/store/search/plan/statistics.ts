@@ -59,13 +59,16 @@ export function openStatistics(connection: Connection): KeyStatistics {
   let isLooking = false
   let seen: string | undefined
   let isSettled = false
+  let size: string | undefined
 
   async function refresh(): Promise<void> {
     snapshot = await readSnapshot(connection)
   }
 
   async function look(): Promise<void> {
-    const analyzed = await lastAnalyzed(connection)
+    const { analyzed, sizes } = await stateOf(connection)
+    if (size !== undefined && size !== sizes) connection.renewPlans?.()
+    size = sizes
     if (analyzed === seen && isSettled) return
     await refresh()
     // PostgreSQL announces an ANALYZE just before its transaction commits, so the next look reads once more.
@@ -119,17 +122,29 @@ function statisticsOf(refresh: () => Promise<void>, current: () => Snapshot): Ke
   }
 }
 
-/** Changes with each ANALYZE and VACUUM of the tables that the statistics are about. */
-async function lastAnalyzed(connection: Connection): Promise<string> {
-  const [row] = await connection.query<{ analyzed: string }>({
+interface State {
+  /** Changes with each ANALYZE and VACUUM of the tables that the statistics are about. */
+  readonly analyzed: string
+  /**
+   * The orders of magnitude of the tables. A cached plan is one for the size that a table had: PostgreSQL makes it anew
+   * after an ANALYZE, and the change of an order is noticed here where none was run.
+   */
+  readonly sizes: string
+}
+
+async function stateOf(connection: Connection): Promise<State> {
+  const [row] = await connection.query<State>({
     name: 'last-analyzed',
     text: `select string_agg(concat_ws(' ', c.reltuples, pg_stat_get_last_analyze_time(c.oid),
-        pg_stat_get_last_autoanalyze_time(c.oid)), ',') as analyzed
-      from pg_class c where c.oid in ('resource'::regclass, 'idx_string'::regclass)`,
+          pg_stat_get_last_autoanalyze_time(c.oid)), ',')
+          filter (where c.relname in ('resource', 'idx_string')) as analyzed,
+        string_agg(round(log(4, greatest(pg_relation_size(c.oid), 8192)))::text, ' ') as sizes
+      from pg_class c where c.oid in ('resource'::regclass, 'idx_string'::regclass,
+        'idx_range'::regclass, 'version'::regclass)`,
     values: [],
     isUpkeep: true,
   })
-  return row?.analyzed ?? ''
+  return row ?? { analyzed: '', sizes: '' }
 }
 
 async function readSnapshot(connection: Connection): Promise<Snapshot> {
