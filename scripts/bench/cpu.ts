@@ -4,8 +4,11 @@ import { readdirSync, readFileSync } from 'node:fs'
 /** The kernel reports in hundredths of a second, whatever its own clock. */
 const TICK_US = 10_000
 
-/** User and system time in microseconds of the living descendants of this process, with their children that ended. */
-export function descendantsCpuUs(): number {
+/**
+ * User and system time in microseconds of the living descendants of this process whose command line `isCounted`, with
+ * their children that ended.
+ */
+export function descendantsCpuUs(isCounted = (_command: string): boolean => true): number {
   const parents = new Map<number, number>()
   const used = new Map<number, number>()
   for (const name of readdirSync('/proc')) {
@@ -15,8 +18,18 @@ export function descendantsCpuUs(): number {
     const ticks = fields.slice(11, 15).reduce((sum, field) => sum + Number(field), 0)
     used.set(Number(name), ticks * TICK_US)
   }
-  const counted = [...used].filter(([pid]) => isDescendant(pid, parents))
+  const counted = [...used].filter(
+    ([pid]) => isDescendant(pid, parents) && isCounted(commandOf(pid)),
+  )
   return counted.reduce((sum, [, us]) => sum + us, 0)
+}
+
+function commandOf(pid: number): string {
+  try {
+    return readFileSync(`/proc/${pid}/cmdline`, 'latin1')
+  } catch {
+    return ''
+  }
 }
 
 /** The fields after the command, which may hold spaces and brackets itself (proc(5)). */
