@@ -47,7 +47,11 @@ const UNKNOWN_PATIENCE = 20
 const FEW_KEYS = 200
 
 /** Errors: none; the last way fits every search of one type, the first every search of several. */
-export function wayOf(query: Query, facts: Facts): Part {
+export function wayOf(asked: Query, facts: Facts): Part {
+  const tests = asked.tests.map((test) =>
+    test.kind === 'join' && test.told !== undefined ? test.told(facts.statistics) : test,
+  )
+  const query = { ...asked, tests }
   const fitting = WAYS.filter(({ fits }) => fits(query))
   const costs = fitting.map((way) => way.cost(query, facts))
   const way = fitting[costs.indexOf(Math.min(...costs))] ?? keys
@@ -65,7 +69,8 @@ const isOne = ({ typeNumbers }: Query) => typeNumbers.length === 1
 const has = ({ tests }: Query, ...kinds: readonly Test['kind'][]) =>
   tests.some(({ kind }) => kinds.includes(kind))
 /** What a way that counts first is worth: it wins from keys that are common, and from a walk without an end. */
-const counted = (_query: Query, { rows, limit }: Facts) => rareBelow(rows, limit) + 1
+const counted = (_query: Query, { rows, limit }: Facts) =>
+  Math.min(rareBelow(rows, limit) + 1, rows / FETCH_COST)
 
 const keys: Way = {
   name: 'keys',

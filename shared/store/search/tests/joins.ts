@@ -23,6 +23,7 @@ import {
   isHeldSql,
   oneRowSql,
   type Scene,
+  sqlOf,
   whereSql,
 } from './row-test.ts'
 import type { JoinTest, Many, Matches, Test } from './test.ts'
@@ -64,7 +65,7 @@ export function joinTest(scene: Scene, join: Join, testOf: TestOf): Test {
   })
   const isChain = join.kind === 'chain'
   const bySelf = !isChain && parts.every(({ link }) => !link.isCanonical)
-  return {
+  const test: JoinTest = {
     kind: 'join',
     keys: (bind) => {
       const found = parts.map((part) => keysSql(isChain, part, bind)).join(' union all ')
@@ -78,6 +79,19 @@ export function joinTest(scene: Scene, join: Join, testOf: TestOf): Test {
     ...(scene.isPolicy ? judging(isChain, parts) : {}),
     isSteady: parts.every(({ inner, test }) => [...inner.visible, test].every(isSteady)),
   }
+  if (isChain || scene.isPolicy) return test
+  const told = (statistics: KeyStatistics): JoinTest => ({
+    ...test,
+    ...probing(parts.map((part) => ({ ...part, isCommon: isCommon(part, statistics) }))),
+  })
+  return { ...test, told }
+}
+
+/** Most rows of the other side match: any that refers to the row at hand will do. */
+function isCommon({ inner: { project, type }, test }: Side, statistics: KeyStatistics): boolean {
+  const number = typeNumber(type)
+  if (test.kind !== 'keys' || !statistics.knows(project, number)) return false
+  return matchesOf(statistics, test) >= statistics.rowsOf(project, number) / 4
 }
 
 /** The parameters of `type` that a criterion tells resources apart by; who refers by canonical names their `url`. */
@@ -226,6 +240,8 @@ interface Side {
   readonly link: Link
   readonly inner: Scene
   readonly test: Test
+  /** True where most of its rows match. */
+  readonly isCommon?: boolean
   /** For a List: from what it refers to, to what it has removed. */
   readonly removed: bigint | undefined
 }
@@ -309,6 +325,10 @@ function probeSql(isChain: boolean, side: Side, bind: Bind): string {
       : `select r.keys[1] # ${c}`
   const kept =
     removed === undefined ? '' : ` and not r.keys @> array[o.k # ${bind(removed, 'bigint')}]`
+  // To look for a common key in the index as well takes longer than to test the few rows of a reference.
+  const tested = side.isCommon
+    ? `${whereSql(inner, [], bind, true)} and ${sqlOf(test, bind, true)}`
+    : whereSql(inner, [test], bind, true)
   return `exists (select 1 from (${own}) o(k) cross join lateral (
-    select 1 from resource r where r.keys @> array[o.k]${kept} and ${whereSql(inner, [test], bind, true)} limit 1) s)`
+    select 1 from resource r where r.keys @> array[o.k]${kept} and ${tested} limit 1) s)`
 }

@@ -67,6 +67,8 @@ export interface JoinTest {
   readonly isSteady?: boolean
   /** A walk that is worth a try before the keys are looked for, which may be many or held by many rows. */
   readonly walk?: JoinWalk
+  /** The same where the statistics say how to look rows up; absent: in one way. */
+  readonly told?: (statistics: KeyStatistics) => JoinTest
   /** What is met where the keys may be many; absent: they are few, or `walk` says what to do. */
   readonly many?: (statistics: KeyStatistics) => Many
   /** The scope of `probe`; absent: whatever its values lead to. */
