@@ -50,7 +50,9 @@ function pageSql(parts: readonly Part[], isPlanned: boolean, plainBind: Bind): s
   // Each level of a statement takes planning.
   const isPage = other === undefined && offset === 0
   const page = isPage ? only : `select * from ${found} limit ${most} offset ${bind(offset, 'int')}`
-  const sorted = ['d_lo', ...order.terms.map((_, i) => `s${i}`)].map((name) => `r.${name}`)
+  // A time takes long to write; only cursors of this order read it.
+  const date = order.column === 'd_lo' ? 'r.d_lo' : 'null::timestamptz as d_lo'
+  const sorted = [date, ...order.terms.map((_, i) => `r.s${i}`)]
   if (score !== undefined) sorted.push(`${score(bind)} as score`)
   return `select ${sorted.join(', ')}, ${versionColumns('v')} from (${page}) r
     ${WITH_VERSIONS} order by ${orderSql(order, 'r')}`
