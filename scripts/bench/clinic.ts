@@ -74,7 +74,7 @@ export function patient(n: number): Resource {
   }
 }
 
-/** What is about patient `n`, whose id is known. */
+/** Returns the visits and measurements of patient `n`, whose id is known. */
 export function recordsOf(n: number, id: string): readonly Resource[] {
   const subject = { reference: `Patient/${id}` }
   const day = (i: number) => `2025-${two(1 + some(n + i, 12))}-${two(1 + some(n + 3 * i, 28))}`

@@ -114,7 +114,7 @@ export function search(seconds: number, resources: number): Promise<readonly Fig
 interface Clinic {
   readonly principal: Principal
   readonly wire: Wire
-  /** Of its patients. */
+  /** The ids of its patients. */
   readonly ids: readonly string[]
   readonly shapes: readonly Shape[]
 }

@@ -7,7 +7,7 @@ import { reachOf } from '../tests/test-scope.ts'
 import type { Facts, Query } from './query.ts'
 import { COLUMNS, WALKED } from './walk.ts'
 
-/** What finds rows `r`, and the tests that it says nothing of. */
+/** The index that finds rows `r`, and the tests that are left. */
 export interface Finding {
   readonly from: string
   readonly conditions: readonly string[]

@@ -37,7 +37,7 @@ interface Span {
   readonly isBounded: boolean
 }
 
-/** What all tests leave of the column. */
+/** Returns the range of the column that all tests leave. */
 export function spanOf(tests: readonly Test[], column: Order['column']): Span {
   const spans = tests.flatMap((test) =>
     'within' in test && test.within?.column === column ? [test.within] : [],

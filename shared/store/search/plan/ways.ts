@@ -18,13 +18,14 @@
  */
 
 import type { Bind } from '../../rows/side-rows.ts'
-import { afterSql, columnsOf, orderSql } from '../order/order.ts'
-import { heldRows, oneRowSql, probeSql, scopeSql, sqlOf } from '../tests/row-test.ts'
+import { afterSql, orderSql } from '../order/order.ts'
+import { heldRows, oneRowSql, probeSql, scopeSql } from '../tests/row-test.ts'
 import type { IdsTest, JoinTest, Test } from '../tests/test.ts'
 import { isSteady, reachOf } from '../tests/test-scope.ts'
 import { byIds, byIndex, type Finding, foundSql, idsSql } from './found.ts'
 import type { Facts, Part, Query, Way } from './query.ts'
 import { matchesOf, rareBelow, shareOf } from './shares.ts'
+import { led, staged, testedSql, type Walk, walkedOn } from './stages.ts'
 import { COLUMNS, spanOf, walkSql } from './walk.ts'
 
 const MIN_WALK = 2000
@@ -68,7 +69,7 @@ export function isPlannedOnce({ tests, order, score }: Query): boolean {
 const isOne = ({ typeNumbers }: Query) => typeNumbers.length === 1
 const has = ({ tests }: Query, ...kinds: readonly Test['kind'][]) =>
   tests.some(({ kind }) => kinds.includes(kind))
-/** What a way that counts first is worth: it wins from keys that are common, and from a walk without an end. */
+/** The cost of a way that counts first: it wins from keys that are common, and from a walk without an end. */
 const counted = (_query: Query, { rows, limit }: Facts) =>
   Math.min(rareBelow(rows, limit) + 1, rows / FETCH_COST)
 
@@ -286,20 +287,6 @@ function walkOf(query: Query, { statistics, rows, limit }: Facts, cap: number, b
   return isSure ? { cap: near, ...led(each, query, bind) } : { cap, ...led(tests, query, bind) }
 }
 
-/** The tests of a walk; a join that leads to its targets by their own index is joined, where the order is known. */
-function led(
-  tests: readonly Test[],
-  { order }: Query,
-  bind: Bind,
-): Pick<Walk, 'tested' | 'targets'> {
-  const first = tests.find((test) => test.kind === 'join' && test.walk?.targets !== undefined)
-  // An order by date is two runs, of which PostgreSQL does not know that they are in order.
-  const isLed = first?.kind === 'join' && order.column !== 'd_lo'
-  const others = isLed ? tests.filter((test) => test !== first) : tests
-  const targets = isLed ? first.walk?.targets?.(bind) : undefined
-  return { targets, tested: others.map((test) => testedSql(test, bind)) }
-}
-
 /** Rows to be counted. Where keys are known to find few the rest is looked up for each, else it is read at once. */
 export function countedSql(query: Query, facts: Facts, bind: Bind): string {
   const { tests } = query
@@ -340,73 +327,6 @@ function rowsSql(
 
 /** From the cheapest: what costs the same is taken in this order. */
 export const WAYS: readonly Way[] = [keys, ids, dates, join, walk]
-
-/** A walk of at most `cap` rows, where `when` holds. */
-interface Walk {
-  readonly when?: string
-  readonly cap: number
-  readonly tested: readonly string[]
-  /** A join that lets rows through, once for each target. */
-  readonly targets?: string | undefined
-}
-
-interface Stages {
-  readonly with: readonly string[]
-  readonly walk: Walk | undefined
-  readonly rest: string
-}
-
-/**
- * What the walk finds if it fills the page, else the rest. The walk is in order already; to ask for that order
- * again would make PostgreSQL walk to the cap before it sorts.
- */
-function staged(
-  query: Query,
-  most: string,
-  bind: Bind,
-  { with: first, walk, rest }: Stages,
-): string {
-  if (walk === undefined) return `with ${first.join(', ')} ${rest}`
-  const rows = `from (${walkSql(query, bind(walk.cap, 'int'), bind)}) r`
-  const where = [...(walk.when === undefined ? [] : [walk.when]), ...walk.tested].join(' and ')
-  const walked =
-    walk.targets === undefined
-      ? `select ${COLUMNS} ${rows} where ${where || 'true'} limit ${most}`
-      : `select distinct on (${uniqueOf(query)}) ${COLUMNS} ${rows} ${walk.targets}
-        where ${where || 'true'} order by ${orderSql(query.order, 'r')} limit ${most}`
-  const isFilled = `(select count(*) from w) >= ${most}`
-  return `with ${[...first, `w as materialized (${walked})`].join(', ')}
-    select * from (
-      select * from w where ${isFilled}
-      union all
-      select * from (${rest}) k where not (${isFilled})
-    ) r order by ${orderSql(query.order, 'r')}`
-}
-
-function uniqueOf({ order: { column, byType } }: Query): string {
-  return columnsOf(column, byType)
-    .map((name) => `r.${name}`)
-    .join(', ')
-}
-
-/** To the end of the order, or until the page is full. */
-function walkedOn(
-  query: Query,
-  tested: readonly string[],
-  most: string | undefined,
-  bind: Bind,
-): string {
-  const where = tested.length === 0 ? '' : ` where ${tested.join(' and ')}`
-  const end = most === undefined ? '' : ` limit ${most}`
-  return `select ${COLUMNS} from (${walkSql(query, undefined, bind)}) r${where}${end}`
-}
-
-/** A test of a row that is walked past: many are, so what it leads to is not looked up for each. */
-function testedSql(test: Test, bind: Bind): string {
-  if (test.kind === 'ids') return probeSql(test, bind)
-  const look = test.kind === 'join' ? test.walk?.test?.(bind) : undefined
-  return look ?? sqlOf(test, bind, true)
-}
 
 function clamped(cap: number): number {
   return Math.round(Math.min(Math.max(cap, MIN_WALK), MAX_WALK))

@@ -83,7 +83,7 @@ function beginsWithin(value: DateValue, isShort: boolean): Bounds {
   return beginningOf(value, isShort) ?? (prefix === 'ap' ? { to: high } : {})
 }
 
-/** What holds all of the bounds. */
+/** Returns the range that holds all of the bounds. */
 function around(bounds: readonly Bounds[]): Within {
   const from = Math.min(...bounds.map((bound) => bound.from ?? -Infinity))
   const to = Math.max(...bounds.map((bound) => bound.to ?? Infinity))

@@ -15,7 +15,7 @@ export type Test =
       readonly sql: (bind: Bind) => string
       /** The same for few rows. */
       readonly few?: (bind: Bind) => string
-      /** What all matches have in a column of the order. */
+      /** The range of a column of the order that all matches are in. */
       readonly within?: Within
       /** For a date: between what nearly all matches begin; absent where that is not bounded. */
       readonly begins?: Within
@@ -69,7 +69,7 @@ export interface JoinTest {
   readonly walk?: JoinWalk
   /** The same where the statistics say how to look rows up; absent: in one way. */
   readonly told?: (statistics: KeyStatistics) => JoinTest
-  /** What is met where the keys may be many; absent: they are few, or `walk` says what to do. */
+  /** Says what to do where the keys may be many; absent: they are few, or `walk` says it. */
   readonly many?: (statistics: KeyStatistics) => Many
   /** The scope of `probe`; absent: whatever its values lead to. */
   readonly reach?: Reach | undefined
