@@ -9,6 +9,8 @@ export interface IsolatePort {
   /** Set before the first run. */
   guest: GuestCode
   readonly share: ProcessorShare
+  /** Has `watch` of the isolate called often, until that answers false. */
+  watch(isolate: Watched): void
   call(run: number, call: number, kind: CallKind, payload: string): void
   log(run: number, text: string): void
   fatal(run: number, failure: 'memory' | 'timeout'): void
@@ -16,6 +18,12 @@ export interface IsolatePort {
   stuck(run: number): void
   /** Tells when a run begins or ends to wait without using CPU. */
   rest(run: number, isResting: boolean): void
+}
+
+/** What an executor looks after while code may run in it. */
+export interface Watched {
+  watch(): boolean
+  readonly uncountedMs: number
 }
 
 export interface RunEnd {

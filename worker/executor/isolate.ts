@@ -7,7 +7,7 @@ import type { BotCode } from './bot-code.ts'
 import { answerCryptoCall } from './crypto-calls.ts'
 import { type FollowedLog, followLog } from './followed-log.ts'
 import type { Enter } from './guest-code.ts'
-import type { IsolatePort, RunEnd } from './isolate-port.ts'
+import type { IsolatePort, RunEnd, Watched } from './isolate-port.ts'
 import { CALL_KINDS, type Failure, RESULT_KINDS, type RunMessage } from './messages.ts'
 import { answerSyncCall } from './sync-calls.ts'
 
@@ -45,7 +45,7 @@ interface ActiveRun {
   isWatchedSoon: boolean
 }
 
-export class BotIsolate {
+export class BotIsolate implements Watched {
   runs = 0
   idleSince = 0
   readonly #port: IsolatePort
@@ -116,21 +116,23 @@ export class BotIsolate {
     this.#end({ status: 'error', failure, kind: 'undefined', cpuMs }, '', log)
   }
 
-  /** Called often while a run is under way: what no event reports. */
-  watch(): void {
+  /** Looks for what no event reports. Answers whether to look again soon: not at a run that only waits. */
+  watch(): boolean {
     const active = this.#active
-    if (!active) return
+    if (!active) return false
     if (this.#isolate.isDisposed) this.stop('memory')
     const cpuMs = this.#cpuMs()
     if (cpuMs > active.message.limits.cpuMs) this.stop('cpu')
-    if (this.#active !== active) return
+    if (this.#active !== active) return false
     active.followed?.look()
     const isWaiting = active.calls.size > 0 || active.timers.size > 0
     const isResting = isWaiting && cpuMs - active.seenCpuMs < RESTING_CPU_MS
     active.seenCpuMs = cpuMs
-    if (isResting === active.isResting) return
-    active.isResting = isResting
-    this.#port.rest(active.run, isResting)
+    if (isResting !== active.isResting) {
+      active.isResting = isResting
+      this.#port.rest(active.run, isResting)
+    }
+    return !isResting || active.followed !== undefined
   }
 
   #follow(run: number): FollowedLog {
@@ -287,6 +289,7 @@ export class BotIsolate {
 
   #reenter(what: string, ...args: ivm.Transferable[]): void {
     if (this.#isolate.isDisposed) return
+    this.#port.watch(this)
     this.#enter.applyIgnored(undefined, [what, ...args], { timeout: this.#remainingMs() })
   }
 

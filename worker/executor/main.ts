@@ -10,7 +10,7 @@ import { BotCode } from './bot-code.ts'
 import { type Frame, FrameReader, writeFrame } from './frames.ts'
 import { GuestCode } from './guest-code.ts'
 import type { BotIsolate } from './isolate.ts'
-import type { IsolatePort, RunEnd } from './isolate-port.ts'
+import type { IsolatePort, RunEnd, Watched } from './isolate-port.ts'
 import { Library } from './library.ts'
 import type { FromExecutor, RunMessage, ToExecutor } from './messages.ts'
 import { ProcessorShare } from './processor-share.ts'
@@ -19,6 +19,8 @@ import { WarmIsolates } from './warm-isolates.ts'
 const BEAT_MS = 1000
 /** Also how soon a run that only waits gives its place to another. */
 const WATCH_MS = 5
+/** One that rests is looked at so often: a thread may come late to what its isolate was told. */
+const RESTING_WATCH_MS = 100
 /** For so long what was heard is acted on before timers have their turn. */
 const TURN_MS = 5
 
@@ -27,9 +29,11 @@ const reader = new FrameReader<ToExecutor>()
 const libraries = new Map<string, Library>()
 const codes = new Map<string, BotCode>()
 const running = new Map<number, BotIsolate>()
+const watched = new Set<Watched>()
 const heard: Frame<ToExecutor>[] = []
 let hearing: NodeJS.Immediate | undefined
-let watch: NodeJS.Timeout | undefined
+let watching: NodeJS.Timeout | undefined
+let lookedAtAll = 0
 
 const library = loadAddon(process.argv[2] ?? '')
 const share = new ProcessorShare()
@@ -37,6 +41,7 @@ const port: IsolatePort = {
   ivm: library,
   share,
   guest: new GuestCode(library, '', ''),
+  watch,
   call: (run, call, kind, payload) => say({ t: 'call', run, call, kind }, payload),
   log: (run, text) => say({ t: 'log', run }, text),
   fatal(run, failure) {
@@ -112,10 +117,6 @@ function start(message: RunMessage, event: string, input: string | undefined): v
   if (!code) throw new Error('A run came before its code')
   const isolate = warm.take(message)
   running.set(message.run, isolate)
-  if (watch === undefined) {
-    share.restart()
-    watch = setInterval(watchAll, WATCH_MS)
-  }
   void isolate.run(message, code, event, input).then((end) => finish(message, isolate, end))
 }
 
@@ -135,12 +136,24 @@ async function finish(message: RunMessage, isolate: BotIsolate, end: RunEnd): Pr
   void warm.giveBack(message, isolate)
 }
 
+function watch(isolate: Watched): void {
+  watched.add(isolate)
+  if (watching !== undefined) return
+  share.restart()
+  watching = setInterval(watchAll, WATCH_MS)
+}
+
 function watchAll(): void {
-  share.measure(running.values().reduce((sum, isolate) => sum + isolate.uncountedMs, 0))
-  for (const isolate of running.values()) isolate.watch()
+  const now = performance.now()
+  if (now - lookedAtAll > RESTING_WATCH_MS) {
+    lookedAtAll = now
+    for (const isolate of running.values()) watched.add(isolate)
+  }
+  share.measure(watched.values().reduce((sum, isolate) => sum + isolate.uncountedMs, 0))
+  for (const isolate of watched) if (!isolate.watch()) watched.delete(isolate)
   if (running.size > 0) return
-  clearInterval(watch)
-  watch = undefined
+  clearInterval(watching)
+  watching = undefined
 }
 
 function beat(): void {
