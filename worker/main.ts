@@ -13,6 +13,7 @@ import {
   IMPORTS,
   REQUESTS,
 } from '../shared/platform/queue/jobs.ts'
+import { watchWorkers } from '../shared/platform/queue/lost-workers.ts'
 import { botQueues, openRuns, type Runs } from '../shared/platform/queue/runs.ts'
 import { PREFIX } from '../shared/platform/queue/scripts.ts'
 import { createStats } from '../shared/platform/queue/stats.ts'
@@ -82,14 +83,18 @@ async function main(): Promise<void> {
   const features = startFeatures(opened)
   // Runs beside the places of the queues: those that wait in their isolates, and those that wait for one.
   const loans: Loans = { most: runsWithin(config.workerMemoryMb) + MOST_HELD, count: 0 }
-  const workers = [
-    ...served.map((queue) => startWorker(opened, queue, loans)),
-    ...startPlainWorkers(services, features),
-  ]
+  const botWorkers = served.map((queue) => startWorker(opened, queue, loans))
+  const workers = [...botWorkers, ...startPlainWorkers(services, features)]
   await Promise.all(workers.map((worker) => worker.waitUntilReady()))
   await runs.announce(served, async () => {
     await stats.flush(services.redis)
     return await metrics.text()
+  })
+  const lookout = watchWorkers({
+    redis: runs.connection,
+    workerId: runs.workerId,
+    log,
+    giveBack: (owner) => Promise.all(botWorkers.map((worker) => worker.giveBackOf(owner))),
   })
   log.info({ queues: served, concurrency: config.workerConcurrency }, 'taking jobs')
 
@@ -97,6 +102,7 @@ async function main(): Promise<void> {
   const stop = async (signal: NodeJS.Signals) => {
     if (stopping) process.exit(1)
     stopping = true
+    lookout.stop()
     log.info({ signal, active: runner.active }, 'stopping')
     const { exports, imports, requests, events, loops } = features
     // Their parts are given back behind what they have written.
@@ -189,7 +195,11 @@ function startPlainWorkers(
   ]
 }
 
-function startWorker({ services, runs, runner }: Opened, queue: BotQueue, loans: Loans): Worker {
+function startWorker(
+  { services, runs, runner }: Opened,
+  queue: BotQueue,
+  loans: Loans,
+): LendingWorker<ExecuteJob> {
   const { config, log } = services
   const process = (job: Job<ExecuteJob>, token: string | undefined) =>
     take(job, token, runner, (isResting) => worker.rest(job.id ?? '', isResting))

@@ -10,6 +10,7 @@ import {
   type ExecuteReply,
   INLINE_BYTES,
 } from './jobs.ts'
+import { connectionNameOf } from './lost-workers.ts'
 import { CANCEL_CHANNEL, FINISH, HEARTBEAT, keys, runScript } from './scripts.ts'
 
 const HEARTBEAT_MS = 2000
@@ -54,16 +55,25 @@ export interface Finished {
 
 /** Waits up to 30 s for Redis. */
 export async function openRuns(config: Config, log: Logger): Promise<Runs> {
-  const redis = openRedis(config, 'worker', log)
+  const workerId = randomUUID()
+  const redis = openRedis(config, 'worker', log, connectionNameOf(workerId))
   const subscriber = openRedis(config, 'subscribe', log)
   await Promise.all([untilReady(redis, log), untilReady(subscriber, log)])
-  const runs = new WorkerRuns(config, log, redis, subscriber)
+  const runs = new WorkerRuns({ workerId, config, log, redis, subscriber })
   await runs.open()
   return runs
 }
 
+interface WorkerRunsOptions {
+  readonly workerId: string
+  readonly config: Config
+  readonly log: Logger
+  readonly redis: Redis
+  readonly subscriber: Redis
+}
+
 class WorkerRuns implements Runs {
-  readonly workerId = randomUUID()
+  readonly workerId: string
   readonly connection: Redis
   readonly #config: Config
   readonly #log: Logger
@@ -75,7 +85,8 @@ class WorkerRuns implements Runs {
   #timer: NodeJS.Timeout | undefined
   #tick: () => void = () => {}
 
-  constructor(config: Config, log: Logger, redis: Redis, subscriber: Redis) {
+  constructor({ workerId, config, log, redis, subscriber }: WorkerRunsOptions) {
+    this.workerId = workerId
     this.#config = config
     this.#log = log
     this.connection = redis

@@ -48,7 +48,8 @@ export function createTakingBackend(
   const taker = new Taker(blockingConnection, connection, backend, name, opts)
   const wait = backend.waitForJob.bind(backend)
   const ask = backend.moveToActive.bind(backend)
-  const owner = randomUUID()
+  // Whoever finds this worker lost knows its locks by the name of its connection.
+  const owner = `${connection.options.connectionName ?? ''}:${randomUUID()}`
   let waits = 0
   let taken: { readonly id: string; readonly token: string } | undefined
   /** To what BullMQ asks next. */

@@ -3,8 +3,10 @@
  * on beside the queue, with its lock and its end as before. So `concurrency` counts jobs that use the
  * processor; few of them are fastest, and waiting costs only memory.
  */
+import { randomUUID } from 'node:crypto'
 import { type Job, type JobJson, type Processor, Worker, type WorkerOptions } from 'bullmq'
 import type { Redis } from '../redis/redis.ts'
+import { unlockJobs } from './lost-workers.ts'
 import { createTakingBackend, type TakingBackend } from './taking.ts'
 
 /** The places that all queues of a process may lend together. */
@@ -20,6 +22,9 @@ interface InHand {
 }
 
 export class LendingWorker<Data> extends Worker<Data, null, string, TakingBackend> {
+  /** Its locks begin with it; see lost-workers.ts. */
+  override readonly id: string
+  readonly #redis: Redis
   readonly #loans: Loans
   readonly #inHand = new Map<string, InHand>()
   readonly #beside = new Set<Promise<unknown>>()
@@ -35,6 +40,8 @@ export class LendingWorker<Data> extends Worker<Data, null, string, TakingBacken
     super(queue, processor, options, (name, opts, asked) =>
       createTakingBackend(options.connection, name, opts, asked),
     )
+    this.#redis = options.connection
+    this.id = `${options.connection.options.connectionName ?? ''}:${randomUUID()}`
     this.#loans = loans
   }
 
@@ -45,6 +52,12 @@ export class LendingWorker<Data> extends Worker<Data, null, string, TakingBacken
     job.isResting = isResting
     this.#resting += isResting ? 1 : -1
     if (isResting) this.#lend()
+  }
+
+  /** Has the jobs of a lost worker run again, whose locks begin with `owner`. */
+  async giveBackOf(owner: string): Promise<void> {
+    if ((await unlockJobs(this.#redis, this.toKey('').slice(0, -1), owner)) === 0) return
+    for (const id of await this.backend.moveStalledJobsToWait()) this.emit('stalled', id, 'active')
   }
 
   protected override nextJobFromJobData(data?: JobJson, jobId?: string, token?: string) {
