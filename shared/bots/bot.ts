@@ -51,6 +51,11 @@ export function wantsFresh(bot: Resource): boolean {
   return extensionOf(bot, 'fresh')?.valueBoolean === true
 }
 
+/** Whether its runs may share an isolate, each in a context of its own. */
+export function isConcurrent(bot: Resource): boolean {
+  return extensionOf(bot, 'concurrent')?.valueBoolean === true
+}
+
 /** How often an asynchronous run that fails is made in all. */
 export function maxAttempts(bot: Resource): number {
   return Math.min(setting(bot, 'retry') ?? 1, ATTEMPTS_MAX)

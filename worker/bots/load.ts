@@ -6,6 +6,7 @@ import { contentOf, readWhole } from '../../shared/binary/content.ts'
 import {
   botLimits,
   codeLocation,
+  isConcurrent,
   MAX_CODE_BYTES,
   maxAttempts,
   maxConcurrency,
@@ -115,6 +116,7 @@ async function loadBot(services: Services, job: ExecuteJob): Promise<LoadedBot> 
     maxConcurrency: maxConcurrency(bot, config),
     maxAttempts: maxAttempts(bot),
     fresh: wantsFresh(bot),
+    concurrent: isConcurrent(bot),
   }
 }
 

@@ -21,4 +21,5 @@ export interface LoadedBot {
   /** The attempts at an asynchronous run that fails. */
   readonly maxAttempts: number
   readonly fresh: boolean
+  readonly concurrent: boolean
 }

@@ -9,6 +9,7 @@ import type {
   Limits,
   ResultKind,
 } from '../executor/messages.ts'
+import { TURN_MS } from '../executor/shared-isolate.ts'
 
 export interface BotRun {
   readonly runId: string
@@ -34,15 +35,31 @@ export interface BotRun {
   readonly depth?: number
   /** True: an isolate of its own that no other run has used or will use. */
   readonly fresh?: boolean
+  /** True: it may share an isolate with runs of the same bot for the same asker. */
+  readonly concurrent?: boolean
   /** Hears what the run logs, while it runs and before its end. */
   readonly onLog?: ((text: string) => void) | undefined
 }
 
-const FAILURES: readonly Failure[] = ['thrown', 'timeout', 'memory', 'cpu', 'result', 'cancelled']
+const FAILURES: readonly Failure[] = [
+  'thrown',
+  'timeout',
+  'memory',
+  'cpu',
+  'turn',
+  'result',
+  'cancelled',
+]
 
 export type RunFailure = Failure | 'crash' | 'interrupted'
 
-const KILLED: ReadonlySet<RunFailure | undefined> = new Set(['timeout', 'memory', 'cpu', 'crash'])
+const KILLED: ReadonlySet<RunFailure | undefined> = new Set([
+  'timeout',
+  'memory',
+  'cpu',
+  'turn',
+  'crash',
+])
 
 /** A limit has ended the run, not the bot itself. */
 export function isKilled(failure: RunFailure | undefined): boolean {
@@ -118,6 +135,8 @@ function describe({ limits }: BotRun, failure: RunFailure, message: string): [st
       return ['too-costly', `Bot exceeded memory limit of ${limits.memoryMb} MB`]
     case 'cpu':
       return ['too-costly', `Bot exceeded CPU limit of ${limits.cpuMs / 1000} s`]
+    case 'turn':
+      return ['too-costly', `Bot computed for more than ${TURN_MS / 1000} s at a time`]
     case 'result':
       if (message) return ['invalid', `Bot result could not be serialized: ${message}`]
       return ['too-costly', `Bot result is larger than ${megabytes(limits.resultBytes)} MB`]

@@ -152,6 +152,7 @@ export function createRunner(options: RunnerOptions): Runner {
         libraries: loaded.libraries,
         limits: loaded.limits,
         fresh: loaded.fresh,
+        concurrent: loaded.concurrent,
         event: eventText(job, loaded, session, secrets.text, times, config.baseUrl, accessToken),
         inputKind: job.inputKind,
         input,

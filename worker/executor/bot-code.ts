@@ -63,7 +63,7 @@ export class BotCode {
     )
     this.#keepCache(script)
     const main = await script.run(context, { reference: true, release: true })
-    enter.applyIgnored(undefined, ['load', main.derefInto({ release: true })], { timeout })
+    await enter.apply(undefined, ['load', main.derefInto({ release: true })], { timeout })
   }
 
   async #loadModule(isolate: ivm.Isolate, context: ivm.Context, enter: Enter, timeout: number) {

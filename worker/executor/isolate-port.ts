@@ -27,6 +27,8 @@ export interface Watched {
 }
 
 export interface RunEnd {
+  /** The isolate was lost by the fault of another run, or nobody knows whose. */
+  readonly lostBy?: 'another' | 'unknown'
   readonly message: Omit<DoneMessage, 't' | 'run'>
   readonly body: string
   readonly log: string

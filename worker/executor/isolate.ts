@@ -9,6 +9,7 @@ import { type FollowedLog, followLog } from './followed-log.ts'
 import type { Enter } from './guest-code.ts'
 import type { IsolatePort, RunEnd, Watched } from './isolate-port.ts'
 import { CALL_KINDS, type Failure, RESULT_KINDS, type RunMessage } from './messages.ts'
+import { type Inmate, type SharedIsolate, TURN_MS } from './shared-isolate.ts'
 import { answerSyncCall } from './sync-calls.ts'
 
 const MAX_IN_FLIGHT = 32
@@ -45,24 +46,32 @@ interface ActiveRun {
   isWatchedSoon: boolean
 }
 
-export class BotIsolate implements Watched {
+export class BotIsolate implements Watched, Inmate {
   runs = 0
   idleSince = 0
   readonly #port: IsolatePort
+  readonly #home: SharedIsolate | undefined
   readonly #isolate: ivm.Isolate
   readonly #context: ivm.Context
   readonly #enter: Enter
   #isLoaded = false
+  #isDropped = false
+  #isReleased = false
   #active: ActiveRun | undefined
   #lastCpuMs = 0
   #lastHeapMb: number | undefined
 
-  constructor(port: IsolatePort, memoryMb: number) {
+  /** With `home` it is a context of that isolate. */
+  constructor(port: IsolatePort, memoryMb: number, home?: SharedIsolate) {
     this.#port = port
-    this.#isolate = new port.ivm.Isolate({
-      memoryLimit: memoryMb,
-      onCatastrophicError: (message) => this.#onCatastrophe(message),
-    })
+    this.#home = home
+    home?.join(this)
+    this.#isolate =
+      home?.isolate ??
+      new port.ivm.Isolate({
+        memoryLimit: memoryMb,
+        onCatastrophicError: (message) => this.#onCatastrophe(message),
+      })
     this.#context = this.#isolate.createContextSync()
     const send = new port.ivm.Callback((...said: unknown[]) => this.#onSent(said), {
       ignored: true,
@@ -74,7 +83,26 @@ export class BotIsolate implements Watched {
   }
 
   get isUsable(): boolean {
-    return this.#isLoaded && !this.#isolate.isDisposed
+    return this.#isLoaded && !this.#isGone
+  }
+
+  get runNumber(): number {
+    return this.#active?.run ?? 0
+  }
+
+  onLost(fault: Failure | 'another' | 'unknown'): void {
+    this.#isDropped = true
+    if (fault !== 'another' && fault !== 'unknown') this.stop(fault)
+    else this.#end({ status: 'error', kind: 'undefined', cpuMs: this.#cpuMs() }, '', '', fault)
+  }
+
+  onInterrupted(): void {
+    // The end of its time is told otherwise.
+    if (this.#remainingMs() > 1) this.stop('turn')
+  }
+
+  get #isGone(): boolean {
+    return this.#isDropped || this.#isolate.isDisposed
   }
 
   /** Never rejects: the result names whatever ended the run. */
@@ -111,7 +139,7 @@ export class BotIsolate implements Watched {
   /** Ends the run, if there is one, and the isolate with it. */
   stop(failure: Failure, log = ''): void {
     const cpuMs = this.#cpuMs()
-    if (!this.#isolate.isDisposed) this.#reportStuckThread()
+    if (!this.#home && !this.#isolate.isDisposed) this.#reportStuckThread()
     this.dispose()
     this.#end({ status: 'error', failure, kind: 'undefined', cpuMs }, '', log)
   }
@@ -120,6 +148,7 @@ export class BotIsolate implements Watched {
   watch(): boolean {
     const active = this.#active
     if (!active) return false
+    this.#home?.check()
     if (this.#isolate.isDisposed) this.stop('memory')
     const cpuMs = this.#cpuMs()
     if (cpuMs > active.message.limits.cpuMs) this.stop('cpu')
@@ -162,18 +191,34 @@ export class BotIsolate implements Watched {
   }
 
   dispose(): void {
-    if (!this.#isolate.isDisposed) this.#isolate.dispose()
+    if (!this.#home) {
+      if (!this.#isolate.isDisposed) this.#isolate.dispose()
+      return
+    }
+    this.#isDropped = true
+    if (this.#isReleased) return
+    this.#isReleased = true
+    this.#enter.release()
+    this.#context.release()
+    this.#home.leave(this)
   }
 
   async #load(code: BotCode, run: number): Promise<void> {
-    try {
-      await code.load(this.#isolate, this.#context, this.#enter, this.#remainingMs())
-    } catch (error) {
-      if (this.#active?.run !== run) return
-      if (this.#isolate.isDisposed) this.stop('memory')
-      // Rejections that its handler leaves come here, too; else the deadline is about to end the run.
-      else if (!this.#isLoaded && this.#remainingMs() > 1) this.#failLoading(error)
-    }
+    const load = () => code.load(this.#isolate, this.#context, this.#enter, this.#turnMs())
+    const error = await (this.#home
+      ? this.#home.enter(this, load, (ms) => this.#spend(ms))
+      : load().then(
+          () => undefined,
+          (reason: unknown) => reason,
+        ))
+    if (error === undefined || this.#active?.run !== run) return
+    if (this.#isolate.isDisposed) this.#home ? this.#home.check() : this.stop('memory')
+    // Rejections that its handler leaves come here, too; else the deadline is about to end the run.
+    else if (!this.#isLoaded && this.#remainingMs() > 1) this.#failLoading(error)
+  }
+
+  #spend(ms: number): void {
+    this.#lastCpuMs += ms
   }
 
   // Isolated-vm made this error of primitive copies, so reading it runs no bot code.
@@ -187,6 +232,12 @@ export class BotIsolate implements Watched {
     if (!this.#active) return 1
     const { startedAt, message } = this.#active
     return Math.max(1, Math.ceil(startedAt + message.limits.wallMs - performance.now()))
+  }
+
+  /** How long it may be at work without a pause. */
+  #turnMs(): number {
+    const remainingMs = this.#remainingMs()
+    return this.#home ? Math.min(TURN_MS, remainingMs) : remainingMs
   }
 
   // A handler that only waits still answers and hands over its log; a busy one was just interrupted by the
@@ -288,26 +339,36 @@ export class BotIsolate implements Watched {
   }
 
   #reenter(what: string, ...args: ivm.Transferable[]): void {
-    if (this.#isolate.isDisposed) return
+    if (this.#isGone) return
     this.#port.watch(this)
-    this.#enter.applyIgnored(undefined, [what, ...args], { timeout: this.#remainingMs() })
+    const timeout = this.#turnMs()
+    if (!this.#home) this.#enter.applyIgnored(undefined, [what, ...args], { timeout })
+    else {
+      const entry = () => this.#enter.apply(undefined, [what, ...args], { timeout })
+      void this.#home.enter(this, entry, (ms) => this.#spend(ms))
+    }
   }
 
   /** For how long the isolate was entered since its processor time was last counted. */
   get uncountedMs(): number {
-    if (!this.#active || this.#isolate.isDisposed) return 0
+    if (!this.#active || this.#home || this.#isolate.isDisposed) return 0
     return Number(this.#isolate.cpuTime - this.#active.countedNs) / 1e6
   }
 
   #cpuMs(): number {
-    if (this.#active && !this.#isolate.isDisposed) {
+    if (this.#active && !this.#home && !this.#isolate.isDisposed) {
       this.#lastCpuMs += this.uncountedMs * this.#port.share.value
       this.#active.countedNs = this.#isolate.cpuTime
     }
     return this.#lastCpuMs
   }
 
-  #end(message: Omit<RunEnd['message'], 'wallMs'>, body: string, log: string): void {
+  #end(
+    message: Omit<RunEnd['message'], 'wallMs'>,
+    body: string,
+    log: string,
+    lostBy?: RunEnd['lostBy'],
+  ): void {
     const active = this.#active
     if (!active) return
     this.#active = undefined
@@ -317,7 +378,7 @@ export class BotIsolate implements Watched {
     for (const timer of active.timers.values()) clearTimeout(timer)
     const wallMs = performance.now() - active.startedAt
     const untold = active.followed?.rest(log) ?? ''
-    active.end({ message: { ...message, wallMs }, body, log, untold })
+    active.end({ ...(lostBy && { lostBy }), message: { ...message, wallMs }, body, log, untold })
   }
 
   #onCatastrophe(message: string): void {

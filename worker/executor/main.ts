@@ -122,6 +122,11 @@ function start(message: RunMessage, event: string, input: string | undefined): v
 
 async function finish(message: RunMessage, isolate: BotIsolate, end: RunEnd): Promise<void> {
   running.delete(message.run)
+  if (end.lostBy !== undefined) {
+    say({ t: 'lost', run: message.run, isCleared: end.lostBy === 'another' })
+    void warm.giveBack(message, isolate)
+    return
+  }
   const memoryMb = await isolate.heapMbAfter(end.message.wallMs)
   const { status, failure, kind, cpuMs, wallMs } = end.message
   const { resultBytes, logBytes } = message.limits

@@ -9,7 +9,7 @@ export const RESULT_KINDS = ['undefined', 'json', 'string', 'hl7', 'outcome'] as
 export type ResultKind = (typeof RESULT_KINDS)[number]
 
 /** Why a run ended without a result, as far as the executor can tell. */
-export type Failure = 'thrown' | 'timeout' | 'memory' | 'cpu' | 'result' | 'cancelled'
+export type Failure = 'thrown' | 'timeout' | 'memory' | 'cpu' | 'turn' | 'result' | 'cancelled'
 
 export const CALL_KINDS = ['fhir', 'fetch', 'token'] as const
 export type CallKind = (typeof CALL_KINDS)[number]
@@ -59,6 +59,8 @@ export interface RunMessage {
   readonly inputKind: InputKind
   readonly limits: Limits
   readonly fresh: boolean
+  /** It may share an isolate with others of its bot and membership. */
+  readonly concurrent: boolean
   /** Somebody reads the log while it grows: `log` messages tell of it. */
   readonly follow: boolean
 }
@@ -119,6 +121,13 @@ export interface FatalMessage {
   readonly failure: 'memory' | 'timeout'
 }
 
+/** The isolate that the run shared has ended, and the run with it; `isCleared`: by the fault of another. */
+export interface LostMessage {
+  readonly t: 'lost'
+  readonly run: number
+  readonly isCleared: boolean
+}
+
 /** The thread of a run that was stopped cannot be ended; the process should be, once its other runs are over. */
 export interface StuckMessage {
   readonly t: 'stuck'
@@ -149,6 +158,7 @@ export type FromExecutor =
   | DoneMessage
   | LogMessage
   | FatalMessage
+  | LostMessage
   | StuckMessage
   | RestMessage
   | BeatMessage

@@ -5,6 +5,7 @@
 import { BotIsolate } from './isolate.ts'
 import type { IsolatePort } from './isolate-port.ts'
 import type { RunMessage } from './messages.ts'
+import { SharedIsolate } from './shared-isolate.ts'
 
 const MAX_RUNS = 1000
 const RUNS_BETWEEN_HEAP_CHECKS = 50
@@ -25,6 +26,7 @@ export class WarmIsolates {
   readonly #port: IsolatePort
   readonly #most: number
   readonly #idle = new Map<string, Idle[]>()
+  readonly #homes = new Map<string, SharedIsolate>()
   #count = 0
   #inUse = 0
 
@@ -52,7 +54,18 @@ export class WarmIsolates {
       if (found.isolate.isUsable) return found.isolate
     }
     this.#makeRoom()
-    return new BotIsolate(this.#port, message.limits.memoryMb)
+    const home = message.concurrent && !message.fresh ? this.#homeOf(message) : undefined
+    return new BotIsolate(this.#port, message.limits.memoryMb, home)
+  }
+
+  /** The isolate that the next context of such runs comes into. */
+  #homeOf(message: RunMessage): SharedIsolate {
+    const fit = `${message.bot} ${fitOf(message)}`
+    const known = this.#homes.get(fit)
+    if (known?.hasRoom) return known
+    const home = new SharedIsolate(this.#port, message.limits.memoryMb)
+    this.#homes.set(fit, home)
+    return home
   }
 
   async giveBack(message: RunMessage, isolate: BotIsolate): Promise<void> {
@@ -74,6 +87,7 @@ export class WarmIsolates {
   /** Drops what has been idle for too long. */
   sweep(): void {
     const now = Date.now()
+    for (const [fit, { hasRoom }] of this.#homes) if (!hasRoom) this.#homes.delete(fit)
     for (const [bot, idle] of this.#idle) {
       // The list is in the order of return, and the last to return is the first to be taken.
       for (const [at, one] of [...idle].reverse().entries()) {

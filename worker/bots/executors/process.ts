@@ -161,6 +161,7 @@ export class ExecutorProcess {
         inputKind,
         limits: { ...limits, wallMs },
         fresh: fresh === true,
+        concurrent: run.run.concurrent === true,
         follow: run.run.onLog !== undefined,
       },
       event,
@@ -235,6 +236,11 @@ export class ExecutorProcess {
       case 'fatal':
         this.kill({ cause: header.failure, guilty: header.run })
         return
+      case 'lost': {
+        const isGuilty = header.isCleared ? false : undefined
+        this.active.get(header.run)?.end({ t: 'died', death: { cause: 'memory' }, isGuilty })
+        return
+      }
       case 'stuck':
         this.spentBy = this.#stopped.get(header.run)
         return

@@ -1,0 +1,146 @@
+/** Runs of a bot that says `bot-concurrent`: side by side in one isolate, and nothing of one reaches another. */
+import t, { type Test } from 'tap'
+import type { BotRun, HostCall } from '../../../worker/bots/run-result.ts'
+import { until } from '../../fixtures/botica.ts'
+import { aRun, handler, openTestExecutors, run, textOf } from '../../fixtures/bots/runs.ts'
+
+const PATIENCE_MS = 60_000
+/** Longer than a machine needs that is busy with other tests. */
+const WALL = { wallMs: 120_000, cpuMs: 60_000, memoryMb: 32, resultBytes: 65_536, logBytes: 65_536 }
+const MANY = 20
+
+/** A bot that takes what it is to do as its input: it waits for the gate, then returns what it sees. */
+const CODE = handler(`
+  globalThis.mine = (globalThis.mine ?? []).concat(event.input.name)
+  console.log('log of ' + event.input.name)
+  if (event.input.write) await medplum.createResource({ resourceType: 'Basic', code: {} })
+  if (event.input.prototype) {
+    Object.prototype.planted = event.input.name
+    Array.prototype.map = () => 'planted'
+    Promise.prototype.then = () => { throw new Error('planted') }
+  }
+  if (event.input.does === 'wait') await fetch('http://gate/').then((reply) => reply.text())
+  if (event.input.does === 'throw') throw new Error('thrown by ' + event.input.name)
+  if (event.input.does === 'spin') for (;;);
+  if (event.input.does === 'spin later') { await null; for (;;); }
+  if (event.input.does === 'fill') { const kept = []; for (;;) kept.push(new Array(1000).fill({})) }
+  if (event.input.does === 'forge') throw new Error('Isolate was disposed during execution due to memory limit')
+  if (event.input.does === 'reject') Promise.reject(new Error('left alone'))
+  return { name: event.input.name, secret: event.secrets.KEY.valueString, mine: globalThis.mine, planted: {}.planted ?? null, mapped: [1].map((n) => n + 1) }`)
+
+interface Doing {
+  readonly name: string
+  readonly does?: string
+  readonly write?: boolean
+  readonly prototype?: boolean
+}
+
+function doing(input: Doing, changes: Partial<BotRun> = {}): BotRun {
+  const secrets = { KEY: { name: 'KEY', valueString: `secret of ${input.name}` } }
+  const context = { baseUrl: 'http://x/' }
+  return {
+    ...aRun(CODE, { limits: WALL, concurrent: true, input: JSON.stringify(input) }),
+    event: JSON.stringify({ contentType: 'application/json', context, secrets }),
+    ...changes,
+  }
+}
+
+function aGate() {
+  const opened = Promise.withResolvers<void>()
+  const asked: string[] = []
+  const host = async ({ kind }: HostCall) => {
+    asked.push(kind)
+    if (kind === 'fetch') await opened.promise
+    return JSON.stringify({
+      status: 200,
+      statusText: 'OK',
+      url: 'http://gate/',
+      headers: {},
+      body: '{}',
+    })
+  }
+  return { host, asked, open: opened.resolve }
+}
+
+const names = (count: number) => Array.from({ length: count }, (_, n) => `run ${n}`)
+
+async function open(t: Test) {
+  const executors = await openTestExecutors(t, { isolatesPerBot: MANY })
+  const gate = aGate()
+  const waiting = names(MANY).map((name) =>
+    run(executors, doing({ name, does: 'wait' }), gate.host),
+  )
+  await until(async () => gate.asked.length === MANY, PATIENCE_MS)
+  /** What those that wait come to once the gate is open. */
+  const neighbours = async () => {
+    gate.open()
+    return (await Promise.all(waiting)).map(({ status, body, log }) => {
+      return status === 'ok' ? { ...JSON.parse(body), log } : body
+    })
+  }
+  return { executors, gate, neighbours }
+}
+
+function checkAlone(t: Test, results: readonly { name: string; mine: string[]; log: string }[]) {
+  for (const [n, name] of names(MANY).entries()) {
+    t.match(
+      results[n],
+      { name, secret: `secret of ${name}`, mine: [name], planted: null, mapped: [2] },
+      'its own globals',
+    )
+    t.match(results[n]?.log, new RegExp(`log of ${name}\\n?$`), 'its own log')
+  }
+}
+
+t.test('each run has its own event, secrets, log, globals and result', async (t) => {
+  const { executors, neighbours } = await open(t)
+  t.equal(executors.stats().executors, 1)
+  checkAlone(t, await neighbours())
+})
+
+t.test('prototypes that a run has changed are its own', async (t) => {
+  const { executors, gate, neighbours } = await open(t)
+  const planter = doing({ name: 'planter', does: 'throw', prototype: true })
+  t.equal((await run(executors, planter, gate.host)).status, 'error')
+  checkAlone(t, await neighbours())
+})
+
+for (const [does, text] of [
+  ['throw', /^thrown by attacker$/],
+  ['forge', /^Isolate was disposed during execution due to memory limit$/],
+  ['spin', /^Bot computed for more than 2 s at a time$/],
+  ['spin later', /^Bot computed for more than 2 s at a time$/],
+  // V8 collects garbage for long before it gives up.
+  ['fill', /^Bot (exceeded memory limit of 32 MB|computed for more than 2 s at a time)$/],
+] as const) {
+  t.test(`a run that does '${does}' ends alone`, async (t) => {
+    const { executors, gate, neighbours } = await open(t)
+    const result = await run(executors, doing({ name: 'attacker', does }), gate.host)
+    t.equal(result.status, 'error')
+    t.match(textOf(result), text)
+    checkAlone(t, await neighbours())
+  })
+}
+
+t.test('a run that has written is not repeated when another takes the isolate along', async (t) => {
+  const executors = await openTestExecutors(t, { isolatesPerBot: MANY })
+  const gate = aGate()
+  const writer = run(executors, doing({ name: 'writer', does: 'wait', write: true }), gate.host)
+  const reader = run(executors, doing({ name: 'reader', does: 'wait' }), gate.host)
+  await until(async () => gate.asked.filter((kind) => kind === 'fetch').length === 2, PATIENCE_MS)
+  await run(executors, doing({ name: 'attacker', does: 'fill' }), gate.host)
+  gate.open()
+  t.match(textOf(await writer), /^Bot run interrupted/)
+  t.equal((await reader).status, 'ok')
+  t.equal(gate.asked.filter((kind) => kind === 'fhir').length, 1)
+})
+
+t.test('another membership and another bot have isolates of their own', async (t) => {
+  const { executors, gate, neighbours } = await open(t)
+  const others = [{ asker: 'membership-2' }, { botKey: 'Bot/other' }]
+  const results = await Promise.all(
+    others.map((other) => run(executors, doing({ name: 'other' }, other), gate.host)),
+  )
+  t.ok(results.every(({ body }) => JSON.parse(body).mine.length === 1))
+  checkAlone(t, await neighbours())
+})

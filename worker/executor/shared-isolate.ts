@@ -1,0 +1,129 @@
+/**
+ * An isolate whose contexts serve runs of one bot and membership side by side. A context has globals of its own, so a
+ * run finds nothing of another; what they share is the thread and the memory. Entries are made one after the other:
+ * the oldest is under way, and its run is at fault when the isolate is lost.
+ */
+import type ivm from 'isolated-vm'
+import type { IsolatePort } from './isolate-port.ts'
+import type { Failure } from './messages.ts'
+
+/** For so long a run may keep the thread from its neighbours at a time. */
+export const TURN_MS = 2000
+/** How much longer one that cannot be interrupted is waited for. */
+const STUCK_MS = 4000
+/** What a context takes while it waits; the isolate has as much more than a run's own limit. */
+const CONTEXT_MB = 1
+export const MOST_CONTEXTS = 64
+const ENDED_BY_MEMORY = /disposed during execution/
+const INTERRUPTED = 'Script execution timed out.'
+
+/** A context of the isolate, as the isolate sees it. */
+export interface Inmate {
+  /** Number of its run in the executor; 0 without one. */
+  readonly runNumber: number
+  /** The isolate has ended: by its own fault, by that of another, or nobody knows. */
+  onLost(fault: Failure | 'another' | 'unknown'): void
+  /** It was interrupted, since it took too long. */
+  onInterrupted(): void
+}
+
+interface Entry {
+  readonly by: Inmate
+}
+
+export class SharedIsolate {
+  readonly isolate: ivm.Isolate
+  readonly #port: IsolatePort
+  readonly #inmates = new Set<Inmate>()
+  /** Those that have not ended, the oldest first. */
+  readonly #entries = new Set<Entry>()
+  /** When an entry ended last, or began after a rest. */
+  #movedAt = 0
+  #countedNs = 0n
+  #made = 0
+
+  constructor(port: IsolatePort, memoryMb: number) {
+    this.#port = port
+    this.isolate = new port.ivm.Isolate({
+      memoryLimit: memoryMb + MOST_CONTEXTS * CONTEXT_MB,
+      onCatastrophicError: (message) => {
+        port.fatal(this.#head?.runNumber ?? 0, message.includes('memory') ? 'memory' : 'timeout')
+      },
+    })
+  }
+
+  /** A context that goes is not replaced: what it leaves behind would fill the memory of its neighbours. */
+  get hasRoom(): boolean {
+    return this.#made < MOST_CONTEXTS && !this.isolate.isDisposed
+  }
+
+  join(inmate: Inmate): void {
+    this.#made++
+    this.#inmates.add(inmate)
+  }
+
+  /** The last one takes the isolate along. */
+  leave(inmate: Inmate): void {
+    this.#inmates.delete(inmate)
+    if (this.#inmates.size === 0 && !this.isolate.isDisposed) this.isolate.dispose()
+  }
+
+  /** Answers what it was rejected with, undefined otherwise. `spent` hears the processor time of the entry. */
+  async enter(
+    by: Inmate,
+    work: () => Promise<unknown>,
+    spent: (ms: number) => void,
+  ): Promise<unknown> {
+    if (this.#entries.size === 0) this.#movedAt = performance.now()
+    const entry = { by }
+    this.#entries.add(entry)
+    try {
+      await work()
+      return undefined
+    } catch (error) {
+      const message = error instanceof Error ? error.message : ''
+      // Only V8 ends an isolate; a message alone may be of a bot's making.
+      if (this.isolate.isDisposed && ENDED_BY_MEMORY.test(message)) this.lose(by, 'memory')
+      else if (message === INTERRUPTED) by.onInterrupted()
+      return error
+    } finally {
+      this.#entries.delete(entry)
+      this.#movedAt = performance.now()
+      spent(this.#spentMs())
+    }
+  }
+
+  /** Called often: an entry that cannot be interrupted costs its run, and the neighbours another attempt elsewhere. */
+  check(): void {
+    if (this.isolate.isDisposed) {
+      // Whoever was at fault would have heard of it.
+      this.lose(undefined, 'memory')
+      return
+    }
+    const head = this.#head
+    if (head === undefined || performance.now() - this.#movedAt < TURN_MS + STUCK_MS) return
+    this.#port.stuck(head.runNumber)
+    this.lose(head, 'turn')
+  }
+
+  /** Ends it for all; `guilty` is whose fault it was, where that is known. */
+  lose(guilty: Inmate | undefined, failure: Failure): void {
+    if (!this.isolate.isDisposed) this.isolate.dispose()
+    for (const one of [...this.#inmates]) {
+      if (guilty === undefined) one.onLost('unknown')
+      else one.onLost(one === guilty ? failure : 'another')
+    }
+  }
+
+  get #head(): Inmate | undefined {
+    const [head] = this.#entries
+    return head?.by
+  }
+
+  #spentMs(): number {
+    if (this.isolate.isDisposed) return 0
+    const before = this.#countedNs
+    this.#countedNs = this.isolate.cpuTime
+    return (Number(this.#countedNs - before) / 1e6) * this.#port.share.value
+  }
+}
