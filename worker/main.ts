@@ -90,12 +90,7 @@ async function main(): Promise<void> {
     await stats.flush(services.redis)
     return await metrics.text()
   })
-  const lookout = watchWorkers({
-    redis: runs.connection,
-    workerId: runs.workerId,
-    log,
-    giveBack: (owner) => Promise.all(botWorkers.map((worker) => worker.giveBackOf(owner))),
-  })
+  const lookout = lookAfterOthers(opened, botWorkers)
   log.info({ queues: served, concurrency: config.workerConcurrency }, 'taking jobs')
 
   let stopping = false
@@ -193,6 +188,18 @@ function startPlainWorkers(
     ...(exports ? [startPlainWorker(config, log, EXPORTS, async () => exports.wake())] : []),
     ...(imports ? [startPlainWorker(config, log, IMPORTS, async () => imports.wake())] : []),
   ]
+}
+
+function lookAfterOthers(
+  { services, runs }: Opened,
+  workers: readonly LendingWorker<ExecuteJob>[],
+) {
+  return watchWorkers({
+    redis: runs.connection,
+    workerId: runs.workerId,
+    log: services.log,
+    giveBack: (owner) => Promise.all(workers.map((worker) => worker.giveBackOf(owner))),
+  })
 }
 
 function startWorker(

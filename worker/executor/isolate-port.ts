@@ -20,7 +20,7 @@ export interface IsolatePort {
   rest(run: number, isResting: boolean): void
 }
 
-/** What an executor looks after while code may run in it. */
+/** An isolate as the executor sees it that looks after it while code may run there. */
 export interface Watched {
   watch(): boolean
   readonly uncountedMs: number

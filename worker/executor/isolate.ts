@@ -97,7 +97,7 @@ export class BotIsolate implements Watched, Inmate {
   }
 
   onInterrupted(): void {
-    // The end of its time is told otherwise.
+    // At its deadline the run is ended in another place.
     if (this.#remainingMs() > 1) this.stop('turn')
   }
 

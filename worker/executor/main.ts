@@ -19,7 +19,7 @@ import { WarmIsolates } from './warm-isolates.ts'
 const BEAT_MS = 1000
 /** Also how soon a run that only waits gives its place to another. */
 const WATCH_MS = 5
-/** One that rests is looked at so often: a thread may come late to what its isolate was told. */
+/** Runs that rest are looked at so often: a thread may come late to its next entry. */
 const RESTING_WATCH_MS = 100
 /** For so long what was heard is acted on before timers have their turn. */
 const TURN_MS = 5

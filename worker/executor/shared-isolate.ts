@@ -11,7 +11,7 @@ import type { Failure } from './messages.ts'
 export const TURN_MS = 2000
 /** How much longer one that cannot be interrupted is waited for. */
 const STUCK_MS = 4000
-/** What a context takes while it waits; the isolate has as much more than a run's own limit. */
+/** A context that waits takes so much; the isolate gets it for each, beyond the limit of a run. */
 const CONTEXT_MB = 1
 export const MOST_CONTEXTS = 64
 const ENDED_BY_MEMORY = /disposed during execution/
@@ -35,7 +35,7 @@ export class SharedIsolate {
   readonly isolate: ivm.Isolate
   readonly #port: IsolatePort
   readonly #inmates = new Set<Inmate>()
-  /** Those that have not ended, the oldest first. */
+  /** Entries under way and in line, the oldest first. */
   readonly #entries = new Set<Entry>()
   /** When an entry ended last, or began after a rest. */
   #movedAt = 0
@@ -96,7 +96,7 @@ export class SharedIsolate {
   /** Called often: an entry that cannot be interrupted costs its run, and the neighbours another attempt elsewhere. */
   check(): void {
     if (this.isolate.isDisposed) {
-      // Whoever was at fault would have heard of it.
+      // A run at fault would have heard of it.
       this.lose(undefined, 'memory')
       return
     }

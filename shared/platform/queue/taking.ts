@@ -48,8 +48,7 @@ export function createTakingBackend(
   const taker = new Taker(blockingConnection, connection, backend, name, opts)
   const wait = backend.waitForJob.bind(backend)
   const ask = backend.moveToActive.bind(backend)
-  // Whoever finds this worker lost knows its locks by the name of its connection.
-  const owner = `${connection.options.connectionName ?? ''}:${randomUUID()}`
+  const owner = lockOwner(connection)
   let waits = 0
   let taken: { readonly id: string; readonly token: string } | undefined
   /** To what BullMQ asks next. */
@@ -96,6 +95,11 @@ export function createTakingBackend(
     moveToActive: async (token: string, workerName?: string) =>
       answers.shift() ?? (await ask(token, workerName)),
   })
+}
+
+/** The beginning of the tokens of locks: whoever finds this worker lost knows them by the name of its connection. */
+export function lockOwner(connection: Redis): string {
+  return `${connection.options.connectionName ?? ''}:${randomUUID()}`
 }
 
 /** Asks on the connection that waits. */

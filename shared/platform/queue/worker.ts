@@ -3,11 +3,10 @@
  * on beside the queue, with its lock and its end as before. So `concurrency` counts jobs that use the
  * processor; few of them are fastest, and waiting costs only memory.
  */
-import { randomUUID } from 'node:crypto'
 import { type Job, type JobJson, type Processor, Worker, type WorkerOptions } from 'bullmq'
 import type { Redis } from '../redis/redis.ts'
 import { unlockJobs } from './lost-workers.ts'
-import { createTakingBackend, type TakingBackend } from './taking.ts'
+import { createTakingBackend, lockOwner, type TakingBackend } from './taking.ts'
 
 /** The places that all queues of a process may lend together. */
 export interface Loans {
@@ -41,7 +40,7 @@ export class LendingWorker<Data> extends Worker<Data, null, string, TakingBacken
       createTakingBackend(options.connection, name, opts, asked),
     )
     this.#redis = options.connection
-    this.id = `${options.connection.options.connectionName ?? ''}:${randomUUID()}`
+    this.id = lockOwner(options.connection)
     this.#loans = loans
   }
 
