@@ -215,7 +215,7 @@ function definitionOf({ name, standard }: Operation, type: string | undefined): 
 function describeSearch(type: string, own: OwnParameters | undefined): object {
   return {
     searchInclude: ['*', ...includesOf(type, own)],
-    searchRevInclude: ['*', ...(referrers().get(type) ?? [])],
+    searchRevInclude: ['*', ...(referrers().get(type) ?? []), 'Provenance:target'],
     searchParam: searchParametersOf(type, own),
   }
 }

@@ -146,21 +146,25 @@ export function parseNumberValue(value: string): NumberValue {
     const margin = Math.abs(number) / 10
     return { prefix, value: number, low: number - margin, high: number + margin }
   }
-  const [, , fraction = '', exponent = '0'] = match
-  // An exponent says nothing of the whole part's zeros: 1e2 is as precise as 100.
-  const digits = Number(exponent) > 0 && fraction === '' ? 0 : fraction.length - Number(exponent)
+  const [, whole = '', fraction = '', exponent = '0'] = match
+  // The standard takes 1e2 as 95 to 105: one digit before an exponent stands for two.
+  const isShort = whole.length === 1 && fraction === '' && Number(exponent) !== 0
+  const digits = fraction.length - Number(exponent) + (isShort ? 1 : 0)
   const half = 0.5 * 10 ** -digits
   return { prefix, value: number, low: number - half, high: number + half }
 }
 
-/** `5.4`, `5.4|system|code`, `5.4||unit`. Errors: 400. */
+/** `5.4`, `5.4|system|code`, `5.4||unit`, `5.4|system|` and `5.4|system` for any code of it. Errors: 400. */
 export function parseQuantityValue(value: string): QuantityValue {
   const [number = '', system, code, ...more] = splitValue(value, '|')
   if (more.length > 0) throw badRequest(`Invalid quantity value: ${value}`)
   const range = parseNumberValue(number)
   const unit = unescapeValue(code ?? '')
-  if (unit === '') return { ...range, system: undefined, code: undefined }
-  return { ...range, system: unescapeValue(system ?? '') || undefined, code: unit }
+  return {
+    ...range,
+    system: unescapeValue(system ?? '') || undefined,
+    code: unit === '' ? undefined : unit,
+  }
 }
 
 /**

@@ -300,7 +300,8 @@ t.test('date values of any precision are half-open ranges', async (t) => {
 t.test('numbers mean what their digits say', async (t) => {
   t.same(parseNumberValue('100'), { prefix: 'eq', value: 100, low: 99.5, high: 100.5 })
   t.same(parseNumberValue('100.00'), { prefix: 'eq', value: 100, low: 99.995, high: 100.005 })
-  t.same(parseNumberValue('1e2'), { prefix: 'eq', value: 100, low: 99.5, high: 100.5 })
+  t.same(parseNumberValue('1e2'), { prefix: 'eq', value: 100, low: 95, high: 105 })
+  t.same(parseNumberValue('1.0e2'), { prefix: 'eq', value: 100, low: 95, high: 105 })
   t.same(parseNumberValue('gt-5'), { prefix: 'gt', value: -5, low: -5.5, high: -4.5 })
   t.same(parseNumberValue('ap10'), { prefix: 'ap', value: 10, low: 9, high: 11 })
   for (const text of ['', 'x', '1e999', '0x10', '1,5', 'Infinity']) {

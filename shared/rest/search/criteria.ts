@@ -52,7 +52,7 @@ export async function readSearch(
 ): Promise<SearchRequest> {
   const { handling } = interaction.preferences
   const request = await resolved(interaction, parsed(interaction, type, query, handling))
-  const isCount = request.summary === 'count'
+  const isCount = request.summary === 'count' || request.count === 0
   return isCount ? { ...request, count: 0, total: 'accurate' } : request
 }
 

@@ -1,4 +1,5 @@
 /** Search: of one type, of several, of a compartment. https://hl7.org/fhir/R4/http.html#search */
+import { REGISTRY_TYPES } from '../../access/policy.ts'
 import { textOf } from '../../binary/attachments.ts'
 import { badRequest, forbidden, issue, outcome } from '../../errors.ts'
 import { type Link, type SearchEntry, searchBundle, searchEntry } from '../../fhir/bundle.ts'
@@ -69,10 +70,13 @@ function isDeleted(query: URLSearchParams): boolean {
   throw badRequest(`Invalid _deleted: ${value}; use true or false`, '_deleted')
 }
 
-/** `GET ?_type=A,B&…` and `POST _search`. Errors: 400 without types, 403 when none may be searched. */
+/**
+ * `GET ?_type=A,B&…` and `POST _search`: the types named, those not excluded by `_type:not`, or where a common
+ * parameter narrows all of them. Errors: 400 without types, 403 when none may be searched.
+ */
 export async function searchSystem(interaction: Interaction): Promise<FhirReply> {
   const query = queryOf(interaction)
-  const types = typesOf(query)
+  const types = typesOf(query) ?? typesLeft(query)
   if (types === undefined) throw badRequest('No types specified', '_type')
   if (types.includes('Binary')) throw badRequest('Cannot search on Binary resource type', '_type')
   return searchTypes(interaction, '', types, query, withoutTypes(query))
@@ -110,7 +114,21 @@ export async function searchCompartment(
 function withoutTypes(query: URLSearchParams): URLSearchParams {
   const asked = new URLSearchParams(query)
   asked.delete('_type')
+  asked.delete(OTHERS)
   return asked
+}
+
+const OTHERS = '_type:not'
+const COMMON = ['_id', '_lastUpdated', '_tag', '_profile', '_security', '_source', '_compartment']
+
+/** Those that a search may leave unnamed. Undefined when nothing narrows them. */
+function typesLeft(query: URLSearchParams): readonly string[] | undefined {
+  const names = [...query.keys()].map((name) => name.split(':')[0] ?? '')
+  if (!query.has(OTHERS) && !names.some((name) => COMMON.includes(name))) return undefined
+  const excluded = namedBy(query, OTHERS)
+  return resourceTypes.filter(
+    (type) => type !== 'Binary' && !REGISTRY_TYPES.has(type) && !excluded.includes(type),
+  )
 }
 
 async function searchTypes(
@@ -155,11 +173,16 @@ function queryOf({ request }: Interaction): URLSearchParams {
 
 /** Undefined when none is named. Errors: 400 for an unknown one. */
 function typesOf(query: URLSearchParams): readonly string[] | undefined {
-  const names = query.getAll('_type').flatMap((value) => value.split(','))
+  const types = namedBy(query, '_type')
+  return types.length === 0 ? undefined : types
+}
+
+function namedBy(query: URLSearchParams, parameter: string): readonly string[] {
+  const names = query.getAll(parameter).flatMap((value) => value.split(','))
   const types = [...new Set(names.filter((name) => name !== ''))]
   const unknown = types.find((type) => !isResourceType(type))
-  if (unknown !== undefined) throw badRequest(`Unknown resource type: ${unknown}`, '_type')
-  return types.length === 0 ? undefined : types
+  if (unknown !== undefined) throw badRequest(`Unknown resource type: ${unknown}`, parameter)
+  return types
 }
 
 function searchReply(

@@ -50,7 +50,7 @@ export class Derivation {
   readonly #constants: TypeConstants
   #lastReference = ''
   #lastTarget = 0n
-  #lastUnit = ''
+  #lastUnit = 0n
 
   constructor(keys: Keys, project: number, plan: PlannedType, resource: Resource) {
     const self = referenceTo(resource)
@@ -183,7 +183,7 @@ export class Derivation {
     const u = code === undefined ? 0n : this.keys.unit(system, code)
     this.ranges.push({ p, lo: low, hi: high, u })
     const isPlain = code === undefined || (system !== UCUM && system !== '')
-    if (system === UCUM && code !== undefined) this.#unit(code)
+    if (system !== '' && code !== undefined) this.#unit(system, code, u)
     const names = new Set([isPlain ? code : undefined, unit === code ? undefined : unit])
     for (const name of names) {
       if (name !== undefined) {
@@ -229,12 +229,11 @@ export class Derivation {
   }
 
   /** The dictionary tells a search which units there are to convert to. */
-  #unit(code: string): void {
-    if (code === this.#lastUnit) return
-    this.#lastUnit = code
-    this.units.add(code)
-    const { units } = this.#constants
-    this.code(units, this.keys.token(units, UCUM, code), UCUM, code, undefined)
+  #unit(system: string, code: string, u: bigint): void {
+    if (u === this.#lastUnit) return
+    this.#lastUnit = u
+    if (system === UCUM) this.units.add(code)
+    this.code(this.#constants.units, u, system, code, undefined)
   }
 
   #canonical(url: string): void {

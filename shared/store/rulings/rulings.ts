@@ -99,7 +99,8 @@ function heldBy(store: Store, principal: Principal, row: VersionRow): HeldRow {
   return made
 }
 
-const HEAD: ReadonlySet<string> = new Set(['resourceType', 'id', 'meta'])
+/** With `url`, the version makes the canonical of a definition. */
+const HEAD: ReadonlySet<string> = new Set(['resourceType', 'id', 'meta', 'version'])
 
 /** As far as the plan reads it, with its platform meta. */
 function readPart(row: VersionRow, { roots, whole }: IndexPlan): Resource {

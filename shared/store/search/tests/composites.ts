@@ -12,6 +12,7 @@ import {
 } from '../../../query/values.ts'
 import { keysLiteral } from '../../index/keys.ts'
 import type { Bind } from '../../rows/side-rows.ts'
+import { isImpliedPart } from './implied-systems.ts'
 import { anyOf, dateSql, numberBounds, quantityBounds } from './ranges.ts'
 import { parameterSql, type Scene } from './row-test.ts'
 import { prefixSql, wordsOf } from './strings.ts'
@@ -41,7 +42,7 @@ export function compositeTest(
     }))
     const ranged = parts.filter(({ kind }) => !isKey(kind)).flatMap((part) => byWords(part, code))
     const keyed = parts.filter(isKeyed)
-    const keys = ps.flatMap((p) => joinedKeys(scene, p, keyed))
+    const keys = ps.flatMap((p) => joinedKeys(scene, code, p, keyed))
     return { keys, ranged, isInDictionary: keyed.length === 1 && hasNoSystem(keyed) }
   })
   if (alternatives.every(({ ranged }) => ranged.length === 0)) {
@@ -79,11 +80,16 @@ const isKey = (kind: Component['type']) =>
   kind === 'token' || kind === 'reference' || kind === 'uri'
 const isKeyed = ({ kind }: Part) => isKey(kind)
 
-function joinedKeys(scene: Scene, p: bigint, [first, ...others]: readonly Part[]): bigint[] {
+function joinedKeys(
+  scene: Scene,
+  name: string,
+  p: bigint,
+  [first, ...others]: readonly Part[],
+): bigint[] {
   if (first === undefined) return []
-  let joined = componentKeys(scene, p, first)
+  let joined = componentKeys(scene, name, p, first)
   for (const other of others) {
-    const seconds = componentKeys(scene, p, other)
+    const seconds = componentKeys(scene, name, p, other)
     joined = joined.flatMap((key) =>
       seconds.map((second) => scene.keys.composite(key, other.position, second)),
     )
@@ -91,11 +97,14 @@ function joinedKeys(scene: Scene, p: bigint, [first, ...others]: readonly Part[]
   return joined
 }
 
-function componentKeys({ keys, project }: Scene, p: bigint, { kind, value }: Part): bigint[] {
+function componentKeys(scene: Scene, name: string, p: bigint, { kind, value }: Part): bigint[] {
+  const { keys, project } = scene
   if (kind === 'uri') return [keys.uri(p, unescapeValue(value))]
   if (kind === 'token') {
-    const { system, code } = parseTokenValue(value)
-    return code === undefined ? [] : [keys.token(p, system, code)]
+    const token = parseTokenValue(value)
+    if (token.code === undefined) return []
+    const any = isImpliedPart(scene, name, token) ? [keys.token(p, undefined, token.code)] : []
+    return [keys.token(p, token.system, token.code), ...any]
   }
   return parseReferenceValue(undefined, undefined, value).map((reference) =>
     keys.reference(p, keys.target(project, reference)),

@@ -14,7 +14,8 @@ import {
   parseTokenValue,
   unescapeValue,
 } from '../../../query/values.ts'
-import { plannedParameter } from '../../index/index-plan.ts'
+import { isCanonicalParameter, plannedParameter } from '../../index/index-plan.ts'
+import { CANONICAL_KEY } from '../../index/type-constants.ts'
 import { normalId } from '../../rows/context.ts'
 import type { Bind } from '../../rows/side-rows.ts'
 import { compositeTest } from './composites.ts'
@@ -27,7 +28,7 @@ import {
   uriContainsTest,
   versionsTest,
 } from './dictionary.ts'
-import { BARE, isImplied } from './implied-systems.ts'
+import { BARE, impliedCodes, isImplied } from './implied-systems.ts'
 import { joinTest } from './joins.ts'
 import { lastUpdatedTest, mainDateTest } from './main-date.ts'
 import { dateTest, nearTest, numberTest, quantityTest } from './ranges.ts'
@@ -180,6 +181,9 @@ function tokenTest(scene: Scene, ps: readonly bigint[], condition: Condition): T
     // `email` and `phone` are the systems of what they find.
     const system = isFolded || isImplied(scene, code, token) ? undefined : token.system
     for (const p of ps) {
+      for (const listed of impliedCodes(scene, code, token)) {
+        any.push(keys.token(p, undefined, listed))
+      }
       if (token.code === undefined) any.push(keys.system(p, token.system ?? ''))
       else any.push(keys.token(p, system, folded(token.code)))
     }
@@ -215,7 +219,7 @@ function referenceTest(
   scene: Scene,
   ps: readonly bigint[],
   parameter: SearchParameter,
-  { modifier, values }: Condition,
+  { code, modifier, values }: Condition,
 ): Test {
   const { keys, project } = scene
   if (modifier === 'missing') return presence(scene, ps, values)
@@ -228,6 +232,9 @@ function referenceTest(
     )
   }
   if (modifier === 'above' || modifier === 'below') {
+    if (!isCanonicalParameter(scene.type, code, scene.own)) {
+      throw badRequest(`Invalid modifier :${modifier} for ${code}: it has no versions`, code)
+    }
     return versionTest(scene, ps, modifier, values)
   }
   const targetType = resourceTypes.includes(modifier ?? '') ? modifier : undefined
@@ -259,11 +266,20 @@ function versionTest(
   return { kind: 'keys', any }
 }
 
-function uriTest(scene: Scene, ps: readonly bigint[], { modifier, values }: Condition): Test {
+function uriTest(scene: Scene, ps: readonly bigint[], { code, modifier, values }: Condition): Test {
   if (modifier === 'missing') return presence(scene, ps, values)
   if (modifier === 'below') return belowTest(scene, ps, values)
   if (modifier === 'contains') return uriContainsTest(scene, ps, values)
   if (modifier === 'above') return { kind: 'keys', any: aboveKeys(scene, ps, values) }
-  const any = values.flatMap((value) => ps.map((p) => scene.keys.uri(p, unescapeValue(value))))
-  return { kind: 'keys', any }
+  const texts = values.map(unescapeValue)
+  const any = texts.flatMap((text) => ps.map((p) => scene.keys.uri(p, text)))
+  return { kind: 'keys', any: code === 'url' ? [...any, ...canonicalKeys(scene, texts)] : any }
+}
+
+/** A resource is found by its url with its version, too. */
+function canonicalKeys({ keys, project, type }: Scene, texts: readonly string[]): bigint[] {
+  const p = keys.param(project, type, CANONICAL_KEY)
+  return texts
+    .filter((text) => text.includes('|'))
+    .map((text) => keys.reference(p, keys.target(project, text)))
 }

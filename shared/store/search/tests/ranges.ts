@@ -44,17 +44,24 @@ export function quantityTest(scene: Scene, ps: readonly bigint[], condition: Con
 
 /**
  * On a row of idx_range, as alternatives. A unit without a system matches a UCUM code or a human unit;
- * one of UCUM is converted to every unit of the data that measures the same.
+ * one of UCUM is converted to every unit of the data that measures the same. A system alone is that of its unit.
  */
 export function quantityBounds(
-  { keys, units, isPolicy }: Scene,
+  { keys, project, units, isPolicy }: Scene,
   value: QuantityValue,
   alias: string,
   bind: Bind,
   isRow: boolean,
 ): readonly string[] {
   const { code, system } = value
-  if (code === undefined) return numberBounds(value, alias, bind, isRow)
+  if (code === undefined) {
+    const bounds = numberBounds(value, alias, bind, isRow)
+    if (system === undefined) return bounds
+    const p = keys.units(project)
+    const known = `select c.k from code c where c.project = ${bind(project, 'int')}
+      and c.p = ${bind(p, 'bigint')} and c.system = ${bind(system, 'text')}`
+    return bounds.map((one) => `${one} and ${alias}.u = any(array(${known}))`)
+  }
   const withUnit = (number: NumberValue, among: readonly bigint[]) => {
     const isUnit = `${alias}.u = any(${bind(keysLiteral(among), 'bigint[]')})`
     return numberBounds(number, alias, bind, isRow).map((bounds) => `${bounds} and ${isUnit}`)

@@ -199,6 +199,9 @@ function numberDecision(ps: Parameters, condition: Condition): Decision {
 function quantityDecision({ keys }: Scene, ps: Parameters, condition: Condition): Decision {
   if (condition.modifier === 'missing') return missingRange(ps, condition)
   const wanted = condition.values.map((text) => parseQuantityValue(text))
+  // The dictionary knows the units of a system.
+  if (wanted.some(({ system, code }) => system !== undefined && code === undefined))
+    return undefined
   const inUnits = (units: readonly string[]) =>
     wanted.flatMap((value): { value: NumberValue; u: bigint | undefined }[] => {
       const { code, system } = value

@@ -14,8 +14,8 @@ export async function unitsOf(
   if (!asked.includes(`|${UCUM}|`)) return []
   const rows = await connection.query<{ code: string }>({
     name: 'search-units',
-    text: 'select code from code where project = $1 and p = $2',
-    values: [project, keys.units(project)],
+    text: 'select distinct code from code where project = $1 and p = $2 and system = $3',
+    values: [project, keys.units(project), UCUM],
   })
   return rows.map(({ code }) => code)
 }
