@@ -80,6 +80,8 @@ export const badRequest = failure(400, undefined, 'invalid')
 /** 400 for a body that has not the shape of its type. */
 export const badStructure = failure(400, undefined, 'structure')
 export const notSupported = failure(400, undefined, 'not-supported')
+/** 400 for a definition that what is asked for needs and nobody knows. */
+export const unknownDefinition = failure(400, undefined, 'not-found')
 /** 400 for work that is asked for but costs too much. */
 export const tooCostly = failure(400, undefined, 'too-costly')
 /** `why` is the layer that decided, for the log alone. */

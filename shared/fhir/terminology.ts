@@ -64,6 +64,8 @@ interface Named {
 }
 
 export interface CodeSystem extends Named {
+  /** Of the displays. */
+  readonly language?: string | undefined
   readonly content?: string | undefined
   readonly caseSensitive?: boolean | undefined
   readonly hierarchyMeaning?: string | undefined
@@ -88,6 +90,8 @@ export interface Include {
 }
 
 export interface ValueSet extends Named {
+  readonly contained?: readonly unknown[] | undefined
+  readonly extension?: readonly Readonly<Record<string, unknown>>[] | undefined
   readonly compose?: Compose | undefined
   readonly expansion?: { readonly contains?: readonly Contained[] } | undefined
 }

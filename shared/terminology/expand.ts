@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import { may } from '../access/policy.ts'
 import { textOf } from '../binary/attachments.ts'
-import { badRequest, forbidden, notFound } from '../errors.ts'
+import { badRequest, forbidden, notFound, unknownDefinition } from '../errors.ts'
 import { plainBundle } from '../fhir/bundle.ts'
 import { publishedStructure } from '../fhir/published.ts'
 import { chosen, urlOf } from '../fhir/resource.ts'
@@ -78,8 +78,30 @@ function wholeOf(inputs: Inputs, name: string, otherwise: number, most?: number)
   return Math.min(value, most ?? MAX_COUNT)
 }
 
-/** Errors: 400 when none is named, 404 when it is not there. */
+/** Errors: 400 when none is named, or a supplement of it is not known, 404 when it is not there. */
 export async function valueSetOf(
+  call: OperationCall,
+  terminology: Terminology,
+  inputs: Inputs,
+): Promise<ValueSet> {
+  const valueSet = await namedValueSet(call, terminology, inputs)
+  for (const supplement of supplementsOf(valueSet)) {
+    if ((await terminology.codeSystem(supplement)) !== undefined) continue
+    throw unknownDefinition(`CodeSystem ${supplement}, a supplement, is not known`)
+  }
+  return valueSet
+}
+
+/** https://hl7.org/fhir/R4/extension-valueset-supplement.html */
+const SUPPLEMENT = 'http://hl7.org/fhir/StructureDefinition/valueset-supplement'
+
+function supplementsOf({ extension = [] }: ValueSet): readonly string[] {
+  return extension.flatMap((item) =>
+    item.url === SUPPLEMENT && typeof item.valueCanonical === 'string' ? item.valueCanonical : [],
+  )
+}
+
+async function namedValueSet(
   call: OperationCall,
   terminology: Terminology,
   inputs: Inputs,

@@ -139,10 +139,30 @@ async function findStored(
   for (const reader of await readersOf(services, principal, kind)) {
     const { repository } = services
     const all = await findVersions(repository, reader, kind, conditions, CANDIDATES)
-    const found = chosen(all.map(parsedOnce), canonical)
+    const found = ofPattern(all.map(parsedOnce), canonical)
     if (found !== undefined) return found
   }
   return undefined
+}
+
+/** The highest version that fits. */
+function ofPattern(resources: readonly Resource[], canonical: string): Resource | undefined {
+  const pattern = versionOf(canonical)
+  if (pattern === undefined || !hasWildcard(pattern)) return chosen(resources, canonical)
+  const fitting = resources.filter(({ version }) => fitsVersion(String(version ?? ''), pattern))
+  return chosen(fitting, urlOf(canonical))
+}
+
+/** True for a version that a pattern stands for: `1.x.x` for 1.2.0. */
+export function fitsVersion(version: string, pattern: string): boolean {
+  if (!hasWildcard(pattern)) return version === pattern
+  const parts = version.split('.')
+  const wanted = pattern.split('.')
+  return parts.length === wanted.length && wanted.every((one, i) => one === 'x' || one === parts[i])
+}
+
+function hasWildcard(pattern: string): boolean {
+  return pattern.split('.').includes('x')
 }
 
 function ofVersion<T extends { readonly version?: string | undefined }>(

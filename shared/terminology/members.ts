@@ -1,7 +1,8 @@
 /** Which codes are in a ValueSet, without listing it. https://hl7.org/fhir/R4/valueset.html#compositions */
-import { badRequest, tooCostly } from '../errors.ts'
+import { badRequest, tooCostly, unknownDefinition } from '../errors.ts'
+import { isResource } from '../fhir/resource.ts'
 import type { Compose, Contained, Include, ValueSet } from '../fhir/terminology.ts'
-import type { CodeSource, Terminology } from './find.ts'
+import { type CodeSource, fitsVersion, type Terminology } from './find.ts'
 
 /** Deeper nets of imports are refused. */
 const MAX_DEPTH = 20
@@ -14,14 +15,19 @@ export interface Evaluation {
   readonly work: { done: number }
   /** Urls of the ValueSets that are being evaluated, the outermost first. */
   readonly path: readonly string[]
+  /** The version of its CodeSystem that a code was given with. */
+  readonly version?: string | undefined
+  /** What `#id` stands for. */
+  readonly contained?: readonly unknown[] | undefined
 }
 
-export function evaluation(terminology: Terminology): Evaluation {
-  return { terminology, work: { done: 0 }, path: [] }
+export function evaluation(terminology: Terminology, version?: string): Evaluation {
+  return { terminology, work: { done: 0 }, path: [], version }
 }
 
 /** Errors: 400 for a circle of imports and for too many. */
-export function enter(outer: Evaluation, { url }: ValueSet): Evaluation {
+export function enter(from: Evaluation, { url, contained }: ValueSet): Evaluation {
+  const outer = contained === undefined ? from : { ...from, contained }
   const { path } = outer
   spend(outer, 1)
   if (path.length >= MAX_DEPTH) throw tooCostly(`ValueSets are imported over ${MAX_DEPTH} levels`)
@@ -38,11 +44,15 @@ export function spend({ work }: Evaluation, amount: number): void {
 
 /** Errors: 400 when it is not known. */
 export async function importedValueSet(
-  { terminology }: Evaluation,
+  { terminology, contained = [] }: Evaluation,
   canonical: string,
 ): Promise<ValueSet> {
-  const valueSet = await terminology.valueSet(canonical)
-  if (valueSet === undefined) throw badRequest(`ValueSet ${canonical} is not known`)
+  const inside = contained.find(
+    (item) => isResource(item) && item.resourceType === 'ValueSet' && `#${item.id}` === canonical,
+  )
+  // It was validated with the resource that it is in.
+  const valueSet = (inside as ValueSet | undefined) ?? (await terminology.valueSet(canonical))
+  if (valueSet === undefined) throw unknownDefinition(`ValueSet ${canonical} is not known`)
   return valueSet
 }
 
@@ -52,9 +62,12 @@ export async function contentOf(
   { system = '', version, filter = [] }: Include,
 ): Promise<CodeSource> {
   const { terminology } = outer
-  const canonical = version === undefined ? system : `${system}|${version}`
+  const broken = filter.find((one) => !one.property || !one.op || !one.value)
+  if (broken !== undefined) throw badRequest(`A filter of ${system} has no property, op or value`)
+  const wanted = outer.version ?? version
+  const canonical = wanted === undefined ? system : `${system}|${wanted}`
   const source = await terminology.codeSystem(canonical)
-  if (source === undefined) throw badRequest(`CodeSystem ${canonical} is not known`)
+  if (source === undefined) throw unknownDefinition(`CodeSystem ${canonical} is not known`)
   if (!source.hasConcepts) throw badRequest(`CodeSystem ${canonical} has no concepts here`)
   const size = await source.size()
   spend(outer, 1 + Math.floor((size * (1 + filter.length)) / 1000))
@@ -128,12 +141,18 @@ async function ofSystem(
   codes: readonly string[],
   activeOnly: boolean,
 ): Promise<readonly string[]> {
+  const { version } = outer
+  if (version !== undefined && part.version !== undefined && !fitsVersion(version, part.version)) {
+    return []
+  }
   if (part.concept !== undefined) {
     const listed = new Set(part.concept.map(({ code }) => code))
     return codes.filter((code) => listed.has(code))
   }
   const source = await contentOf(outer, part)
   const { filter: filters } = part
+  // Nobody knows what else a system has of which only a fragment is here.
+  if (filters === undefined && source.codeSystem.content === 'fragment') return codes
   const { concepts } = await source.list({ codes, filters, activeOnly, limit: codes.length })
   const fold = source.codeSystem.caseSensitive === false
   const found = new Set(concepts.map(({ code }) => (fold ? code.toLowerCase() : code)))

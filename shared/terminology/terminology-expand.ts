@@ -55,7 +55,7 @@ export async function expandValueSet(
     const list = await expandInclude(inner, part, { ...wish, activeOnly })
     isCut ||= list.isCut
     for (const code of list.codes) {
-      const key = `${code.system}|${code.code}`
+      const key = keyOf(code)
       if (!found.has(key)) found.set(key, code)
     }
     if (found.size > MOST_CODES) throw tooMany()
@@ -66,6 +66,11 @@ export async function expandValueSet(
   // Whatever was taken out of a list that is cut may leave too few.
   if (isCut && codes.length < wish.needed) throw tooMany()
   return { codes, isCut }
+}
+
+/** Versions of a system may give one code several meanings. */
+function keyOf({ system, version, code }: Code): string {
+  return `${system}|${version ?? ''}|${code}`
 }
 
 function tooMany() {
@@ -106,7 +111,8 @@ async function listed(
   part: Include,
   concepts: readonly Concept[],
 ): Promise<readonly Code[]> {
-  const source = await terminology.codeSystem(part.system ?? '')
+  const { system = '', version } = part
+  const source = await terminology.codeSystem(version ? `${system}|${version}` : system)
   const codes = concepts.map(({ code }) => code)
   const known = await source?.list({ codes, limit: codes.length })
   const nodes = new Map(known?.concepts.map((node) => [node.code, node]))
@@ -114,8 +120,8 @@ async function listed(
     const { code, display, designation } = concept
     const node = nodes.get(code)
     return {
-      system: part.system ?? '',
-      version: source?.codeSystem.version,
+      system,
+      version: source?.codeSystem.version ?? version,
       code,
       display: display ?? node?.display,
       designations: designation ?? node?.designations ?? [],
@@ -165,8 +171,10 @@ async function removeExcluded(
   spend(outer, Math.floor(found.size / 1000))
   for (const [system, own] of Map.groupBy(found.values(), (code) => code.system)) {
     const names = own.map(({ code }) => code)
-    for (const code of await includedOf(outer, part, system, names, false)) {
-      found.delete(`${system}|${code}`)
+    const excluded = await includedOf(outer, part, system, names, false)
+    for (const code of own) {
+      const isOfVersion = part.version === undefined || part.version === code.version
+      if (isOfVersion && excluded.has(code.code)) found.delete(keyOf(code))
     }
   }
 }

@@ -2,6 +2,7 @@
  * `$validate-code` of CodeSystem and ValueSet:
  * https://hl7.org/fhir/R4/valueset-operation-validate-code.html
  */
+import { HttpError } from '../errors.ts'
 import type { ValueSet } from '../fhir/terminology.ts'
 import { normaliseString } from '../fhir/values.ts'
 import type { OperationCall } from '../request/operation.ts'
@@ -17,6 +18,7 @@ import {
   texts,
 } from './codes.ts'
 import type { ConceptNode } from './concept-index.ts'
+import { isAbstract, isInactive } from './concepts.ts'
 import { valueSetOf } from './expand.ts'
 import type { CodeSource, Terminology } from './find.ts'
 import { composeOf, evaluation, membersOf } from './members.ts'
@@ -26,11 +28,17 @@ export const validateCode = terminologyOperation(
   ['CodeSystem', 'ValueSet'],
   (type) => [
     ...CODE_PARAMETERS,
-    ...texts('url', 'valueSetVersion'),
+    ...texts('url', 'valueSetVersion', 'displayLanguage'),
+    { name: 'abstract', kind: 'flag' },
+    { name: 'activeOnly', kind: 'flag' },
     { name: type === 'ValueSet' ? 'valueSet' : 'codeSystem', kind: 'resource' },
   ],
   async ({ call, inputs, terminology }) => {
     const codes = givenCodes(inputs)
+    const isCoded = inputs.text('code') === undefined
+    if (call.type === 'ValueSet' && isCoded && codes.every(({ system }) => system === undefined)) {
+      return refused('A Coding without a system has no meaning')
+    }
     return call.type === 'ValueSet'
       ? inValueSet(call, terminology, inputs, codes)
       : inCodeSystem(call, terminology, inputs, codes)
@@ -50,10 +58,22 @@ async function inCodeSystem(
       ? await codeSourceOf(call, terminology, url, inputs.text('version'))
       : await terminology.sourceOf(sentAs('CodeSystem', sent))
   const { codeSystem } = source
+  if (codeSystem.content === 'supplement') {
+    return refused(`${codeSystem.url} is a supplement, which codes are not of`)
+  }
   const own = codes.filter(({ system }) => system === undefined || system === codeSystem.url)
   for (const code of own) {
     const node = await nodeOf(source, code.code)
-    if (node !== undefined) return verdict(code, node, node.display)
+    if (node !== undefined) {
+      const { language } = codeSystem
+      return verdict(inputs, code, { node, display: node.display, language })
+    }
+  }
+  if (codeSystem.content === 'fragment' && own.length > 0) {
+    return parametersReply([
+      ['result', 'valueBoolean', true],
+      ['message', 'valueString', `Only a fragment of ${codeSystem.url} is here`],
+    ])
   }
   return refusal(codes, `CodeSystem ${codeSystem.url}`)
 }
@@ -69,15 +89,46 @@ async function inValueSet(
     const systems =
       code.system === undefined ? systemsOf(composeOf(valueSet).include) : [code.system]
     for (const system of systems) {
-      const members = await membersOf(evaluation(terminology), valueSet, system, [code.code])
+      const unknown = await unknownVersion(terminology, system, code.version)
+      if (unknown !== undefined) return refused(unknown)
+      const asked = membersOf(evaluation(terminology, code.version), valueSet, system, [code.code])
+      const members = await unlessUnknown(asked)
+      if (typeof members === 'string') return refused(members)
       if (members.size === 0) continue
-      const source = await terminology.codeSystem(system)
+      const source = await terminology.codeSystem(versioned(system, code.version))
       const node = source && (await nodeOf(source, code.code))
       const display = node?.display ?? listedDisplay(valueSet, system, code.code)
-      return verdict(code, node, display)
+      return verdict(inputs, code, { node, display, language: source?.codeSystem.language })
     }
   }
   return refusal(codes, `ValueSet ${valueSet.url ?? ''}`.trim())
+}
+
+function versioned(system: string, version: string | undefined): string {
+  return version === undefined ? system : `${system}|${version}`
+}
+
+/** Says so where a CodeSystem is known, but not in this version. */
+async function unknownVersion(
+  terminology: Terminology,
+  system: string,
+  version: string | undefined,
+): Promise<string | undefined> {
+  if (version === undefined) return undefined
+  if ((await terminology.codeSystem(`${system}|${version}`)) !== undefined) return undefined
+  const other = await terminology.codeSystem(system)
+  return other && `CodeSystem ${system} has no version ${version} here`
+}
+
+/** What is not known, in words, where the answer needs it. */
+async function unlessUnknown<T>(work: Promise<T>): Promise<T | string> {
+  try {
+    return await work
+  } catch (error) {
+    const isUnknown = error instanceof HttpError && error.outcome.issue[0]?.code === 'not-found'
+    if (isUnknown) return error.message
+    throw error
+  }
 }
 
 /** The systems that a code without one may be of. */
@@ -99,29 +150,64 @@ async function nodeOf(source: CodeSource, code: string): Promise<ConceptNode | u
   return concepts[0]
 }
 
+interface Known {
+  readonly node: ConceptNode | undefined
+  readonly display: string | undefined
+  /** The language of `display`. */
+  readonly language: string | undefined
+}
+
 /** A wrong display makes the code wrong, and the reply has the right one. */
-function verdict(
+function verdict(inputs: Inputs, given: GivenCode, known: Known): FhirReply {
+  const { node, display } = known
+  const message = faultOf(inputs, given, known)
+  return parametersReply([
+    ['result', 'valueBoolean', message === undefined],
+    ['display', 'valueString', display],
+    ...(node === undefined || !isInactive(node) ? [] : [INACTIVE]),
+    ['message', 'valueString', message],
+  ])
+}
+
+const INACTIVE = ['inactive', 'valueBoolean', true] as const
+
+function faultOf(
+  inputs: Inputs,
   { code, display: given }: GivenCode,
-  node: ConceptNode | undefined,
-  display: string | undefined,
-): FhirReply {
-  const names = [display, ...(node?.designations ?? []).map(({ value }) => value)]
+  { node, display, language }: Known,
+): string | undefined {
+  if (node !== undefined && inputs.flag('abstract') === false && isAbstract(node)) {
+    return `${code} is abstract`
+  }
+  if (node !== undefined && inputs.flag('activeOnly') === true && isInactive(node)) {
+    return `${code} is inactive`
+  }
+  const all = [{ language, value: display }, ...(node?.designations ?? [])]
+  const spoken = all.filter((name) => isSpoken(name.language, inputs.text('displayLanguage')))
+  // Where nothing is called anything in that language, every name will do.
+  const names = (spoken.length === 0 ? all : spoken).map(({ value }) => value)
   const isRight =
     given === undefined ||
     display === undefined ||
     names.some((name) => name !== undefined && normaliseString(name) === normaliseString(given))
-  const message = `The display of ${code} is "${display}", not "${given}"`
-  return parametersReply([
-    ['result', 'valueBoolean', isRight],
-    ['display', 'valueString', display],
-    ['message', 'valueString', isRight ? undefined : message],
-  ])
+  return isRight ? undefined : `The display of ${code} is "${display}", not "${given}"`
+}
+
+/** `wanted` lists languages as the header Accept-Language does. */
+function isSpoken(language: string | undefined, wanted: string | undefined): boolean {
+  if (language === undefined || wanted === undefined) return true
+  const [own] = language.split('-')
+  return wanted.split(',').some((one) => one.trim().split(/[-;]/)[0] === own)
 }
 
 function refusal(codes: readonly GivenCode[], where: string): FhirReply {
   const names = codes.map(({ system, code }) => (system === undefined ? code : `${system}|${code}`))
+  return refused(`${names.join(', ')} is not in ${where}`)
+}
+
+function refused(message: string): FhirReply {
   return parametersReply([
     ['result', 'valueBoolean', false],
-    ['message', 'valueString', `${names.join(', ')} is not in ${where}`],
+    ['message', 'valueString', message],
   ])
 }
