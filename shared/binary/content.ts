@@ -1,7 +1,7 @@
 /**
  * Where the content of a Binary is, and the headers it is answered with. Uploaded content lies in the storage, and
- * the `url` of the stored resource says where: `storage:<key>?size=…&sha256=…&filename=…`; no caller sees that,
- * but a signed address in its place. Bot code made by `$deploy` lies in the row as `data`, so that a worker needs
+ * the `url` of the stored resource says where: `storage:<key>?size=…&sha256=…&filename=…&form=…`; no caller sees
+ * that, but a signed address in its place. Bot code made by `$deploy` lies in the row as `data`, so that a worker needs
  * no shared disk.
  */
 import { createHash, type Hash, randomUUID } from 'node:crypto'
@@ -26,6 +26,8 @@ export interface BinaryContent {
   /** In bytes. */
   readonly size: number
   readonly place: { readonly key: string } | { readonly bytes: Buffer }
+  /** It came as `data` of a resource. */
+  readonly isData: boolean
 }
 
 /** The content of a stored Binary; empty when it was created without any. */
@@ -36,11 +38,17 @@ export function contentOf(version: Version): BinaryContent {
   if (typeof url === 'string' && url.startsWith('storage:')) {
     const { pathname: key, searchParams } = new URL(url)
     const filename = searchParams.get('filename') ?? undefined
-    return { contentType: type, filename, size: Number(searchParams.get('size')), place: { key } }
+    const size = Number(searchParams.get('size'))
+    const isData = searchParams.get('form') === DATA
+    return { contentType: type, filename, size, place: { key }, isData }
   }
   const bytes = Buffer.from(typeof data === 'string' ? data : '', 'base64')
-  return { contentType: type, filename: undefined, size: bytes.length, place: { bytes } }
+  const size = bytes.length
+  return { contentType: type, filename: undefined, size, place: { bytes }, isData: false }
 }
+
+/** `form` in the url of content that came as `data`. */
+const DATA = 'data'
 
 /** Errors: 404 when the storage has lost it. */
 export async function openContent(
@@ -84,7 +92,7 @@ export async function storeContent(
   { storage, config, database }: Services,
   projectId: string,
   upload: Upload,
-  filename: string | undefined,
+  { filename, isData }: { readonly filename: string | undefined; readonly isData: boolean },
 ): Promise<string> {
   const id = randomUUID()
   const key = `binary/${projectId}/${id.slice(0, 2)}/${id}`
@@ -97,6 +105,7 @@ export async function storeContent(
     size: String(meter.bytes),
     sha256: meter.digest.digest('base64url'),
     ...(filename === undefined ? {} : { filename }),
+    ...(isData ? { form: DATA } : {}),
   })
   return `storage:${key}?${query}`
 }
@@ -242,15 +251,21 @@ const SHOWN =
 /** A page or an SVG gets an origin of its own, without scripts, should a browser show it at all. */
 const SANDBOX = "sandbox; default-src 'none'; frame-ancestors 'none'"
 
+/** Viewers of browsers do not work in a sandbox; what they show runs nothing. */
+const framedBy = (ancestors: readonly string[]) => `frame-ancestors ${ancestors.join(' ')}`
+
 export function contentHeaders(
   contentType: string,
   filename: string | undefined,
+  ancestors: readonly string[] = [],
 ): Record<string, string> {
   const type = safeContentType(contentType)
   const disposition = SHOWN.test(type) ? 'inline' : 'attachment'
   return {
     'Content-Type': type,
-    'Content-Security-Policy': SANDBOX,
+    // Browsers look at X-Frame-Options only where this says nothing of frames.
+    'Content-Security-Policy':
+      disposition === 'inline' && ancestors.length > 0 ? framedBy(ancestors) : SANDBOX,
     ...(filename === undefined && disposition === 'inline'
       ? {}
       : { 'Content-Disposition': disposition + filenameParameters(filename) }),

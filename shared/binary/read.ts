@@ -15,11 +15,12 @@ export function wantsContent({ headers, query }: FhirRequest): boolean {
   return !isResource && !query.has('_format')
 }
 
-/** Errors: 416. */
+/** `ancestors`: pages that may show it in a frame. Errors: 416. */
 export function contentReply(
   services: Services,
   request: FhirRequest,
   version: Version,
+  ancestors: readonly string[] = [],
 ): FhirReply {
   // A byte range needs a strong validator; the JSON form of the version has the weak one.
   const headers = {
@@ -37,7 +38,7 @@ export function contentReply(
     status: range === undefined ? 200 : 206,
     headers: {
       ...headers,
-      ...contentHeaders(content.contentType, content.filename),
+      ...contentHeaders(content.contentType, content.filename, ancestors),
       'Content-Length': String(end - start + 1),
       ...(range === undefined ? {} : { 'Content-Range': `bytes ${start}-${end}/${content.size}` }),
     },
@@ -65,18 +66,23 @@ function unsatisfiable(size: number): HttpError {
   })
 }
 
-/** More than this is not given as base64. */
-const MAX_DATA_BYTES = 10 * 1024 * 1024
+/** More than this is not given as base64: where it is asked for, and where it came so. */
+const [ASKED_BYTES, DATA_BYTES] = [10 * 1024 * 1024, 5 * 1024 * 1024]
 
-/** The JSON text of a Binary with its content in it (`_data=true`), when that is not too large. */
+/**
+ * The JSON text of a Binary with its content in it, where that came as `data` or is asked for (`_data=true`) and is
+ * not too large.
+ */
 export async function withData(
   services: Services,
   version: Version,
   text: string,
+  isAsked: boolean,
 ): Promise<string> {
   const content = contentOf(version)
-  if (content.size === 0 || content.size > MAX_DATA_BYTES) return text
-  const data = (await readWhole(services, content, MAX_DATA_BYTES)).toString('base64')
+  const most = isAsked ? ASKED_BYTES : content.isData ? DATA_BYTES : 0
+  if (content.size === 0 || content.size > most) return text
+  const data = (await readWhole(services, content, most)).toString('base64')
   return `${text.slice(0, -1)},"data":"${data}"}`
 }
 
@@ -92,7 +98,7 @@ export async function signedContent(services: Services, request: FhirRequest): P
   const version = await repository.readVersion(systemPrincipal(project), 'Binary', id, vid)
   // The same id may exist in another Project.
   if (platformMeta(version).project !== project.id) throw notFound()
-  return contentReply(services, request, version)
+  return contentReply(services, request, version, config.frameAncestors)
 }
 
 /**

@@ -37,6 +37,8 @@ export interface Config {
   readonly appUrl: string
   readonly logLevel: string
   readonly corsOrigins: readonly string[]
+  /** Pages that may show signed attachments in a frame. */
+  readonly frameAncestors: readonly string[]
   readonly trustProxy: boolean
   readonly maxBodyBytes: number
   readonly maxBundleBytes: number
@@ -178,6 +180,7 @@ function backends(read: Reader, baseUrl: string, dataDir: string) {
 function limits(read: Reader) {
   return {
     corsOrigins: read.list('CORS_ORIGINS', ['*']),
+    frameAncestors: read.origins('FRAME_ANCESTORS'),
     trustProxy: read.flag('TRUST_PROXY', false),
     maxBodyBytes: read.whole('MAX_BODY_BYTES', 16_777_216, 1024),
     maxBundleBytes: read.whole('MAX_BUNDLE_BYTES', 52_428_800, 1024),

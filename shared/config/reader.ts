@@ -80,6 +80,15 @@ export class Reader {
     return items
   }
 
+  /** Origins as a Content-Security-Policy names them. */
+  origins(name: string): readonly string[] {
+    const items = this.list(name, [])
+    const odd = items.find((item) => !/^https?:\/\/(\*\.)?[a-z0-9.-]+(:\d{1,5})?$/i.test(item))
+    if (odd !== undefined)
+      this.#complain(name, `names "${odd}"; it may name origins such as https://app.example.org`)
+    return odd === undefined ? items : []
+  }
+
   hosts(name: string): readonly HostRule[] {
     return this.list(name, []).flatMap((item) => {
       const rule = readHostRule(item)

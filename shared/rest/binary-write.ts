@@ -142,13 +142,16 @@ interface Draft {
 
 async function write(
   { services, principal, ...interaction }: Interaction,
-  { content, filename, warnings }: Draft,
+  { content, filename, isBare, warnings }: Draft,
   store: (url: string | undefined) => Promise<WriteResult>,
 ): Promise<FhirReply> {
   const url =
     content === undefined
       ? undefined
-      : await storeContent(services, principal.project.id, content, filename)
+      : await storeContent(services, principal.project.id, content, {
+          filename,
+          isData: !isBare,
+        })
   try {
     const written = await store(url)
     // Content that is stored already stays where it is.

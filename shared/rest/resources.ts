@@ -68,15 +68,15 @@ export async function vread(
   return replyWith(interaction, await services.repository.readVersion(principal, type, id, vid))
 }
 
-/** `_data=true` puts the content of a Binary into its JSON. */
+/** A Binary as a whole has the content in its JSON that came so, or is asked for by `_data=true`. */
 export async function replyWith(interaction: Interaction, version: Version): Promise<FhirReply> {
   const { services, request } = interaction
   const reply = versionReply(interaction, version)
   const { body } = reply
-  if (version.type !== 'Binary' || request.query.get('_data') !== 'true') return reply
-  return typeof body === 'string'
-    ? { ...reply, body: await withData(services, version, body) }
-    : reply
+  if (version.type !== 'Binary' || typeof body !== 'string') return reply
+  const isAsked = request.query.get('_data') === 'true'
+  if (!isAsked && viewOf(version.type, request.query) !== undefined) return reply
+  return { ...reply, body: await withData(services, version, body, isAsked) }
 }
 
 function versionReply(interaction: Interaction, version: Version): FhirReply {

@@ -93,6 +93,32 @@ t.test('a resource with data is stored as its content', async (t) => {
     { type: 'Binary', id: made.body.id },
   ])
   t.notMatch(row[0]?.content ?? '', data)
+  const read = await admin.get<Binary>(`Binary/${made.body.id}`, FHIR)
+  t.match(read.body, { resourceType: 'Binary', contentType: 'text/plain', data })
+  t.equal((await admin.get<Binary>(`Binary/${made.body.id}/_history/1`, FHIR)).body.data, data)
+  const part = await admin.get<Binary>(`Binary/${made.body.id}?_elements=contentType`, FHIR)
+  t.notOk(part.body.data)
+  const again = await admin.put<Binary>(`Binary/${made.body.id}`, read.body)
+  t.equal(again.body.meta?.versionId, '1', 'what was read may be sent back')
+  const large = Buffer.alloc(5 * 1024 * 1024 + 1).toString('base64')
+  const { body } = await admin.post<Binary>('Binary', { ...read.body, data: large })
+  const shown = await admin.get<Binary>(`Binary/${body.id}`, FHIR)
+  t.notOk(shown.body.data)
+  t.ok(shown.body.url)
+})
+
+t.test('pages that are named may show attachments in a frame', async (t) => {
+  const env = { FRAME_ANCESTORS: 'https://app.example.org, https://*.example.com' }
+  const framed = await openBotica(t, { env })
+  const policyOf = async (type: string) => {
+    const { url } = await upload(framed.admin, 'x', type)
+    return (await download(framed, url)).headers.get('content-security-policy')
+  }
+  const ancestors = 'frame-ancestors https://app.example.org https://*.example.com'
+  t.equal(await policyOf('application/pdf'), ancestors)
+  t.match(await policyOf('text/html'), /^sandbox; default-src 'none'; frame-ancestors 'none'/)
+  const { url } = await upload(admin, 'x', 'application/pdf')
+  t.match((await download(botica, url)).headers.get('content-security-policy'), /^sandbox/)
 })
 
 async function principal() {

@@ -166,7 +166,10 @@ for (const [name, botica, directory] of [
     const { services, project } = botica
     const { database } = services
     const before = filesIn(directory).length
-    const left = await storeContent(services, project.id, Buffer.from('left'), undefined)
+    const left = await storeContent(services, project.id, Buffer.from('left'), {
+      filename: undefined,
+      isData: false,
+    })
     const { id } = await upload(admin, 'named', 'text/plain')
     await database.query({
       text: `update stored_content set added = added - interval '1 hour',

@@ -127,7 +127,7 @@ async function withOwnContent(
   const content = contentOf(version)
   if ('bytes' in content.place) return binary
   const stream = await openContent(services, content)
-  return { ...binary, url: await storeContent(services, projectId, stream, content.filename) }
+  return { ...binary, url: await storeContent(services, projectId, stream, content) }
 }
 
 /** The copy has credentials of its own. */

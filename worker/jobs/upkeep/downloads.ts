@@ -166,7 +166,10 @@ async function fetchOne(
     const { contentType = answered['content-type'], title } = attachment
     const filename = typeof title === 'string' ? cleanFilename(title) : undefined
     const content = Readable.from(bounded(body))
-    const place = await storeContent(services, principal.project.id, content, filename)
+    const place = await storeContent(services, principal.project.id, content, {
+      filename,
+      isData: false,
+    })
     const isKept = await keep(services, principal, reference, url, {
       resourceType: 'Binary',
       contentType: safeContentType(contentType),
