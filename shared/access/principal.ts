@@ -58,6 +58,8 @@ export interface ProjectContext {
   readonly exports?: readonly string[]
   /** By resource type: profiles of a resource that names none (`Project.defaultProfile`). */
   readonly defaultProfiles?: ReadonlyMap<string, readonly string[]>
+  /** `Project.setting` `validateQuestionnaireResponse` is `refuse`: others are warned of. */
+  readonly refusesResponses?: boolean
   /** `Project.setting` `validateTerminology` is `off`: codes outside of required bindings are warned of. */
   readonly takesCodes?: boolean
   /** Search parameters that it defines for itself. */

@@ -35,6 +35,8 @@ export function projectContext(project: Resource, number: number): ProjectContex
     links: linksOf(project),
     exports: textsOf(project.exportedResourceType),
     defaultProfiles: defaultProfilesOf(project),
+    refusesResponses:
+      settingOf(project.setting, 'validateQuestionnaireResponse')?.valueString === 'refuse',
     takesCodes: settingOf(project.setting, 'validateTerminology')?.valueString === 'off',
   }
 }

@@ -64,7 +64,7 @@ interface Named {
 }
 
 export interface CodeSystem extends Named {
-  /** Of the displays. */
+  /** The language of the displays. */
   readonly language?: string | undefined
   readonly content?: string | undefined
   readonly caseSensitive?: boolean | undefined

@@ -5,7 +5,15 @@
 
 import { systemPrincipal } from '../access/principal.ts'
 import { signerOf, textOf, toBinaryPath } from '../binary/attachments.ts'
-import { allOk, badRequest, badStructure, created, type Issue, outcome } from '../errors.ts'
+import {
+  allOk,
+  badRequest,
+  badStructure,
+  created,
+  type Issue,
+  invalid,
+  outcome,
+} from '../errors.ts'
 import { type BundleHead, bundlePieces, bundleText } from '../fhir/bundle.ts'
 import { mapStrings, withoutEmpty, withoutEmptyMembers } from '../fhir/json.ts'
 import { isObject, isResource, parseReference, type Resource } from '../fhir/resource.ts'
@@ -28,6 +36,7 @@ import { boundCodes } from '../terminology/bound-codes.ts'
 import { claimsOf } from '../validation/profiles/run.ts'
 import { requireValid } from '../validation/validate.ts'
 import { findProfiles, forgetDefinitions, withDefaultProfiles } from './profiles.ts'
+import { RESPONSE, responseIssues } from './questionnaires.ts'
 
 /** A body that has passed validation, with what validation had to remark. */
 export interface Accepted {
@@ -72,18 +81,31 @@ export async function acceptValid(interaction: Interaction, body: Resource): Pro
   const { profiles } = await findProfiles(interaction, claimsOf(resource))
   const valueSets = profiles.flatMap(({ profile }) => profile.valueSets)
   const { codes } = await boundCodes(services, project, valueSets, resource)
-  const warnings = requireValid(resource, {
+  const valid = requireValid(resource, {
     strict,
     profiles,
     codes,
     takesCodes: project.takesCodes,
   })
+  const warnings = [...valid, ...(await answerIssues(interaction, resource))]
   if (resource.resourceType === SEARCH_PARAMETER) await requireUsable(interaction, resource)
   if (warnings.length > 0) {
     const issues = warnings.map(({ code, expression }) => `${code} ${expression}`)
     services.log.warn({ project: project.id, issues: issues.slice(0, 10) }, 'validation warnings')
   }
   return { resource, warnings }
+}
+
+/** Errors: 400 where the Project refuses responses that do not fit their Questionnaire. */
+async function answerIssues(
+  { services, principal }: Interaction,
+  resource: Resource,
+): Promise<readonly Issue[]> {
+  if (resource.resourceType !== RESPONSE) return []
+  const isRefused = principal.project.refusesResponses === true
+  const issues = await responseIssues(services, principal, resource, isRefused)
+  if (issues.some(({ severity }) => severity === 'error')) throw invalid(issues)
+  return issues
 }
 
 /** Accounts are named in extended mode or in the address; what a plain answer does not show is not set by sending it back. */

@@ -21,6 +21,7 @@ import { claimsOf } from '../validation/profiles/run.ts'
 import { pathOf } from '../validation/report.ts'
 import { validate as validateResource } from '../validation/validate.ts'
 import { findProfiles, withDefaultProfiles } from './profiles.ts'
+import { RESPONSE, responseIssues } from './questionnaires.ts'
 
 export const validate: Operation = {
   name: 'validate',
@@ -164,6 +165,7 @@ async function contentIssues(
       takesCodes: project.takesCodes,
       thorough: true,
     }),
+    ...(await responseIssuesOf(call, resource)),
     ...bound.unknown.map((url) => issue('warning', 'not-found', `Unknown value set "${url}"`)),
     ...unknown.map(({ canonical, steps }) => {
       const path = pathOf([...steps, 'meta', 'profile'])
@@ -174,4 +176,12 @@ async function contentIssues(
       issue('error', 'not-found', `Unknown profile "${canonical}"`),
     ),
   ]
+}
+
+async function responseIssuesOf(
+  { services, principal }: OperationCall,
+  resource: Resource,
+): Promise<readonly Issue[]> {
+  if (resource.resourceType !== RESPONSE) return []
+  return responseIssues(services, principal, resource, true)
 }

@@ -17,7 +17,7 @@ export interface Evaluation {
   readonly path: readonly string[]
   /** The version of its CodeSystem that a code was given with. */
   readonly version?: string | undefined
-  /** What `#id` stands for. */
+  /** Resources that `#id` stands for. */
   readonly contained?: readonly unknown[] | undefined
 }
 

@@ -120,7 +120,7 @@ async function unknownVersion(
   return other && `CodeSystem ${system} has no version ${version} here`
 }
 
-/** What is not known, in words, where the answer needs it. */
+/** Returns in words what the answer needs and nobody knows. */
 async function unlessUnknown<T>(work: Promise<T>): Promise<T | string> {
   try {
     return await work

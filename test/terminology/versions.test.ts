@@ -1,4 +1,4 @@
-/** What terminology services are asked beyond one CodeSystem: versions, fragments, languages, what is not known. */
+/** Terminology services beyond one CodeSystem: versions, fragments, languages, definitions that nobody has. */
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { openBotica } from '../fixtures/botica.ts'

@@ -121,7 +121,7 @@ function withoutTypes(query: URLSearchParams): URLSearchParams {
 const OTHERS = '_type:not'
 const COMMON = ['_id', '_lastUpdated', '_tag', '_profile', '_security', '_source', '_compartment']
 
-/** Those that a search may leave unnamed. Undefined when nothing narrows them. */
+/** The types that a search leaves unnamed. Undefined when nothing narrows them. */
 function typesLeft(query: URLSearchParams): readonly string[] | undefined {
   const names = [...query.keys()].map((name) => name.split(':')[0] ?? '')
   if (!query.has(OTHERS) && !names.some((name) => COMMON.includes(name))) return undefined

@@ -1,0 +1,234 @@
+import t from 'tap'
+import type { OperationOutcome } from '../../shared/errors.ts'
+import type { Resource } from '../../shared/fhir/resource.ts'
+import { openBotica, until } from '../fixtures/botica.ts'
+import type { Raw } from '../fixtures/oracle/values.ts'
+
+const botica = await openBotica(t)
+const { admin } = botica
+
+const URL_OF = 'http://example.org/Questionnaire/visit'
+const coding = (code: string) => ({ system: 'urn:c', code })
+const questionnaire: Raw = {
+  resourceType: 'Questionnaire',
+  status: 'active',
+  url: URL_OF,
+  version: '1',
+  item: [
+    { linkId: 'intro', type: 'display', text: 'Welcome' },
+    { linkId: 'smokes', type: 'boolean', required: true },
+    {
+      linkId: 'packs',
+      type: 'integer',
+      required: true,
+      enableWhen: [{ question: 'smokes', operator: '=', answerBoolean: true }],
+    },
+    { linkId: 'note', type: 'string', maxLength: 5 },
+    { linkId: 'tags', type: 'string', repeats: true },
+    {
+      linkId: 'colour',
+      type: 'choice',
+      answerOption: [{ valueCoding: coding('red') }, { valueCoding: coding('blue') }],
+    },
+    { linkId: 'other', type: 'open-choice', answerOption: [{ valueCoding: coding('red') }] },
+    {
+      linkId: 'gender',
+      type: 'choice',
+      answerValueSet: 'http://hl7.org/fhir/ValueSet/administrative-gender',
+    },
+    {
+      linkId: 'history',
+      type: 'group',
+      repeats: true,
+      item: [
+        { linkId: 'since', type: 'date', item: [{ linkId: 'why', type: 'string' }] },
+        {
+          linkId: 'weight',
+          type: 'decimal',
+          enableBehavior: 'all',
+          enableWhen: [
+            { question: 'packs', operator: '>', answerInteger: 1 },
+            { question: 'note', operator: 'exists', answerBoolean: false },
+          ],
+        },
+      ],
+    },
+  ],
+}
+const stored = await admin.create(questionnaire as Resource)
+
+const answer = (linkId: string, ...answers: object[]) => ({ linkId, answer: answers })
+const no = answer('smokes', { valueBoolean: false })
+const yes = answer('smokes', { valueBoolean: true })
+const two = answer('packs', { valueInteger: 2 })
+const response = (item: readonly object[], more: object = {}): Raw => ({
+  resourceType: 'QuestionnaireResponse',
+  questionnaire: URL_OF,
+  status: 'completed',
+  ...(item.length === 0 ? {} : { item }),
+  ...more,
+})
+const gender = (code: string) =>
+  answer('gender', { valueCoding: { system: 'http://hl7.org/fhir/administrative-gender', code } })
+const history = (...item: object[]) => ({ linkId: 'history', item })
+
+const FITTING: readonly (readonly [string, Raw])[] = [
+  ['the least', response([no])],
+  ['all of it', response([{ linkId: 'intro' }, yes, two, gender('male')])],
+  ['what is not done yet', response([], { status: 'in-progress' })],
+  [
+    'answers that repeat',
+    response([no, answer('tags', { valueString: 'a' }, { valueString: 'b' })]),
+  ],
+  ['an option', response([no, answer('colour', { valueCoding: coding('red') })])],
+  ['own words', response([no, answer('other', { valueString: 'green' })])],
+  [
+    'groups that repeat',
+    response([yes, two, history(), history(answer('weight', { valueDecimal: 1.5 }))]),
+  ],
+  [
+    'items below an answer',
+    response([
+      no,
+      history(answer('since', { valueDate: '2020', item: [answer('why', { valueString: 'x' })] })),
+    ]),
+  ],
+  ['a literal reference', response([no], { questionnaire: `Questionnaire/${stored.id}` })],
+  ['a Questionnaire that is not here', response([], { questionnaire: 'urn:unknown' })],
+  ['another version', response([], { questionnaire: `${URL_OF}|2` })],
+]
+
+const FAULTY: readonly (readonly [string, Raw, RegExp, string])[] = [
+  [
+    'no required answer',
+    response([{ linkId: 'intro' }]),
+    /smokes is required/,
+    'QuestionnaireResponse',
+  ],
+  ['none where it is enabled', response([yes]), /packs is required/, 'QuestionnaireResponse'],
+  [
+    'one that is not enabled',
+    response([no, two]),
+    /packs is not enabled/,
+    'QuestionnaireResponse.item[1]',
+  ],
+  [
+    'one that others switch off',
+    response([
+      yes,
+      two,
+      answer('note', { valueString: 'x' }),
+      history(answer('weight', { valueDecimal: 1 })),
+    ]),
+    /weight is not enabled/,
+    'QuestionnaireResponse.item[3].item[0]',
+  ],
+  [
+    'an unknown item',
+    response([no, answer('x')]),
+    /no item x/,
+    'QuestionnaireResponse.item[1].linkId',
+  ],
+  [
+    'an item elsewhere',
+    response([no, answer('since', { valueDate: '2020' })]),
+    /no item since/,
+    'QuestionnaireResponse.item[1].linkId',
+  ],
+  [
+    'another type',
+    response([answer('smokes', { valueString: 'yes' })]),
+    /takes valueBoolean/,
+    'QuestionnaireResponse.item[0].answer[0].valueString',
+  ],
+  [
+    'two answers',
+    response([answer('smokes', { valueBoolean: true }, { valueBoolean: false }), two]),
+    /one answer/,
+    'QuestionnaireResponse.item[0].answer',
+  ],
+  ['an item twice', response([no, no]), /does not repeat/, 'QuestionnaireResponse'],
+  [
+    'a long text',
+    response([no, answer('note', { valueString: 'longer' })]),
+    /5 characters/,
+    'QuestionnaireResponse.item[1].answer[0].valueString',
+  ],
+  [
+    'no option',
+    response([no, answer('colour', { valueCoding: coding('green') })]),
+    /no such option/,
+    'QuestionnaireResponse.item[1].answer[0].valueCoding',
+  ],
+  [
+    'a code of none',
+    response([no, gender('odd')]),
+    /takes a code of/,
+    'QuestionnaireResponse.item[1].answer[0].valueCoding',
+  ],
+  [
+    'an answer to a display',
+    response([no, answer('intro', { valueString: 'x' })]),
+    /takes no answer/,
+    'QuestionnaireResponse.item[1].answer',
+  ],
+  [
+    'a pinned version',
+    response([], { questionnaire: `${URL_OF}|1`, item: [answer('x')] }),
+    /no item x/,
+    'QuestionnaireResponse.item[0].linkId',
+  ],
+  [
+    'a contained Questionnaire',
+    response([answer('x')], {
+      questionnaire: '#q',
+      contained: [{ resourceType: 'Questionnaire', id: 'q', status: 'active' }],
+    }),
+    /no item x/,
+    'QuestionnaireResponse.item[0].linkId',
+  ],
+]
+
+const TYPE = 'QuestionnaireResponse'
+const faults = (body: OperationOutcome, severity: string) =>
+  body.issue.filter((issue) => issue.severity === severity)
+
+for (const [name, resource] of FITTING) {
+  t.test(`${name} fits`, async (t) => {
+    const { status, body } = await admin.post<OperationOutcome>(`${TYPE}/$validate`, resource)
+    t.equal(status, 200, JSON.stringify(body.issue))
+    const kept = await admin.post<OperationOutcome>(TYPE, resource, {
+      Prefer: 'return=OperationOutcome',
+    })
+    t.equal(kept.status, 201)
+    t.same(faults(kept.body, 'warning'), [])
+  })
+}
+
+for (const [name, resource, text, path] of FAULTY) {
+  t.test(`${name} is a fault`, async (t) => {
+    const said = { code: 'business-rule', details: { text }, expression: [path] }
+    const asked = await admin.post<OperationOutcome>(`${TYPE}/$validate`, resource)
+    t.equal(asked.status, 400)
+    t.match(faults(asked.body, 'error')[0], said)
+    const kept = await admin.post<OperationOutcome>(TYPE, resource, {
+      Prefer: 'return=OperationOutcome',
+    })
+    t.equal(kept.status, 201)
+    t.match(faults(kept.body, 'warning')[0], said)
+  })
+}
+
+t.test('a Project may refuse what does not fit', async (t) => {
+  const tenant = await botica.createTenant()
+  const path = `Project/${tenant.project.id}`
+  const { body } = await botica.superAdmin.get(path)
+  const setting = [{ name: 'validateQuestionnaireResponse', valueString: 'refuse' }]
+  t.equal((await botica.superAdmin.put(path, { ...body, setting })).status, 200)
+  await tenant.admin.create(questionnaire as Resource)
+  const [, faulty] = FAULTY[0] ?? []
+  await until(async () => (await tenant.admin.post(TYPE, faulty)).status === 400, 60_000)
+  t.equal((await tenant.admin.post(TYPE, response([no]))).status, 201)
+  await admin.put(`Questionnaire/${stored.id}`, { ...stored, item: [] } as Resource)
+  t.equal((await admin.post(`${TYPE}/$validate`, response([no]))).status, 400, 'as it is now')
+})
