@@ -148,7 +148,7 @@ export function parseNumberValue(value: string): NumberValue {
   }
   const [, whole = '', fraction = '', exponent = '0'] = match
   // The standard takes 1e2 as 95 to 105: one digit before an exponent stands for two.
-  const isShort = whole.length === 1 && fraction === '' && Number(exponent) !== 0
+  const isShort = whole.length === 1 && fraction === '' && Number(exponent) > 0
   const digits = fraction.length - Number(exponent) + (isShort ? 1 : 0)
   const half = 0.5 * 10 ** -digits
   return { prefix, value: number, low: number - half, high: number + half }
