@@ -14,7 +14,12 @@ for (let i = 0; i < COUNT; i++) {
     status: 'final',
     code: { coding: [{ system: 'urn:many', code: 'x' }] },
     issued: `2024-01-01T00:00:${String(i).padStart(2, '0')}Z`,
-    valueQuantity: { value: i, unit: 'x' },
+    component: [
+      {
+        code: { coding: [{ system: 'urn:many', code: 'y' }] },
+        valueQuantity: { value: i, unit: 'x' },
+      },
+    ],
     valueString: `many ${i}`,
   })
   ids.push(made.id)
@@ -33,12 +38,12 @@ const repeated = (condition: (i: number) => string) =>
 
 /** Conditions, of which the last one says most. */
 const CASES: Readonly<Record<string, (i: number) => string>> = {
-  quantities: (i) => `value-quantity=gt${i}`,
-  composites: (i) => `code-value-quantity=x$gt${i}`,
+  quantities: (i) => `component-value-quantity=gt${i}`,
+  composites: (i) => `component-code-value-quantity=y$gt${i}`,
   'parts of texts': (i) =>
     `value-string:contains=${i < MANY - 1 ? 'man' : 'y'}${' '.repeat(i % 3)}`,
   'quantities and texts': (i) =>
-    i % 2 === 0 ? `value-quantity=ge${i + 1}` : `value-string=many&_=${i}`,
+    i % 2 === 0 ? `component-value-quantity=ge${i + 1}` : `value-string=many&_=${i}`,
 }
 
 for (const [name, condition] of Object.entries(CASES)) {
@@ -51,7 +56,13 @@ for (const [name, condition] of Object.entries(CASES)) {
       for (const id of expected) if (!matches.has(id)) expected.delete(id)
     }
     t.ok(expected.size > 0)
-    for (const sort of ['-_lastUpdated', 'value-quantity', '-value-string', '_id', 'code']) {
+    for (const sort of [
+      '-_lastUpdated',
+      'component-value-quantity',
+      '-value-string',
+      '_id',
+      'code',
+    ]) {
       const body = await found(`${query}&_sort=${sort}&_count=${COUNT}&_total=accurate`)
       t.same(idsIn(body).sort(), [...expected].sort(), sort)
       t.equal(body.total, expected.size, `total, ${sort}`)
@@ -67,7 +78,9 @@ t.test('the exact text is one of many conditions, too', async (t) => {
 })
 
 t.test('the most conditions that a search may have are answered', async (t) => {
-  const query = Array.from({ length: 200 }, (_, i) => `value-quantity=gt${i / 10}`).join('&')
+  const query = Array.from({ length: 200 }, (_, i) => `component-value-quantity=gt${i / 10}`).join(
+    '&',
+  )
   t.equal(idsIn(await found(`${query}&_count=${COUNT}`)).length, COUNT - 20)
   const refused = await admin.get(`Observation?${query}&value-string=x`)
   t.equal(refused.status, 400)
