@@ -28,9 +28,9 @@ import { webhookRoutes } from './routes/webhook.ts'
 const COMPRESS_FROM_BYTES = 1024
 
 /** Listens to nothing; opens nothing. */
-export function createApp(services: Services, metrics: Metrics): Koa<State> {
+export function createApp(services: Services, metrics: Metrics, large?: Web['large']): Koa<State> {
   const { config, log } = services
-  const web: Web = { services, metrics }
+  const web: Web = { services, metrics, large }
   const authenticated = authenticate(web)
   const app = new Koa<State>({ proxy: config.trustProxy })
   // A proxy appends the address it saw; all before it is what the caller claims.

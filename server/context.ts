@@ -1,8 +1,10 @@
 /** The content of `ctx.state`, and short names of Koa's types that carry it. */
+import type { IncomingMessage } from 'node:http'
 import type { Middleware as KoaMiddleware, ParameterizedContext } from 'koa'
 import type { TokenClaims } from '../shared/access/credentials/tokens.ts'
 import type { Principal, ProjectContext } from '../shared/access/principal.ts'
 import type { Session } from '../shared/identity/principals.ts'
+import type { FhirReply, FhirRequest } from '../shared/request/request.ts'
 import type { Services } from '../shared/services.ts'
 import type { Metrics } from './metrics.ts'
 
@@ -25,10 +27,18 @@ export type State = {
 export type Context = ParameterizedContext<State>
 export type Middleware = KoaMiddleware<State>
 
+/** A place for requests that would hold the event loop for too long. */
+export interface LargeWork {
+  /** The answer to a request that came with `req`, or is an entry of it. Errors: 503. */
+  answer(req: IncomingMessage, request: FhirRequest): Promise<FhirReply>
+}
+
 /** Everything that a route needs. */
 export interface Web {
   readonly services: Services
   readonly metrics: Metrics
+  /** Undefined where there is no other place for what takes the event loop too long. */
+  readonly large?: LargeWork | undefined
 }
 
 /** The caller; only behind `authenticate`. */

@@ -41,9 +41,9 @@ const TOO_SLOW = 'The request came too slowly'
 /** Port 0 takes a free one. Errors: EADDRINUSE, EACCES. */
 export async function listen(services: Services, port: number): Promise<Listening> {
   const metrics = createMetrics(services)
-  const app = createApp(services, metrics)
-  const sockets = openSockets(services, metrics)
   const largeBodies = openLargeBodies(services, metrics)
+  const app = createApp(services, metrics, largeBodies)
+  const sockets = openSockets(services, metrics)
   let stopping = false
   const connections = new Map<Socket, Set<ServerResponse>>()
   const handler = app.callback()

@@ -70,6 +70,12 @@ export class HttpError extends Error {
   }
 }
 
+/**
+ * The work on a stored resource would hold this event loop for too long: nothing of it is done yet, and whoever has
+ * another place for it has it done there.
+ */
+export class TooMuchHere extends Error {}
+
 const failure = (status: number, id: string | undefined, code: string) => {
   return (text: string, expression?: string, diagnostics?: string) =>
     new HttpError(status, outcome(id, issue('error', code, text, expression, diagnostics)))

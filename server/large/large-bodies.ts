@@ -4,19 +4,23 @@
  * same web app on the same stores, as another process would be; it starts with the first large body. It
  * listens on the loopback interface and serves only who knows a secret of this process; the event loop copies
  * bytes from one socket to the other. When the thread dies, its callers get 503 and the next one starts another.
+ * So does a small request that changes a large resource: web finds that out before it begins.
  */
 
 import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
 import { Agent, type IncomingMessage, request, type ServerResponse } from 'node:http'
 import { Worker } from 'node:worker_threads'
 import type { Config } from '../../shared/config/config.ts'
 import { unavailable } from '../../shared/errors.ts'
 import { FHIR_JSON } from '../../shared/request/reply.ts'
+import type { FhirReply, FhirRequest } from '../../shared/request/request.ts'
 import type { Services } from '../../shared/services.ts'
+import type { LargeWork } from '../context.ts'
 import type { Metrics } from '../metrics.ts'
 import { readOff } from '../middleware/body.ts'
 
-export interface LargeBodies {
+export interface LargeBodies extends LargeWork {
   /** True: the thread answers this request. */
   take(req: IncomingMessage, res: ServerResponse): boolean
   /** Callers of bots that still run get the address of the result. */
@@ -73,6 +77,10 @@ export function openLargeBodies(
       running ??= start()
       void pass(running, req, res)
       return true
+    },
+    async answer(req, request) {
+      running ??= start()
+      return await askThread(running, req, request)
     },
     sendAway() {
       running?.worker.postMessage('send away' satisfies ToThread)
@@ -152,6 +160,59 @@ async function pass(thread: Thread, req: IncomingMessage, res: ServerResponse): 
   })
   req.once('error', () => onward.destroy())
   req.pipe(onward)
+}
+
+/** Says who calls, and is not a part of an entry. */
+const OF_CALLER = ['authorization', 'user-agent', 'x-forwarded-for', 'x-medplum-on-behalf-of']
+/** The connection's own, and what web has dealt with. */
+const DEALT_WITH: ReadonlySet<string> = new Set([
+  ...['accept-encoding', 'content-encoding', 'content-length', 'host', 'idempotency-key', 'origin'],
+  'transfer-encoding',
+])
+const KEPT = [
+  ...['Content-Type', 'Content-Location', 'ETag', 'Last-Modified', 'Location'],
+  'Preference-Applied',
+] as const
+
+async function askThread(
+  { port, agent, secret }: Thread,
+  { headers, socket }: IncomingMessage,
+  asked: FhirRequest,
+): Promise<FhirReply> {
+  const own = OF_CALLER.map((name) => [name, headers[name]] as const)
+  const given = [...own, ...Object.entries(asked.headers)].filter(
+    ([name, value]) => value !== undefined && !DEALT_WITH.has(name) && !HOP_BY_HOP.has(name),
+  )
+  const query = asked.queryText ?? asked.query.toString()
+  const onward = request({
+    port: await port,
+    host: '127.0.0.1',
+    method: asked.method,
+    path: `/fhir/R4/${asked.path}${query === '' ? '' : `?${query}`}`,
+    headers: {
+      ...Object.fromEntries(given),
+      'x-request-id': asked.requestId,
+      [SECRET_HEADER]: secret,
+      [PEER_HEADER]: socket.remoteAddress ?? '',
+    },
+    agent,
+    ...(asked.signal === undefined ? {} : { signal: asked.signal }),
+  })
+  const answered = once(onward, 'response')
+  onward.end(asked.body)
+  try {
+    const [answer] = (await answered) as [IncomingMessage]
+    const body = Buffer.concat(await answer.toArray())
+    const kept = KEPT.flatMap((name) => {
+      const value = answer.headers[name.toLowerCase()]
+      return typeof value === 'string' ? [[name, value] as const] : []
+    })
+    const status = answer.statusCode ?? 500
+    return { status, headers: Object.fromEntries(kept), body: body.length === 0 ? undefined : body }
+  } catch (error) {
+    asked.signal?.throwIfAborted()
+    throw unavailable('The thread for large bodies', error)
+  }
 }
 
 export const SECRET_HEADER = 'x-botica-thread'

@@ -26,9 +26,9 @@ const NOBODY: Principal = {
 }
 
 /** Not a Router: to be asked behind others takes a twentieth of what a read costs web. */
-export function fhir({ services }: Web, authenticate: Middleware): Middleware {
+export function fhir({ services, large }: Web, authenticate: Middleware): Middleware {
   const serve = async (ctx: Context, principal: Principal) => {
-    const request = await requestOf(ctx, services.config)
+    const request = await requestOf(ctx, services.config, large)
     const reply = await withTiming(ctx, principal, () => handle(services, principal, request))
     await send(ctx, reply)
   }
@@ -54,7 +54,7 @@ function isServed(path: string): boolean {
   return path.length === ROOT.length || path[ROOT.length] === '/'
 }
 
-async function requestOf(ctx: Context, config: Config): Promise<FhirRequest> {
+async function requestOf(ctx: Context, config: Config, large: Web['large']): Promise<FhirRequest> {
   const { requestId, traceId } = ctx.state
   const { headers } = ctx.req
   return {
@@ -73,6 +73,7 @@ async function requestOf(ctx: Context, config: Config): Promise<FhirRequest> {
     // A reply that is stored for a repeated request is stored as a whole.
     takesPieces: headers['idempotency-key'] === undefined,
     signal: goneSignal(ctx),
+    elsewhere: large && ((request) => large.answer(ctx.req, request)),
   }
 }
 

@@ -9,7 +9,7 @@ import { contentReply, signedContent, wantsContent } from '../binary/read.ts'
 import { customOperation } from '../bots/custom.ts'
 import { handleExport } from '../bulk/exports/status.ts'
 import { handleImport } from '../bulk/imports/status.ts'
-import { badStructure, HttpError, methodNotAllowed, notFound } from '../errors.ts'
+import { badStructure, HttpError, methodNotAllowed, notFound, TooMuchHere } from '../errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import { isObject } from '../fhir/resource.ts'
 import { acceptRequest } from '../jobs/async-requests.ts'
@@ -152,7 +152,10 @@ export async function respond(
   const route = findRoute(request.method, request.path)
   if (request.isHead) checkHead(route)
   const item = await charge(services, principal, request, unitsOf(route))
-  const reply = await answerRoute(services, principal, request, route)
+  const reply = await answerRoute(services, principal, request, route).catch((error: unknown) => {
+    if (!(error instanceof TooMuchHere) || request.elsewhere === undefined) throw error
+    return request.elsewhere(request)
+  })
   return item === undefined ? reply : { ...reply, headers: { RateLimit: item, ...reply.headers } }
 }
 

@@ -120,8 +120,11 @@ function matchesTag(header: string, ver: number): boolean {
   return header.trim() === '*' || versionsOf(header).includes(ver)
 }
 
+/** To change a stored version of so many characters takes some 20 ms of the event loop. */
+const MOST_HERE = 524_288
+
 /** Reads If-Match and If-None-Match of a write. Errors: 412 when no listed version can exist. */
-export function writeOptions(request: Pick<FhirRequest, 'headers'>): WriteOptions {
+export function writeOptions(request: Pick<FhirRequest, 'headers' | 'elsewhere'>): WriteOptions {
   const noneMatch = request.headers['if-none-match']
   if (noneMatch !== undefined && noneMatch.trim() !== '*') {
     throw badRequest('If-None-Match of a write must be *')
@@ -129,6 +132,7 @@ export function writeOptions(request: Pick<FhirRequest, 'headers'>): WriteOption
   return {
     ...ifMatchOption(request.headers['if-match']),
     ...(noneMatch === undefined ? {} : { onlyIfAbsent: true }),
+    ...(request.elsewhere === undefined ? {} : { mostHere: MOST_HERE }),
   }
 }
 

@@ -29,6 +29,8 @@ export interface FhirRequest {
   readonly isPreCommitted?: boolean
   /** Aborts when the caller has gone. */
   readonly signal?: AbortSignal
+  /** Answers in another place what is too much for this event loop. */
+  readonly elsewhere?: ((request: FhirRequest) => Promise<FhirReply>) | undefined
 }
 
 export interface FhirReply {

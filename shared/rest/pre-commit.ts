@@ -129,7 +129,7 @@ export async function patchAsking(
     const { resource, ver } = await patched(interaction, type, id, apply, options)
     const next = await beforeWrite(interaction, 'update', { ...resource, id }, [ver])
     try {
-      return await services.repository.update(principal, next, { ifMatch: [ver] })
+      return await services.repository.update(principal, next, { ...options, ifMatch: [ver] })
     } catch (error) {
       const isLostRace = error instanceof HttpError && error.status === 412
       if (!isLostRace || options.ifMatch !== undefined) throw error

@@ -205,7 +205,7 @@ export async function patchFrom(
 ): Promise<FhirReply> {
   const { services, principal, request } = interaction
   const change = patchedBy(interaction, type, body)
-  const options = writeOptions(request)
+  const options = { ...writeOptions(request), largest: services.config.maxBodyBytes }
   if (demandsExistence(request)) await requireExisting(interaction, type, id)
   const written = await storedOrHeld(
     type,

@@ -1,6 +1,6 @@
 /** Batch and transaction. https://hl7.org/fhir/R4/http.html#transaction */
 import { undoable } from '../../binary/content.ts'
-import { Contended, HttpError, outcome } from '../../errors.ts'
+import { Contended, HttpError, outcome, TooMuchHere } from '../../errors.ts'
 import { type ResponseEntry, responseEntry } from '../../fhir/bundle.ts'
 import { charge, unitsOf } from '../../request/quota.ts'
 import type { FhirReply, Interaction } from '../../request/request.ts'
@@ -220,7 +220,8 @@ async function runTransaction(
     )
   } catch (error) {
     // After any other failure it may be committed all the same; the sweep of contents will know.
-    if (error instanceof HttpError && error.status < 500) await undo()
+    const isRefused = error instanceof HttpError && error.status < 500
+    if (isRefused || error instanceof TooMuchHere) await undo()
     throw error
   }
 }

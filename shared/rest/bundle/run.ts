@@ -13,6 +13,7 @@ import {
   outcome,
   preconditionFailed,
   serverTimeout,
+  TooMuchHere,
   tooCostly,
 } from '../../errors.ts'
 import type { ResponseEntry } from '../../fhir/bundle.ts'
@@ -48,8 +49,33 @@ export async function runEntry(
   isLocked: boolean,
 ): Promise<ResponseEntry> {
   const interaction = interactionOf(outer, step)
-  const reply = await carryOut(interaction, step, respond, isLocked)
+  const reply = await carryOut(interaction, step, respond, isLocked).catch((error: unknown) => {
+    // A transaction begins anew elsewhere as a whole.
+    if (!(error instanceof TooMuchHere) || isLocked) throw error
+    return carryOutElsewhere(interaction, step)
+  })
   return entryOf(step, { ...reply, body: await wholeBody(reply) })
+}
+
+/** An update or a patch as a request of its own, whose condition is decided. Errors: as the entry itself. */
+async function carryOutElsewhere(
+  { request }: Interaction,
+  { entry, identity, identities }: Step,
+): Promise<FhirReply> {
+  if (request.elsewhere === undefined) throw new TooMuchHere()
+  const sent = bodyOf(entry)
+  const isPatch = entry.method === 'PATCH'
+  const body = rewrite(isPatch ? patchOf(sent, entry) : sent, identities)
+  const whole = identity === undefined || isPatch ? body : { ...sent, id: identity.id }
+  const type = Array.isArray(body) ? 'application/json-patch+json' : 'application/fhir+json'
+  return request.elsewhere({
+    ...request,
+    ...(identity === undefined
+      ? {}
+      : { path: `${identity.type}/${identity.id}`, query: new URLSearchParams() }),
+    headers: { ...request.headers, 'content-type': type },
+    body: JSON.stringify(whole),
+  })
 }
 
 /** An entry as a request of its own. */

@@ -207,8 +207,9 @@ function isSame(a: unknown, b: unknown): boolean {
   )
 }
 
-/** Counts JSON values, giving up above `limit`. */
+/** Counts JSON values, and a text as one for each ten characters, giving up above `limit`. */
 function sizeOf(value: unknown, limit: number): number {
+  if (typeof value === 'string') return 1 + Math.floor(value.length / 10)
   if (typeof value !== 'object' || value === null) return 1
   let size = 1
   for (const item of Object.values(value)) {

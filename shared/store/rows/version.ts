@@ -31,6 +31,10 @@ export interface WriteOptions {
   readonly ifMatch?: readonly number[] | undefined
   /** `If-None-Match: *` on PUT. */
   readonly onlyIfAbsent?: boolean
+  /** The most characters that a change may make of a resource: 413 above it, unless there were more before. */
+  readonly largest?: number
+  /** The most characters of a stored version that is changed here: `TooMuchHere` above it, before anything is done. */
+  readonly mostHere?: number
   /** Keep the id of the resource on create (the service's own seeding, super admins). */
   readonly keepId?: boolean
   /** Unique values inside one scope, e.g. `User.email` → 409 on a second owner. */

@@ -17,6 +17,8 @@ import {
   HttpError,
   notFound,
   preconditionFailed,
+  TooMuchHere,
+  tooLarge,
 } from '../../errors.ts'
 import type { Meta, Reference, Resource } from '../../fhir/resource.ts'
 import { ownParametersOf } from '../index/custom-parameters.ts'
@@ -156,6 +158,7 @@ async function planChange(
   const live = row !== undefined && row.content !== null ? toVersion(row) : undefined
   if (options.ifMatch && !(live && options.ifMatch.includes(live.ver))) throw preconditionFailed()
   if (options.onlyIfAbsent && live) throw preconditionFailed(`${type}/${id} exists already`)
+  if (lengthOf(live) > (options.mostHere ?? Number.POSITIVE_INFINITY)) throw new TooMuchHere()
   const hidden = hiddenBy(seen)
   const resource = await next(row, live, hidden)
   store.rules.get(type)?.checkForm?.(resource)
@@ -206,10 +209,24 @@ async function planOver(
   const admission = { store, principal, project: row.project, before: stored, after: kept, own }
   const admitted = rule?.admit === undefined ? kept : await rule.admit(admission)
   const prepared = prepare({ store, principal, resource: admitted, place, stored, options })
+  requireRoom(prepared, live, options)
   if (live && stored && saysTheSame(live, stored, prepared))
     return { ...without(live, hidden), outcome: 'unchanged' }
   const ruling = judgeChanged(store, principal, prepared, stored)
   return { prepared, isLive: live !== undefined, stored, ruling, hidden, id: place.id }
+}
+
+function lengthOf(version: Version | undefined): number {
+  return version?.content?.length ?? 0
+}
+
+/** Many small changes must not make what no request could send. Errors: 413. */
+function requireRoom(
+  { write }: Prepared,
+  live: Version | undefined,
+  { largest = Number.POSITIVE_INFINITY }: WriteOptions,
+): void {
+  if (write.tail.length > Math.max(largest, lengthOf(live))) throw tooLarge()
 }
 
 /** Undefined when another write came first. */
