@@ -24,6 +24,22 @@ for (const document of DOCUMENTS) {
   })
 }
 
+t.test('the walk through RFC 9700 names files and tests that are there', async (t) => {
+  const text = readFileSync(join(ROOT, 'docs/oauth-security.md'), 'utf8')
+  const named = (pattern: RegExp) => Array.from(text.matchAll(pattern), ([, path = '']) => path)
+  const files = named(/`((?:(?:auth|oauth)\/)?[\w-]+\.ts)`/g).map(
+    (path) => `server/identity/${path}`,
+  )
+  const tests = named(/`((?:security|identity|system)\/[\w-]+)`/g).map(
+    (path) => `test/${path.replace(/^security/, 'system/security')}.test.ts`,
+  )
+  t.ok(files.length > 20 && tests.length > 20)
+  t.same(
+    [...files, ...tests].filter((path) => !existsSync(join(ROOT, path))),
+    [],
+  )
+})
+
 t.test('each way of a request and each noun names at least one file', async (t) => {
   for (const document of ['docs/lifecycle.md', 'docs/concepts.md']) {
     const text = readFileSync(join(ROOT, document), 'utf8')
