@@ -1,6 +1,10 @@
 /** `authorization_code`: RFC 6749 §4.1.3, RFC 7636, RFC 9700 §4.8. */
 import { hash, timingSafeEqual } from 'node:crypto'
-import { refreshTokenSeconds } from '../../../shared/access/credentials/clients.ts'
+import {
+  CLI_CLIENT,
+  ownsCredentials,
+  refreshTokenSeconds,
+} from '../../../shared/access/credentials/clients.ts'
 import { isAllowedFrom } from '../../../shared/access/ip-rules.ts'
 import type { Resource } from '../../../shared/fhir/resource.ts'
 import type { Session } from '../../../shared/identity/principals.ts'
@@ -95,9 +99,14 @@ function requireVerifier(
     return
   }
   if (verifier !== undefined) throw invalidGrant('Invalid code verifier')
-  // A public client has nothing else: RFC 9700 §2.1.1. The command line tool does without by its short-lived codes.
-  const isBare = client?.tokenEndpointAuthMethod === 'none' || client?.pkceOptional !== true
-  if (isBare) throw invalidGrant('Missing verification context')
+  if (!mayDoWithout(client)) throw invalidGrant('Missing verification context')
+}
+
+/** A public client has nothing else: RFC 9700 §2.1.1. The command line tool does without by its short-lived codes. */
+function mayDoWithout(client: Resource | undefined): boolean {
+  if (client === undefined || client.tokenEndpointAuthMethod === 'none') return false
+  const isCommandLine = client.id === CLI_CLIENT.id
+  return client.pkceOptional === true && (isCommandLine || ownsCredentials(client))
 }
 
 function isSame(a: string, b: string): boolean {

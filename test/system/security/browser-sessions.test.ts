@@ -249,3 +249,19 @@ t.test('a client that proves itself by its key opens no route by its secret', as
   services.principals.forget()
   t.equal((await read()).status, 401)
 })
+
+t.test('a client with nothing to prove itself by needs PKCE, whatever it says', async (t) => {
+  const bare = { codeChallenge: '', codeChallengeMethod: '' }
+  const redeemed = async (fields: object, proof: Record<string, string>) => {
+    const { id } = await anApp({ pkceOptional: true, ...fields })
+    const headers = { 'Sec-Fetch-Site': '', Origin: '' }
+    const { code } = (await aBrowser().call('/auth/login', credentials(id, bare), headers)).body
+    const form = { grant_type: 'authorization_code', client_id: id, redirect_uri: redirectUri }
+    return await askToken(baseUrl, { ...form, code: String(code), ...proof })
+  }
+  t.match(await redeemed({}, {}), {
+    status: 400,
+    body: { error_description: 'Missing verification context' },
+  })
+  t.equal((await redeemed({ secret: SECRET }, { client_secret: SECRET })).status, 200)
+})
