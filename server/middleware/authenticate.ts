@@ -4,6 +4,7 @@
  */
 import { isActiveClient, takesSecret } from '../../shared/access/credentials/clients.ts'
 import type { TokenClaims } from '../../shared/access/credentials/tokens.ts'
+import { outranks } from '../../shared/access/guarded/elements.ts'
 import { isAllowedFrom } from '../../shared/access/ip-rules.ts'
 import { profileReference } from '../../shared/access/principal.ts'
 import { narrowed } from '../../shared/access/scopes.ts'
@@ -118,10 +119,13 @@ async function actingSession(
   if (member === undefined || member.principal.project.id !== principal.project.id)
     throw forbidden()
   const { loginId, profile, profileDisplay, clientId, scope, patient } = principal
+  const acting = narrowed(member.principal, scope, patient)
+  // A super admin with a policy has what it lists, for whomever they act.
+  if (outranks(acting, principal)) throw forbidden()
   return {
     ...member,
     principal: {
-      ...narrowed(member.principal, scope, patient),
+      ...acting,
       // It is not the User who acts.
       user: undefined,
       loginId,
