@@ -23,7 +23,6 @@ export interface IsolatePort {
 /** An isolate as the executor sees it that looks after it while code may run there. */
 export interface Watched {
   watch(): boolean
-  readonly uncountedMs: number
 }
 
 export interface RunEnd {

@@ -161,7 +161,7 @@ export class BotIsolate implements Watched, Inmate {
       active.isResting = isResting
       this.#port.rest(active.run, isResting)
     }
-    return !isResting || active.followed !== undefined
+    return !isResting || active.followed !== undefined || this.#home?.isBusy === true
   }
 
   #follow(run: number): FollowedLog {

@@ -19,8 +19,8 @@ import { WarmIsolates } from './warm-isolates.ts'
 const BEAT_MS = 1000
 /** Also how soon a run that only waits gives its place to another. */
 const WATCH_MS = 5
-/** Runs that rest are looked at so often: a thread may come late to its next entry. */
-const RESTING_WATCH_MS = 100
+/** An isolate that was entered for longer since it was counted is looked at, though its run rests: its thread came late. */
+const LATE_MS = 0.5
 /** For so long what was heard is acted on before timers have their turn. */
 const TURN_MS = 5
 
@@ -33,7 +33,6 @@ const watched = new Set<Watched>()
 const heard: Frame<ToExecutor>[] = []
 let hearing: NodeJS.Immediate | undefined
 let watching: NodeJS.Timeout | undefined
-let lookedAtAll = 0
 
 const library = loadAddon(process.argv[2] ?? '')
 const share = new ProcessorShare()
@@ -149,12 +148,13 @@ function watch(isolate: Watched): void {
 }
 
 function watchAll(): void {
-  const now = performance.now()
-  if (now - lookedAtAll > RESTING_WATCH_MS) {
-    lookedAtAll = now
-    for (const isolate of running.values()) watched.add(isolate)
+  let enteredMs = 0
+  for (const isolate of running.values()) {
+    const { uncountedMs } = isolate
+    enteredMs += uncountedMs
+    if (uncountedMs > LATE_MS) watched.add(isolate)
   }
-  share.measure(watched.values().reduce((sum, isolate) => sum + isolate.uncountedMs, 0))
+  share.measure(enteredMs)
   for (const isolate of watched) if (!isolate.watch()) watched.delete(isolate)
   if (running.size > 0) return
   clearInterval(watching)

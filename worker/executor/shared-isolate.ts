@@ -57,6 +57,10 @@ export class SharedIsolate {
     return this.#made < MOST_CONTEXTS && !this.isolate.isDisposed
   }
 
+  get isBusy(): boolean {
+    return this.#entries.size > 0
+  }
+
   join(inmate: Inmate): void {
     this.#made++
     this.#inmates.add(inmate)
