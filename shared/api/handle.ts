@@ -49,8 +49,10 @@ import { operations } from './operations.ts'
 export const handle: Handle = (services, principal, request) =>
   answered(request, () => {
     if (!isIdempotent(request, principal)) return answer(services, principal, request)
+    // A caller that has gone comes again for the answer, so the work goes on without it.
+    const { signal: _, ...lasting } = request
     return answerOnce(services, principal, request, {
-      answer: (inner) => answer(inner, principal, request, services),
+      answer: (inner) => answer(inner, principal, lasting, services),
       failed: (error) => failed(request, error),
       isWhole: isWhole(request),
     })

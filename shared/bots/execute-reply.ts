@@ -30,7 +30,7 @@ export async function encodeReply(
 ): Promise<FhirReply> {
   const body = reply.body ?? ''
   if (reply.status === 'unavailable') throw unavailable('Bot execution')
-  if (reply.status === 'interrupted') return answer(500, FHIR_JSON, body)
+  if (reply.status === 'interrupted') return { ...answer(500, FHIR_JSON, body), isFinal: true }
   if (reply.status === 'error') return answer(400, FHIR_JSON, body)
   switch (reply.kind) {
     case 'undefined':

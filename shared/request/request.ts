@@ -42,6 +42,8 @@ export interface FhirReply {
   readonly pieces?: Iterable<string>
   /** Instead of `body`: content of a Binary. The caller reads the stream to its end or destroys it. */
   open?(): Promise<Readable>
+  /** A failure of ours after which something may be done: a repeat with the same Idempotency-Key is answered so, too. */
+  readonly isFinal?: true
   /** The time of the version in the reply to the millisecond; the header has whole seconds. */
   readonly lastUpdated?: Date
 }

@@ -139,7 +139,7 @@ function repeated(keeping: Keeping, found: Found): FhirReply | undefined {
 /** The work is done: its answer goes out even if it cannot be stored. */
 async function keepUnlessOurs(keeping: Keeping, reply: FhirReply): Promise<FhirReply> {
   const { services, once, requestId } = keeping
-  if (reply.status >= 500 || reply.status === 429) {
+  if ((reply.status >= 500 && !reply.isFinal) || reply.status === 429) {
     await giveUp(services, once)
     return reply
   }
