@@ -25,6 +25,21 @@ t.test('a failure is logged with the lines of the bot that led to it', async (t)
   )
 })
 
+t.test('a failure of the top level names file, line and column, in both formats', async (t) => {
+  const lines = ['function inner() { nothing.here }', '   inner()']
+  const frames =
+    /^ERROR ReferenceError: nothing is not defined\n {4}at inner \(lib\.ts:1:20\)\n {4}at .*lib\.ts:2:4\)?\n$/
+  const script = [...lines, 'exports.handler = () => 1'].join('\n')
+  t.match(await logOf(script, { file: 'lib.ts' }), frames)
+  const module = [...lines, 'export const handler = () => 1'].join('\n')
+  t.match(await logOf(module, { file: 'lib.ts', format: 'module' }), frames)
+  const broken = await logOf('export const handler = () => {', {
+    file: 'lib.mjs',
+    format: 'module',
+  })
+  t.match(broken, /^ERROR SyntaxError: Unexpected end of input \[lib\.mjs:1:31\]\n$/)
+})
+
 t.test('frames of the sandbox are left out, whatever it was that failed', async (t) => {
   const bodies = [
     `await medplum.readResource('Patient', '1')`,

@@ -225,7 +225,8 @@ export class BotIsolate implements Watched, Inmate {
   #failLoading(error: unknown): void {
     const cpuMs = this.#cpuMs()
     const message = error instanceof Error ? error.message : 'Bot could not be loaded'
-    this.#end({ status: 'error', failure: 'thrown', kind: 'string', cpuMs }, message, '')
+    const log = error instanceof Error ? loadingLog(error) : ''
+    this.#end({ status: 'error', failure: 'thrown', kind: 'string', cpuMs }, message, log)
   }
 
   #remainingMs(): number {
@@ -385,4 +386,10 @@ export class BotIsolate implements Watched, Inmate {
     const failure = message.includes('memory') ? 'memory' : 'timeout'
     this.#port.fatal(this.#active?.run ?? 0, failure)
   }
+}
+
+/** The line of the log that a failure of the code's top level leaves, with the frames that are in the code. */
+function loadingLog({ stack = '' }: Error): string {
+  const [own = ''] = stack.split(/\n *at \(<isolated-vm boundary>\)/)
+  return `${new Date().toISOString()} ERROR ${own}\n`
 }
