@@ -1,5 +1,6 @@
 /** A Bot as the service reads it: where its code is and what its runs may use. */
 import type { Config } from '../config/config.ts'
+import { type BotExtension, botExtension } from '../fhir/bot-extensions.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
 
 export interface BotLimits {
@@ -48,12 +49,12 @@ export function maxConcurrency(bot: Resource, config: Config): number {
 
 /** Whether each run gets an isolate that no other has used. */
 export function wantsFresh(bot: Resource): boolean {
-  return extensionOf(bot, 'fresh')?.valueBoolean === true
+  return botExtension(bot, 'fresh')?.item.valueBoolean === true
 }
 
 /** Whether its runs may share an isolate, each in a context of its own. */
 export function isConcurrent(bot: Resource): boolean {
-  return extensionOf(bot, 'concurrent')?.valueBoolean === true
+  return botExtension(bot, 'concurrent')?.item.valueBoolean === true
 }
 
 /** How often an asynchronous run that fails is made in all. */
@@ -79,18 +80,9 @@ export function codeLocation(
   return typeof bot.code === 'string' && bot.code !== '' ? 'inline' : undefined
 }
 
-function setting(bot: Resource, name: string): number | undefined {
-  const found = extensionOf(bot, name)
+function setting(bot: Resource, name: BotExtension): number | undefined {
+  const found = botExtension(bot, name)?.item
   return positive(found?.valueInteger ?? found?.valuePositiveInt ?? found?.valueUnsignedInt)
-}
-
-/** Whatever address comes before it: a Bot keeps its limits when the service moves to another one. */
-function extensionOf(bot: Resource, name: string) {
-  const path = `/fhir/StructureDefinition/bot-${name}`
-  const extensions: readonly unknown[] = Array.isArray(bot.extension) ? bot.extension : []
-  return extensions
-    .filter(isObject)
-    .find(({ url }) => typeof url === 'string' && url.endsWith(path))
 }
 
 function positive(value: unknown): number | undefined {

@@ -2,6 +2,7 @@
 
 import { type CronExpression, CronExpressionParser } from 'cron-parser'
 import { badRequest } from '../errors.ts'
+import { type BotExtension, botExtension, checkBotExtensions } from './bot-extensions.ts'
 import { isObject, type Resource } from './resource.ts'
 
 export interface Schedule {
@@ -16,8 +17,6 @@ export interface Schedule {
 /** How many occurrences lie between two times is not counted beyond this. */
 export const MOST_COUNTED = 1000
 
-const ZONE = 'fhir/StructureDefinition/bot-cron-timezone'
-const OVERLAP = 'fhir/StructureDefinition/bot-cron-overlap'
 const NUMBERS = /^[\d*,/-]+$/
 const NAMES = /^([a-z]{3}|[\d*,/-])+$/i
 /** The library also knows seconds, nicknames and signs of other dialects. */
@@ -26,8 +25,8 @@ const DAYS = ['sun', 'mon', 'tue', 'wed', 'thu', 'fri', 'sat']
 
 /** Undefined for a Bot that does not run by itself. Errors: 400 with the element at fault. */
 export function scheduleOf(bot: Resource): Schedule | undefined {
-  const zone = extensionOf(bot, ZONE)
-  const overlap = extensionOf(bot, OVERLAP)
+  const zone = textOf(bot, 'cron-timezone')
+  const overlap = textOf(bot, 'cron-overlap')
   if (overlap !== undefined && overlap.value !== 'allow' && overlap.value !== 'skip') {
     throw badRequest('bot-cron-overlap must be allow or skip', overlap.expression)
   }
@@ -111,18 +110,14 @@ function cronOfTiming(timing: unknown): string | undefined {
   return `0 */${Math.min(24, Math.ceil(24 / times))} * * ${dayOfWeek}`
 }
 
-/** By the end of its url: what comes before it is the address of the service. */
-function extensionOf(
-  { extension }: Resource,
-  name: string,
+function textOf(
+  bot: Resource,
+  name: BotExtension,
 ): { readonly value: unknown; readonly expression: string } | undefined {
-  const items: readonly unknown[] = Array.isArray(extension) ? extension : []
-  const index = items.findIndex(
-    (item) => isObject(item) && typeof item.url === 'string' && item.url.endsWith(`/${name}`),
-  )
-  const found = items[index]
-  if (!isObject(found)) return undefined
-  return { value: found.valueCode ?? found.valueString, expression: `Bot.extension[${index}]` }
+  const found = botExtension(bot, name)
+  if (found === undefined) return undefined
+  const { valueCode, valueString } = found.item
+  return { value: valueCode ?? valueString, expression: found.expression }
 }
 
 function isZone(name: unknown): boolean {
@@ -138,21 +133,20 @@ function isZone(name: unknown): boolean {
 
 // The settings of a Bot's runs have to be ones that a run can be given.
 
-const LIMIT =
-  /\/fhir\/StructureDefinition\/bot-(memoryMb|cpuMs|maxConcurrency|maxQueueSeconds|retry)$/
+const LIMITS = ['memoryMb', 'cpuMs', 'maxConcurrency', 'maxQueueSeconds', 'retry'] as const
 
-/** Errors: 400 with the element at fault, for limits that allow nothing and times that never come. */
+/** Errors: 400 with the element at fault, for limits that allow nothing, unknown ones, and times that never come. */
 export function checkBot(bot: Resource): void {
   if (bot.timeout !== undefined && !isPositive(bot.timeout)) {
     throw badRequest('timeout must be a positive integer: seconds', 'Bot.timeout')
   }
-  const extensions: readonly unknown[] = Array.isArray(bot.extension) ? bot.extension : []
-  for (const [index, item] of extensions.entries()) {
-    if (!isObject(item)) continue
-    const [, name] = LIMIT.exec(String(item.url)) ?? []
-    const value = item.valueInteger ?? item.valuePositiveInt ?? item.valueUnsignedInt
-    if (name !== undefined && !isPositive(value)) {
-      throw badRequest(`bot-${name} must be a positive integer`, `Bot.extension[${index}]`)
+  checkBotExtensions(bot)
+  for (const name of LIMITS) {
+    const found = botExtension(bot, name)
+    if (found === undefined) continue
+    const { valueInteger, valuePositiveInt, valueUnsignedInt } = found.item
+    if (!isPositive(valueInteger ?? valuePositiveInt ?? valueUnsignedInt)) {
+      throw badRequest(`bot-${name} must be a positive integer`, found.expression)
     }
   }
   scheduleOf(bot)

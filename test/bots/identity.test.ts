@@ -70,6 +70,34 @@ t.test('a shared bot with a membership works on the data of its own project', as
   t.match((await execute(admin, asUser)).body, [project.id, /^ClientApplication/, project.id])
 })
 
+t.test('limits of a bot have one address, and others that mean the same', async (t) => {
+  const spin = handler('for (;;);')
+  const addresses = [
+    'urn:botica:bot-cpuMs',
+    'https://medplum.com/fhir/StructureDefinition/bot-cpuMs',
+    'https://elsewhere.example/fhir/StructureDefinition/bot-cpuMs',
+  ]
+  for (const url of addresses) {
+    const fields = { extension: [{ url, valueInteger: 200 }], timeout: 60 }
+    const answer = await execute(admin, await aBot(botica, spin, { fields }))
+    const text = 'Bot exceeded CPU limit of 0.2 s'
+    t.match(answer.body, { issue: [{ details: { text } }] }, url)
+  }
+  const { body } = await admin.get<Untyped>(`Bot/${await aBot(botica)}`)
+  const put = (url: string) =>
+    admin.put<Untyped>(`Bot/${body.id}`, { ...body, extension: [{ url, valueInteger: 1 }] })
+  t.match((await put('urn:botica:bot-memory')).body, {
+    issue: [
+      {
+        details: { text: /no extension bot-memory: there are .*bot-memoryMb/ },
+        expression: ['Bot.extension[0]'],
+      },
+    ],
+  })
+  t.equal((await put('https://medplum.com/fhir/StructureDefinition/bot-memory')).status, 200)
+  t.equal((await put('https://elsewhere.example/bot-memory')).status, 200)
+})
+
 t.test('secrets of the project that a run works for win, then those of the bot', async (t) => {
   const plain = await aPlainBot(shared, secretsOf)
   t.same(await answerOf(plain), { BOTH: 'shared', OURS: 'shared', ALL: '4' })
