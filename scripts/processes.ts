@@ -1,6 +1,6 @@
 /**
  * Notes of running processes, so that what a killed run left behind is found and ended by the next
- * one. A note tells a process from a later one with the same number by its start time.
+ * one. A note distinguishes a process from a later one with the same number by its start time.
  */
 import { readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { setTimeout as delay } from 'node:timers/promises'

@@ -16,7 +16,7 @@ export interface Service {
   readonly folder: string
   /** Settles when the process is gone, whatever the reason, with how it went. */
   readonly ended: Promise<string>
-  /** Asks it to end, waits, and kills it after so many milliseconds; 15 s unless told. */
+  /** Asks it to end, waits, and kills it after so many milliseconds; 15 s by default. */
   stop(withinMs?: number): Promise<void>
 }
 
@@ -42,7 +42,7 @@ const STOP_MS = 15_000
 const FIRST_PORT = 16_384
 const LAST_PORT = 32_767
 
-/** Told of a process as soon as it runs, to be able to stop it before it is ready. */
+/** Gets a process as soon as it runs, to be able to stop it before it is ready. */
 export type OnSpawn = (service: Service) => void
 
 /** Resolves when it is ready; throws its last words when it ends first or takes longer than 40 s. */

@@ -85,17 +85,17 @@ export async function bind(
 export async function notificationFor(
   services: Services,
   binding: Binding,
-  told: SocketNotification,
+  notification: SocketNotification,
 ): Promise<string | 'ended' | undefined> {
   const principal = await principalOf(services, binding.claims, binding.address)
   if (principal === undefined) return 'ended'
-  const row = await services.repository.feature(createEvents).versionOf(told)
+  const row = await services.repository.feature(createEvents).versionOf(notification)
   if (row === undefined || row.content === null) return undefined
-  const waited = { terms: binding.terms, change: told.change }
+  const waited = { terms: binding.terms, change: notification.change }
   const body = await eventBody(services, principal, row, waited)
   if (body === undefined) return undefined
   binding.sent += 1
   const { id } = binding.subscription
   const fhirUrl = `${services.config.baseUrl}fhir/R4/`
-  return eventNotification(fhirUrl, id, binding.sent, told, idOf(row.content), body)
+  return eventNotification(fhirUrl, id, binding.sent, notification, idOf(row.content), body)
 }

@@ -50,21 +50,21 @@ export function eventNotification(
   fhirUrl: string,
   subscription: string,
   eventNumber: number,
-  told: SocketNotification,
+  notification: SocketNotification,
   id: string,
   body: string,
 ): string {
-  const reference = `${typeName(told.type)}/${id}`
+  const reference = `${typeName(notification.type)}/${id}`
   const notificationEvent = [
     {
       eventNumber: String(eventNumber),
-      timestamp: told.at,
+      timestamp: notification.at,
       focus: { reference, display: reference },
     },
   ]
   const fullUrl = fhirUrl + reference
   const request =
-    told.change === 'delete'
+    notification.change === 'delete'
       ? `,"request":${JSON.stringify({ method: 'DELETE', url: reference })}`
       : ''
   return bundle([

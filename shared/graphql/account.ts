@@ -22,7 +22,7 @@ export interface Account {
   add(group: ReadGroup): void
   /** The value of the `RateLimit` header; undefined where there is no quota. */
   readonly rateLimit: string | undefined
-  /** Tells what was read, in the background: no answer waits for it, and none fails with it. */
+  /** Logs what was read, in the background: no answer waits for it, and none fails with it. */
   close(): void
 }
 
@@ -42,16 +42,16 @@ export function openAccount({ services, principal, request }: Interaction): Acco
       return rateLimit
     },
     close() {
-      const told = groups.splice(0)
+      const logged = groups.splice(0)
       if (config.graphqlAudit === 'log') {
-        for (const { query: _query, ...group } of told) {
+        for (const { query: _query, ...group } of logged) {
           log.info({ auditEvent: eventOf(group) }, 'GraphQL read')
         }
         return
       }
       const { profile, profileDisplay } = principal
       const writer = { ...systemPrincipal(project), profile, profileDisplay }
-      const written = Promise.all(told.map((group) => repository.create(writer, eventOf(group))))
+      const written = Promise.all(logged.map((group) => repository.create(writer, eventOf(group))))
       written.catch((cause: unknown) => log.error({ cause }, 'AuditEvents were lost'))
     },
   }

@@ -95,7 +95,7 @@ export async function requireNoPause(redis: Redis, guessed: Guessed): Promise<vo
  * Runs `judge` on a guess at the account `whose`; undefined is a wrong guess. A guess whose judge fails
  * does not count. Errors: 429 during a pause, and the errors of `judge`.
  */
-export async function judgeGuess<T>(
+export async function checkGuess<T>(
   redis: Redis,
   guessed: Guessed,
   whose: string,

@@ -6,7 +6,7 @@ import { systemPrincipal } from '../access/principal.ts'
 import { SYSTEM_PROJECT } from '../access/project-context.ts'
 import { badRequest, HttpError, issue, outcome } from '../errors.ts'
 import { parseReference, type Resource, referenceIn } from '../fhir/resource.ts'
-import { judgeGuess, requireNoPause, sessionGuess } from '../identity/guesses.ts'
+import { checkGuess, requireNoPause, sessionGuess } from '../identity/guesses.ts'
 import type { Session } from '../identity/principals.ts'
 import { addMail } from '../platform/mail/mails.ts'
 import type { Services } from '../services.ts'
@@ -60,7 +60,7 @@ export async function isOwnPassword(
   const stored = typeof user.passwordHash === 'string' ? user.passwordHash : undefined
   await requireNoPause(redis, guessed)
   const found = await hashing.run(provenApplicant(id), () =>
-    judgeGuess(redis, guessed, id, async () => {
+    checkGuess(redis, guessed, id, async () => {
       return (await verifyPassword(password, stored)) ? stored : undefined
     }),
   )
@@ -68,7 +68,7 @@ export async function isOwnPassword(
 }
 
 /** The owner of a stolen account learns of a change that they did not make. */
-export async function tellOwner(
+export async function notifyOwner(
   { database, config }: Pick<Services, 'database' | 'config'>,
   user: Resource,
   what: AccountChange,

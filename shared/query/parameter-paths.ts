@@ -17,7 +17,7 @@ import { type Expression, parsePath } from '../fhirpath/parse.ts'
 import { type Criterion, isCondition } from './search-request.ts'
 import { unescapeValue } from './values.ts'
 
-/** The parameters of `type` itself that a criterion tells resources apart by. */
+/** The parameters of `type` itself that a criterion distinguishes resources by. */
 export function testedCodes(type: string, criterion: Criterion): readonly string[] {
   if (isCondition(criterion)) {
     if (criterion.code !== '_compartment') return [criterion.code]

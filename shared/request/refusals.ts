@@ -13,7 +13,7 @@ type RefusedRequest = Pick<FhirRequest, 'method' | 'path' | 'requestId' | 'trace
 /** Repeated refusals of one caller fill the log, and no table. */
 const QUIET_MS = 60_000
 const KEPT = 10_000
-const told = new LRUCache<string, true>({ max: KEPT, ttl: QUIET_MS })
+const logged = new LRUCache<string, true>({ max: KEPT, ttl: QUIET_MS })
 
 /**
  * One line for a 403 that knows what decided it: a layer, an entry of a policy. Its AuditEvent is written
@@ -34,8 +34,8 @@ export function auditRefusal(
   if (membershipId === undefined) return
   const [type = ''] = asked.path.split('/')
   const name = [membershipId, asked.method, type, error.cause].join(' ')
-  if (told.has(name)) return
-  told.set(name, true)
+  if (logged.has(name)) return
+  logged.set(name, true)
   repository
     .create(systemPrincipal(project), refusalEvent(principal, asked, error.cause))
     .catch((cause: unknown) => log.error({ cause, ...who }, 'An AuditEvent was lost'))

@@ -16,7 +16,7 @@ const DEFAULT_ROWS = 1000
 const MOST_ROWS = 100_000
 const PAGE = 1000
 const MOST_FIELDS = 200
-/** Tells spreadsheets that the text is UTF-8. */
+/** Marks the text as UTF-8 for spreadsheets. */
 const BYTE_ORDER_MARK = '\uFEFF'
 
 export const csv: Operation = {

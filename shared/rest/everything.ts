@@ -235,7 +235,7 @@ function writeCursor(after: CompartmentPosition, seen: ReadonlySet<string>): str
   return `${position}.${[...seen].slice(-MAX_REMEMBERED).join('')}`
 }
 
-/** Errors: 400 for what is no cursor; it tells a position and no secret. */
+/** Errors: 400 for what is no cursor; it holds a position and no secret. */
 function readCursor(text: string | undefined): Cursor | undefined {
   if (text === undefined) return undefined
   const [position = '', remembered = ''] = text.split('.')

@@ -102,7 +102,7 @@ export async function openRepository(
       if (!warned.has(name)) options.log?.warn({ parameter: `${base}.${code}` }, FAILED)
       warned.set(name, true)
     },
-    tellDamaged({ project, type, id, ver }) {
+    logDamaged({ project, type, id, ver }) {
       options.log?.error({ project, type: typeName(type), id, ver }, DAMAGED)
     },
     tenants: createTenants(),

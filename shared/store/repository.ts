@@ -83,7 +83,7 @@ export interface Repository {
     /** Cancels its statements in PostgreSQL. Errors: its reason. */
     signal?: AbortSignal,
   ): Promise<SearchPage>
-  /** Tells whether a search would find a resource that is not stored. Costs no statement. */
+  /** Answers whether a search would find a resource that is not stored. Costs no statement. */
   finder(principal: Principal, request: SearchRequest): (resource: Resource) => boolean
   /** The deletions that a search with `_deleted=true` asks for. One statement, one more for a total. */
   searchDeleted(principal: Principal, request: SearchRequest): Promise<SearchPage>
@@ -162,7 +162,7 @@ export interface Guard {
 export interface Transaction extends Repository {
   /** Sent by a worker once all is committed. One SQL statement. */
   addMail(projectId: string, mail: Mail): Promise<string>
-  /** Statements about what is no resource, such as the jobs that resources tell of; they commit with the rest. */
+  /** Statements about what is no resource, such as the jobs that resources name; they commit with the rest. */
   beside<T>(work: (connection: Connection) => Promise<T>): Promise<T>
   /** False when one was not written: the transaction must not be committed. Errors: for an id that is taken. */
   createPlanned(principal: Principal, plans: PlannedCreates): Promise<boolean>

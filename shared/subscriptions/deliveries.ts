@@ -204,11 +204,11 @@ interface TakenRow extends OwnColumns {
 
 /** $1: room for deliveries to bots, $2: for those to addresses, $3: types of the registry. */
 const TAKE_SQL = `with recursive
-      owed as (
+      pending as (
         (select project, target, subscription from delivery where state <> 'failed'
           order by project, target, subscription limit 1)
         union all
-        select n.* from owed o cross join lateral (
+        select n.* from pending o cross join lateral (
           select d.project, d.target, d.subscription from delivery d
           where (d.project, d.target, d.subscription) > (o.project, o.target, o.subscription)
             and d.state <> 'failed'
@@ -219,7 +219,7 @@ const TAKE_SQL = `with recursive
       due as (
         select d.*, row_number() over (partition by d.project order by d.again, d.due)
           + coalesce((select sum(n) from busy where busy.project = d.project), 0) as turn
-        from owed o cross join lateral (
+        from pending o cross join lateral (
           select x.id, x.project, x.target, x.attempts > 0 as again, x.due from delivery x
           where x.project = o.project and x.target = o.target and x.subscription = o.subscription
             and x.state <> 'failed' and x.due <= statement_timestamp()

@@ -151,7 +151,7 @@ export async function publishNotifications(
   await Promise.all(
     notifications.map(({ subscription, event }) => {
       const { subject, ver, change, at, project } = event
-      const told: SocketNotification = {
+      const notification: SocketNotification = {
         project,
         type: subject.type,
         resource: subject.id,
@@ -159,7 +159,7 @@ export async function publishNotifications(
         change,
         at: at.toISOString(),
       }
-      return redis.publish(socketChannel(subscription), JSON.stringify(told))
+      return redis.publish(socketChannel(subscription), JSON.stringify(notification))
     }),
   )
 }

@@ -21,7 +21,7 @@ Object.assign(Reflect.get(services.log, pino.symbols.streamSym), {
   write: (line: string) => lines.push(line),
 })
 
-/** By name, so that a failure does not tell the secret. */
+/** By name, so that a failure does not print the secret. */
 const secrets = new Map<string, string>()
 const plant = (name: string, value: unknown) => void secrets.set(name, String(value))
 

@@ -7,7 +7,7 @@ import { openCluster } from '../fixtures/services/cluster.ts'
 const SIZE = 200 * 1024 * 1024
 const WARM_UP = 16 * 1024 * 1024
 const CHUNK = Buffer.alloc(64 * 1024, 'content ')
-/** Half of the content; `npm run bench -- binary` tells how little it is. */
+/** Half of the content. */
 const MOST_GROWTH = 100 * 1024 * 1024
 
 const cluster = await openCluster(t)

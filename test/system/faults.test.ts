@@ -236,10 +236,10 @@ t.test('a worker that is told to stop ends its runs and leaves the others', asyn
     Array.from({ length: 40 }, (_, n) => timed(n, execute(admin, bot, { n, ms: 500 }))),
   )
   await until(async () => (await activeRuns()) >= 10, 60_000)
-  const toldAt = Date.now()
+  const stoppedAt = Date.now()
   leaving.child.kill('SIGTERM')
   t.equal(await leaving.ended, 0)
-  t.ok(Date.now() - toldAt < STOPPED_MS)
+  t.ok(Date.now() - stoppedAt < STOPPED_MS)
   const runs = await all
   t.same(
     runs.filter(({ n, answer }) => !isResult(n, answer)),

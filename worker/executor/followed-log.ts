@@ -1,4 +1,4 @@
-/** The log of a run that somebody reads while it grows: asked for now and then, told by its new lines. */
+/** The log of a run that somebody reads while it grows: read now and then, and answered by its new lines. */
 
 export interface FollowedLog {
   /** Called often while the run is under way. */

@@ -42,8 +42,8 @@ async function takeAndSend(services: Services, mailer: Mailer | undefined): Prom
 /** Without a mail server the log names the mail, and the outbox holds it for the super admin. */
 async function keepUnsent({ database, log }: Services, { id, message }: StoredMail): Promise<void> {
   const { kind, to, subject, text = '' } = message
-  const told = kind === 'client' ? {} : { to, subject, text: withoutLinkSecret(text) }
-  log.info({ mail: id, kind, ...told }, 'Mail is kept: there is no SMTP_URL')
+  const logged = kind === 'client' ? {} : { to, subject, text: withoutLinkSecret(text) }
+  log.info({ mail: id, kind, ...logged }, 'Mail is kept: there is no SMTP_URL')
   await keepMail(database, id, 'kept')
 }
 

@@ -12,9 +12,9 @@ import { smartScopes } from '../../../shared/access/scopes.ts'
 import { badRequest } from '../../../shared/errors.ts'
 import { type Resource, referenceTo } from '../../../shared/fhir/resource.ts'
 import {
+  checkGuess,
   deviceGuess,
   isRegular,
-  judgeGuess,
   rememberRegular,
   requireNoPause,
   strangersGuess,
@@ -76,7 +76,7 @@ async function prove(services: Services, ctx: Context, attempt: Attempt): Promis
   const address = addressOf(ctx.ip)
   const guessed = isKnown ? deviceGuess('password', device.id) : strangersGuess(email, address)
   const stored = typeof user?.passwordHash === 'string' ? user.passwordHash : undefined
-  const login = await judgeGuess(redis, guessed, user?.id ?? 'nobody', async () => {
+  const login = await checkGuess(redis, guessed, user?.id ?? 'nobody', async () => {
     const isRight = await verifyPassword(password, stored)
     if (!isRight || user === undefined) return undefined
     return await beginLogin(services, ctx, { app, request }, user, 'password')

@@ -8,14 +8,14 @@ import { newTotpSecret, totpStep, totpUri } from '../../../shared/access/credent
 import { badRequest } from '../../../shared/errors.ts'
 import type { Resource } from '../../../shared/fhir/resource.ts'
 import {
+  checkGuess,
   deviceGuess,
   factorGuess,
   type Guessed,
-  judgeGuess,
   sessionGuess,
 } from '../../../shared/identity/guesses.ts'
 import { countEvent } from '../../../shared/platform/redis/limiter.ts'
-import { tellOwner } from '../../../shared/projects/signed-in-user.ts'
+import { notifyOwner } from '../../../shared/projects/signed-in-user.ts'
 import { patchUser, readUser } from '../../../shared/projects/users.ts'
 import type { Services } from '../../../shared/services.ts'
 import type { Context } from '../../context.ts'
@@ -64,7 +64,7 @@ export async function disable(
     mfaEnrolled: false,
     mfaSecret: newTotpSecret(),
   })
-  await tellOwner(services, user, 'the second factor was removed')
+  await notifyOwner(services, user, 'the second factor was removed')
 }
 
 /** Enrols while signing in. Errors: 400, 429. */
@@ -116,7 +116,7 @@ async function enrolBy(services: Services, user: Resource, attempt: Attempt): Pr
   if (typeof user.mfaSecret !== 'string') throw badRequest('Secret not found')
   await requireToken(services, user, attempt, 'Invalid token')
   await patchUser(services.repository, user.id ?? '', { mfaEnrolled: true })
-  await tellOwner(services, user, 'a second factor was added')
+  await notifyOwner(services, user, 'a second factor was added')
 }
 
 async function userOf({ repository }: Services, login: Resource): Promise<Resource> {
@@ -143,7 +143,7 @@ async function requireToken(
 ): Promise<void> {
   const { redis } = services
   const id = user.id ?? ''
-  const found = await judgeGuess(redis, guessed, id, async () => {
+  const found = await checkGuess(redis, guessed, id, async () => {
     const step = totpStep(String(user.mfaSecret ?? ''), token, Date.now())
     if (step === undefined) return undefined
     const key = `botica:totp:${id}:${step}`

@@ -16,7 +16,7 @@ import {
   redeemSecurityRequest,
   requireSameAddress,
 } from '../../../shared/projects/security-requests.ts'
-import { isOwnPassword, tellOwner } from '../../../shared/projects/signed-in-user.ts'
+import { isOwnPassword, notifyOwner } from '../../../shared/projects/signed-in-user.ts'
 import {
   findUser,
   patchUser,
@@ -57,7 +57,7 @@ export async function changePassword(
     setPassword(services, id, newPassword, undefined, loginId),
   )
   await renewDevice(services, ctx, user)
-  await tellOwner(services, user, 'the password was changed')
+  await notifyOwner(services, user, 'the password was changed')
   audit(services, ctx, { ...event, outcome: '0', what: 'Password changed' })
 }
 

@@ -61,7 +61,7 @@ export interface ExportEnd {
   readonly status: 'completed' | 'error' | 'cancelled'
   readonly files?: ExportFiles
   /** The caller and the step that the AuditEvent names. */
-  readonly told?: {
+  readonly record?: {
     readonly caller: BulkCaller
     readonly step: BulkStep
     readonly details: Details
@@ -74,7 +74,7 @@ type Details = Readonly<Record<string, string | number>>
 export async function endExport(
   { repository, principals }: Services,
   { id, input }: Announced,
-  { status, files, told }: ExportEnd,
+  { status, files, record }: ExportEnd,
   change: (connection: Connection) => Promise<boolean>,
 ): Promise<boolean> {
   const project = await principals.project(input.projectId)
@@ -84,7 +84,7 @@ export async function endExport(
     const shown = { status, ...(files === undefined ? {} : shownFiles(files)) }
     await changeRecord(transaction, jobPrincipal(project, input.profile), id, shown)
     const recording = { repository: transaction }
-    if (told) await recordExport(recording, told.caller, id, told.step, told.details)
+    if (record) await recordExport(recording, record.caller, id, record.step, record.details)
     return true
   })
 }

@@ -97,8 +97,8 @@ export async function cancelJob(
   principal: Principal,
   job: ExportJob,
 ): Promise<void> {
-  const told = { caller: principal, step: 'cancel', details: { before: job.state } } as const
-  const isFirst = await endExport(services, job, { status: 'cancelled', told }, (connection) =>
+  const record = { caller: principal, step: 'cancel', details: { before: job.state } } as const
+  const isFirst = await endExport(services, job, { status: 'cancelled', record }, (connection) =>
     cancelExport(connection, job.id),
   )
   if (!isFirst) throw notFound()

@@ -346,8 +346,8 @@ function isExplained(query: URLSearchParams): boolean {
 }
 
 /**
- * No rows, but what they cost, and how far the index of the Project's own parameters is. The plan tells
- * of more than the caller's own data. Errors: 403.
+ * No rows, but what they cost, and how far the index of the Project's own parameters is. The plan shows
+ * more than the caller's own data. Errors: 403.
  */
 async function explain(
   interaction: Interaction,
@@ -362,8 +362,14 @@ async function explain(
   const request = await readSearch({ ...interaction, principal: asked }, type, query)
   const { driver, sql, plan } = await services.repository.explain(asked, request)
   const text = `Found by ${driver ?? 'nothing'}`
-  const told = issue('information', 'informational', text, undefined, [sql, ...plan].join('\n'))
-  const resource = JSON.stringify(outcome(undefined, told, ...unready))
+  const explained = issue(
+    'information',
+    'informational',
+    text,
+    undefined,
+    [sql, ...plan].join('\n'),
+  )
+  const resource = JSON.stringify(outcome(undefined, explained, ...unready))
   const links: Link[] = [
     { relation: 'self', url: absoluteUrl(services, `${type}?${query.toString()}`) },
   ]

@@ -78,7 +78,7 @@ function addRanges(
   rowsAt: (position: number) => readonly bigint[],
   into: Derivation,
 ): void {
-  // Tells the values of one element from those of the next where two of them must be joined.
+  // Separates the values of one element from those of the next where two of them must be joined.
   const mark = ranged.length > 1 ? BigInt(into.ranges.length + 1) : undefined
   for (const { component, position } of ranged) {
     const values = valuesOf(component, element, into)

@@ -95,7 +95,7 @@ function isReadable(store: Store, row: VersionRow): boolean {
     parseVersion(toVersion(row))
     return true
   } catch {
-    store.tellDamaged(row)
+    store.logDamaged(row)
     return false
   }
 }
@@ -128,7 +128,7 @@ export async function rewrite(
   }
 }
 
-/** The rows that were changed meanwhile. One statement; also tells the dictionary of codings. */
+/** The rows that were changed meanwhile. One statement, which adds to the dictionary of codings, too. */
 async function rewriteUnchanged(
   store: Store,
   project: number,

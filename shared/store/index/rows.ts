@@ -4,7 +4,7 @@ export interface PlannedParameter {
   readonly code: string
   readonly index: number
   readonly isMainDate: boolean
-  /** Types of its elements: `Coding`, `Identifier`, `code` …; tells which keys a token has. */
+  /** Types of its elements: `Coding`, `Identifier`, `code` …; they decide which keys a token has. */
   readonly types: readonly string[]
   /** `Patient/`, … for the compartments this parameter puts a resource into. */
   readonly compartments: readonly string[]

@@ -152,7 +152,7 @@ function pageStatement(
   }
 }
 
-/** Where a policy tells versions apart each is judged; undefined where those are too many. */
+/** Where a policy distinguishes versions each is judged; undefined where those are too many. */
 async function totalOf(
   store: Store,
   principal: Principal,
@@ -297,7 +297,7 @@ interface VisibleVersion<Row> {
   readonly version: Version
 }
 
-/** True when no policy tells versions of the type apart or hides part of them. */
+/** True when no policy distinguishes versions of the type or hides part of them. */
 function isWholeHistory(principal: Principal, type: string): boolean {
   return ASKED.every((item) => {
     const [first] = grantsFor(principal, type, item) ?? []

@@ -30,10 +30,10 @@ export interface Store {
   readonly recent: RecentVersions | undefined
   readonly keys: Keys
   readonly ownParameters: OwnParametersReader
-  /** Told once of each search parameter of a Project that fails. */
+  /** Called once for each search parameter of a Project that fails. */
   readonly warn: (parameter: OwnParameter) => void
   /** Reports a stored version that is no JSON any more. */
-  readonly tellDamaged: (row: VersionRow) => void
+  readonly logDamaged: (row: VersionRow) => void
   readonly tenants: Tenants
   readonly watchers: Watchers
   readonly statistics: KeyStatistics
@@ -41,7 +41,7 @@ export interface Store {
   readonly seenCodes: { has(key: bigint): boolean; add(key: bigint): void }
   /** Row ids of patients that were seen to hold accounts. */
   readonly holders: { has(id: string): boolean; add(id: string): void }
-  /** Told when the outbox has got something; inside a transaction, once it is committed. */
+  /** Called when the outbox has got something; inside a transaction, once it is committed. */
   readonly announce: () => void
   /** Runs what a part does after its row is written; in a transaction, at the end of it. */
   readonly written: (part: StatementPart, written: PartWritten) => Promise<void>

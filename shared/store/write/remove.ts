@@ -1,4 +1,4 @@
-/** Deletion: one statement, and one before it where a policy tells resources of the type apart. */
+/** Deletion: one statement, and one before it where a policy distinguishes resources of the type. */
 import { may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { conflict, forbidden, HttpError, notFound, preconditionFailed } from '../../errors.ts'

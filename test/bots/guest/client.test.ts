@@ -141,7 +141,7 @@ const calls: Readonly<Record<string, string>> = {
   'sendEmail to nobody': `m.sendEmail({ subject: 'Hi' })`,
 }
 
-/** A value with what JSON does not tell; the same text runs on both sides. */
+/** A value with what JSON does not hold; the same text runs on both sides. */
 const SHAPE = `
 async function shapeOf(value) {
   if (value === undefined) return 'undefined'

@@ -9,7 +9,7 @@ import { openTestExecutors } from '../../fixtures/bots/runs.ts'
 const executors = await openTestExecutors(t, { spares: 2, idleMs: 1000 })
 const before = await settledMb()
 
-/** On any machine; `npm run bench -- hostile` tells the figure. */
+/** So long on any machine, however busy. */
 const LONGEST_MS = 30_000
 
 for (const attacks of [timeAttacks, memoryAttacks]) {

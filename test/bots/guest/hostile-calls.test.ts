@@ -9,7 +9,7 @@ const other = await botica.createTenant()
 const patient = await other.admin.post('Patient', { resourceType: 'Patient' })
 const neighbour = await aBot(other, handler('return event.input'))
 
-/** On any machine; `npm run bench -- hostile` tells the figure. */
+/** So long on any machine, however busy. */
 const LONGEST_MS = 30_000
 
 type Attack = readonly [name: string, code: string, says: string | RegExp]

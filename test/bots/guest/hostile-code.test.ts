@@ -5,7 +5,7 @@ import { openTestExecutors } from '../../fixtures/bots/runs.ts'
 
 const executors = await openTestExecutors(t, { spares: 2 })
 
-/** On any machine; `npm run bench -- hostile` tells the figure. */
+/** So long on any machine, however busy. */
 const LONGEST_MS = 30_000
 
 const neighbour = startNeighbour(executors)

@@ -1,4 +1,4 @@
-/** Cells of the tables of `$execute` that tell what a request becomes and what a result is answered as. */
+/** Cells of the tables of `$execute` that say what a request becomes and what a result is answered as. */
 import t from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
 import { aBot, execute, handler, type Untyped } from '../../fixtures/bots/bots.ts'

@@ -1,12 +1,13 @@
 /**
- * V8 shares its read-only pages among all isolates of a process. Executors start from Node's snapshot, the isolates of
- * bots from V8's own: that is sound as long as both have the same pages (docs/decisions/0001-executors-are-processes.md).
+ * V8 shares its read-only pages among all isolates of a process. Executors start from Node's snapshot, the
+ * isolates of bots from V8's own: that is sound as long as both have the same pages
+ * (docs/decisions/0001-executors-are-processes.md).
  */
 import { spawn } from 'node:child_process'
 import { openSync, readFileSync, readSync } from 'node:fs'
 import t, { type Test } from 'tap'
 
-/** Tells where a read-only object is, and stays for its memory to be read. */
+/** Answers where a read-only object is, and stays for its memory to be read. */
 const SCRIPT = '%DebugPrint(undefined); setInterval(() => {}, 1000); console.log("ready")'
 const WORD = 8
 /** The page begins with a word that says where its record was allocated. */

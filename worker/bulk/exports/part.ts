@@ -186,9 +186,12 @@ async function close(
   const lost = job.issues.filter(({ code }) => code === UNREADABLE).length
   if (lost > MOST_UNREADABLE_SHARE * (count + lost)) throw spoilt()
   const details = { resources: count, files: files.output.length, errors: job.issues.length }
-  const told = { caller: ownerOf(principal.project, job), step: 'completed', details } as const
-  const isEnd = await endExport(services, job, { status: 'completed', files, told }, (connection) =>
-    completeExport(connection, job.id, taken.part, config.exportTtlHours),
+  const record = { caller: ownerOf(principal.project, job), step: 'completed', details } as const
+  const isEnd = await endExport(
+    services,
+    job,
+    { status: 'completed', files, record },
+    (connection) => completeExport(connection, job.id, taken.part, config.exportTtlHours),
   )
   if (!isEnd) throw new LeaseLost()
 }

@@ -43,7 +43,7 @@ interface ProvenanceRow {
   readonly content: string
 }
 
-/** Tells those that go with the export, in their order. */
+/** Picks those that go with the export, in their order. */
 type ProvenanceJudge = (rows: readonly ProvenanceRow[]) => Promise<ReadonlySet<string>>
 
 export function provenanceJudge(

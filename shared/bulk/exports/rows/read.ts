@@ -99,28 +99,28 @@ export function newestLines(show: Show, { line, undo, bad }: Lines): NewestLines
 
   /** An unreadable version is reported when no later version has come. */
   function leave(id: Slice): Promise<void> | undefined {
-    const told = isBad ? bad(Buffer.from(last)) : undefined
+    const reported = isBad ? bad(Buffer.from(last)) : undefined
     for (let place = 0; place < ROW_ID_BYTES; place++) last[place] = id.bytes[id.start + place] ?? 0
-    return told
+    return reported
   }
 
   return {
     take([id, content, metaExtension = NONE]) {
       if (!id || !metaExtension) throw new Error('A row has no id')
-      let told: Promise<void> | undefined
-      if (isNext(id)) told = leave(id)
+      let reported: Promise<void> | undefined
+      if (isNext(id)) reported = leave(id)
       else if (isShown) undo()
       isShown = false
       isBad = false
-      if (!content) return told
+      if (!content) return reported
       try {
         const wait = line(id, show(content, metaExtension, undefined))
         isShown = true
-        return told && wait ? told.then(() => wait) : (told ?? wait)
+        return reported && wait ? reported.then(() => wait) : (reported ?? wait)
       } catch (error) {
         if (!(error instanceof SyntaxError)) throw error
         isBad = true
-        return told
+        return reported
       }
     },
     async end() {
@@ -184,11 +184,11 @@ async function readTogether(
     const sink: RowSink = (fields) => {
       if (last === own) return own.take(fields)
       // Issues of one type are reported before the next type begins.
-      const told = leave()
+      const reported = leave()
       lines.turn(selection.scene.type)
       last = own
       const wait = own.take(fields)
-      return told && wait ? told.then(() => wait) : (told ?? wait)
+      return reported && wait ? reported.then(() => wait) : (reported ?? wait)
     }
     return { sql: queries[i] ?? '', sink }
   })

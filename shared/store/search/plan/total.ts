@@ -1,4 +1,4 @@
-/** How many there are: counted, or told from PostgreSQL's own statistics where nothing is out of sight. */
+/** How many there are: counted, or estimated by PostgreSQL's own statistics where nothing is out of sight. */
 import { tooCostly } from '../../../errors.ts'
 import type { Store } from '../../rows/context.ts'
 import { countStatement } from './compile.ts'
