@@ -10,6 +10,7 @@ import {
   type OperationDefinitionNode,
 } from 'graphql'
 import { createHandler, type OperationArgs, type RequestParams, type Response } from 'graphql-http'
+import { mayReadAny } from '../access/policy.ts'
 import {
   forbidden,
   HttpError,
@@ -20,7 +21,8 @@ import {
   unsupportedMediaType,
 } from '../errors.ts'
 import { parseBody } from '../fhir/json.ts'
-import { takesGzip } from '../request/negotiate.ts'
+import { readPreferences, takesGzip } from '../request/negotiate.ts'
+import type { Operation } from '../request/operation.ts'
 import { textReply } from '../request/reply.ts'
 import type { FhirReply, FhirRequest, Interaction } from '../request/request.ts'
 import { asksForTypes, type Prepared, planOf, prepareDocument } from './document/document.ts'
@@ -328,4 +330,21 @@ function asOutcome(status: number, body: string, isSyntax: boolean): HttpError {
   // Made by graphql-http or above.
   const { errors } = JSON.parse(body) as { errors: readonly { message: string }[] }
   return new HttpError(status, outcomeOf(errors.map(({ message }) => WORDS[message] ?? message)))
+}
+
+export const graphql: Operation = {
+  name: 'graphql',
+  on: [{ level: 'system' }, { level: 'instance' }],
+  standard: 'Resource',
+  methods: ['GET', 'POST'],
+  ownFormat: true,
+  countsLoad: true,
+  async run({ services, principal, request, type, id }) {
+    if (!mayReadAny(principal)) throw forbidden('no right to read any type')
+    // Its media types are its own.
+    const { accept: _accept, ...headers } = request.headers
+    const preferences = readPreferences({ ...request, headers })
+    const root = type === undefined || id === undefined ? undefined : { type, id }
+    return serveGraphql({ services, principal, request, preferences }, root)
+  },
 }

@@ -11,7 +11,7 @@ import { type Fetched, fetchOutside } from '../../shared/platform/outbound/fetch
 import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
 import { sendEmail } from '../../shared/projects/email.ts'
 import { inviteMember } from '../../shared/projects/enrol.ts'
-import { sessionDetails } from '../../shared/projects/session-details.ts'
+import { sessionDetails } from '../../shared/projects/signed-in-user.ts'
 import { DEPTH_HEADER } from '../../shared/request/quota.ts'
 import { FHIR_JSON, versionHeaders, wholeBody } from '../../shared/request/reply.ts'
 import type { FhirReply } from '../../shared/request/request.ts'

@@ -1,9 +1,8 @@
 /** Job → the JSON text that becomes the handler's `event`, and what `medplum` knows preset. */
-
 import { isObject, type Resource } from '../../shared/fhir/resource.ts'
 import type { Session } from '../../shared/identity/principals.ts'
 import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
-import { sessionDetails } from '../../shared/projects/session-details.ts'
+import { sessionDetails } from '../../shared/projects/signed-in-user.ts'
 import type { LoadedBot } from './loaded-bot.ts'
 
 /** Elements of a Project that its members do not see. */

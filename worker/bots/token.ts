@@ -2,12 +2,11 @@
  * Access tokens for bots that ask for one: most never do, so none is made beforehand. A token
  * reaches as far as its run, and ends with it.
  */
-
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
 import { parseReference } from '../../shared/fhir/resource.ts'
 import type { Session } from '../../shared/identity/principals.ts'
-import { createMemberLogin } from '../../shared/projects/session-details.ts'
+import { createMemberLogin } from '../../shared/projects/signed-in-user.ts'
 import type { Services } from '../../shared/services.ts'
 
 const SLACK_S = 60

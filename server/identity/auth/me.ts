@@ -1,11 +1,13 @@
 /** `/auth/me`: who the caller is, in the form the SDK keeps. */
-
 import { reaches } from '../../../shared/access/areas.ts'
 import { may } from '../../../shared/access/policy.ts'
 import type { Resource } from '../../../shared/fhir/resource.ts'
 import type { Session } from '../../../shared/identity/principals.ts'
-import { sessionDetails } from '../../../shared/projects/session-details.ts'
-import { signedInUser, userIdOfSession } from '../../../shared/projects/signed-in-user.ts'
+import {
+  sessionDetails,
+  signedInUser,
+  userIdOfSession,
+} from '../../../shared/projects/signed-in-user.ts'
 import { loginsOf, readUser } from '../../../shared/projects/users.ts'
 import type { Services } from '../../../shared/services.ts'
 import { membershipsFor } from './sign-in.ts'

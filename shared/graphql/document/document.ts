@@ -6,6 +6,9 @@ import {
   GraphQLError,
   type GraphQLObjectType,
   getNamedType,
+  getNullableType,
+  isInputObjectType,
+  isListType,
   isObjectType,
   Kind,
   KnownTypeNamesRule,
@@ -14,6 +17,7 @@ import {
   type SelectionSetNode,
   specifiedRules,
   TypeInfo,
+  type ValidationContext,
   type ValidationRule,
   VariablesInAllowedPositionRule,
   validate,
@@ -24,13 +28,43 @@ import { LRUCache } from 'lru-cache'
 import { openOnce } from '../../fhir/definitions-lines.ts'
 import { usesDirectives } from '../execute/directives.ts'
 import { compile, type Plan, type VariableValues } from '../execute/plan.ts'
+import { Float } from '../schema/elements.ts'
 import type { LazySchema } from '../schema/lazy.ts'
-import { Float } from '../schema/scalars.ts'
 import { audienceName, schemaFor } from '../schema/schema.ts'
 import { Turns } from '../turns.ts'
 import { fragmentsOf, shapeErrors } from './limits.ts'
 import { type Scanned, scan, withoutLiterals } from './literals.ts'
-import { variablePositions } from './variable-positions.ts'
+
+/*
+ * A search argument is a list of texts, so that it can be repeated; published queries give it a variable
+ * that is one text. The standard lets a literal text stand for a list of one, but no variable
+ * (https://spec.graphql.org/October2021/#sec-All-Variable-Usages-are-Allowed). Here it may.
+ */
+
+const variablePositions: ValidationRule = (context) => {
+  const lenient: ValidationContext = Object.create(context, {
+    getRecursiveVariableUsages: {
+      value: (operation: OperationDefinitionNode) => usagesOf(context, operation),
+    },
+  })
+  return VariablesInAllowedPositionRule(lenient)
+}
+
+function usagesOf(context: ValidationContext, operation: OperationDefinitionNode) {
+  const isList = ({ kind }: { readonly kind: Kind }) => kind === Kind.LIST_TYPE
+  const singles = new Set(
+    operation.variableDefinitions?.flatMap(({ variable, type }) => {
+      const inner = type.kind === Kind.NON_NULL_TYPE ? type.type : type
+      return isList(inner) ? [] : [variable.name.value]
+    }),
+  )
+  return context.getRecursiveVariableUsages(operation).map((usage) => {
+    const type = getNullableType(usage.type)
+    const isArgument = !isInputObjectType(usage.parentType)
+    const isOneOfMany = isListType(type) && singles.has(usage.node.name.value)
+    return isArgument && isOneOfMany ? { ...usage, type: getNullableType(type.ofType) } : usage
+  })
+}
 
 const MAX_TOKENS = 20_000
 const MAX_QUERY_BYTES = 262_144

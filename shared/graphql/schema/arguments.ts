@@ -1,5 +1,4 @@
 /** Arguments of searches and of lists inside a resource, and what they ask for. */
-
 import {
   type GraphQLArgumentConfig,
   GraphQLEnumType,
@@ -9,9 +8,8 @@ import {
 } from 'graphql'
 import { tooCostly } from '../../errors.ts'
 import { searchParameters } from '../../fhir/definitions.ts'
-import { type Child, childrenOf, nameOf, type Place } from './elements.ts'
+import { type Child, childrenOf, isText, nameOf, type Place } from './elements.ts'
 import { listOfType } from './lazy.ts'
-import { isText } from './scalars.ts'
 import type { Given } from './sources.ts'
 
 export type Arguments = Readonly<Record<string, GraphQLArgumentConfig>>

@@ -1,7 +1,17 @@
-/** Elements of the definitions as fields: one a type of a choice, with the GraphQL name of what is inside. */
+/** Elements of the definitions as fields: one a type of a choice, with the GraphQL name or scalar of what is inside. */
+
+import {
+  GraphQLBoolean,
+  GraphQLFloat,
+  GraphQLID,
+  GraphQLScalarType,
+  GraphQLString,
+  Kind,
+} from 'graphql'
 import { elementsOf, shortText, typeDefinition } from '../../fhir/definitions.ts'
 import type { ElementDefinition } from '../../fhir/definitions-data.ts'
 import { openOnce } from '../../fhir/definitions-lines.ts'
+import { Decimal, isDecimal } from '../../fhir/json.ts'
 
 /** A type, or the backbone element at a path below it. */
 export interface Place {
@@ -111,4 +121,30 @@ function isBackbone({ types: [only] }: ElementDefinition): boolean {
 
 function capitalised(text: string): string {
   return text.charAt(0).toUpperCase() + text.slice(1)
+}
+
+/** The standard's Float, but 1.00 stays 1.00. */
+export const Float = new GraphQLScalarType<unknown, unknown>({
+  name: 'Float',
+  ...(GraphQLFloat.description ? { description: GraphQLFloat.description } : {}),
+  coerceOutputValue: (value) => (isDecimal(value) ? value : GraphQLFloat.coerceOutputValue(value)),
+  coerceInputValue: (value) => (isDecimal(value) ? value : GraphQLFloat.coerceInputValue(value)),
+  coerceInputLiteral: (node) => {
+    const number = GraphQLFloat.coerceInputLiteral?.(node)
+    const isOdd = node.kind === Kind.FLOAT && String(number) !== node.value
+    return isOdd ? new Decimal(node.value) : number
+  },
+})
+
+const NUMBERS: ReadonlySet<string> = new Set(['integer', 'positiveInt', 'unsignedInt', 'decimal'])
+
+export function scalarOf(code: string): GraphQLScalarType {
+  if (code === 'boolean') return GraphQLBoolean
+  if (code === 'id') return GraphQLID
+  return NUMBERS.has(code) ? Float : GraphQLString
+}
+
+/** Written as text in GraphQL, so that it can be a child filter. */
+export function isText(code: string): boolean {
+  return code !== 'boolean' && !NUMBERS.has(code)
 }

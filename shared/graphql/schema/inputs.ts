@@ -8,10 +8,9 @@ import {
   GraphQLNonNull,
   GraphQLString,
 } from 'graphql'
-import { type Content, childrenOf, nameOf, type Place } from './elements.ts'
+import { type Content, childrenOf, nameOf, type Place, scalarOf } from './elements.ts'
 import { LazyInput, listOfType } from './lazy.ts'
 import { once, type Parts } from './output.ts'
-import { scalarOf } from './scalars.ts'
 
 /** `PatientCreate` or `PatientUpdate`. */
 export function resourceInput(

@@ -1,5 +1,7 @@
-/** Output types of the schema, made when they are first named. https://hl7.org/fhir/R4/graphql.html */
-
+/**
+ * Output types of the schema, made when they are first named, and lists of what refers to a resource.
+ * https://hl7.org/fhir/R4/graphql.html
+ */
 import {
   GraphQLBoolean,
   type GraphQLFieldConfig,
@@ -12,21 +14,22 @@ import {
   GraphQLString,
   GraphQLUnionType,
 } from 'graphql'
-import { shortText } from '../../fhir/definitions.ts'
+import { resourceTypes, searchParameters, shortText } from '../../fhir/definitions.ts'
+import { openOnce } from '../../fhir/definitions-lines.ts'
 import { isResource } from '../../fhir/resource.ts'
 import { listArguments, reverseArguments } from './arguments.ts'
 import {
   type Child,
   type Content,
   childrenOf,
+  Float,
   isKnownType,
   nameOf,
   type Place,
   placeNamed,
+  scalarOf,
 } from './elements.ts'
 import { type Gate, LazyObject, listOfType } from './lazy.ts'
-import { referringTo } from './reverse.ts'
-import { Float, scalarOf } from './scalars.ts'
 import { from } from './sources.ts'
 
 /** The types of one schema, by name; each is made once. */
@@ -195,4 +198,49 @@ function reverseFields(parts: Parts, target: string): Fields {
     fields[`${type}Connection`] = { ...connection, ...from({ ...source, isConnection: true }) }
   }
   return fields
+}
+
+interface Referring {
+  readonly type: string
+  /** Parameters that can point at the target. */
+  readonly codes: readonly string[]
+  /** One of them names the target; else they point at anything. */
+  readonly isNamed: boolean
+}
+
+/** Types with a reference parameter that can point at `target`. */
+function referringTo(target: string): readonly Referring[] {
+  const { byTarget, toAny } = parameters()
+  const named = byTarget.get(target)
+  return [...new Set([...(named?.keys() ?? []), ...toAny.keys()])].map((type) => {
+    const codes = [...(named?.get(type) ?? []), ...(toAny.get(type) ?? [])]
+    return { type, codes, isNamed: named?.has(type) === true }
+  })
+}
+
+type Codes = Map<string, string[]>
+
+/** Referring type → codes, for each target and for parameters that can point at any. */
+const parameters = openOnce(() => {
+  const byTarget = new Map<string, Codes>()
+  const toAny: Codes = new Map()
+  for (const type of resourceTypes) {
+    if (type === 'Binary') continue
+    for (const { type: kind, code, targets } of searchParameters(type).values()) {
+      if (kind !== 'reference' || code.startsWith('_')) continue
+      if (targets === undefined) add(toAny, type, code)
+      for (const target of targets ?? []) {
+        const codes = byTarget.get(target) ?? new Map()
+        byTarget.set(target, codes)
+        add(codes, type, code)
+      }
+    }
+  }
+  return { byTarget, toAny }
+})
+
+function add(codes: Codes, type: string, code: string): void {
+  const known = codes.get(type)
+  if (known === undefined) codes.set(type, [code])
+  else known.push(code)
 }

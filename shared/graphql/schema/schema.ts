@@ -14,10 +14,10 @@ import {
 } from 'graphql'
 import { resourceTypes } from '../../fhir/definitions.ts'
 import { type Arguments, searchArguments } from './arguments.ts'
+import { Float } from './elements.ts'
 import { inputNamed, patchInput, resourceInput } from './inputs.ts'
 import { LazyObject, LazySchema, listOfType } from './lazy.ts'
 import { anyResource, connectionOf, outputNamed, type Parts, typeOf } from './output.ts'
-import { Float } from './scalars.ts'
 import { from, type WriteAction } from './sources.ts'
 
 const onFields = (name: string, args = {}) =>

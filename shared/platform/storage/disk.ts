@@ -1,6 +1,7 @@
 /**
  * Storage in a folder. A file is written below `incoming` and renamed when it is whole and on the
  * disk, so that what bears a key is never half a file. A folder goes with its last file.
+ * Whole pages of memory are written past the cache of the operating system.
  */
 
 import { randomUUID } from 'node:crypto'
@@ -20,7 +21,6 @@ import path from 'node:path'
 import type { Config } from '../../config/config.ts'
 import { contentMissing } from '../../errors.ts'
 import { release } from './chunks.ts'
-import { pageBytes } from './page-memory.ts'
 import type { Storage } from './storage.ts'
 
 /** So often a folder may go while a file is put into it. */
@@ -167,4 +167,27 @@ export async function openStorage({
   // Loading the client takes 0.3 s and 30 MB, which a folder need not pay.
   const { openBucket } = await import('./s3.ts')
   return openBucket(new URL(storageUrl), maxUploadBytes)
+}
+
+/*
+ * Memory that begins on a page, as a disk needs it that is to read it by itself. Of what V8 allocates only buffers
+ * that may be resized are sure to.
+ */
+
+const PAGE_BYTES = 4096
+
+/**
+ * Zeros; the bytes are rounded up to whole pages. No Buffer: of a class that extends V8's own, each array of memory that
+ * may be resized gets a hidden class of its own, so that code that works on it is never compiled for good.
+ */
+export function allocatePages(bytes: number): Uint8Array<ArrayBuffer> {
+  const length = Math.ceil(bytes / PAGE_BYTES) * PAGE_BYTES
+  return new Uint8Array(new ArrayBuffer(length, { maxByteLength: length }), 0, length)
+}
+
+/** How many bytes of the chunk, from its start, are whole pages, in memory and at that place of a file. */
+export function pageBytes({ buffer, byteOffset, byteLength }: Uint8Array, place: number): number {
+  const isOnPages = buffer instanceof ArrayBuffer && buffer.resizable
+  if (!isOnPages || byteOffset % PAGE_BYTES > 0 || place % PAGE_BYTES > 0) return 0
+  return byteLength - (byteLength % PAGE_BYTES)
 }

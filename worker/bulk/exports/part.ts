@@ -12,8 +12,8 @@ import {
   type PlannedJob,
   readExport,
   UNREADABLE,
+  uuidOf,
 } from '../../../shared/bulk/exports/rows/jobs.ts'
-import { uuidOf } from '../../../shared/bulk/exports/rows/part.ts'
 import {
   clearMembers,
   type Ended,

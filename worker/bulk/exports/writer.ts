@@ -12,15 +12,14 @@ import {
   type Position,
   type StoredBlock,
 } from '../../../shared/bulk/exports/rows/files.ts'
-import { type PartKind, ROW_ID_BYTES, uuidOf } from '../../../shared/bulk/exports/rows/part.ts'
+import { type PartKind, ROW_ID_BYTES, uuidOf } from '../../../shared/bulk/exports/rows/jobs.ts'
 import { type Ended, finishPart, type TakenPart } from '../../../shared/bulk/exports/rows/parts.ts'
 import type { CopySessions } from '../../../shared/platform/postgres/copy.ts'
 import type { Slice } from '../../../shared/platform/storage/storage.ts'
 import type { Services } from '../../../shared/services.ts'
 import { LeaseLost } from '../../loop.ts'
-import { type Block, type Blocks, lineBehind } from './block.ts'
+import { type Block, type Blocks, lineBehind, type Pace } from './block.ts'
 import type { ExportMetrics } from './metrics.ts'
-import type { Pace } from './pace.ts'
 
 /** A file is followed by the next one beyond. */
 const FILE_LIMITS: FileLimits = { rows: 100_000, bytes: 256 * 1024 * 1024 }

@@ -1,6 +1,6 @@
 /**
  * Fetches external attachments into Binaries of the service and has the resource point there:
- * those that are new in a version, as far as the newest version still has them.
+ * those that are new in a version, wherever they stand in it, as far as the newest version still has them.
  */
 import { Readable } from 'node:stream'
 import { type Principal, systemPrincipal } from '../../../shared/access/principal.ts'
@@ -19,12 +19,12 @@ import {
   takeDownload,
 } from '../../../shared/binary/downloads.ts'
 import { HttpError } from '../../../shared/errors.ts'
-import type { Resource } from '../../../shared/fhir/resource.ts'
+import { isObject, isResource, type Resource } from '../../../shared/fhir/resource.ts'
 import { FetchRefused, openOutside } from '../../../shared/platform/outbound/fetch-outside.ts'
 import type { Services } from '../../../shared/services.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
 import { removeUpkeepJob } from '../../../shared/store/rows/upkeep-jobs.ts'
-import { type Attachment, mapAttachments } from '../../../shared/validation/attachments.ts'
+import { type Property, type Shape, shapeOf } from '../../../shared/validation/shapes.ts'
 import { type Loop, startLoop } from '../../loop.ts'
 
 const LANES = 4
@@ -226,4 +226,48 @@ function keep(
       if (error instanceof Gone || isAbsent) return false
       throw error
     })
+}
+
+interface Attachment {
+  readonly url?: unknown
+  readonly contentType?: unknown
+  readonly title?: unknown
+}
+
+/** The same object when none of them changes; what does is copied on its path. */
+function mapAttachments(
+  resource: Resource,
+  change: (attachment: Attachment) => Attachment,
+): Resource {
+  // An object stays one of its shape.
+  return mapNode(resource, shapeOf(resource.resourceType), change) as Resource
+}
+
+type Change = (attachment: Attachment) => Attachment
+
+function mapNode(node: object, shape: Shape, change: Change): object {
+  let changed: Record<string, unknown> | undefined
+  for (const [name, value] of Object.entries(node)) {
+    const property = shape.properties.get(name)
+    if (property === undefined || property.check !== undefined) continue
+    const mapped = Array.isArray(value)
+      ? mapItems(value, property, change)
+      : mapValue(value, property, change)
+    if (mapped === value) continue
+    changed ??= { ...node }
+    changed[name] = mapped
+  }
+  return changed ?? node
+}
+
+function mapItems(items: readonly unknown[], property: Property, change: Change): unknown {
+  const mapped = items.map((item) => mapValue(item, property, change))
+  return mapped.every((item, i) => item === items[i]) ? items : mapped
+}
+
+function mapValue(value: unknown, property: Property, change: Change): unknown {
+  if (!isObject(value)) return value
+  if (property.type === 'Attachment') return change(value)
+  const shape = isResource(value) ? shapeOf(value.resourceType) : property.shape?.()
+  return shape === undefined ? value : mapNode(value, shape, change)
 }

@@ -10,9 +10,14 @@ import { bufferOf, type Slice, sliceOf } from '../../../platform/storage/storage
 import type { Store } from '../../../store/rows/context.ts'
 import { binder } from '../../../store/rows/side-rows.ts'
 import { allSql } from '../../../store/search/tests/grant-tests.ts'
-import type { ExportInput, PlannedJob, ProvenanceChoice } from '../rows/jobs.ts'
+import {
+  type ExportInput,
+  type LineSink,
+  type PlannedJob,
+  type ProvenanceChoice,
+  uuidOf,
+} from '../rows/jobs.ts'
 import { listingSql } from '../rows/list.ts'
-import { type LineSink, uuidOf } from '../rows/part.ts'
 import { type AskedExport, typesOf } from '../rows/scope.ts'
 import { type Selection, selectedIds, selectionOf } from '../rows/select.ts'
 

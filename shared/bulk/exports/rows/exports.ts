@@ -10,8 +10,13 @@ import { rulingsOfContents } from '../../../store/rulings/rulings.ts'
 import { groupMembers } from '../patients/members.ts'
 import { type CompartmentLines, readCompartments } from '../patients/read.ts'
 import { filterOf } from './filters.ts'
-import type { PlannedJob, TypeFilter } from './jobs.ts'
-import { bytesOf, type ExportPart, type LineSink } from './part.ts'
+import {
+  bytesOf,
+  type ExportPart,
+  type LineSink,
+  type PlannedJob,
+  type TypeFilter,
+} from './jobs.ts'
 import { type ExportPlan, planExport } from './plan.ts'
 import { readPart, readShared, type SharedLines, type TypedPart } from './read.ts'
 import { readAsOf } from './scope.ts'

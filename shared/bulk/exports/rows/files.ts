@@ -2,8 +2,7 @@
 import { typeNumber } from '../../../fhir/definitions.ts'
 import type { Database } from '../../../platform/postgres/database.ts'
 import type { Connection } from '../../../platform/postgres/statement.ts'
-import type { ExportJob } from './jobs.ts'
-import type { ExportPart, PartKind } from './part.ts'
+import type { ExportJob, ExportPart, PartKind } from './jobs.ts'
 import { ENDED, type Ended, type EndedRow, endedOf, takeCloseSql } from './parts.ts'
 
 export type FileKind = 'output' | 'deleted' | 'error'

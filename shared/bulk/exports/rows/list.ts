@@ -4,7 +4,7 @@
  */
 import type { Connection } from '../../../platform/postgres/statement.ts'
 import type { Bind } from '../../../store/rows/side-rows.ts'
-import type { Range } from './part.ts'
+import type { Range } from './jobs.ts'
 
 /** How many rows of a type a statement has listed. */
 export interface Listed {

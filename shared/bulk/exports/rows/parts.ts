@@ -3,11 +3,9 @@
  * and goes on behind the last block that was written down. `epoch` counts who has held it: whoever comes
  * too late with an older one changes nothing.
  */
-
 import { typeName, typeNumber } from '../../../fhir/definitions.ts'
 import type { Connection } from '../../../platform/postgres/statement.ts'
-import type { ExportJob } from './jobs.ts'
-import type { ExportPart, PartKind } from './part.ts'
+import type { ExportJob, ExportPart, PartKind } from './jobs.ts'
 
 export type NewPart = Pick<ExportPart, 'n' | 'kind' | 'type' | 'types' | 'low' | 'high'>
 

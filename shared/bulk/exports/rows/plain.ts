@@ -3,12 +3,11 @@
  * tests the rows, the versions alone decide what is exported. It is the newest of each that was written by
  * then, unless that is a deletion.
  */
-
 import { typeNumber } from '../../../fhir/definitions.ts'
 import type { Connection } from '../../../platform/postgres/statement.ts'
 import { literal } from './filters.ts'
+import type { Range } from './jobs.ts'
 import { listedIdsSql, listedSql, listedWithFew } from './list.ts'
-import type { Range } from './part.ts'
 import { IN_COMPARTMENT, rangeSql, type Selection } from './select.ts'
 
 /**

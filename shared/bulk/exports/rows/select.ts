@@ -3,7 +3,6 @@
  * that were changed later the version before. Both are read in one state of the database, so that a change
  * between the two statements neither hides a resource nor shows it twice.
  */
-
 import type { Grant } from '../../../access/grant.ts'
 import { grantsFor } from '../../../access/policy.ts'
 import type { Principal } from '../../../access/principal.ts'
@@ -18,9 +17,8 @@ import { allSql, grantTests, hidesAny, placeIn } from '../../../store/search/tes
 import { type Scene, scopeSql } from '../../../store/search/tests/row-test.ts'
 import { isHidden, sightOf } from '../../../store/search/tests/visible-rows.ts'
 import { type Filter, filtered, filterOf, literal } from './filters.ts'
-import type { ExportInput, PlannedJob } from './jobs.ts'
+import type { ExportInput, PlannedJob, Range } from './jobs.ts'
 import { listedIdsSql } from './list.ts'
-import type { Range } from './part.ts'
 
 /** The rows of one type that are exported. */
 export interface Selection {
