@@ -177,7 +177,9 @@ async function walk(
           ...(token === undefined ? {} : { Authorization: `Bearer ${token}` }),
         },
       })
-      const isSafe = answer.status < 500 && !answer.text.includes(MARKER)
+      // A busy machine may keep a part from answering the health check in time.
+      const mayBeAway = step.path === '/healthcheck' && answer.status === 503
+      const isSafe = (answer.status < 500 || mayBeAway) && !answer.text.includes(MARKER)
       if (isSafe && isRight(answer, step)) continue
       wrong.push(`${name}: ${step.method} ${target}: ${answer.status} ${answer.text.slice(0, 200)}`)
     }
