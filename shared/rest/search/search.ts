@@ -362,14 +362,8 @@ async function explain(
   const request = await readSearch({ ...interaction, principal: asked }, type, query)
   const { driver, sql, plan } = await services.repository.explain(asked, request)
   const text = `Found by ${driver ?? 'nothing'}`
-  const explained = issue(
-    'information',
-    'informational',
-    text,
-    undefined,
-    [sql, ...plan].join('\n'),
-  )
-  const resource = JSON.stringify(outcome(undefined, explained, ...unready))
+  const plans = issue('information', 'informational', text, undefined, [sql, ...plan].join('\n'))
+  const resource = JSON.stringify(outcome(undefined, plans, ...unready))
   const links: Link[] = [
     { relation: 'self', url: absoluteUrl(services, `${type}?${query.toString()}`) },
   ]
@@ -377,7 +371,7 @@ async function explain(
   return textReply(200, searchBundle({ type: 'searchset', links }, entries))
 }
 
-/** A search by them can be explained before it can be made. */
+/** A search by them can be plans before it can be made. */
 function ready(own: OwnParameters | undefined): OwnParameters | undefined {
   if (own === undefined) return undefined
   const types = [...own.types].map(([type, codes]) => {
