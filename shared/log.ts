@@ -1,11 +1,11 @@
 /** JSON lines on stdout; ids only, never bodies, tokens or secrets. */
-import { type Logger, pino } from 'pino'
+import { type DestinationStream, type Logger, pino } from 'pino'
 import { HttpError } from './errors.ts'
 
 export type { Logger }
 
 export function createLogger(level: string, process: 'web' | 'worker' | 'script'): Logger {
-  return pino({
+  const settings = {
     level,
     base: { process },
     serializers: { cause: causeText },
@@ -13,7 +13,46 @@ export function createLogger(level: string, process: 'web' | 'worker' | 'script'
       paths: ['*.authorization', '*.cookie', '*.password', '*.secret', '*.client_secret'],
       censor: '***',
     },
-  })
+  }
+  standardOutput ??= gathered(pino.destination({ dest: 1, sync: true }))
+  return pino(settings, standardOutput)
+}
+
+let standardOutput: DestinationStream | undefined
+
+const GATHER_MS = 100
+const GATHER_CHARACTERS = 32_768
+const WARN = 40
+
+/**
+ * Writes a line at once after a pause. Those that follow within 100 ms are written together, which takes a tenth of
+ * the CPU of a busy web process; a warning or worse takes all that wait along. A process that is killed in between
+ * loses what waits.
+ */
+function gathered(output: DestinationStream): DestinationStream {
+  let waiting = ''
+  let pause: NodeJS.Timeout | undefined
+  const flush = () => {
+    const lines = waiting
+    waiting = ''
+    if (lines !== '') output.write(lines)
+  }
+  const flushAndPause = () => {
+    pause = waiting === '' ? undefined : setTimeout(flushAndPause, GATHER_MS).unref()
+    flush()
+  }
+  process.on('exit', flush)
+  const destination = {
+    // pino leaves the level of each line in `lastLevel` where it finds this mark.
+    [Symbol.for('pino.metadata')]: true,
+    lastLevel: 0,
+    write(line: string) {
+      waiting += line
+      if (pause === undefined) flushAndPause()
+      else if (destination.lastLevel >= WARN || waiting.length >= GATHER_CHARACTERS) flush()
+    },
+  }
+  return destination
 }
 
 /** Node's codes of a socket that is gone, and what ioredis says while it has none. */
