@@ -15,9 +15,7 @@ export async function send(ctx: Context, reply: FhirReply): Promise<void> {
   // When it cannot be opened, nothing of its headers may stand over what is answered then.
   const content = ctx.method === 'HEAD' ? undefined : await open?.()
   readOff(ctx)
-  for (const [name, value] of Object.entries({ ...headers, ...rateLimits(ctx, headers) })) {
-    ctx.res.setHeader(name, value)
-  }
+  setHeaders(ctx, headers)
   // Content-Length and byte ranges speak of the content as it is stored.
   ctx.compress = open === undefined
   if (pieces !== undefined) ctx.body = Readable.from(inTurns(pieces))
@@ -36,10 +34,29 @@ async function* inTurns(pieces: Iterable<string>): AsyncIterable<string> {
   }
 }
 
-/** The limit of the address stands there already. */
-function rateLimits(ctx: Context, { RateLimit }: FhirReply['headers']): Record<string, string> {
-  const own = ctx.response.get('RateLimit')
-  return RateLimit && own ? { RateLimit: `${own}, ${RateLimit}` } : {}
+/**
+ * As `send`, for what nobody looks at on its way. A text that is not to be compressed goes past Koa, whose setters
+ * look at its status, type and length again.
+ */
+export function sendLast(ctx: Context, reply: FhirReply): Promise<void> | undefined {
+  const { status, headers, body } = reply
+  const isPlain = typeof body === 'string' && body !== '' && ctx.method !== 'HEAD'
+  if (!isPlain || ctx.req.headers['accept-encoding'] !== undefined) return send(ctx, reply)
+  const { res } = ctx
+  readOff(ctx)
+  setHeaders(ctx, headers)
+  res.statusCode = status
+  res.setHeader('Content-Length', Buffer.byteLength(body))
+  ctx.respond = false
+  res.end(body)
+  return undefined
+}
+
+function setHeaders({ res }: Context, headers: FhirReply['headers']): void {
+  // The limit of the address stands there already.
+  const own = headers.RateLimit === undefined ? undefined : res.getHeader('RateLimit')
+  for (const [name, value] of Object.entries(headers)) res.setHeader(name, value)
+  if (own !== undefined) res.setHeader('RateLimit', `${own}, ${headers.RateLimit}`)
 }
 
 /** As the caller may see it. A new resource says where it is; `X-Medplum: extended` adds the platform's meta. */

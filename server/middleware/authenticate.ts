@@ -52,7 +52,9 @@ export function authenticate({ services }: Web): Middleware {
     if (found === undefined) throw challenge(ctx, config.baseUrl, scheme !== '')
     ctx.state.limitTo?.(found.session.principal.project.rateLimits)
     if (!isAllowedFrom(found.session.principal.ipRules, ctx.ip)) throw forbidden()
-    const session = await actingSession(principals, found.session, ctx.get(ON_BEHALF_OF))
+    const target = ctx.get(ON_BEHALF_OF)
+    const session =
+      target === '' ? found.session : await actingSession(principals, found.session, target)
     if (session !== found.session) auditActing(services, ctx, found.session, session)
     ctx.state.session = session
     ctx.state.principal = session.principal
@@ -78,15 +80,15 @@ interface Found {
 
 type LookUp = (credentials: string, ip: string) => Promise<Found | undefined>
 
-async function lookUp(
+function lookUp(
   scheme: string,
   credentials: string,
   ip: string,
   byBearer: LookUp,
   byBasic: LookUp,
-) {
-  if (scheme === 'bearer') return await byBearer(credentials, ip)
-  if (scheme === 'basic') return await byBasic(credentials, ip)
+): ReturnType<LookUp> | undefined {
+  if (scheme === 'bearer') return byBearer(credentials, ip)
+  if (scheme === 'basic') return byBasic(credentials, ip)
   return undefined
 }
 
@@ -108,7 +110,6 @@ async function actingSession(
   session: Session,
   target: string,
 ): Promise<Session> {
-  if (target === '') return session
   const { principal } = session
   const parsed = parseReference(target)
   if (!principal.isProjectAdmin || parsed === undefined) throw forbidden()

@@ -58,15 +58,17 @@ export function readOff({ req }: { readonly req: IncomingMessage }): void {
 
 /** Undefined when there is no body. Errors: 413 beyond `maxBytes`, 400 for a bad coding. */
 export async function readBody(ctx: Context, maxBytes: number): Promise<Buffer | undefined> {
-  const { headers } = ctx.req
   if (ctx.state.body !== undefined) return ctx.state.body
-  if (headers['transfer-encoding'] === undefined && !Number(headers['content-length'] ?? 0)) {
-    return undefined
-  }
+  if (!hasBody(ctx)) return undefined
   const coding = codingOf(ctx)
   const raw = await readRaw(ctx, maxBytes)
   if (raw.length === 0) return undefined
   return coding === undefined ? raw : await inflated(raw, coding, maxBytes)
+}
+
+/** A body may still turn out to be empty. */
+export function hasBody({ req: { headers } }: Context): boolean {
+  return headers['transfer-encoding'] !== undefined || Number(headers['content-length'] ?? 0) !== 0
 }
 
 /** The body as it arrives, its coding taken off. Errors: 413 for an announced size, 400 for a bad coding. */

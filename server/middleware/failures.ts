@@ -35,10 +35,13 @@ export class CallerGone extends Error {}
 
 /** Aborts when the caller closes its connection before it has the answer. */
 export function goneSignal(ctx: Context): AbortSignal {
+  const { res } = ctx
   const controller = new AbortController()
-  ctx.res.once('close', () => {
-    if (!ctx.res.writableFinished) controller.abort(new CallerGone())
-  })
+  const onClose = () => {
+    if (!res.writableFinished) controller.abort(new CallerGone())
+  }
+  if (res.closed) onClose()
+  else res.once('close', onClose)
   return controller.signal
 }
 

@@ -18,7 +18,7 @@ export function limits(services: Services): Middleware {
     auth: createLimiter('auth', redis, log),
   }
   const usual = { requests: config.rateLimitPerMinute, auth: config.authRateLimitPerMinute }
-  return async (ctx, next) => {
+  return (ctx, next) => {
     const kind = isSensitive(ctx.path) ? 'auth' : 'requests'
     const judge = (units: number, limit: number) => {
       const isNone = limit <= 0
@@ -38,12 +38,12 @@ export function limits(services: Services): Middleware {
     const limitToOwn: typeof ctx.state.limitTo = (own) => limitTo(own?.[kind])
     ctx.state.limitTo = limitToOwn
     const refusal = judge(1, usual[kind])
-    if (refusal !== undefined) {
-      const own = (await projectLimits(services, ctx))?.[kind]
-      if (own === undefined) throw refusal
-      limitTo(own)
-    }
-    await next()
+    if (refusal === undefined) return next()
+    return projectLimits(services, ctx).then((found) => {
+      if (found?.[kind] === undefined) throw refusal
+      limitTo(found[kind])
+      return next()
+    })
   }
 }
 

@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
 import type { Principal } from '../../shared/access/principal.ts'
 import type { Logger } from '../../shared/log.ts'
-import { ownTurn } from '../../shared/platform/event-loop-turns.ts'
+import { laterTurn } from '../../shared/platform/event-loop-turns.ts'
 import { databaseTimeOf } from '../../shared/platform/postgres/statement.ts'
 import { DEPTH_HEADER } from '../../shared/request/quota.ts'
 import type { Context, Middleware } from '../context.ts'
@@ -17,7 +17,9 @@ const KNOWN_METHODS = new Set(['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 
 
 /** Outermost: everything below finds `requestId` and `traceId` in the state. */
 export function requests(log: Logger, metrics: Metrics): Middleware {
-  return async (ctx, next) => {
+  // A line of a request holds nothing to hide: it names its fields here.
+  const lines = log.child({}, { redact: [] })
+  return (ctx, next) => {
     const startedAt = performance.now()
     const { headers } = ctx.req
     // How deep a chain of bots is, no caller from outside may say.
@@ -35,7 +37,7 @@ export function requests(log: Logger, metrics: Metrics): Middleware {
       const ms = performance.now() - startedAt
       const known = KNOWN_METHODS.has(method) ? method : 'other'
       metrics.request(known, route, res.statusCode, ms / 1000)
-      log.info(
+      lines.info(
         {
           method: known,
           route,
@@ -48,7 +50,7 @@ export function requests(log: Logger, metrics: Metrics): Middleware {
         'request',
       )
     })
-    await next()
+    return next()
   }
 }
 
@@ -70,18 +72,22 @@ function routeOf(ctx: Context): string {
 }
 
 /** A request that comes along with hundreds of others waits for its turn of the event loop. */
-export const turns: Middleware = async (_ctx, next) => {
-  await ownTurn()
-  await next()
+export const turns: Middleware = (_ctx, next) => {
+  const turn = laterTurn()
+  return turn === undefined ? next() : turn.then(next)
 }
 
 /** `Server-Timing` for project admins who send `X-Debug-Timing: 1`. https://www.w3.org/TR/server-timing/ */
-export async function withTiming<T>(
+export function withTiming<T>(
   ctx: Context,
   principal: Principal,
   work: () => Promise<T>,
 ): Promise<T> {
-  if (ctx.get('X-Debug-Timing') !== '1' || !principal.isProjectAdmin) return await work()
+  const isAsked = ctx.req.headers['x-debug-timing'] === '1' && principal.isProjectAdmin
+  return isAsked ? timed(ctx, work) : work()
+}
+
+async function timed<T>(ctx: Context, work: () => Promise<T>): Promise<T> {
   const startedAt = performance.now()
   const { result, ms } = await databaseTimeOf(work)
   const total = performance.now() - startedAt

@@ -1,4 +1,5 @@
 /** `/fhir/R4/**`: ctx → FhirRequest → shared/api → ctx. */
+import type { Readable } from 'node:stream'
 import { type Principal, systemPrincipal } from '../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
 import { handle, handleSigned } from '../../shared/api/handle.ts'
@@ -8,10 +9,10 @@ import { readQuery } from '../../shared/request/negotiate.ts'
 import type { FhirRequest } from '../../shared/request/request.ts'
 import { type Context, caller, type Middleware, type Web } from '../context.ts'
 import type { Access } from '../middleware/access.ts'
-import { openBody, readBody } from '../middleware/body.ts'
+import { hasBody, openBody, readBody } from '../middleware/body.ts'
 import { goneSignal } from '../middleware/failures.ts'
 import { withTiming } from '../middleware/requests.ts'
-import { send } from '../send.ts'
+import { send, sendLast } from '../send.ts'
 import { createRoutes, type RouteFamily } from './table.ts'
 
 const ROOT = '/fhir/R4'
@@ -28,18 +29,22 @@ const NOBODY: Principal = {
 /** Not a Router: to be asked behind others takes a twentieth of what a read costs web. */
 export function fhir({ services, large }: Web, authenticate: Middleware): Middleware {
   const serve = async (ctx: Context, principal: Principal) => {
-    const request = await requestOf(ctx, services.config, large)
+    const { config } = services
+    const upload = isUpload(ctx) ? openBody(ctx, config.maxUploadBytes) : undefined
+    const isRead = upload === undefined && hasBody(ctx)
+    const body = isRead ? await readBody(ctx, bodyLimit(ctx, config)) : undefined
+    const request = requestOf(ctx, large, body, upload)
     const reply = await withTiming(ctx, principal, () => handle(services, principal, request))
-    await send(ctx, reply)
+    await sendLast(ctx, reply)
   }
-  return async (ctx, next) => {
-    if (!isServed(ctx.path)) return await next()
+  return (ctx, next) => {
+    if (!isServed(ctx.path)) return next()
     const path = pathOf(ctx)
     ctx.state.route = routeOf(path)
     // A caller with a token sees what their Project defines for itself.
     const isPersonal = path === 'metadata' && ctx.get('authorization') !== ''
-    if (fhirAccess(path) === 'public' && !isPersonal) return await serve(ctx, NOBODY)
-    await authenticate(ctx, () => serve(ctx, caller(ctx).principal))
+    if (fhirAccess(path) === 'public' && !isPersonal) return serve(ctx, NOBODY)
+    return authenticate(ctx, () => serve(ctx, caller(ctx).principal))
   }
 }
 
@@ -54,25 +59,36 @@ function isServed(path: string): boolean {
   return path.length === ROOT.length || path[ROOT.length] === '/'
 }
 
-async function requestOf(ctx: Context, config: Config, large: Web['large']): Promise<FhirRequest> {
+function requestOf(
+  ctx: Context,
+  large: Web['large'],
+  body: Buffer | undefined,
+  upload?: Readable,
+): FhirRequest {
   const { requestId, traceId } = ctx.state
-  const { headers } = ctx.req
+  const { headers, method = 'GET' } = ctx.req
+  const queryText = ctx.querystring
+  const isHead = method === 'HEAD'
+  let signal: AbortSignal | undefined
   return {
     // Koa leaves the body of a HEAD answer out, all else is as for GET.
-    ...(ctx.method === 'HEAD' ? { method: 'GET', isHead: true } : { method: ctx.method }),
+    method: isHead ? 'GET' : method,
+    isHead,
     path: pathOf(ctx),
-    query: readQuery(ctx.querystring),
-    queryText: ctx.querystring,
+    query: readQuery(queryText),
+    queryText,
     // Node joins repeated headers into one text; only set-cookie is a list, and nobody sends it.
     headers: headers as Record<string, string | undefined>,
-    ...(isUpload(ctx)
-      ? { body: undefined, upload: openBody(ctx, config.maxUploadBytes) }
-      : { body: await readBody(ctx, bodyLimit(ctx, config)) }),
+    body,
+    ...(upload && { upload }),
     requestId,
     traceId,
     // A reply that is stored for a repeated request is stored as a whole.
     takesPieces: headers['idempotency-key'] === undefined,
-    signal: goneSignal(ctx),
+    get signal() {
+      signal ??= goneSignal(ctx)
+      return signal
+    },
     elsewhere: large && ((request) => large.answer(ctx.req, request)),
   }
 }

@@ -4,7 +4,7 @@
  */
 import { requireArea } from '../access/areas.ts'
 import type { Principal } from '../access/principal.ts'
-import { signAttachments } from '../binary/attachments.ts'
+import { namesBinary, signAttachments } from '../binary/attachments.ts'
 import { contentReply, signedContent, wantsContent } from '../binary/read.ts'
 import { customOperation } from '../bots/custom.ts'
 import { handleExport } from '../bulk/exports/status.ts'
@@ -114,14 +114,23 @@ function withCause(principal: Principal, request: FhirRequest): Principal {
 }
 
 /** Here and not in the parts, so that a page of resources or a bundle has all its Binaries read at once. */
-async function withSigned(
+function withSigned(
   services: Services,
   principal: Principal,
   { path }: FhirRequest,
   reply: FhirReply,
-): Promise<FhirReply> {
+): FhirReply | Promise<FhirReply> {
+  const { body } = reply
   // The answer of a bot goes out as it is.
-  if (typeof reply.body !== 'string' || /\$execute|^job\//.test(path)) return reply
+  const isSigned = typeof body === 'string' && namesBinary(body) && !/\$execute|^job\//.test(path)
+  return isSigned ? signedReply(services, principal, { ...reply, body }) : reply
+}
+
+async function signedReply(
+  services: Services,
+  principal: Principal,
+  reply: FhirReply & { readonly body: string },
+): Promise<FhirReply> {
   const body = await signAttachments(services, principal, reply.body)
   return body === reply.body ? reply : { ...reply, body }
 }
@@ -153,7 +162,8 @@ export async function respond(
   if (job !== undefined) return job.answer(services, principal, request)
   const route = findRoute(request.method, request.path)
   if (request.isHead) checkHead(route)
-  const item = await charge(services, principal, request, unitsOf(route))
+  const item =
+    principal.project.quota && (await charge(services, principal, request, unitsOf(route)))
   const reply = await answerRoute(services, principal, request, route).catch((error: unknown) => {
     if (!(error instanceof TooMuchHere) || request.elsewhere === undefined) throw error
     return request.elsewhere(request)

@@ -37,10 +37,14 @@ export async function signAttachments(
 }
 
 /**
- * Signs the Binaries that the texts name, in whatever JSON text: one statement for all of them, one signature
- * each. A text without any costs one look for `Binary/`: 0.2 to 0.4 µs a kB, with no parse and no copy; a
- * pattern that starts with a quote, which JSON is full of, takes ten times as long.
+ * False: there is nothing to sign. It costs 0.2 to 0.4 µs a kB, with no parse and no copy; a pattern that starts with
+ * a quote, which JSON is full of, takes ten times as long.
  */
+export function namesBinary(text: string): boolean {
+  return text.includes('Binary/')
+}
+
+/** Signs the Binaries that the texts name, in whatever JSON text: one statement for all of them, one signature each. */
 export async function signerOf(
   { repository, signedUrls }: Services,
   principal: Principal,
@@ -48,7 +52,7 @@ export async function signerOf(
 ): Promise<(text: string) => string> {
   const ids = new Set<string>()
   for (const text of texts) {
-    if (!text.includes('Binary/')) continue
+    if (!namesBinary(text)) continue
     for (const { 2: id = '', index } of text.matchAll(MEMBER)) {
       if (!isRequest(text, index)) ids.add(id)
     }
@@ -62,7 +66,7 @@ export async function signerOf(
     ]),
   )
   return (text) => {
-    if (!text.includes('Binary/')) return text
+    if (!namesBinary(text)) return text
     return text.replace(MEMBER, (member: string, name: string, id: string, offset: number) => {
       const url = signed.get(id)
       if (url === undefined || isRequest(text, offset)) return member

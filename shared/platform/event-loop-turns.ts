@@ -11,20 +11,24 @@ let beganAt: number | undefined
 let isGiven = false
 
 /** Resolves at once while the turn is young and nobody waits, else in one of the next, in the order of asking. */
-export function ownTurn(): Promise<void> {
-  return new Promise((resolve) => {
-    if (waiting > 0 || isGiven || !isYoung()) {
-      waiting++
-      setImmediate(attempt, resolve)
-      return
-    }
-    // Other callers in this callback would be served behind it, before the clock is read again.
-    isGiven = true
-    queueMicrotask(() => {
-      isGiven = false
-    })
-    resolve()
-  })
+export async function ownTurn(): Promise<void> {
+  await laterTurn()
+}
+
+/** As `ownTurn`; undefined in place of a promise that resolves at once. */
+export function laterTurn(): Promise<void> | undefined {
+  if (waiting > 0 || isGiven || !isYoung()) {
+    waiting++
+    return new Promise((resolve) => setImmediate(attempt, resolve))
+  }
+  // Other callers in this callback would be served behind it, before the clock is read again.
+  isGiven = true
+  queueMicrotask(endOfCallback)
+  return undefined
+}
+
+function endOfCallback(): void {
+  isGiven = false
 }
 
 /** Resolves behind all that has come by now, read from its socket or not. */

@@ -141,9 +141,10 @@ function requireFew(parameters: number): void {
  * text.
  */
 export function readQuery(text: string): URLSearchParams {
+  if (text === '') return new URLSearchParams()
   requireFew(text.split('&', MAX_PARAMETERS + 1).length)
   const query = new URLSearchParams(text)
-  if (text === '') return query
+  if (!text.includes('%')) return query
   const isDoubtful = [...query].some((pair) => pair.some((part) => part.includes('\ufffd')))
   if (isDoubtful) for (const [escapes] of text.matchAll(/(?:%[0-9a-f]{2})+/gi)) checkUtf8(escapes)
   return query

@@ -51,9 +51,8 @@ import { forgetDefinitions } from './profiles.ts'
 export async function read(interaction: Interaction, type: string, id: string): Promise<FhirReply> {
   const { services, principal } = interaction
   const stored = () => services.repository.read(principal, type, id)
-  const version = await storedOrHeld(type, stored, () =>
-    readSocketSubscription(services, principal, id),
-  )
+  const held = () => readSocketSubscription(services, principal, id)
+  const version = await storedOrHeld(type, stored, held)
   return replyWith(interaction, version)
 }
 

@@ -213,13 +213,20 @@ export function withLinked(own: Repository): Repository {
 }
 
 /** Errors: those of the own Project, when no other has it. */
-async function readLinked<T>(
+function readLinked<T>(
   principal: Principal,
   type: string,
   read: (reader: Principal) => Promise<T>,
 ): Promise<T> {
   const readers = readersIn(principal, type)
-  if (readers.length === 0) return read(principal)
+  return readers.length === 0 ? read(principal) : readAny(principal, readers, read)
+}
+
+async function readAny<T>(
+  principal: Principal,
+  readers: readonly Principal[],
+  read: (reader: Principal) => Promise<T>,
+): Promise<T> {
   try {
     return await read(principal)
   } catch (error) {

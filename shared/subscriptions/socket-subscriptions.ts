@@ -95,15 +95,22 @@ export async function deleteSocketSubscription(
 }
 
 /** `stored` finds what is stored; for a Subscription that is not `held` is asked. */
-export async function storedOrHeld<T extends Version>(
+export function storedOrHeld<T extends Version>(
   type: string,
+  stored: () => Promise<T>,
+  held: () => Promise<T | undefined>,
+): Promise<T> {
+  return type === SUBSCRIPTION ? storedOr(stored, held) : stored()
+}
+
+async function storedOr<T extends Version>(
   stored: () => Promise<T>,
   held: () => Promise<T | undefined>,
 ): Promise<T> {
   try {
     return await stored()
   } catch (error) {
-    if (type !== SUBSCRIPTION || !(error instanceof HttpError) || error.status !== 404) throw error
+    if (!(error instanceof HttpError) || error.status !== 404) throw error
     const found = await held()
     if (found === undefined) throw error
     return found

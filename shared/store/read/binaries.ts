@@ -23,14 +23,15 @@ export function withBinarySight(store: Store, own: Repository): Repository {
   }
   return {
     ...own,
-    read: async (principal, type, id) => {
-      const version = await own.read(principal, type, id)
-      return type === BINARY ? inSight(store, principal, version) : version
+    read: (principal, type, id) => {
+      const found = own.read(principal, type, id)
+      return type === BINARY ? found.then((version) => inSight(store, principal, version)) : found
     },
-    readMany: async (principal, references, signal) => {
-      const versions = await own.readMany(principal, references, signal)
-      const hasBinary = references.some(({ type }) => type === BINARY)
-      return hasBinary ? manyInSight(store, principal, versions) : versions
+    readMany: (principal, references, signal) => {
+      const found = own.readMany(principal, references, signal)
+      return references.some(({ type }) => type === BINARY)
+        ? found.then((versions) => manyInSight(store, principal, versions))
+        : found
     },
     readVersion: async (principal, type, id, ver) => {
       const version = await own.readVersion(principal, type, id, ver)
