@@ -5,6 +5,7 @@ import createKnex from 'knex'
 import type { Config } from '../../config/config.ts'
 import { unavailable } from '../../errors.ts'
 import type { Logger } from '../../log.ts'
+import { BriefLanes, STUCK_MS } from './brief-lanes.ts'
 import { CachedStatements } from './cached-statements.ts'
 import {
   askRows,
@@ -13,6 +14,7 @@ import {
   type RawConnection,
   type RawPool,
   rawPool,
+  terminateConnection,
 } from './pool.ts'
 import { isAway, toFailure } from './sql-error.ts'
 import { type Connection, countDatabaseTime, type Statement } from './statement.ts'
@@ -53,8 +55,9 @@ export function openDatabase(
   config: DatabaseConfig,
   log: Logger,
   silenceMs = SILENCE_MS,
+  stuckMs = STUCK_MS,
 ): Database {
-  return new PooledDatabase(config, log, silenceMs)
+  return new PooledDatabase(config, log, silenceMs, stuckMs)
 }
 
 class PooledDatabase implements Database {
@@ -63,13 +66,14 @@ class PooledDatabase implements Database {
   readonly #log: Logger
   readonly #silenceMs: number
   readonly #lanes: (() => Promise<void>)[] = []
+  readonly #brief: BriefLanes
   readonly #kept = new CachedStatements()
   readonly #inFlight = new WeakMap<RawConnection, number>()
   #statements = 0
   #roundTrips = 0
   #isAway = false
 
-  constructor(config: DatabaseConfig, log: Logger, silenceMs: number) {
+  constructor(config: DatabaseConfig, log: Logger, silenceMs: number, stuckMs: number) {
     // knex's types do not know all that it hands on to pg.
     const settings = {
       connectionString: config.databaseUrl,
@@ -93,6 +97,15 @@ class PooledDatabase implements Database {
     this.#pool = rawPool(this.knex)
     this.#log = log
     this.#silenceMs = silenceMs
+    const lines = {
+      open: () => this.#acquirePipelined(),
+      send: (connection: RawConnection, statement: Statement) => this.#send(connection, statement),
+      alone: (statement: Statement, signal: AbortSignal | undefined) =>
+        signal === undefined ? this.#queryAlone(statement) : this.#queryUntil(signal, statement),
+      release: (connection: RawConnection) => this.#releasePipelined(connection),
+      terminate: (connection: RawConnection) => terminateConnection(this.#pool, connection, log),
+    }
+    this.#brief = new BriefLanes(lines, config.databasePool, stuckMs)
   }
 
   get statements(): number {
@@ -103,7 +116,12 @@ class PooledDatabase implements Database {
     return this.#roundTrips
   }
 
-  async query<Row extends object>(statement: Statement): Promise<Row[]> {
+  query<Row extends object>(statement: Statement): Promise<Row[]> {
+    // The statement says what its rows are.
+    return (this.#brief.take(statement) ?? this.#queryAlone(statement)) as Promise<Row[]>
+  }
+
+  async #queryAlone<Row extends object>(statement: Statement): Promise<Row[]> {
     const connection = await this.#acquire()
     try {
       return await this.#send<Row>(connection, statement)
@@ -113,7 +131,13 @@ class PooledDatabase implements Database {
   }
 
   until(signal: AbortSignal): Connection {
-    return { query: (statement) => this.#queryUntil(signal, statement) }
+    return {
+      query: async <Row extends object>(statement: Statement) => {
+        signal.throwIfAborted()
+        const rows = this.#brief.take(statement, signal) ?? this.#queryUntil(signal, statement)
+        return (await rows) as Row[]
+      },
+    }
   }
 
   renewPlans(): void {
@@ -188,6 +212,7 @@ class PooledDatabase implements Database {
 
   async close(): Promise<void> {
     for (const release of this.#lanes) await release()
+    await this.#brief.close()
     await this.knex.destroy()
   }
 

@@ -72,10 +72,29 @@ export async function cancelStatement(
   processId: number,
   log: Logger,
 ): Promise<void> {
+  await askBeside(pool, 'select pg_cancel_backend($1)', processId, log)
+}
+
+/** As `cancelStatement`, with all that was sent behind it. */
+export async function terminateConnection(
+  pool: RawPool,
+  connection: RawConnection,
+  log: Logger,
+): Promise<void> {
+  connection.__knex__disposed ??= new Error('Its statements are not waited for')
+  await askBeside(pool, 'select pg_terminate_backend($1)', connection.processID, log)
+}
+
+async function askBeside(
+  pool: RawPool,
+  text: string,
+  processId: number,
+  log: Logger,
+): Promise<void> {
   try {
     const connection = await pool.acquireRawConnection()
     try {
-      await connection.query('select pg_cancel_backend($1)', [processId])
+      await connection.query(text, [processId])
     } finally {
       await pool.destroyRawConnection(connection)
     }

@@ -19,9 +19,11 @@ export interface Statement {
   readonly name?: string
   /** One plan serves all values, whatever the shape; it is cached while many ask for it, see cached-statements.ts. */
   readonly isKept?: boolean
+  /** Reads, within milliseconds whatever its values, so it may share a connection and be sent again: brief-lanes.ts. */
+  readonly isBrief?: boolean
   /** Its Buffers are sent as they stand: they must not change before its transaction has ended. */
   readonly hasBlocks?: boolean
-  /** Runs beside the requests, on a clock: the counts of statements and round trips leave it out. */
+  /** Runs beside the requests, on a clock, or for the second time: the counts of statements and round trips leave it out. */
   readonly isUpkeep?: boolean
   readonly text: string
   readonly values: readonly unknown[]

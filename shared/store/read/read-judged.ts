@@ -122,6 +122,7 @@ export async function readMany(
   const everywhere = scopes.some((scope) => scope.everywhere)
   const rows = await store.connection.query<VersionRow & { place: number }>({
     name: everywhere ? 'read-many-everywhere' : 'read-many',
+    isBrief: true,
     text: `select distinct on (x.place) x.place, ${V}
       from unnest((select $1::int[]), (select $2::int[]), (select $3::smallint[]),
           (select $4::uuid[]), (select $5::text[]), (select $6::boolean[]))

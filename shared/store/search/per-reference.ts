@@ -156,7 +156,7 @@ function pagesStatement(
         limit ${bind(first?.limit, 'int')} offset ${bind(first?.offset, 'int')}
       ) r ${WITH_VERSIONS} order by ${orderSql(order, 'r')}) p
     limit ${bind(most, 'int')}`
-  return { text, values, isKept }
+  return { text, values, isKept, isBrief: isKept }
 }
 
 function countsStatement({ queries }: Asked, sought: readonly Sought[]): Statement {

@@ -22,7 +22,8 @@ const MAX_BINDINGS = 65_535
 export function pageStatement(parts: readonly Part[]): Statement {
   const { bind, statement } = statementBuilder()
   const isKept = parts.every(({ query }) => isPlannedOnce(query))
-  return { ...statement(pageSql(parts, isKept, bind)), isKept }
+  // One plan for all values is one whose work is bounded.
+  return { ...statement(pageSql(parts, isKept, bind)), isKept, isBrief: isKept }
 }
 
 /** The same of several searches at once: `n` says whose row it is. */
