@@ -18,6 +18,7 @@ import {
 } from './pool.ts'
 import { isAway, toFailure } from './sql-error.ts'
 import { type Connection, countDatabaseTime, type Statement } from './statement.ts'
+import { columnTypes } from './timestamps.ts'
 
 export interface Database extends Connection {
   readonly knex: Knex
@@ -86,6 +87,7 @@ class PooledDatabase implements Database {
       lock_timeout: LOCK_TIMEOUT_MS,
       connectionTimeoutMillis: ACQUIRE_TIMEOUT_MS,
       keepAlive: true,
+      types: columnTypes,
     }
     this.knex = createKnex({
       client: 'pg',
