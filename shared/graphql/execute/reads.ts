@@ -33,14 +33,29 @@ export interface Search {
 /** A resource weighs as much as so many values of a list. */
 const RESOURCE_WORK = 50
 
+/** A resource that a search has found, as the Principal may see it. */
 export function parse(run: Run, version: Version): Resource {
+  const { principal } = run.config.interaction
+  run.spend('characters', version.content?.length ?? 0)
+  // Its text: what is parsed dies young, while hundreds that were kept are copied by every collection.
+  if (isSeenAlike(principal)) run.known.set(`${version.type}/${version.id}`, version)
+  return parsedText(run, version)
+}
+
+function parsedText(run: Run, version: Version): Resource {
   const { interaction, keepsDecimals } = run.config
-  const text = textOf(interaction, version)
-  run.spend('characters', text.length)
   run.turns.spend(RESOURCE_WORK)
-  // Our own text, checked when it was written, and cut to what the Principal may see.
-  const resource = (keepsDecimals ? parseJson(text) : JSON.parse(text)) as Resource
-  if (isSeenAlike(interaction.principal)) run.known.set(`${version.type}/${version.id}`, resource)
+  const text = textOf(interaction, version)
+  // Our own text, checked when it was written.
+  return (keepsDecimals ? parseJson(text) : JSON.parse(text)) as Resource
+}
+
+/** Undefined for what was found absent, deleted or not visible, and for what was not looked for. */
+function knownBy(run: Run, name: string): Resource | undefined {
+  const known = run.known.get(name)
+  if (known === undefined || isResource(known)) return known
+  const resource = parsedText(run, known)
+  run.known.set(name, resource)
   return resource
 }
 
@@ -75,7 +90,7 @@ export function isPending(value: object): value is Loading {
 /** Undefined for what was found absent, deleted or not visible. */
 function load(run: Run, reference: Reference): Resource | undefined | Loading {
   const name = `${reference.type}/${reference.id}`
-  if (run.known.has(name)) return run.known.get(name)
+  if (run.known.has(name)) return knownBy(run, name)
   return { key: 'read', item: reference, run: (references) => readMany(run, references) }
 }
 
@@ -99,11 +114,14 @@ async function readMany(run: Run, references: readonly Reference[]) {
     const found = new Map([...wanted.keys()].map((name, i) => [name, versions[i]]))
     return names.map((name) => () => {
       const version = found.get(name)
-      if (!known.has(name)) known.set(name, version && parse(run, version))
-      return known.get(name)
+      if (!known.has(name)) {
+        run.spend('characters', version?.content?.length ?? 0)
+        known.set(name, version && parsedText(run, version))
+      }
+      return knownBy(run, name)
     })
   }
-  return names.map((name) => () => known.get(name))
+  return names.map((name) => () => knownBy(run, name))
 }
 
 /** The target of a Reference: null for another type than asked for. Errors: 404, unless it is optional. */

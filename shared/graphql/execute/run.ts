@@ -8,6 +8,7 @@ import type { Resource } from '../../fhir/resource.ts'
 import type { SearchRequest } from '../../query/search-request.ts'
 import { auditRefusal } from '../../request/refusals.ts'
 import type { Interaction } from '../../request/request.ts'
+import type { Version } from '../../store/rows/version.ts'
 import { type Account, openAccount } from '../account.ts'
 import { fieldError } from '../errors.ts'
 import { Turns } from '../turns.ts'
@@ -85,8 +86,8 @@ export class Run {
   readonly turns = new Turns()
   readonly errors: GraphQLError[] = []
   readonly used = { searches: 0, resources: 0, evaluations: 0, values: 0, characters: 0 }
-  /** Resources by `Type/id`; undefined for what is absent or not visible. A write empties it. */
-  readonly known = new Map<string, Resource | undefined>()
+  /** Resources by `Type/id`, as text until they are asked for; undefined: absent or not visible. A write empties it. */
+  readonly known = new Map<string, Resource | Version | undefined>()
   /** Shared by the searches of equal arguments. */
   readonly requests = new Map<string, Promise<SearchRequest>>()
   /** Texts of the slices of a list, by the path of its field. */
