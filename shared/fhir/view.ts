@@ -11,8 +11,11 @@ import { isObject } from './resource.ts'
 /** Takes and gives the JSON text of a resource of the type the view was made for. */
 export type View = (text: string) => string
 
+const VIEWED = ['_elements', '_fields', '_summary'] as const
+
 /** The view a query asks for; undefined is the whole resource. Errors: 400 for an unknown value. */
 export function viewOf(type: string, query: URLSearchParams): View | undefined {
+  if (!VIEWED.some((name) => query.has(name))) return undefined
   const elements = ['_elements', '_fields'].flatMap((name) => query.getAll(name)).join(',')
   const paths = elements.split(',').map((path) => path.trim().replaceAll('[x]', ''))
   const wanted = paths.filter((path) => path !== '').map((path) => path.split('.'))

@@ -34,9 +34,7 @@ export async function search(interaction: Interaction, type: string): Promise<Fh
   const query = queryOf(interaction)
   if (isExplained(query)) return explain(interaction, type, query)
   const { services, principal } = interaction
-  const live = new URLSearchParams(query)
-  live.delete('_deleted')
-  const request = await readSearch(interaction, type, live)
+  const request = await readSearch(interaction, type, without(query, '_deleted'))
   const { repository } = services
   if (isDeleted(query)) {
     const page = await repository.searchDeleted(principal, request)
@@ -112,10 +110,15 @@ export async function searchCompartment(
 
 /** The query for each of the types. */
 function withoutTypes(query: URLSearchParams): URLSearchParams {
-  const asked = new URLSearchParams(query)
-  asked.delete('_type')
-  asked.delete(OTHERS)
-  return asked
+  return without(query, '_type', OTHERS)
+}
+
+/** The query itself where it has no such parameter: a copy of it takes as long as reading it. */
+function without(query: URLSearchParams, ...names: readonly string[]): URLSearchParams {
+  if (!names.some((name) => query.has(name))) return query
+  const rest = new URLSearchParams(query)
+  for (const name of names) rest.delete(name)
+  return rest
 }
 
 const OTHERS = '_type:not'
@@ -258,6 +261,8 @@ type Found = Pick<SearchPage, 'next' | 'previous'> & {
   readonly isMore: boolean
 }
 
+const START = { _offset: '0' }
+
 /** Links carry the query as it was understood, its parameters in the order of their names. */
 function linksOf(
   interaction: Interaction,
@@ -270,22 +275,27 @@ function linksOf(
   const understood = new URLSearchParams(query)
   for (const { name, value } of ignored) understood.delete(name, value)
   understood.delete('_')
-  const link = (relation: Link['relation'], changes: Readonly<Record<string, string>> = {}) => {
-    const changed = new URLSearchParams(understood)
-    if (relation !== 'self') {
-      changed.delete('_cursor')
-      changed.delete('_offset')
-    }
-    for (const [name, value] of Object.entries(changes)) changed.set(name, value)
-    changed.sort()
-    const text = changed.toString()
+  understood.sort()
+  const unpaged = without(understood, '_cursor', '_offset')
+  const linkTo = (relation: Link['relation'], asked: URLSearchParams): Link => {
+    const text = asked.toString()
     const url = absoluteUrl(interaction.services, text === '' ? path : `${path}?${text}`)
     return { relation, url }
   }
-  const links: Link[] = [link('self')]
+  const link = (relation: Link['relation'], changes: Readonly<Record<string, string>>) => {
+    const names = Object.entries(changes)
+    if (names.length === 0) return linkTo(relation, unpaged)
+    const changed = new URLSearchParams(unpaged)
+    for (const [name, value] of names) changed.set(name, value)
+    changed.sort()
+    return linkTo(relation, changed)
+  }
+  const self = linkTo('self', understood)
+  const links: Link[] = [self]
   if (count === 0 || page.size === 0) return links
   const isOffset = query.has('_offset')
-  links.push(link('first', isOffset ? { _offset: '0' } : {}))
+  const isFirst = unpaged === understood
+  links.push(isFirst ? { ...self, relation: 'first' } : link('first', isOffset ? START : {}))
   if (page.next !== undefined || page.isMore) {
     links.push(
       page.next === undefined || (isOffset && cursor === undefined)

@@ -126,7 +126,7 @@ export function idOf(content: string): string {
 }
 
 /** Content with the platform meta in it, as `X-Medplum: extended` shows it. */
-function extendedText(version: {
+export function extendedText(version: {
   readonly content: string | undefined
   readonly metaAt: number
   readonly metaExtension: string

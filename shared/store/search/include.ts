@@ -5,12 +5,13 @@
 import { grantsFor } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
+import type { Resource } from '../../fhir/resource.ts'
 import type { Include } from '../../query/search-request.ts'
 import { keysLiteral } from '../index/keys.ts'
 import { CANONICAL_KEY } from '../index/type-constants.ts'
 import { showAll } from '../read/redact.ts'
 import { normalId, type Store } from '../rows/context.ts'
-import { parseVersion } from '../rows/rows.ts'
+import { extendedText } from '../rows/rows.ts'
 import type { Version } from '../rows/version.ts'
 import { type Sought, seekIncludes } from './include-seek.ts'
 import type { SortedRow } from './order/position.ts'
@@ -48,7 +49,7 @@ export async function followIncludes(
   let newest = matches
   let wanted = includes
   for (let step = 1; newest.length > 0 && wanted.length > 0; step++) {
-    const sought = seekIncludes(wanted, newest.map(parseVersion), MAX_KEYS, own)
+    const sought = seekIncludes(wanted, newest.map(linking), MAX_KEYS, own)
     const limit = MAX_INCLUDED + seen.size + 1
     const queries = projects.flatMap((project) =>
       queriesOf(store, principal, project, sought, seen, limit),
@@ -157,4 +158,10 @@ function idsTest({ keys, type }: Scene, ids: readonly string[]): Test {
 function urlsTest({ keys, project, type }: Scene, urls: ReadonlySet<string>): Test {
   const p = keys.param(project, type, CANONICAL_KEY)
   return { kind: 'keys', any: [...urls].map((url) => p ^ keys.target(project, url)) }
+}
+
+/** The resource as far as it links to others: its numbers do not keep their digits, which takes a second reading. */
+function linking(version: Version): Resource {
+  // Our own text, checked when it was written.
+  return JSON.parse(extendedText(version)) as Resource
 }
