@@ -18,6 +18,17 @@ export function createLogger(level: string, process: 'web' | 'worker' | 'script'
   return pino(settings, standardOutput)
 }
 
+const plain = new WeakMap<Logger, Logger>()
+
+/** The same log for lines that name their fields one by one: they are not searched for secrets. */
+export function plainLog(log: Logger): Logger {
+  const known = plain.get(log)
+  if (known !== undefined) return known
+  const made = log.child({}, { redact: [] })
+  plain.set(log, made)
+  return made
+}
+
 let standardOutput: DestinationStream | undefined
 
 const GATHER_MS = 100

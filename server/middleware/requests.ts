@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
 import type { Principal } from '../../shared/access/principal.ts'
-import type { Logger } from '../../shared/log.ts'
+import { type Logger, plainLog } from '../../shared/log.ts'
 import { laterTurn } from '../../shared/platform/event-loop-turns.ts'
 import { databaseTimeOf } from '../../shared/platform/postgres/statement.ts'
 import { DEPTH_HEADER } from '../../shared/request/quota.ts'
@@ -17,8 +17,7 @@ const KNOWN_METHODS = new Set(['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 
 
 /** Outermost: everything below finds `requestId` and `traceId` in the state. */
 export function requests(log: Logger, metrics: Metrics): Middleware {
-  // A line of a request holds nothing to hide: it names its fields here.
-  const lines = log.child({}, { redact: [] })
+  const lines = plainLog(log)
   return (ctx, next) => {
     const startedAt = performance.now()
     const { headers } = ctx.req

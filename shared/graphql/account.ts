@@ -1,6 +1,7 @@
 /** The accounts of a request: the load it causes, and an AuditEvent for each group of reads. */
 import { systemPrincipal } from '../access/principal.ts'
 import type { Resource } from '../fhir/resource.ts'
+import { plainLog } from '../log.ts'
 import { restEvent } from '../request/admin-audit.ts'
 import { charge } from '../request/quota.ts'
 import type { Interaction } from '../request/request.ts'
@@ -45,7 +46,7 @@ export function openAccount({ services, principal, request }: Interaction): Acco
       const logged = groups.splice(0)
       if (config.graphqlAudit === 'log') {
         for (const { query: _query, ...group } of logged) {
-          log.info({ auditEvent: eventOf(group) }, 'GraphQL read')
+          plainLog(log).info({ auditEvent: eventOf(group) }, 'GraphQL read')
         }
         return
       }
