@@ -9,7 +9,7 @@
 import type { RawConnection } from './pool.ts'
 import type { Statement } from './statement.ts'
 
-/** What the lanes need of the database. */
+/** The database, as far as the lanes use it. */
 export interface Lines {
   open(): Promise<RawConnection>
   send(connection: RawConnection, statement: Statement): Promise<object[]>
@@ -32,7 +32,7 @@ interface Sent {
   at: number
   readonly resolve: (rows: object[]) => void
   readonly reject: (error: unknown) => void
-  /** What becomes of it here does not matter any more. */
+  /** It was sent again: its answer here does not matter any more. */
   isElsewhere: boolean
 }
 
@@ -160,7 +160,7 @@ export class BriefLanes {
   }
 }
 
-/** What is sent until the end of this turn leaves in one write. */
+/** All that is sent until the end of this turn leaves in one write. */
 function gatherTurn({ connection: { stream } }: RawConnection): void {
   if (stream.writableCorked > 0) return
   stream.cork()

@@ -1,8 +1,6 @@
 /** PostgreSQL: knex has the pool; hot statements are named, prepared and sent by pg itself, in transactions, too. */
 
 import type { Knex } from 'knex'
-import createKnex from 'knex'
-import type { Config } from '../../config/config.ts'
 import { unavailable } from '../../errors.ts'
 import type { Logger } from '../../log.ts'
 import { BriefLanes, STUCK_MS } from './brief-lanes.ts'
@@ -10,15 +8,16 @@ import { CachedStatements } from './cached-statements.ts'
 import {
   askRows,
   cancelStatement,
-  knexLog,
+  type DatabaseConfig,
+  openKnex,
   type RawConnection,
   type RawPool,
   rawPool,
+  STATEMENT_TIMEOUT_MS,
   terminateConnection,
 } from './pool.ts'
 import { isAway, toFailure } from './sql-error.ts'
 import { type Connection, countDatabaseTime, type Statement } from './statement.ts'
-import { columnTypes } from './timestamps.ts'
 
 export interface Database extends Connection {
   readonly knex: Knex
@@ -42,14 +41,8 @@ export interface Database extends Connection {
   close(): Promise<void>
 }
 
-const STATEMENT_TIMEOUT_MS = 20_000
 /** PostgreSQL ends a statement before: without a word from it by then, it or the way to it is gone. */
 const SILENCE_MS = STATEMENT_TIMEOUT_MS + 5000
-const LOCK_TIMEOUT_MS = 3000
-const ACQUIRE_TIMEOUT_MS = 5000
-
-type DatabaseConfig = Pick<Config, 'databaseUrl' | 'databasePool'> &
-  Partial<Pick<Config, 'databaseTlsInsecure'>>
 
 /** Opens no connection yet: the first statement does, and every later one heals the pool. */
 export function openDatabase(
@@ -75,27 +68,7 @@ class PooledDatabase implements Database {
   #isAway = false
 
   constructor(config: DatabaseConfig, log: Logger, silenceMs: number, stuckMs: number) {
-    // knex's types do not know all that it hands on to pg.
-    const settings = {
-      connectionString: config.databaseUrl,
-      // pg reads the URL last: what it says of TLS goes first.
-      ...(config.databaseTlsInsecure ? { ssl: { rejectUnauthorized: false } } : {}),
-      application_name: 'botica',
-      // A search holds ways that it may not take; their cost alone would have it compiled, for 0.1 s and more.
-      options: '-c jit=off',
-      statement_timeout: STATEMENT_TIMEOUT_MS,
-      lock_timeout: LOCK_TIMEOUT_MS,
-      connectionTimeoutMillis: ACQUIRE_TIMEOUT_MS,
-      keepAlive: true,
-      types: columnTypes,
-    }
-    this.knex = createKnex({
-      client: 'pg',
-      connection: settings,
-      pool: { min: 0, max: config.databasePool },
-      acquireConnectionTimeout: ACQUIRE_TIMEOUT_MS,
-      log: knexLog(log),
-    })
+    this.knex = openKnex(config, log)
     this.#pool = rawPool(this.knex)
     this.#log = log
     this.#silenceMs = silenceMs

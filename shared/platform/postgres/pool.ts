@@ -1,9 +1,11 @@
 /** Raw connections below the interface of knex, and its log. */
 
-import type { Knex } from 'knex'
+import createKnex, { type Knex } from 'knex'
 import { type Client, Query } from 'pg'
+import type { Config } from '../../config/config.ts'
 import type { Logger } from '../../log.ts'
 import type { Statement, WireConnection } from './statement.ts'
+import { columnTypes } from './timestamps.ts'
 
 // `__knex__disposed` is what knex keeps on a raw connection: set, it is not handed out again.
 export interface RawConnection extends Client {
@@ -22,6 +24,38 @@ export interface RawPool {
   acquireRawConnection(): Promise<RawConnection>
   destroyRawConnection(connection: RawConnection): Promise<void>
   readonly config: Knex.Config
+}
+
+export const STATEMENT_TIMEOUT_MS = 20_000
+const LOCK_TIMEOUT_MS = 3000
+const ACQUIRE_TIMEOUT_MS = 5000
+
+export type DatabaseConfig = Pick<Config, 'databaseUrl' | 'databasePool'> &
+  Partial<Pick<Config, 'databaseTlsInsecure'>>
+
+/** Opens no connection yet. */
+export function openKnex(config: DatabaseConfig, log: Logger): Knex {
+  // knex's types do not know all that it hands on to pg.
+  const settings = {
+    connectionString: config.databaseUrl,
+    // pg reads the URL last: what it says of TLS goes first.
+    ...(config.databaseTlsInsecure ? { ssl: { rejectUnauthorized: false } } : {}),
+    application_name: 'botica',
+    // A search holds ways that it may not take; their cost alone would have it compiled, for 0.1 s and more.
+    options: '-c jit=off',
+    statement_timeout: STATEMENT_TIMEOUT_MS,
+    lock_timeout: LOCK_TIMEOUT_MS,
+    connectionTimeoutMillis: ACQUIRE_TIMEOUT_MS,
+    keepAlive: true,
+    types: columnTypes,
+  }
+  return createKnex({
+    client: 'pg',
+    connection: settings,
+    pool: { min: 0, max: config.databasePool },
+    acquireConnectionTimeout: ACQUIRE_TIMEOUT_MS,
+    log: knexLog(log),
+  })
 }
 
 export function rawPool(knex: Knex): RawPool {

@@ -6,7 +6,7 @@ import { types } from 'pg'
 
 const TIMESTAMPTZ = 1184
 
-/** What pg asks for the readers of columns. */
+/** The readers of columns, for pg. */
 export const columnTypes = {
   getTypeParser(oid: number, format?: string): (text: string) => unknown {
     if (format === 'binary') return types.getTypeParser(oid, 'binary')
