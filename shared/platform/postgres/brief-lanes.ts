@@ -23,7 +23,7 @@ export interface Lines {
 const LANES = 2
 const MOST_IN_FLIGHT = 8
 /** Without an answer for so long, others do not wait behind a statement. */
-export const STUCK_MS = 100
+export const STUCK_MS = 300
 
 interface Sent {
   readonly statement: Statement
