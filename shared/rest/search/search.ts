@@ -77,7 +77,7 @@ export async function searchSystem(interaction: Interaction): Promise<FhirReply>
   const types = typesOf(query) ?? typesLeft(query)
   if (types === undefined) throw badRequest('No types specified', '_type')
   if (types.includes('Binary')) throw badRequest('Cannot search on Binary resource type', '_type')
-  return searchTypes(interaction, '', types, query, withoutTypes(query))
+  return searchTypes(interaction, '', types, query, without(query, '_type', OTHERS))
 }
 
 /** `GET Patient/1/Observation?…`, `GET Patient/1/*?…` and their forms by POST. */
@@ -103,14 +103,9 @@ export async function searchCompartment(
     `${type}/${id}/${target}`,
     named ?? members,
     query,
-    isOfAll ? withoutTypes(query) : query,
+    isOfAll ? without(query, '_type', OTHERS) : query,
     `${type}/${id}`,
   )
-}
-
-/** The query for each of the types. */
-function withoutTypes(query: URLSearchParams): URLSearchParams {
-  return without(query, '_type', OTHERS)
 }
 
 /** The query itself where it has no such parameter: a copy of it takes as long as reading it. */
@@ -261,8 +256,6 @@ type Found = Pick<SearchPage, 'next' | 'previous'> & {
   readonly isMore: boolean
 }
 
-const START = { _offset: '0' }
-
 /** Links carry the query as it was understood, its parameters in the order of their names. */
 function linksOf(
   interaction: Interaction,
@@ -283,10 +276,8 @@ function linksOf(
     return { relation, url }
   }
   const link = (relation: Link['relation'], changes: Readonly<Record<string, string>>) => {
-    const names = Object.entries(changes)
-    if (names.length === 0) return linkTo(relation, unpaged)
     const changed = new URLSearchParams(unpaged)
-    for (const [name, value] of names) changed.set(name, value)
+    for (const [name, value] of Object.entries(changes)) changed.set(name, value)
     changed.sort()
     return linkTo(relation, changed)
   }
@@ -294,8 +285,8 @@ function linksOf(
   const links: Link[] = [self]
   if (count === 0 || page.size === 0) return links
   const isOffset = query.has('_offset')
-  const isFirst = unpaged === understood
-  links.push(isFirst ? { ...self, relation: 'first' } : link('first', isOffset ? START : {}))
+  if (unpaged === understood) links.push({ ...self, relation: 'first' })
+  else links.push(link('first', isOffset ? { _offset: '0' } : {}))
   if (page.next !== undefined || page.isMore) {
     links.push(
       page.next === undefined || (isOffset && cursor === undefined)
