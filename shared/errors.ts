@@ -147,6 +147,14 @@ export class Contended extends HttpError {
   }
 }
 
+/** Another worker has the run of a bot in whose name something was to be changed, or the run was ended. */
+export class RunLost extends HttpError {
+  constructor(cause?: unknown) {
+    const { status, outcome } = conflict('The run has been taken over by another worker, or ended')
+    super(status, outcome, { cause })
+  }
+}
+
 /** 409 for work that was tried again and again; the SQLSTATE shows a caller that one more try may do. */
 export function racesLost(sqlState: string): HttpError {
   const { id, issue: issues } = conflict('Too many concurrent changes, try again').outcome

@@ -1,6 +1,13 @@
 /** Refusals of PostgreSQL and its driver, as failures that hold no value of a statement. */
 
-import { Contended, HttpError, serverTimeout, tooCostly, unavailable } from '../../errors.ts'
+import {
+  Contended,
+  HttpError,
+  RunLost,
+  serverTimeout,
+  tooCostly,
+  unavailable,
+} from '../../errors.ts'
 import type { Statement } from './statement.ts'
 
 /**
@@ -20,6 +27,8 @@ export class SqlError extends Error {
 
 /** Raised by the function search_cap of the schema. */
 const TOO_MANY = 'BT001'
+/** Raised by the function require_run of the schema. */
+const RUN_LOST = 'BT002'
 /** Serialization failure, deadlock, lock timeout. */
 const CONTENTION = new Set(['40001', '40P01', '55P03'])
 /** Turns an error of the driver into a failure of the service. */
@@ -33,6 +42,7 @@ export function toFailure(error: unknown, statement: Statement): Error {
     return new Contended(code, new SqlError(code, undefined, what(statement)))
   if (code === TOO_MANY)
     return tooCostly('A chain or _has of the search matches too many resources')
+  if (code === RUN_LOST) return new RunLost()
   const constraint =
     'constraint' in error && typeof error.constraint === 'string' ? error.constraint : undefined
   // Class 42 is a mistake in our own text, which holds no values.

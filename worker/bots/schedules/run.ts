@@ -3,7 +3,6 @@ import { type ProjectContext, systemPrincipal } from '../../../shared/access/pri
 import { codeLocation, maxQueueMs } from '../../../shared/bots/bot.ts'
 import { actingAs } from '../../../shared/bots/execute-bot.ts'
 import {
-  holdOccurrence,
   type Occurrence,
   removeOccurrence,
   repeatOccurrence,
@@ -14,7 +13,8 @@ import type { Resource } from '../../../shared/fhir/resource.ts'
 import type { Acting } from '../../../shared/identity/principals.ts'
 import type { ExecuteJob, ExecuteReply } from '../../../shared/platform/queue/jobs.ts'
 import type { Services } from '../../../shared/services.ts'
-import { backoffMs, type Loop, startLoop, whileLeased } from '../../loop.ts'
+import { requireRun } from '../../../shared/store/rows/run-takings.ts'
+import { backoffMs, type Loop, startLoop } from '../../loop.ts'
 import type { RunMetrics } from '../metrics.ts'
 import { type Planned, planDue } from './plan.ts'
 
@@ -22,8 +22,6 @@ const EVERY_MS = 500
 const AT_ONCE = 100
 const ATTEMPTS = 3
 const FIRST_PAUSE_MS = 1000
-/** So that two that fail do no harm. */
-const HOLD_MS = 3000
 
 export type ScheduleMetrics = Pick<RunMetrics, 'occurrence'>
 
@@ -47,28 +45,14 @@ export async function runDue(
   return isCut || occurrences.length === AT_ONCE
 }
 
-/** Runs a job while its occurrence is held: one that comes a second time, or too late, is dropped. */
-export async function whileHeld(
-  { database, log }: Services,
-  { runId, scheduled }: ExecuteJob,
-  work: () => Promise<void>,
-): Promise<void> {
-  if (scheduled === undefined) return await work()
-  const hold = () => holdOccurrence(database, runId, scheduled.attempt)
-  if (!(await hold())) return
-  const renew = async () => {
-    await hold()
-    return true
-  }
-  await whileLeased({ log, everyMs: HOLD_MS, renew }, undefined, work)
-}
-
 /** Ends the occurrence, or has it run again after a pause that doubles. */
 export async function settleOccurrence(
   { database }: Services,
+  { taking }: ExecuteJob,
   attempt: number,
   { runId, status }: ExecuteReply,
 ): Promise<void> {
+  if (taking !== undefined) await requireRun(database, taking)
   if (status === 'ok' || attempt >= ATTEMPTS) return await removeOccurrence(database, runId)
   await repeatOccurrence(database, runId, attempt, backoffMs(attempt, FIRST_PAUSE_MS))
 }
