@@ -66,7 +66,8 @@ export class HttpError extends Error {
     super(body.issue[0]?.details.text ?? `HTTP ${status}`, { cause: options.cause })
     this.status = status
     this.outcome = body
-    this.headers = options.headers ?? {}
+    // A caller that is to repeat learns when.
+    this.headers = { ...(status === 503 ? { 'Retry-After': '2' } : {}), ...options.headers }
   }
 }
 
@@ -210,9 +211,14 @@ export function unavailable(what: string, cause?: unknown): HttpError {
   return new HttpError(
     503,
     outcome('unavailable', issue('error', 'transient', `${what} is not available, try again`)),
-    {
-      cause,
-      headers: { 'Retry-After': '2' },
-    },
+    { cause },
   )
+}
+
+/** 503: a disk or a memory that we stand on is full, which may last. */
+export class OutOfRoom extends HttpError {
+  constructor(what: string, cause?: unknown) {
+    const body = unavailable(what).outcome
+    super(503, body, { cause, headers: { 'Retry-After': '10' } })
+  }
 }

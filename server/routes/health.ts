@@ -71,7 +71,7 @@ type Checks = Readonly<Record<'postgres' | 'redis' | 'storage' | 'workers', Chec
 async function checkParts(services: Services): Promise<Checks> {
   const { database, queues, storage: files } = services
   const [postgres, redis, storage, workers] = await Promise.all([
-    check(async () => (await database.ping()) >= 0),
+    check(async () => (await database.ping()) >= 0 && database.hasRoom),
     check(async () => (await queues.ping()) >= 0),
     check(async () => {
       await files.check()

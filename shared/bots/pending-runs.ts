@@ -39,17 +39,18 @@ export interface TakenRun {
   readonly hadEffect: boolean
 }
 
-/** Undefined while another worker has the run, and once its AsyncJob is finished. */
+/** Undefined while another worker has the run, unless that `isGone`, and once its AsyncJob is finished. */
 export async function takePendingRun(
   database: Connection,
   id: string,
+  isGone: boolean,
 ): Promise<TakenRun | undefined> {
   const [taken] = await database.query<TakenRun>({
     name: 'pending-run-take',
     text: `update pending_run set takes = takes + 1, held = clock_timestamp() + ${HELD}
-      where id = $1 and (held is null or held < clock_timestamp())
+      where id = $1 and ($2 or held is null or held < clock_timestamp())
       returning takes as taking, takes - returned as attempt, effect as "hadEffect"`,
-    values: [id],
+    values: [id, isGone],
   })
   return taken
 }

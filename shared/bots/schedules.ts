@@ -175,18 +175,19 @@ export async function takeOccurrences(
   return rows.map(({ content, ...row }) => ({ ...row, bot: parseJson(content) as Resource }))
 }
 
-/** Takes an attempt for a worker; undefined while another one has it, and when it has ended. */
+/** Takes an attempt for a worker; undefined while another one has it, unless that `isGone`, and when it has ended. */
 export async function takeOccurrence(
   connection: Connection,
   run: string,
   attempt: number,
+  isGone: boolean,
 ): Promise<number | undefined> {
   const [taken] = await connection.query<{ taking: number }>({
     name: 'occurrence-run',
     text: `update occurrence set takes = takes + 1, held = ${LOOK_AGAIN}, due = ${LOOK_AGAIN}
-      where run = $1 and attempt = $2 and (held is null or held < clock_timestamp())
+      where run = $1 and attempt = $2 and ($3 or held is null or held < clock_timestamp())
       returning takes as taking`,
-    values: [run, attempt],
+    values: [run, attempt, isGone],
   })
   return taken?.taking
 }

@@ -35,10 +35,11 @@ export interface Owned {
 export interface Ownership {
   /**
    * Runs a job while its row is held; drops one that another worker has, or that has ended. `lost` is called when
-   * the row is lost meanwhile. Errors: those of `work`; LeftToUpkeep while PostgreSQL is away.
+   * the row is lost meanwhile; `isGone`: Redis has found that the worker before has lost the job. Errors: those of `work`; LeftToUpkeep while PostgreSQL is away.
    */
   whileOwned(
     job: ExecuteJob,
+    isGone: boolean,
     lost: (error: RunLost) => void,
     work: (owned: Owned) => Promise<void>,
   ): Promise<void>
@@ -62,8 +63,8 @@ export function createOwnership({ database, log }: Services): Ownership {
     return false
   })
 
-  async function pending({ runId }: ExecuteJob, lost: Held['lost'], work: Work): Promise<void> {
-    const taken = await orLeave(takePendingRun(database, runId))
+  async function pending({ runId }: ExecuteJob, isGone: boolean, lost: Held['lost'], work: Work) {
+    const taken = await orLeave(takePendingRun(database, runId, isGone))
     if (taken === undefined) return
     const { taking, ...owned } = taken
     const release = (error: unknown) =>
@@ -73,8 +74,9 @@ export function createOwnership({ database, log }: Services): Ownership {
     )
   }
 
-  async function scheduled({ runId }: ExecuteJob, number: number, lost: Held['lost'], work: Work) {
-    const taking = await orLeave(takeOccurrence(database, runId, number))
+  async function scheduled(job: ExecuteJob, isGone: boolean, lost: Held['lost'], work: Work) {
+    const { runId, scheduled } = job
+    const taking = await orLeave(takeOccurrence(database, runId, scheduled?.attempt ?? 1, isGone))
     if (taking === undefined) return
     const release = () => releaseOccurrence(database, runId, taking)
     await listed(occurrences, runId, { taking, lost, release }, () =>
@@ -83,11 +85,9 @@ export function createOwnership({ database, log }: Services): Ownership {
   }
 
   return {
-    async whileOwned(job, lost, work) {
-      if (job.scheduled !== undefined) {
-        return await scheduled(job, job.scheduled.attempt, lost, work)
-      }
-      if (job.asynchronous) return await pending(job, lost, work)
+    async whileOwned(job, isGone, lost, work) {
+      if (job.scheduled !== undefined) return await scheduled(job, isGone, lost, work)
+      if (job.asynchronous) return await pending(job, isGone, lost, work)
       // The row of a run whose caller waits is made when it stops waiting.
       const held = { taking: 0, lost, release: async () => {} }
       await listed(runs, job.runId, held, () => work(WITHOUT_ROW))

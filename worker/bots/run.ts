@@ -195,6 +195,11 @@ export function createRunner(options: RunnerOptions): Runner {
     const audited = told.end(result, failure)
     const isLost = signal.reason instanceof RunLost
     if (isStopped) return { reply: interrupted(runId), failure, audited, isLost }
+    // The error that a bot makes of an outage is not its answer: who waits may ask again, or hears that it was cut off.
+    if (failure === 'thrown' && bridge.wasRefused && !job.asynchronous) {
+      const again: ExecuteReply = { runId, status: 'unavailable', kind }
+      return { reply: bridge.hasWritten ? interrupted(runId) : again, failure, audited }
+    }
     const body = status !== 'ok' ? withRunId(result.body, runId) : result.body
     return { reply: { runId, status, kind, body }, failure, audited }
   }
@@ -326,7 +331,9 @@ export function createRunner(options: RunnerOptions): Runner {
     process: (job, attempt, onRest) => {
       const token = job.asynchronous ? undefined : attempt.token
       return runs.whileKnown(job.runId, token, () =>
-        ownership.whileOwned(job, stopRun(job), (owned) => take(job, attempt, owned, onRest)),
+        ownership.whileOwned(job, attempt.isRepeat, stopRun(job), (owned) =>
+          take(job, attempt, owned, onRest),
+        ),
       )
     },
     async deliver(job, number, taking) {
@@ -339,7 +346,7 @@ export function createRunner(options: RunnerOptions): Runner {
         const { codeHash } = await loader.bot(job)
         executors.suspect({ botKey: botKey(job), codeHash })
       }
-      await ownership.whileOwned(job, stopRun(job), async () => {
+      await ownership.whileOwned(job, true, stopRun(job), async () => {
         stats.run(job, isPoison ? 'poison' : 'interrupted', 0, 0)
         await finish(job, interrupted(job.runId), 0)
       })

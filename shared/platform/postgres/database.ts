@@ -3,7 +3,7 @@
 import type { Knex } from 'knex'
 import createKnex from 'knex'
 import type { Config } from '../../config/config.ts'
-import { unavailable } from '../../errors.ts'
+import { OutOfRoom, unavailable } from '../../errors.ts'
 import type { Logger } from '../../log.ts'
 import { CachedStatements } from './cached-statements.ts'
 import {
@@ -34,6 +34,8 @@ export interface Database extends Connection {
    * PostgreSQL goes on without a pause; each commits by itself.
    */
   lane(): Connection
+  /** False for a minute after PostgreSQL has found no room for something. */
+  readonly hasRoom: boolean
   /** Milliseconds of `select 1`; throws when PostgreSQL is away. */
   ping(): Promise<number>
   close(): Promise<void>
@@ -44,6 +46,7 @@ const STATEMENT_TIMEOUT_MS = 20_000
 const SILENCE_MS = STATEMENT_TIMEOUT_MS + 5000
 const LOCK_TIMEOUT_MS = 3000
 const ACQUIRE_TIMEOUT_MS = 5000
+const FULL_MS = 60_000
 
 type DatabaseConfig = Pick<Config, 'databaseUrl' | 'databasePool'> &
   Partial<Pick<Config, 'databaseTlsInsecure'>>
@@ -68,6 +71,7 @@ class PooledDatabase implements Database {
   #statements = 0
   #roundTrips = 0
   #isAway = false
+  #fullAt = Number.NEGATIVE_INFINITY
 
   constructor(config: DatabaseConfig, log: Logger, silenceMs: number) {
     // knex's types do not know all that it hands on to pg.
@@ -97,6 +101,10 @@ class PooledDatabase implements Database {
 
   get statements(): number {
     return this.#statements
+  }
+
+  get hasRoom(): boolean {
+    return performance.now() - this.#fullAt > FULL_MS
   }
 
   get roundTrips(): number {
@@ -227,6 +235,10 @@ class PooledDatabase implements Database {
       return rows
     } catch (error) {
       const failure = toFailure(error, statement)
+      if (failure instanceof OutOfRoom && this.hasRoom) {
+        this.#fullAt = performance.now()
+        this.#log.error({ cause: failure.cause }, 'PostgreSQL has no room left')
+      }
       if (isAway(failure)) {
         connection.__knex__disposed ??= failure
         this.#noteAway(error)
