@@ -164,7 +164,7 @@ function startFeatures({ services, runs, runner, metrics }: Opened) {
       startSweep(services),
       ...(has('upkeep') ? [startTableUpkeep(services), startUpkeepJobs(services)] : []),
       ...(has('upkeep') && config.autoDownload ? [startDownloads(services)] : []),
-      ...(has('schedules') ? [startSchedules(services, metrics)] : []),
+      ...(has('schedules') ? [startSchedules(services, metrics, () => runs.now())] : []),
       ...(has('mail') ? [startMail(services)] : []),
     ],
     events: has('change')

@@ -337,7 +337,9 @@ export function createRunner(options: RunnerOptions): Runner {
       )
     },
     async deliver(job, number, taking) {
-      const done = await runCounted(job, { number, isRepeat: false, taking }, () => {})
+      const deadline = job.deadline - Date.now() + runs.now()
+      const attempt = { number, isRepeat: false, taking }
+      const done = await runCounted({ ...job, deadline }, attempt, () => {})
       if (done.failure === 'interrupted') throw new HandedBack()
       return done
     },

@@ -21,11 +21,14 @@ const WORKER_TTL_MS = 6500
 const KEEP_AFTER_MS = 2000
 const REPLY_TTL_MS = 60_000
 const CANCEL_MEMORY_MS = 60_000
+const CLOCK_OFF_MS = 2000
 /** BullMQ renews the lock before; see worker/main.ts. */
 const LOCK_MS = 10_000
 
 export interface Runs {
   readonly workerId: string
+  /** Epoch ms by the clock of Redis, which all processes share, as of the last heartbeat. */
+  now(): number
   /** Callers may count on this worker from now until `close`; `metrics` is asked at every heartbeat. */
   announce(served: readonly BotQueue[], metrics: () => Promise<string>): Promise<void>
   /** Workers of `bots-sync` that were alive at the last heartbeat, this one included. */
@@ -91,6 +94,8 @@ class WorkerRuns implements Runs {
   readonly #listeners: ((runId: string) => void)[] = []
   readonly #held = new Map<string, string>()
   #born: string | undefined
+  #behindMs = 0
+  #isOff = false
   #liveWorkers = 1
   #served: readonly BotQueue[] = []
   #timer: NodeJS.Timeout | undefined
@@ -104,7 +109,12 @@ class WorkerRuns implements Runs {
     this.#subscriber = subscriber
   }
 
+  now(): number {
+    return Date.now() + this.#behindMs
+  }
+
   async open(): Promise<void> {
+    await this.#readClock()
     this.#subscriber.on('message', (_channel: string, runId: string) => this.#cancel(runId))
     await this.#subscriber.subscribe(CANCEL_CHANNEL)
   }
@@ -135,7 +145,7 @@ class WorkerRuns implements Runs {
 
   async markWrite({ runId, deadline }: ExecuteJob, token: string): Promise<void> {
     const { botTimeoutMaxMs } = this.#config
-    const ttl = Math.max(deadline - Date.now(), 0) + botTimeoutMaxMs + REPLY_TTL_MS
+    const ttl = Math.max(deadline - this.now(), 0) + botTimeoutMaxMs + REPLY_TTL_MS
     const names = [keys.journal(runId), keys.lock('bots-sync', runId)]
     const mark = () => runScript(this.connection, MARK, names, [token, ttl])
     let answer = await mark()
@@ -160,6 +170,20 @@ class WorkerRuns implements Runs {
     } finally {
       this.#held.delete(runId)
     }
+  }
+
+  /** A clock that is off is logged when it is found out, and again when it is right. */
+  async #readClock(): Promise<void> {
+    const asked = Date.now()
+    const [seconds, micros] = (await this.connection.time()).map(Number)
+    const behindMs = (seconds ?? 0) * 1000 + (micros ?? 0) / 1000 - (asked + Date.now()) / 2
+    this.#behindMs = Math.round(behindMs)
+    const isOff = Math.abs(behindMs) > CLOCK_OFF_MS
+    if (isOff && !this.#isOff) {
+      this.#log.error({ behindMs: this.#behindMs }, 'The clock of this worker is off')
+    }
+    if (!isOff && this.#isOff) this.#log.info('The clock of this worker is right again')
+    this.#isOff = isOff
   }
 
   /** Answers whether Redis was emptied since the last look. */
@@ -192,13 +216,13 @@ class WorkerRuns implements Runs {
       keys.input(runId),
     ]
     const awaited = job.reply !== undefined
-    const isNearEnd = Date.now() > (job.waitUntil ?? 0) - KEEP_AFTER_MS
+    const isNearEnd = this.now() > (job.waitUntil ?? 0) - KEEP_AFTER_MS
     const keep = awaited && (ranMs > KEEP_AFTER_MS || isNearEnd)
     const message = awaited ? JSON.stringify(await this.#checkOut(reply)) : ''
     const values = [runId, job.reply ?? '', message, keep ? 1 : 0]
     const sent = runScript(this.connection, FINISH, names, values)
     // A caller whose time is over was sent away, even if Redis has forgotten it.
-    const isOver = Date.now() > (job.waitUntil ?? Number.POSITIVE_INFINITY)
+    const isOver = this.now() > (job.waitUntil ?? Number.POSITIVE_INFINITY)
     const isSentAway = job.asynchronous === true || isOver
     return { isLate: sent.then((late) => isSentAway || late !== null), isNearEnd }
   }
@@ -233,6 +257,10 @@ class WorkerRuns implements Runs {
     const redis = this.connection
     if (redis.status !== 'ready') return
     await this.#reannounce()
+    await this.#readClock()
+    if (this.#isOff) {
+      await redis.set(keys.clock(this.workerId), this.#behindMs, 'PX', WORKER_TTL_MS)
+    }
     for (const name of this.#served) {
       const values = [this.workerId, WORKER_TTL_MS]
       const names = [keys.workers(name), keys.seen(name)]

@@ -31,6 +31,8 @@ export const keys = {
   born: `${PREFIX}:born`,
   /** BullMQ's own: there while a worker has the job, with the token of that worker. */
   lock: (queue: string, runId: string) => `${PREFIX}:${queue}:${runId}:lock`,
+  /** How far the clock of a worker is behind, in ms; there while it is off. */
+  clock: (workerId: string) => `${PREFIX}:clock:${workerId}`,
   metrics: (workerId: string) => `${PREFIX}:metrics:${workerId}`,
 } as const
 

@@ -26,9 +26,13 @@ const FIRST_PAUSE_MS = 1000
 export type ScheduleMetrics = Pick<RunMetrics, 'occurrence'>
 
 /** Looks for what is due until `stop`. */
-export function startSchedules(services: Services, metrics: ScheduleMetrics): Loop {
+export function startSchedules(
+  services: Services,
+  metrics: ScheduleMetrics,
+  now: () => number,
+): Loop {
   return startLoop({ log: services.log, name: 'Schedules', everyMs: EVERY_MS }, () =>
-    runDue(services, metrics, new Date()),
+    runDue(services, metrics, new Date(now())),
   )
 }
 
@@ -41,7 +45,7 @@ export async function runDue(
   const { plans, isCut } = await planDue(services, now)
   for (const plan of plans) await tell(services, metrics, plan)
   const occurrences = await takeOccurrences(services.database, services.queues.home, now, AT_ONCE)
-  for (const occurrence of occurrences) await enqueue(services, metrics, occurrence)
+  for (const occurrence of occurrences) await enqueue(services, metrics, occurrence, now.getTime())
   return isCut || occurrences.length === AT_ONCE
 }
 
@@ -78,6 +82,7 @@ async function enqueue(
   services: Services,
   metrics: ScheduleMetrics,
   occurrence: Occurrence,
+  now: number,
 ): Promise<void> {
   const { queues, principals, database, log } = services
   const { run, scheduled, attempt, bot, projectId } = occurrence
@@ -97,7 +102,7 @@ async function enqueue(
     await auditSkipped(services, project, bot, scheduled, `the bot has no ${what}`)
     return await removeOccurrence(database, run)
   }
-  const job = jobOf(occurrence, actingAs(principal), maxQueueMs(bot))
+  const job = jobOf(occurrence, actingAs(principal), now, now + maxQueueMs(bot))
   try {
     await queues.enqueue(job, async () => undefined)
   } catch (error) {
@@ -106,15 +111,15 @@ async function enqueue(
     log.debug({ runId: run, reason: error.message }, 'An occurrence waits')
     return
   }
-  if (attempt === 1) metrics.occurrence('queued', 1, Date.now() - scheduled.getTime())
+  if (attempt === 1) metrics.occurrence('queued', 1, now - scheduled.getTime())
 }
 
 function jobOf(
   { run, scheduled, attempt, bot, botVersion, projectId }: Occurrence,
   acting: Acting,
-  patienceMs: number,
+  added: number,
+  deadline: number,
 ): ExecuteJob {
-  const added = Date.now()
   return {
     runId: run,
     projectId,
@@ -131,7 +136,7 @@ function jobOf(
     requestId: run,
     depth: 0,
     added,
-    deadline: added + patienceMs,
+    deadline,
     class: 'event',
     asynchronous: true,
     scheduled: { time: scheduled.toISOString(), attempt },
