@@ -66,7 +66,8 @@ export class HttpError extends Error {
     super(body.issue[0]?.details.text ?? `HTTP ${status}`, { cause: options.cause })
     this.status = status
     this.outcome = body
-    this.headers = options.headers ?? {}
+    // A caller that is to repeat learns when.
+    this.headers = { ...(status === 503 ? { 'Retry-After': '2' } : {}), ...options.headers }
   }
 }
 
@@ -147,6 +148,14 @@ export class Contended extends HttpError {
   }
 }
 
+/** Another worker has the run of a bot in whose name something was to be changed, or the run was ended. */
+export class RunLost extends HttpError {
+  constructor(cause?: unknown) {
+    const { status, outcome } = conflict('The run has been taken over by another worker, or ended')
+    super(status, outcome, { cause })
+  }
+}
+
 /** 409 for work that was tried again and again; the SQLSTATE shows a caller that one more try may do. */
 export function racesLost(sqlState: string): HttpError {
   const { id, issue: issues } = conflict('Too many concurrent changes, try again').outcome
@@ -202,9 +211,14 @@ export function unavailable(what: string, cause?: unknown): HttpError {
   return new HttpError(
     503,
     outcome('unavailable', issue('error', 'transient', `${what} is not available, try again`)),
-    {
-      cause,
-      headers: { 'Retry-After': '2' },
-    },
+    { cause },
   )
+}
+
+/** 503: a disk or a memory that we stand on is full, which may last. */
+export class OutOfRoom extends HttpError {
+  constructor(what: string, cause?: unknown) {
+    const body = unavailable(what).outcome
+    super(503, body, { cause, headers: { 'Retry-After': '10' } })
+  }
 }

@@ -34,9 +34,10 @@ import {
   runsWithin,
 } from './bots/executors/executors.ts'
 import { createMetrics, type RunMetrics } from './bots/metrics.ts'
+import { LeftToUpkeep } from './bots/ownership.ts'
 import { createRecentRuns } from './bots/recent-runs.ts'
 import { Again } from './bots/retries.ts'
-import { createRunner, HandedBack, LeftToUpkeep, type Runner } from './bots/run.ts'
+import { createRunner, HandedBack, type Runner } from './bots/run.ts'
 import { createTelling } from './bots/run-reports.ts'
 import { startSchedules } from './bots/schedules/run.ts'
 import { Deferred, MOST_HELD } from './bots/slots.ts'
@@ -160,10 +161,10 @@ function startFeatures({ services, runs, runner, metrics }: Opened) {
   }
   return {
     loops: [
-      startSweep(services, runs),
+      startSweep(services),
       ...(has('upkeep') ? [startTableUpkeep(services), startUpkeepJobs(services)] : []),
       ...(has('upkeep') && config.autoDownload ? [startDownloads(services)] : []),
-      ...(has('schedules') ? [startSchedules(services, metrics)] : []),
+      ...(has('schedules') ? [startSchedules(services, metrics, () => runs.now())] : []),
       ...(has('mail') ? [startMail(services)] : []),
     ],
     events: has('change')
@@ -268,7 +269,7 @@ async function take(
 ): Promise<null> {
   const { failures = 0 } = job.data
   const number = job.stalledCounter + failures + 1
-  const attempt = { number, isRepeat: job.attemptsStarted > 1 }
+  const attempt = { number, isRepeat: job.attemptsStarted > 1, token: job.token ?? token ?? '' }
   try {
     await runner.process(job.data, attempt, onRest)
     return null

@@ -9,7 +9,7 @@ import { readOff } from './body.ts'
 const TRACING = 'https://medplum.com/fhir/StructureDefinition/tracing'
 /** Codes of a socket that is gone, and SQLSTATE classes 08 and 57P of a server that is going. */
 const AWAY =
-  /^(ECONNREFUSED|ECONNRESET|EPIPE|ETIMEDOUT|ENOTFOUND|EAI_AGAIN|EHOSTUNREACH|08\w{3}|57P0[123])$/
+  /^(ECONNREFUSED|ECONNRESET|EPIPE|ETIMEDOUT|ENOTFOUND|EAI_AGAIN|EHOSTUNREACH|ENOSPC|EDQUOT|08\w{3}|57P0[123])$/
 
 /** A failure of an OAuth endpoint; `error` is a code of RFC 6749 §5.2 or RFC 6750 §3.1. */
 export class OAuthError extends Error {
@@ -65,8 +65,9 @@ function answer(ctx: Context, error: unknown, log: Logger): void {
   const failure = failureOf(error)
   if (failure.status >= 500) {
     const { requestId, traceId } = ctx.state
-    const what = failure.status === 503 ? { cause: failure } : { err: failure.cause ?? failure }
-    log.error({ ...what, requestId, traceId }, failure.message)
+    // An outage is logged when it begins and ends; a request that it refuses is no news.
+    if (failure.status === 503) log.info({ requestId, traceId, cause: failure }, failure.message)
+    else log.error({ err: failure.cause ?? failure, requestId, traceId }, failure.message)
   }
   if (ctx.path.startsWith('/oauth2/')) {
     sendOAuth(ctx, oauthErrorOf(failure))

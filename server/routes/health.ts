@@ -66,20 +66,21 @@ interface Check {
   readonly ms: number
 }
 
-type Checks = Readonly<Record<'postgres' | 'redis' | 'storage' | 'workers', Check>>
+type Checks = Readonly<Record<'postgres' | 'redis' | 'storage' | 'workers' | 'clocks', Check>>
 
 async function checkParts(services: Services): Promise<Checks> {
   const { database, queues, storage: files } = services
-  const [postgres, redis, storage, workers] = await Promise.all([
-    check(async () => (await database.ping()) >= 0),
+  const [postgres, redis, storage, workers, clocks] = await Promise.all([
+    check(async () => (await database.ping()) >= 0 && database.hasRoom),
     check(async () => (await queues.ping()) >= 0),
     check(async () => {
       await files.check()
       return true
     }),
     check(async () => (await queues.workers()).length > 0),
+    check(async () => (await queues.workersOffTime()).length === 0),
   ])
-  return { postgres, redis, storage, workers }
+  return { postgres, redis, storage, workers, clocks }
 }
 
 /** A check that hangs is a failed one. */

@@ -30,6 +30,7 @@ const MOST_WAITING = 1000
 
 export class Hub {
   #bindings = 0
+  #hasGap = false
   readonly #services: Services
   readonly #subscriber: Redis
   readonly #listeners = new Map<string, Set<Listener>>()
@@ -45,6 +46,10 @@ export class Hub {
         else this.#notify(listener, JSON.parse(text) as SocketNotification)
       }
     })
+    this.#subscriber.on('close', () => {
+      this.#hasGap = true
+    })
+    this.#subscriber.on('ready', () => this.#endGap())
     this.#timer = setInterval(() => this.#renewAll(), RENEW_MS)
   }
 
@@ -81,6 +86,15 @@ export class Hub {
   close(): void {
     clearInterval(this.#timer)
     this.#subscriber.disconnect()
+  }
+
+  /** Redis keeps nothing that was published meanwhile: clients that are closed bind again, and ask for what they have missed. */
+  #endGap(): void {
+    if (!this.#hasGap) return
+    this.#hasGap = false
+    for (const listeners of this.#listeners.values()) {
+      for (const listener of listeners) listener.overflow()
+    }
   }
 
   #notify(listener: Listener, notification: SocketNotification): void {

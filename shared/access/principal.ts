@@ -5,6 +5,7 @@ import type { Reference } from '../fhir/resource.ts'
 import { AREAS, type Area } from './areas.ts'
 import type { Rules } from './grant.ts'
 import type { IpRule } from './ip-rules.ts'
+import type { RunTaking } from './run-taking.ts'
 
 /** A Project whose resources another one may read. */
 export interface LinkedProject {
@@ -100,6 +101,8 @@ export interface Principal {
   readonly quota?: number | undefined
   /** The cause of the current action; absent where nobody follows it. */
   readonly cause?: Cause
+  /** The run of a bot that acts; absent where none does, or none that may be repeated. */
+  readonly taking?: RunTaking | undefined
 }
 
 export interface Cause {

@@ -1,5 +1,6 @@
 /** The rules and parts of writes that features register with the Repository. */
 import { downloadPart } from '../binary/downloads.ts'
+import { pendingRunPart } from '../bots/async-jobs.ts'
 import { botRules, schedulePart } from '../bots/write-rules.ts'
 import type { Outbound } from '../config/outbound.ts'
 import { identityRules, type ProgramRights } from '../identity/write-rules.ts'
@@ -30,6 +31,13 @@ export function writeFeatures({
       ...botRules(programRights),
       subscriptionRule(hookTargets),
     ],
-    parts: [tenantPart, reindexPart, schedulePart, watchPart, downloadPart(autoDownload)],
+    parts: [
+      tenantPart,
+      reindexPart,
+      schedulePart,
+      pendingRunPart,
+      watchPart,
+      downloadPart(autoDownload),
+    ],
   }
 }

@@ -4,11 +4,13 @@
  */
 
 import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
+import type { RunTaking } from '../access/run-taking.ts'
 import { scopeExtension } from '../access/scopes.ts'
 import { allOk, HttpError } from '../errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import type { ExecuteJob, ExecuteReply } from '../platform/queue/jobs.ts'
 import type { Services } from '../services.ts'
+import type { WritePart } from '../store/rows/context.ts'
 import { encodeReply } from './execute-reply.ts'
 import { addPendingRun, removePendingRun } from './pending-runs.ts'
 
@@ -81,16 +83,16 @@ export async function startAsyncJob(
 
 /** Errors: JobFinished when somebody was first, or `onlyIf` is not so; 404 without such a job. */
 export async function finishAsyncJob(
-  { repository, database }: Services,
+  { repository }: Pick<Services, 'repository'>,
   project: ProjectContext,
   author: string | undefined,
   runId: string,
-  end: JobEnd,
+  { taking, ...end }: JobEnd & { readonly taking?: RunTaking | undefined },
 ): Promise<void> {
-  await repository.patch(jobPrincipal(project, author), 'AsyncJob', runId, (current) => {
-    const isOpen = current.status === 'accepted' || current.status === 'active'
+  const principal = { ...jobPrincipal(project, author), taking }
+  await repository.patch(principal, 'AsyncJob', runId, (current) => {
     const isRight = !('onlyIf' in end) || current.status === end.onlyIf
-    if (!isOpen || !isRight) throw new JobFinished(String(current.status))
+    if (!isOpen(current) || !isRight) throw new JobFinished(String(current.status))
     const { output: _, ...rest } = current
     return {
       ...rest,
@@ -101,21 +103,39 @@ export async function finishAsyncJob(
         : { output: { resourceType: 'Parameters', parameter: end.parameter } }),
     }
   })
-  await removePendingRun(database, runId)
 }
 
-/** As `finishAsyncJob`, for a reply; being second is no failure, a lost job neither. */
+/** The write that ends an AsyncJob removes the row of its run. */
+export const pendingRunPart: WritePart<true> = {
+  types: new Set(['AsyncJob']),
+  rowOf: ({ stored, resource }) => {
+    const hasEnded = !isOpen(resource) && stored !== undefined && isOpen(stored)
+    return hasEnded ? true : undefined
+  },
+  sql(ended, bind) {
+    const numbers = bind(`{${ended.map(({ n }) => n).join(',')}}`, 'int[]')
+    const remove = `pr as (delete from pending_run p using w where w.n = any(${numbers}) and p.id = w.id)`
+    return { name: 'ended', sql: [remove] }
+  },
+}
+
+function isOpen({ status }: Resource): boolean {
+  return status === 'accepted' || status === 'active'
+}
+
+/** As `finishAsyncJob`, for a reply; being second is no failure, a lost job neither. Errors: RunLost. */
 export async function settleAsyncJob(
   services: Services,
-  job: Pick<ExecuteJob, 'projectId' | 'requester' | 'contentType'>,
+  job: Pick<ExecuteJob, 'projectId' | 'requester' | 'contentType' | 'taking'>,
   reply: ExecuteReply,
 ): Promise<void> {
   const project = await services.principals.project(job.projectId)
   if (project === undefined) return
   const asked = { headers: { 'content-type': job.contentType }, wantsContent: false }
   const { headers } = await encodeReply(reply, asked, async () => undefined)
-  const end: JobEnd = {
-    status: reply.status === 'ok' ? 'completed' : 'error',
+  const end = {
+    taking: job.taking,
+    status: reply.status === 'ok' ? ('completed' as const) : ('error' as const),
     parameter: [
       ...resultParameters(reply),
       { name: 'contentType', valueString: headers['Content-Type'] },

@@ -48,6 +48,7 @@ export interface Occurrence {
 
 /** A lost job is added to the queue again after so long. */
 const LOOK_AGAIN_MS = 10_000
+const LOOK_AGAIN = `clock_timestamp() + interval '${LOOK_AGAIN_MS} ms'`
 /** Longer for a job that another Redis knows: a deployment may be moving to this one. */
 const FOREIGN_MS = 30 * 60_000
 
@@ -174,19 +175,49 @@ export async function takeOccurrences(
   return rows.map(({ content, ...row }) => ({ ...row, bot: parseJson(content) as Resource }))
 }
 
-/** It is in the queue, or runs, for some seconds more; false when the attempt has ended. */
-export async function holdOccurrence(
+/** Takes an attempt for a worker; undefined while another one has it, unless that `isGone`, and when it has ended. */
+export async function takeOccurrence(
   connection: Connection,
   run: string,
   attempt: number,
+  isGone: boolean,
+): Promise<number | undefined> {
+  const [taken] = await connection.query<{ taking: number }>({
+    name: 'occurrence-run',
+    text: `update occurrence set takes = takes + 1, held = ${LOOK_AGAIN}, due = ${LOOK_AGAIN}
+      where run = $1 and attempt = $2 and ($3 or held is null or held < clock_timestamp())
+      returning takes as taking`,
+    values: [run, attempt, isGone],
+  })
+  return taken?.taking
+}
+
+/** The worker has it for some seconds more; false when it has lost it. */
+export async function holdOccurrence(
+  connection: Connection,
+  run: string,
+  taking: number,
 ): Promise<boolean> {
   const rows = await connection.query({
     name: 'occurrence-hold',
-    text: `update occurrence set due = clock_timestamp() + $3::float8 * interval '1 ms'
-      where run = $1 and attempt = $2 returning 1`,
-    values: [run, attempt, LOOK_AGAIN_MS],
+    text: `update occurrence set held = ${LOOK_AGAIN}, due = ${LOOK_AGAIN}
+      where run = $1 and takes = $2 returning 1`,
+    values: [run, taking],
   })
   return rows.length > 0
+}
+
+/** A worker gives it back as if it had not been taken. */
+export async function releaseOccurrence(
+  connection: Connection,
+  run: string,
+  taking: number,
+): Promise<void> {
+  await connection.query({
+    name: 'occurrence-release',
+    text: 'update occurrence set held = null where run = $1 and takes = $2',
+    values: [run, taking],
+  })
 }
 
 /** The attempt has failed; the next one is due after `delayMs`. */
@@ -198,7 +229,7 @@ export async function repeatOccurrence(
 ): Promise<void> {
   await connection.query({
     name: 'occurrence-repeat',
-    text: `update occurrence set attempt = attempt + 1, home = null,
+    text: `update occurrence set attempt = attempt + 1, home = null, held = null,
         due = clock_timestamp() + $3::float8 * interval '1 ms'
       where run = $1 and attempt = $2`,
     values: [run, attempt, delayMs],

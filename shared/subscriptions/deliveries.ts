@@ -38,6 +38,8 @@ export interface Delivery {
   readonly attempt: number
   /** How often it failed by a fault of our own. */
   readonly faults: number
+  /** How often a worker has taken it. */
+  readonly takes: number
   readonly added: Date
   /** The version to send, for a deletion the last one; undefined when it is gone. */
   readonly version: VersionRow | undefined
@@ -82,14 +84,15 @@ export async function addDeliveries(
 /** Says that a worker still has them. */
 export async function holdDeliveries(
   connection: Connection,
-  ids: readonly string[],
+  held: readonly Pick<Delivery, 'id' | 'takes'>[],
 ): Promise<void> {
-  if (ids.length === 0) return
+  if (held.length === 0) return
   await connection.query({
     name: 'delivery-hold',
-    text: `update delivery set due = clock_timestamp() + interval '${LEASE_MS} ms'
-      where id = any($1::uuid[]) and state = 'active'`,
-    values: [ids],
+    text: `update delivery d set due = clock_timestamp() + interval '${LEASE_MS} ms'
+      from unnest($1::uuid[], $2::int[]) as x(id, takes)
+      where d.id = x.id and d.takes = x.takes and d.state = 'active'`,
+    values: [held.map(({ id }) => id), held.map(({ takes }) => takes)],
   })
 }
 
@@ -103,10 +106,10 @@ export async function endDeliveries(connection: Connection, ids: readonly string
   })
 }
 
-/** Another attempt after `delayMs`. `fault`: this one is not counted against the Subscription. */
+/** Another attempt after `delayMs`, unless somebody else has it. `fault`: this one is not counted against the Subscription. */
 export async function repeatDelivery(
   connection: Connection,
-  id: string,
+  { id, takes }: Pick<Delivery, 'id' | 'takes'>,
   delayMs: number,
   error: string,
   fault: boolean,
@@ -116,23 +119,23 @@ export async function repeatDelivery(
     text: `update delivery set state = 'waiting', error = $3,
         due = clock_timestamp() + $2::float8 * interval '1 ms',
         attempts = attempts - $4::int, faults = faults + $4::int
-      where id = $1`,
-    values: [id, delayMs, error, fault ? 1 : 0],
+      where id = $1 and takes = $5`,
+    values: [id, delayMs, error, fault ? 1 : 0, takes],
   })
 }
 
-/** It was not begun: it waits as before. */
+/** It was not begun: it waits as before, unless somebody else has it. */
 export async function giveBackDelivery(
   connection: Connection,
-  id: string,
+  { id, takes }: Pick<Delivery, 'id' | 'takes'>,
   delayMs: number,
 ): Promise<void> {
   await connection.query({
     name: 'delivery-back',
     text: `update delivery set state = 'waiting', attempts = attempts - 1,
         due = clock_timestamp() + $2::float8 * interval '1 ms'
-      where id = $1`,
-    values: [id, delayMs],
+      where id = $1 and takes = $3`,
+    values: [id, delayMs, takes],
   })
 }
 
@@ -187,6 +190,7 @@ type OwnColumns = Pick<
   | 'target'
   | 'attempt'
   | 'faults'
+  | 'takes'
   | 'added'
 >
 
@@ -246,12 +250,13 @@ const TAKE_SQL = `with recursive
         update delivery d set state = 'active',
           attempts = d.attempts + (d.state = 'waiting')::int,
           faults = d.faults + (d.state = 'active')::int,
+          takes = d.takes + 1,
           due = clock_timestamp() + interval '${LEASE_MS} ms'
         from chosen c where d.id = c.id and c.rank <= c.room
         returning d.*,
           case when d.type = any($3::smallint[]) then ${SYSTEM_PROJECT_NUMBER} else d.project end as filed)
       select d.id::text, d.project, d.subscription::text, d.type, d.resource::text, d.ver, d.op, d.origin,
-        d.target, d.attempts as attempt, d.faults, d.added, d.filed, a.ver as terms,
+        d.target, d.attempts as attempt, d.faults, d.takes, d.added, d.filed, a.ver as terms,
         v.ver as vver, v.lu, v.content, v.meta_at, v.meta_ext
       from taken d
       left join active_subscription a on a.project = d.project and a.id = d.subscription

@@ -6,6 +6,7 @@ import { createLogger } from '../../shared/log.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/platform/queue/jobs.ts'
 import { openReplies } from '../../shared/platform/queue/replies.ts'
 import { openRuns } from '../../shared/platform/queue/runs.ts'
+import { keys } from '../../shared/platform/queue/scripts.ts'
 import { openRedis, untilReady } from '../../shared/platform/redis/redis.ts'
 import { aJob } from '../fixtures/bots/execute-job.ts'
 
@@ -57,11 +58,19 @@ const answerOf = ({ runId }: ExecuteJob): ExecuteReply => ({
 const finish = (job: ExecuteJob, ranMs: number) => runs.finish(job, answerOf(job), ranMs)
 const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms))
 
+/** The worker that has the job writes, then loses it. */
+async function write(job: ExecuteJob): Promise<void> {
+  const lock = keys.lock('bots-sync', job.runId)
+  await redis.set(lock, 'token', 'PX', PATIENCE_MS)
+  await runs.markWrite(job, 'token')
+  await redis.unlink(lock)
+}
+
 /** The reply to a new run whose process comes back to Redis. */
 async function replyAfterOutage(act: typeof whenAsked, hasWritten: boolean) {
   job = awaited()
   whenAsked = act
-  if (hasWritten) await runs.markWrite(job)
+  if (hasWritten) await write(job)
   const { reply } = replies.wait(job, PATIENCE_MS, undefined)
   subscriber.disconnect(true)
   return reply
@@ -98,4 +107,36 @@ t.test('a run that is lost is added again if it has written nothing', async (t) 
   t.same(added, [job.runId])
   await finish(job, 10)
   t.same(await asked, answerOf(job))
+})
+
+t.test(
+  'a Redis that was emptied tells of no run: it was interrupted, or a worker has it',
+  async (t) => {
+    added.length = 0
+    await redis.set(keys.born, randomUUID())
+    const cut = await replyAfterOutage(async () => undefined, false)
+    t.match(cut, { status: 'interrupted', kind: 'outcome' })
+
+    await redis.set(keys.born, randomUUID())
+    const held = replyAfterOutage(
+      (job) => redis.set(keys.lock('bots-sync', job.runId), 'token', 'PX', PATIENCE_MS),
+      false,
+    )
+    await pause(AWHILE_MS)
+    await finish(job, 10)
+    t.same(await held, answerOf(job))
+    t.same(added, [], 'none has run again')
+  },
+)
+
+t.test('of several attempts of a run one may write', async (t) => {
+  const contested = awaited()
+  const lock = keys.lock('bots-sync', contested.runId)
+  await t.rejects(runs.markWrite(contested, 'first'), { message: /neither/ })
+  await redis.set(lock, 'second', 'PX', PATIENCE_MS)
+  await t.rejects(runs.markWrite(contested, 'first'), { message: /taken over/ })
+  await runs.markWrite(contested, 'second')
+  await redis.set(lock, 'first', 'PX', PATIENCE_MS)
+  await t.rejects(runs.markWrite(contested, 'first'), { message: /taken over/ })
+  await runs.markWrite(contested, 'second')
 })

@@ -36,6 +36,8 @@ export interface Bridge {
   end(): void
   /** True once a call that may have changed something has begun. */
   readonly hasWritten: boolean
+  /** True once a call was answered 503: what the product stands on was away. */
+  readonly wasRefused: boolean
 }
 
 export const MAX_CONCURRENT = 20
@@ -69,6 +71,7 @@ export function createBridge(options: BridgeOptions): Bridge {
   const fetching = createPlaces(FETCHES_AT_ONCE)
   let marked: Promise<void> | undefined
   let isOver = false
+  let isRefused = false
   /** Made for runs that ask something: it costs 3 us. */
   let over: AbortController | undefined
 
@@ -117,6 +120,7 @@ export function createBridge(options: BridgeOptions): Bridge {
       const reply = isSigned
         ? await handleSigned(services, request)
         : await handle(services, principal, request)
+      if (reply.status === 503) isRefused = true
       return replyText(reply.status, reply.headers, await modestBody(reply))
     } finally {
       places.free()
@@ -163,6 +167,9 @@ export function createBridge(options: BridgeOptions): Bridge {
   }
 
   return {
+    get wasRefused() {
+      return isRefused
+    },
     get hasWritten() {
       return marked !== undefined
     },

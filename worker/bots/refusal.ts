@@ -1,11 +1,10 @@
 /** Refusals of runs that have their turn, and the answers to their callers. */
 
-import { isPendingRun } from '../../shared/bots/pending-runs.ts'
+import type { RunTaking } from '../../shared/access/run-taking.ts'
 import { issue, outcome } from '../../shared/errors.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/platform/queue/jobs.ts'
 import { interrupted } from '../../shared/platform/queue/replies.ts'
 import type { Runs } from '../../shared/platform/queue/runs.ts'
-import type { Services } from '../../shared/services.ts'
 import type { RunFailure } from './run-result.ts'
 
 export interface Attempt {
@@ -13,11 +12,19 @@ export interface Attempt {
   readonly number: number
   /** The job was started before, here or elsewhere. */
   readonly isRepeat: boolean
+  /** An attempt before may have changed something; undefined where only Redis knows. */
+  readonly hadEffect?: boolean
+  /** The token of the job's lock in Redis; absent for a run that is no job of it. */
+  readonly token?: string
+  /** Its writes are checked against this; undefined for a run without a row. */
+  readonly taking?: RunTaking | undefined
 }
 
 export interface Done {
   readonly reply: ExecuteReply
   readonly failure: RunFailure | 'unavailable' | undefined
+  /** Another worker has the run, which is not this one's to end. */
+  readonly isLost?: boolean
   /** Settled when its AuditEvent is stored. */
   readonly audited?: Promise<void>
 }
@@ -27,22 +34,16 @@ const SENT_AWAY_MS = 2000
 
 /** Undefined when the run may start. */
 export async function refusal(
-  { database }: Services,
   runs: Runs,
   job: ExecuteJob,
   attempt: Attempt,
 ): Promise<Done | undefined> {
   const { runId } = job
   if (runs.wasCancelled(runId)) return cancelled(runId)
-  if (attempt.isRepeat && (await runs.hasWritten(runId))) {
+  if (attempt.hadEffect ?? (attempt.isRepeat && (await runs.hasWritten(runId)))) {
     return { reply: interrupted(runId), failure: 'interrupted' }
   }
-  // Its worker was killed after the end of the run and before that of the job.
-  const wasEnded = attempt.number > 1 && job.asynchronous && job.class === undefined
-  if (wasEnded && !(await isPendingRun(database, runId))) {
-    return { reply: interrupted(runId), failure: 'interrupted' }
-  }
-  const now = Date.now()
+  const now = runs.now()
   const sentAwayBy = (job.waitUntil ?? Number.POSITIVE_INFINITY) + SENT_AWAY_MS
   const isUnwanted = now > sentAwayBy && !(await runs.isLate(runId))
   if (now <= job.deadline && !isUnwanted) return undefined

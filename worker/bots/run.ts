@@ -3,12 +3,14 @@
  * AuditEvent. A run that may have had an effect is never made twice; the journal in Redis outlives
  * this process, the bridge's own note is enough inside it.
  */
+
 import { askerKey } from '../../shared/access/principal.ts'
-import { HttpError } from '../../shared/errors.ts'
+import type { RunTaking } from '../../shared/access/run-taking.ts'
+import { HttpError, RunLost } from '../../shared/errors.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/platform/queue/jobs.ts'
 import type { Queues } from '../../shared/platform/queue/queue.ts'
 import { interrupted } from '../../shared/platform/queue/replies.ts'
-import type { Runs } from '../../shared/platform/queue/runs.ts'
+import { Forgotten, type Runs } from '../../shared/platform/queue/runs.ts'
 import type { Stats } from '../../shared/platform/queue/stats.ts'
 import type { Services } from '../../shared/services.ts'
 import { createBridge } from './bridge.ts'
@@ -17,11 +19,11 @@ import type { Executors } from './executors/executors.ts'
 import { createLoader } from './load.ts'
 import { tellBegun } from './mark-started.ts'
 import type { RunMetrics } from './metrics.ts'
+import { createOwnership, LeftToUpkeep, noteEffect, type Owned } from './ownership.ts'
 import { type Attempt, cancelled, type Done, refusal } from './refusal.ts'
 import { Again, retryAfterMs } from './retries.ts'
 import type { Telling } from './run-reports.ts'
 import { isKilled } from './run-result.ts'
-import { whileHeld } from './schedules/run.ts'
 import { createSettling } from './settle.ts'
 import { createSlots, Deferred, type Hold } from './slots.ts'
 import { createRunToken } from './token.ts'
@@ -38,9 +40,6 @@ export interface RunnerOptions {
 /** Thrown at shutdown for a run that had no effect: its job goes back to the queue. */
 export class HandedBack extends Error {}
 
-/** Thrown for a run that could not start: its row in PostgreSQL brings it back. */
-export class LeftToUpkeep extends Error {}
-
 /** Called when the run begins and ends to wait without using the processor. */
 type OnRest = (isResting: boolean) => void
 
@@ -48,7 +47,7 @@ export interface Runner {
   /** Resolves when the job may be acknowledged. Errors: HandedBack, Deferred, Again, LeftToUpkeep. */
   process(job: ExecuteJob, attempt: Attempt, onRest: OnRest): Promise<void>
   /** Runs a job that PostgreSQL holds, for its outcome. Errors: HandedBack, Deferred. */
-  deliver(job: ExecuteJob, attempt: number): Promise<Done>
+  deliver(job: ExecuteJob, attempt: number, taking: RunTaking): Promise<Done>
   /** Answers for a job that BullMQ gave up; one that is poison has ended its worker twice. */
   giveUp(job: ExecuteJob, isPoison: boolean): Promise<void>
   /** Ends every run in hand; see HandedBack. */
@@ -60,11 +59,19 @@ export interface Runner {
 
 const SHUTDOWN = new Error('The worker stops')
 
+/** The run ends although nobody has asked for its end; what a bot makes of a refused write is no result. */
+function isCutOff({ aborted, reason }: AbortSignal, failure: Done['failure']): boolean {
+  if (!aborted) return false
+  if (reason === SHUTDOWN) return failure === 'cancelled'
+  return reason instanceof RunLost || reason instanceof Forgotten
+}
+
 export function createRunner(options: RunnerOptions): Runner {
   const { runs, executors, telling, metrics, stats } = options
   const active = new Map<string, AbortController>()
   const services: Services = { ...options.services, queues: nested(options.services.queues) }
   const { config } = services
+  const ownership = createOwnership(services)
   const loader = createLoader(services)
   const settling = createSettling(services, runs)
   const slots = createSlots({
@@ -75,6 +82,11 @@ export function createRunner(options: RunnerOptions): Runner {
 
   metrics.showHeld(() => slots.held())
   runs.onCancel((runId) => active.get(runId)?.abort(new Error('The run was cancelled')))
+
+  const stopRun =
+    ({ runId }: ExecuteJob) =>
+    (why: RunLost) =>
+      active.get(runId)?.abort(why)
 
   /**
    * A bot that calls a bot keeps its slot, so the called one runs at once in the same slot: waiting
@@ -93,7 +105,7 @@ export function createRunner(options: RunnerOptions): Runner {
         try {
           const done = await run(
             job,
-            { number: 1, isRepeat: false },
+            { number: 1, isRepeat: false, taking: job.taking },
             controller,
             () => {},
             undefined,
@@ -125,11 +137,17 @@ export function createRunner(options: RunnerOptions): Runner {
     const accessToken = loaded.wantsToken ? await token.take() : undefined
     const bridge = createBridge({
       services,
-      session,
+      session: { ...session, principal: { ...session.principal, taking: attempt.taking } },
       job,
       signal,
       markWrite: async () => {
-        if (!job.delivery) await runs.markWrite(job)
+        try {
+          if (attempt.taking !== undefined) await noteEffect(services, attempt.taking)
+          else if (attempt.token !== undefined) await runs.markWrite(job, attempt.token)
+        } catch (error) {
+          if (error instanceof RunLost || error instanceof Forgotten) controller.abort(error)
+          throw error
+        }
       },
       mintToken: token.take,
     })
@@ -169,13 +187,19 @@ export function createRunner(options: RunnerOptions): Runner {
     // Calls of such a run end with it.
     if (isKilled(result.failure)) controller.abort()
     metrics.used(result)
-    const isStopped = signal.aborted && signal.reason === SHUTDOWN && result.failure === 'cancelled'
-    if (isStopped && !bridge.hasWritten) throw new HandedBack()
+    const isStopped = isCutOff(signal, result.failure)
+    if (isStopped && signal.reason === SHUTDOWN && !bridge.hasWritten) throw new HandedBack()
     const { kind } = result
     const failure = isStopped ? 'interrupted' : result.failure
     const status = failure === 'interrupted' ? failure : result.status
     const audited = told.end(result, failure)
-    if (isStopped) return { reply: interrupted(runId), failure, audited }
+    const isLost = signal.reason instanceof RunLost
+    if (isStopped) return { reply: interrupted(runId), failure, audited, isLost }
+    // The error that a bot makes of an outage is not its answer: who waits may ask again, or hears that it was cut off.
+    if (failure === 'thrown' && bridge.wasRefused && !job.asynchronous) {
+      const again: ExecuteReply = { runId, status: 'unavailable', kind }
+      return { reply: bridge.hasWritten ? interrupted(runId) : again, failure, audited }
+    }
     const body = status !== 'ok' ? withRunId(result.body, runId) : result.body
     return { reply: { runId, status, kind, body }, failure, audited }
   }
@@ -186,7 +210,7 @@ export function createRunner(options: RunnerOptions): Runner {
     controller: AbortController,
     onRest: OnRest,
   ): Promise<Done> {
-    const refused = await refusal(services, runs, job, attempt)
+    const refused = await refusal(runs, job, attempt)
     if (refused !== undefined) return refused
     const [{ maxConcurrency }, projectConcurrency] = await Promise.all([
       loader.bot(job),
@@ -207,7 +231,7 @@ export function createRunner(options: RunnerOptions): Runner {
       stats.held(job, hold.reason, hold.ms)
     }
     try {
-      const late = taken === slot ? undefined : await refusal(services, runs, job, attempt)
+      const late = taken === slot ? undefined : await refusal(runs, job, attempt)
       if (late !== undefined) return late
       const rest = (isResting: boolean) => {
         slot.rest(isResting)
@@ -228,6 +252,9 @@ export function createRunner(options: RunnerOptions): Runner {
       if (error instanceof HandedBack || error instanceof Deferred) throw error
       const { runId } = job
       if (error === SHUTDOWN) throw new HandedBack()
+      if (error instanceof RunLost) {
+        return { reply: interrupted(runId), failure: 'interrupted', isLost: true }
+      }
       if (controller.signal.aborted && error === controller.signal.reason) return cancelled(runId)
       if (error instanceof HttpError && error.status < 500) {
         const body = withRunId(JSON.stringify(error.outcome), runId)
@@ -272,26 +299,47 @@ export function createRunner(options: RunnerOptions): Runner {
     const loaded = await loader.bot(job).catch(() => undefined)
     const delayMs = retryAfterMs(job, failure, loaded?.maxAttempts ?? 1)
     if (delayMs === undefined) return
-    await runs.forgetWrites(job.runId)
     throw new Again(delayMs)
+  }
+
+  async function take(
+    job: ExecuteJob,
+    attempt: Attempt,
+    { taking, hadEffect, attempt: number = attempt.number }: Owned,
+    onRest: OnRest,
+  ): Promise<void> {
+    const own = taking?.owner === 'r' ? { number, hadEffect } : {}
+    const taken = { ...attempt, ...own, taking }
+    const { reply, failure, audited, ranMs, isLost } = await runCounted(job, taken, onRest)
+    if (isLost === true) {
+      // The worker that has it now ends it, too.
+      services.log.warn({ runId: job.runId }, 'A bot run was lost to another worker')
+      return
+    }
+    if (job.asynchronous && failure !== undefined) await retry(job, failure)
+    await finish(taking === undefined ? job : { ...job, taking }, reply, ranMs)
+    if (job.asynchronous) {
+      onRest(true)
+      await audited
+    }
   }
 
   return {
     get active() {
       return active.size
     },
-    process: (job, attempt, onRest) =>
-      whileHeld(services, job, async () => {
-        const { reply, failure, audited, ranMs } = await runCounted(job, attempt, onRest)
-        if (job.asynchronous && failure !== undefined) await retry(job, failure)
-        await finish(job, reply, ranMs)
-        if (job.asynchronous) {
-          onRest(true)
-          await audited
-        }
-      }),
-    async deliver(job, number) {
-      const done = await runCounted(job, { number, isRepeat: false }, () => {})
+    process: (job, attempt, onRest) => {
+      const token = job.asynchronous ? undefined : attempt.token
+      return runs.whileKnown(job.runId, token, () =>
+        ownership.whileOwned(job, attempt.isRepeat, stopRun(job), (owned) =>
+          take(job, attempt, owned, onRest),
+        ),
+      )
+    },
+    async deliver(job, number, taking) {
+      const deadline = job.deadline - Date.now() + runs.now()
+      const attempt = { number, isRepeat: false, taking }
+      const done = await runCounted({ ...job, deadline }, attempt, () => {})
       if (done.failure === 'interrupted') throw new HandedBack()
       return done
     },
@@ -300,13 +348,17 @@ export function createRunner(options: RunnerOptions): Runner {
         const { codeHash } = await loader.bot(job)
         executors.suspect({ botKey: botKey(job), codeHash })
       }
-      stats.run(job, isPoison ? 'poison' : 'interrupted', 0, 0)
-      await finish(job, interrupted(job.runId), 0)
+      await ownership.whileOwned(job, true, stopRun(job), async () => {
+        stats.run(job, isPoison ? 'poison' : 'interrupted', 0, 0)
+        await finish(job, interrupted(job.runId), 0)
+      })
     },
     abandonAll() {
       for (const controller of active.values()) controller.abort(SHUTDOWN)
     },
-    close: () => settling.close(),
+    async close() {
+      await Promise.all([settling.close(), ownership.stop()])
+    },
   }
 }
 

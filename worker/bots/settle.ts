@@ -1,5 +1,6 @@
 /** The end of a run: the reply, and a result that nobody waits for into its AsyncJob or the occurrence of its schedule. */
 import { settleAsyncJob } from '../../shared/bots/async-jobs.ts'
+import { RunLost } from '../../shared/errors.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/platform/queue/jobs.ts'
 import { interrupted } from '../../shared/platform/queue/replies.ts'
 import type { Runs } from '../../shared/platform/queue/runs.ts'
@@ -49,9 +50,11 @@ async function settleRun(services: Services, job: ExecuteJob, reply: ExecuteRepl
   for (let attempt = 1; ; attempt++) {
     try {
       if (job.scheduled === undefined) await settleAsyncJob(services, job, reply)
-      else await settleOccurrence(services, job.scheduled.attempt, reply)
+      else await settleOccurrence(services, job, job.scheduled.attempt, reply)
       return
     } catch (error) {
+      // It is for another worker to end, or has been ended.
+      if (error instanceof RunLost) return
       if (attempt === ATTEMPTS) throw error
       await new Promise((resolve) => setTimeout(resolve, attempt * PAUSE_MS))
     }

@@ -43,6 +43,7 @@ export function startDeliveries(
 ): Deliverer {
   const { repository, database, log, config } = services
   const active = new Map<string, Promise<void>>()
+  const held = new Map<string, Delivery>()
   const receipts = createReceipts()
   const isReportedAlone = createReportedAlone()
   const stopping = new AbortController()
@@ -67,10 +68,15 @@ export function startDeliveries(
   )
 
   function start(delivery: Delivery): void {
+    const key = `${delivery.id}/${delivery.takes}`
     const done = deliver(delivery)
       .catch((error: unknown) => report(error, 'A delivery could not be settled'))
-      .finally(() => void active.delete(delivery.id))
-    active.set(delivery.id, done)
+      .finally(() => {
+        active.delete(key)
+        held.delete(key)
+      })
+    active.set(key, done)
+    held.set(key, delivery)
   }
 
   async function deliver(delivery: Delivery): Promise<void> {
@@ -112,7 +118,7 @@ export function startDeliveries(
     const { id } = delivery
     const isStopping = stopping.signal.aborted && sent.kind === 'failed'
     if (sent.kind === 'back' || isStopping) {
-      return giveBackDelivery(database, id, sent.kind === 'back' ? sent.delayMs : 0)
+      return giveBackDelivery(database, delivery, sent.kind === 'back' ? sent.delayMs : 0)
     }
     const unreported = sent.kind === 'received' && !isReportedAlone(delivery.subscription)
     if (!unreported) await audit(delivery, attempted, startedAt)
@@ -131,7 +137,7 @@ export function startDeliveries(
           return afterLast(delivery, attempted, sent.text)
         }
         const delayMs = sent.after ?? delayAfter(delivery.attempt)
-        await repeatDelivery(database, id, delayMs, sent.text, false)
+        await repeatDelivery(database, delivery, delayMs, sent.text, false)
         return loop.wakeIn(delayMs)
       }
       default:
@@ -160,13 +166,13 @@ export function startDeliveries(
   }
 
   async function afterFault(delivery: Delivery, text: string): Promise<void> {
-    const { id, faults } = delivery
+    const { faults } = delivery
     if (faults >= MOST_FAULTS) {
       await deliveryFailed(database, delivery, text)
       return
     }
     const delayMs = backoffMs(faults + 1, FAULT_DELAY_MS, LONGEST_FAULT_DELAY_MS)
-    await repeatDelivery(database, id, delayMs, text, true)
+    await repeatDelivery(database, delivery, delayMs, text, true)
   }
 
   async function audit(delivery: Delivery, attempted: Attempted, startedAt: Date): Promise<void> {
@@ -195,7 +201,7 @@ export function startDeliveries(
   const holding = startLoop(
     { log, name: 'The lease of deliveries', everyMs: LEASE_MS / 3, level: 'error' },
     async () => {
-      await holdDeliveries(database, [...active.keys()])
+      await holdDeliveries(database, [...held.values()])
       return false
     },
   )

@@ -143,7 +143,7 @@ export async function runBot(
   { projectId, requester }: { readonly projectId: string; readonly requester: string | undefined },
 ): Promise<Sent> {
   const { delivery, hook, body: input } = message
-  const { id, cause, added, attempt } = delivery
+  const { id, cause, added, attempt, takes } = delivery
   const headers = Object.entries({ ...eventHeaders(message), ...givenHeaders(hook) })
   const job: ExecuteJob = {
     runId: id,
@@ -166,7 +166,11 @@ export async function runBot(
     delivery: true,
   }
   try {
-    const { reply, failure } = await runner.deliver(job, attempt)
+    const { reply, failure } = await runner.deliver(job, attempt, {
+      owner: 'd',
+      run: id,
+      taking: takes,
+    })
     if (reply.status === 'ok') return { kind: 'received', text: 'status 200' }
     if (reply.status === 'unavailable')
       return { kind: 'fault', text: 'error The run could not start' }

@@ -1,7 +1,7 @@
 /** PostgreSQL: knex has the pool; hot statements are named, prepared and sent by pg itself, in transactions, too. */
 
 import type { Knex } from 'knex'
-import { unavailable } from '../../errors.ts'
+import { OutOfRoom, unavailable } from '../../errors.ts'
 import type { Logger } from '../../log.ts'
 import { BriefLanes, STUCK_MS } from './brief-lanes.ts'
 import { CachedStatements } from './cached-statements.ts'
@@ -36,6 +36,8 @@ export interface Database extends Connection {
    * PostgreSQL goes on without a pause; each commits by itself.
    */
   lane(): Connection
+  /** False for a minute after PostgreSQL has found no room for something. */
+  readonly hasRoom: boolean
   /** Milliseconds of `select 1`; throws when PostgreSQL is away. */
   ping(): Promise<number>
   close(): Promise<void>
@@ -43,6 +45,7 @@ export interface Database extends Connection {
 
 /** PostgreSQL ends a statement before: without a word from it by then, it or the way to it is gone. */
 const SILENCE_MS = STATEMENT_TIMEOUT_MS + 5000
+const FULL_MS = 60_000
 
 /** Opens no connection yet: the first statement does, and every later one heals the pool. */
 export function openDatabase(
@@ -66,6 +69,7 @@ class PooledDatabase implements Database {
   #statements = 0
   #roundTrips = 0
   #isAway = false
+  #fullAt = Number.NEGATIVE_INFINITY
 
   constructor(config: DatabaseConfig, log: Logger, silenceMs: number, stuckMs: number) {
     this.knex = openKnex(config, log)
@@ -85,6 +89,10 @@ class PooledDatabase implements Database {
 
   get statements(): number {
     return this.#statements
+  }
+
+  get hasRoom(): boolean {
+    return performance.now() - this.#fullAt > FULL_MS
   }
 
   get roundTrips(): number {
@@ -227,6 +235,10 @@ class PooledDatabase implements Database {
       return rows
     } catch (error) {
       const failure = toFailure(error, statement)
+      if (failure instanceof OutOfRoom && this.hasRoom) {
+        this.#fullAt = performance.now()
+        this.#log.error({ cause: failure.cause }, 'PostgreSQL has no room left')
+      }
       if (isAway(failure)) {
         connection.__knex__disposed ??= failure
         this.#noteAway(error)

@@ -1,6 +1,14 @@
 /** Refusals of PostgreSQL and its driver, as failures that hold no value of a statement. */
 
-import { Contended, HttpError, serverTimeout, tooCostly, unavailable } from '../../errors.ts'
+import {
+  Contended,
+  HttpError,
+  OutOfRoom,
+  RunLost,
+  serverTimeout,
+  tooCostly,
+  unavailable,
+} from '../../errors.ts'
 import type { Statement } from './statement.ts'
 
 /**
@@ -20,6 +28,10 @@ export class SqlError extends Error {
 
 /** Raised by the function search_cap of the schema. */
 const TOO_MANY = 'BT001'
+/** Disk full, out of memory. */
+const NO_ROOM = new Set(['53100', '53200'])
+/** Raised by the function require_run of the schema. */
+const RUN_LOST = 'BT002'
 /** Serialization failure, deadlock, lock timeout. */
 const CONTENTION = new Set(['40001', '40P01', '55P03'])
 /** Turns an error of the driver into a failure of the service. */
@@ -33,6 +45,10 @@ export function toFailure(error: unknown, statement: Statement): Error {
     return new Contended(code, new SqlError(code, undefined, what(statement)))
   if (code === TOO_MANY)
     return tooCostly('A chain or _has of the search matches too many resources')
+  if (NO_ROOM.has(code)) {
+    return new OutOfRoom('Database', new SqlError(code, undefined, what(statement)))
+  }
+  if (code === RUN_LOST) return new RunLost()
   const constraint =
     'constraint' in error && typeof error.constraint === 'string' ? error.constraint : undefined
   // Class 42 is a mistake in our own text, which holds no values.
@@ -49,7 +65,8 @@ function what({ name, text }: Statement): string {
 
 /** True for a connection that is lost, or never came about. */
 export function isAway(failure: Error): boolean {
-  return failure instanceof HttpError && failure.status === 503 && !(failure instanceof Contended)
+  if (failure instanceof Contended || failure instanceof OutOfRoom) return false
+  return failure instanceof HttpError && failure.status === 503
 }
 
 // Class 08 and 57P0x: the server goes or is not ready yet; 53300: no slot; 25006: a standby.

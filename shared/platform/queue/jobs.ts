@@ -1,5 +1,7 @@
 /** Queue names and what a job and its reply carry: where web and worker meet. */
 
+import type { RunTaking } from '../../access/run-taking.ts'
+
 export type BotQueue = 'bots-sync' | 'bots-async'
 /** The queue of requests that are answered later; its jobs carry no data, their id says all. */
 export const REQUESTS = 'requests'
@@ -62,6 +64,8 @@ export interface ExecuteJob {
   readonly isPreCommit?: true
   /** PostgreSQL holds the job until it has succeeded: it may run again, whatever it has done. */
   readonly delivery?: true
+  /** The run that has called this one, and has to be held while it writes. */
+  readonly taking?: RunTaking
   /** Attempts that failed, of a run that its bot wants repeated. */
   readonly failures?: number
   /** Asynchronous runs that an event has started go before those that somebody has asked for. */

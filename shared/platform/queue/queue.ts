@@ -58,6 +58,8 @@ export interface Queues {
   cancel(runId: string, projectId: string): Promise<void>
   /** Ids of the workers that run bots for callers who wait. */
   workers(): Promise<readonly string[]>
+  /** Ids of those whose clock is off by more than two seconds. */
+  workersOffTime(): Promise<readonly string[]>
   /** Jobs by state of every queue. */
   depths(): Promise<Readonly<Record<string, Readonly<Record<string, number>>>>>
   /** Since when the longest waiting job of each queue that has one waits, epoch ms. */
@@ -269,11 +271,19 @@ function otherJobs({ log, redis, requests, exports, imports }: Parts): OtherJobs
   }
 }
 
-type Observation = Pick<Queues, 'workers' | 'depths' | 'waitingSince' | 'workerMetrics' | 'ping'>
+type Observation = Pick<
+  Queues,
+  'workers' | 'depths' | 'waitingSince' | 'workerMetrics' | 'ping' | 'workersOffTime'
+>
 
 function observation({ redis, all }: Parts): Observation {
   return {
     workers: () => alive(redis, 'bots-sync'),
+    async workersOffTime() {
+      const ids = await alive(redis, 'bots-sync')
+      const clocks = ids.length === 0 ? [] : await redis.mget(ids.map(keys.clock))
+      return ids.filter((_, i) => clocks[i] !== null)
+    },
     async depths() {
       const counts = await Promise.all(
         all.map(async (queue) => [queue.name, await queue.getJobCounts()] as const),

@@ -1,14 +1,16 @@
 /**
  * The reply channel of one process and who waits on it. A message can be missed while Redis is away;
- * after a reconnect every waiter looks for its stored reply, and a job that Redis has lost is added
- * once more under its own id, unless its run has already written something.
+ * after a reconnect every waiter looks for its stored reply. A job that Redis has lost is waited for where a worker
+ * says that it runs, and added once more under its own id where Redis still has all else. A Redis that was emptied
+ * cannot say whether the run has begun, so its caller hears that it was interrupted.
  */
+import { randomUUID } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Logger } from '../../log.ts'
 import { lastTurn, ownTurn } from '../event-loop-turns.ts'
 import type { Redis } from '../redis/redis.ts'
 import type { ExecuteJob, ExecuteReply } from './jobs.ts'
-import { keys } from './scripts.ts'
+import { BORN, keys, runScript } from './scripts.ts'
 
 export interface Waiter {
   /** Undefined when the time is over, `gone` when the caller is. */
@@ -37,6 +39,9 @@ export interface RepliesOptions {
 /** A worker whose Redis has forgotten its scripts may give back a job before it has said how the run ended. */
 const GONE_MS = 500
 
+/** Workers tell an empty Redis of their runs at their next heartbeat. */
+const ANNOUNCED_MS = 5000
+
 interface Waiting {
   readonly job: ExecuteJob
   readonly settle: (reply: ExecuteReply | 'gone' | undefined) => void
@@ -54,6 +59,7 @@ class ReplyChannel implements Replies {
   readonly #options: RepliesOptions
   readonly #waiting = new Map<string, Waiting>()
   readonly #abandoned = new Map<string, ExecuteJob>()
+  #born: string | undefined
   readonly #onReady = () => {
     const { log } = this.#options
     this.#recover().catch((error: unknown) => log.warn({ cause: error }, 'Replies may be missing'))
@@ -71,6 +77,7 @@ class ReplyChannel implements Replies {
       this.#waiting.get(reply.runId)?.settle(reply)
     })
     await subscriber.subscribe(channel)
+    this.#born = await this.#memory()
     redis.on('ready', this.#onReady)
     subscriber.on('ready', this.#onReady)
   }
@@ -116,18 +123,31 @@ class ReplyChannel implements Replies {
     // First hear, then look: a reply between the two is seen by one of them.
     await subscriber.subscribe(channel)
     await Promise.all([...this.#abandoned.values()].map((job) => this.#withdraw(job)))
-    await Promise.all([...this.#waiting.values()].map((entry) => this.#look(entry)))
+    const born = await this.#memory()
+    const isEmptied = born !== this.#born
+    this.#born = born
+    await Promise.all([...this.#waiting.values()].map((entry) => this.#look(entry, isEmptied)))
   }
 
-  async #look(entry: Waiting): Promise<void> {
+  async #memory(): Promise<string> {
+    return String(await runScript(this.#options.redis, BORN, [keys.born], [randomUUID()]))
+  }
+
+  async #look(entry: Waiting, isEmptied: boolean): Promise<void> {
     const { redis, has } = this.#options
     const { runId } = entry.job
     const isKnown = await has(runId)
     // A job that has ended just now has its reply on the way.
-    if (!isKnown) await delay(GONE_MS).then(lastTurn)
-    const stored = await redis.get(keys.reply(runId))
-    if (stored !== null) entry.settle(JSON.parse(stored))
-    else if (!isKnown && this.#waiting.get(runId) === entry) await this.#addAgain(entry)
+    if (!isKnown) await delay(isEmptied ? ANNOUNCED_MS : GONE_MS).then(lastTurn)
+    const [stored, isHeld] = await Promise.all([
+      redis.get(keys.reply(runId)),
+      redis.exists(keys.lock('bots-sync', runId)),
+    ])
+    if (stored !== null) return entry.settle(JSON.parse(stored))
+    if (isKnown || this.#waiting.get(runId) !== entry) return
+    if (isHeld === 1) return await this.#look(entry, isEmptied)
+    if (isEmptied) entry.settle(interrupted(runId))
+    else await this.#addAgain(entry)
   }
 
   async #withdraw(job: ExecuteJob): Promise<void> {

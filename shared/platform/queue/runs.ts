@@ -1,6 +1,7 @@
 /** The worker's end of the bot queues: inputs, replies, the journal of writes, cancels, heartbeat. */
 import { randomUUID } from 'node:crypto'
 import type { Config } from '../../config/config.ts'
+import { RunLost } from '../../errors.ts'
 import type { Logger } from '../../log.ts'
 import { openRedis, type Redis, untilReady } from '../redis/redis.ts'
 import {
@@ -11,7 +12,7 @@ import {
   INLINE_BYTES,
 } from './jobs.ts'
 import { connectionNameOf } from './lost-workers.ts'
-import { CANCEL_CHANNEL, FINISH, HEARTBEAT, keys, runScript } from './scripts.ts'
+import { BORN, CANCEL_CHANNEL, FINISH, HEARTBEAT, keys, MARK, runScript } from './scripts.ts'
 
 const HEARTBEAT_MS = 2000
 /** Three missed heartbeats: the worker counts as gone. */
@@ -20,20 +21,28 @@ const WORKER_TTL_MS = 6500
 const KEEP_AFTER_MS = 2000
 const REPLY_TTL_MS = 60_000
 const CANCEL_MEMORY_MS = 60_000
+const CLOCK_OFF_MS = 2000
+/** BullMQ renews the lock before; see worker/main.ts. */
+const LOCK_MS = 10_000
 
 export interface Runs {
   readonly workerId: string
+  /** Epoch ms by the clock of Redis, which all processes share, as of the last heartbeat. */
+  now(): number
   /** Callers may count on this worker from now until `close`; `metrics` is asked at every heartbeat. */
   announce(served: readonly BotQueue[], metrics: () => Promise<string>): Promise<void>
   /** Workers of `bots-sync` that were alive at the last heartbeat, this one included. */
   readonly liveWorkers: number
   /** Errors: the key has expired. */
   input(job: ExecuteJob): Promise<string | undefined>
-  /** Resolves when Redis knows that the run is about to write. */
-  markWrite(job: ExecuteJob): Promise<void>
+  /**
+   * Resolves when Redis knows that this attempt of the run is about to write, `token` being that of its lock.
+   * Errors: RunLost when another attempt may, Forgotten.
+   */
+  markWrite(job: ExecuteJob, token: string): Promise<void>
   hasWritten(runId: string): Promise<boolean>
-  /** For a run whose author wants it repeated all the same. */
-  forgetWrites(runId: string): Promise<void>
+  /** Runs `work`; a Redis that comes back empty meanwhile learns that this worker has the run. */
+  whileKnown(runId: string, token: string | undefined, work: () => Promise<void>): Promise<void>
   /** True when the caller was sent away with a status URL. */
   isLate(runId: string): Promise<boolean>
   /** For BullMQ: what a run says here and what its job says leave together, in this order. */
@@ -45,6 +54,9 @@ export interface Runs {
   onCancel(listener: (runId: string) => void): void
   close(): Promise<void>
 }
+
+/** Redis has lost all that it knew of a run, so nobody knows whether another attempt has begun. */
+export class Forgotten extends Error {}
 
 export interface Finished {
   /** True when an AsyncJob takes the result. */
@@ -80,6 +92,10 @@ class WorkerRuns implements Runs {
   readonly #subscriber: Redis
   readonly #cancelled = new Map<string, number>()
   readonly #listeners: ((runId: string) => void)[] = []
+  readonly #held = new Map<string, string>()
+  #born: string | undefined
+  #behindMs = 0
+  #isOff = false
   #liveWorkers = 1
   #served: readonly BotQueue[] = []
   #timer: NodeJS.Timeout | undefined
@@ -93,7 +109,12 @@ class WorkerRuns implements Runs {
     this.#subscriber = subscriber
   }
 
+  now(): number {
+    return Date.now() + this.#behindMs
+  }
+
   async open(): Promise<void> {
+    await this.#readClock()
     this.#subscriber.on('message', (_channel: string, runId: string) => this.#cancel(runId))
     await this.#subscriber.subscribe(CANCEL_CHANNEL)
   }
@@ -122,18 +143,63 @@ class WorkerRuns implements Runs {
     return text
   }
 
-  async markWrite({ runId, deadline }: ExecuteJob): Promise<void> {
+  async markWrite({ runId, deadline }: ExecuteJob, token: string): Promise<void> {
     const { botTimeoutMaxMs } = this.#config
-    const ttl = Math.max(deadline - Date.now(), 0) + botTimeoutMaxMs + REPLY_TTL_MS
-    await this.connection.set(keys.journal(runId), this.workerId, 'PX', ttl)
+    const ttl = Math.max(deadline - this.now(), 0) + botTimeoutMaxMs + REPLY_TTL_MS
+    const names = [keys.journal(runId), keys.lock('bots-sync', runId)]
+    const mark = () => runScript(this.connection, MARK, names, [token, ttl])
+    let answer = await mark()
+    // Redis came back empty a moment ago.
+    if (answer === -1 && (await this.#reannounce())) answer = await mark()
+    if (answer === 0) throw new RunLost()
+    if (answer !== 1) throw new Forgotten('Redis knows neither the run nor its lock')
   }
 
   async hasWritten(runId: string): Promise<boolean> {
     return (await this.connection.exists(keys.journal(runId))) === 1
   }
 
-  async forgetWrites(runId: string): Promise<void> {
-    await this.connection.unlink(keys.journal(runId))
+  async whileKnown(
+    runId: string,
+    token: string | undefined,
+    work: () => Promise<void>,
+  ): Promise<void> {
+    if (token !== undefined) this.#held.set(runId, token)
+    try {
+      await work()
+    } finally {
+      this.#held.delete(runId)
+    }
+  }
+
+  /** A clock that is off is logged when it is found out, and again when it is right. */
+  async #readClock(): Promise<void> {
+    const asked = Date.now()
+    const [seconds, micros] = (await this.connection.time()).map(Number)
+    const behindMs = (seconds ?? 0) * 1000 + (micros ?? 0) / 1000 - (asked + Date.now()) / 2
+    this.#behindMs = Math.round(behindMs)
+    const isOff = Math.abs(behindMs) > CLOCK_OFF_MS
+    if (isOff && !this.#isOff) {
+      this.#log.error({ behindMs: this.#behindMs }, 'The clock of this worker is off')
+    }
+    if (!isOff && this.#isOff) this.#log.info('The clock of this worker is right again')
+    this.#isOff = isOff
+  }
+
+  /** Answers whether Redis was emptied since the last look. */
+  async #reannounce(): Promise<boolean> {
+    const redis = this.connection
+    const born = String(await runScript(redis, BORN, [keys.born], [randomUUID()]))
+    const isEmptied = this.#born !== undefined && this.#born !== born
+    this.#born = born
+    if (!isEmptied) return false
+    await Promise.all(
+      [...this.#held].map(([runId, token]) =>
+        redis.set(keys.lock('bots-sync', runId), token, 'PX', LOCK_MS, 'NX'),
+      ),
+    )
+    this.#log.warn({ runs: this.#held.size }, 'Redis came back empty and was told of the runs here')
+    return true
   }
 
   async isLate(runId: string): Promise<boolean> {
@@ -150,12 +216,15 @@ class WorkerRuns implements Runs {
       keys.input(runId),
     ]
     const awaited = job.reply !== undefined
-    const isNearEnd = Date.now() > (job.waitUntil ?? 0) - KEEP_AFTER_MS
+    const isNearEnd = this.now() > (job.waitUntil ?? 0) - KEEP_AFTER_MS
     const keep = awaited && (ranMs > KEEP_AFTER_MS || isNearEnd)
     const message = awaited ? JSON.stringify(await this.#checkOut(reply)) : ''
     const values = [runId, job.reply ?? '', message, keep ? 1 : 0]
     const sent = runScript(this.connection, FINISH, names, values)
-    return { isLate: sent.then((late) => job.asynchronous === true || late !== null), isNearEnd }
+    // A caller whose time is over was sent away, even if Redis has forgotten it.
+    const isOver = this.now() > (job.waitUntil ?? Number.POSITIVE_INFINITY)
+    const isSentAway = job.asynchronous === true || isOver
+    return { isLate: sent.then((late) => isSentAway || late !== null), isNearEnd }
   }
 
   wasCancelled(runId: string): boolean {
@@ -187,6 +256,11 @@ class WorkerRuns implements Runs {
   async #beat(metrics: () => Promise<string>): Promise<void> {
     const redis = this.connection
     if (redis.status !== 'ready') return
+    await this.#reannounce()
+    await this.#readClock()
+    if (this.#isOff) {
+      await redis.set(keys.clock(this.workerId), this.#behindMs, 'PX', WORKER_TTL_MS)
+    }
     for (const name of this.#served) {
       const values = [this.workerId, WORKER_TTL_MS]
       const names = [keys.workers(name), keys.seen(name)]

@@ -27,6 +27,12 @@ export const keys = {
   late: (runId: string) => `${PREFIX}:late:${runId}`,
   /** Set before the first write of a run: it must not be repeated. */
   journal: (runId: string) => `${PREFIX}:journal:${runId}`,
+  /** Made once and lost with all else: who finds another one knows that Redis was emptied. */
+  born: `${PREFIX}:born`,
+  /** BullMQ's own: there while a worker has the job, with the token of that worker. */
+  lock: (queue: string, runId: string) => `${PREFIX}:${queue}:${runId}:lock`,
+  /** How far the clock of a worker is behind, in ms; there while it is off. */
+  clock: (workerId: string) => `${PREFIX}:clock:${workerId}`,
   metrics: (workerId: string) => `${PREFIX}:metrics:${workerId}`,
 } as const
 
@@ -97,6 +103,19 @@ redis.call('UNLINK', KEYS[4])
 return redis.call('GET', KEYS[3])`)
 
 /**
+ * KEYS journal, the lock of the job; ARGV token of the lock, ms to keep the mark. Answers 1 for the one attempt that
+ * may change something, 0 where another one may, -1 where Redis knows neither.
+ */
+export const MARK = script(`
+local marked = redis.call('GET', KEYS[1])
+if marked then return marked == ARGV[1] and 1 or 0 end
+local lock = redis.call('GET', KEYS[2])
+if not lock then return -1 end
+if lock ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1`)
+
+/**
  * KEYS reply, late; ARGV ms to keep the mark. Answers the reply when the run has ended, else sets
  * the late mark, so that either this caller or the worker writes the AsyncJob, never neither.
  */
@@ -105,6 +124,11 @@ local reply = redis.call('GET', KEYS[1])
 if reply then return reply end
 redis.call('SET', KEYS[2], '1', 'PX', ARGV[1])
 return false`)
+
+/** KEYS born; ARGV a new name. Answers the name of this memory of Redis. */
+export const BORN = script(`
+redis.call('SET', KEYS[1], ARGV[1], 'NX')
+return redis.call('GET', KEYS[1])`)
 
 /** KEYS workers, seen; ARGV worker id, ms to live. Answers how many workers are alive. */
 export const HEARTBEAT = script(`${NOW}

@@ -1,5 +1,6 @@
 /** The rows of one write, and the answer to it. */
 
+import type { RunTaking } from '../../access/run-taking.ts'
 import type { ResourceText } from '../../fhir/resource-text.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
 import type { EventOrigin } from '../events/rows.ts'
@@ -38,6 +39,8 @@ export interface Write {
   readonly parts: readonly PartRow[]
   /** Undefined: nobody can wait for it. */
   readonly event: EventOrigin | undefined
+  /** The run of a bot that has to be held still, or nothing is written. */
+  readonly taking: RunTaking | undefined
 }
 
 /** A part of the writing statements that a feature registers (`WritePart` in context.ts): its SQL. */

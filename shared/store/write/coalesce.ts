@@ -3,7 +3,7 @@
  * statement. Answers come after commit. If a batch fails its members run one by one, so that each gets its own
  * error.
  */
-import { badRequest, Contended, conflict, racesLost } from '../../errors.ts'
+import { badRequest, Contended, conflict, RunLost, racesLost } from '../../errors.ts'
 import type { Database } from '../../platform/postgres/database.ts'
 import { SqlError } from '../../platform/postgres/sql-error.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
@@ -64,7 +64,8 @@ export function createCoalescer(
         })
       } catch (error) {
         // Without an answer from PostgreSQL nobody knows what was committed: do not write again.
-        const again = error instanceof Contended || (error instanceof SqlError && batch.length > 1)
+        const isOfOne = error instanceof SqlError || error instanceof RunLost
+        const again = error instanceof Contended || (isOfOne && batch.length > 1)
         for (const { item, resolve, reject } of batch) {
           if (again) await retrying(() => alone(item)).then(resolve, reject)
           else reject(error)

@@ -6,6 +6,7 @@ import { deletionEventPart } from '../events/rows.ts'
 import type { Keys } from '../index/keys.ts'
 import { inOneTurn } from '../rows/batches.ts'
 import type { Deleted, Deletion } from '../rows/ports.ts'
+import { runsAreHeld } from '../rows/run-takings.ts'
 import { REGISTRY_PROJECT } from '../rows/tenants.ts'
 import type { Write } from '../rows/write-rows.ts'
 
@@ -23,8 +24,11 @@ export function deleteStatement(deletions: readonly Deletion[]): Statement {
   const parts = removals.flatMap(({ sql }) => sql.map((part) => `${part},`))
   const hasProfiles = deletions.some(({ profileKey }) => profileKey !== undefined)
   const membership = hasProfiles ? MEMBERSHIP_OF_PROFILE : 'null::uuid'
+  const values = valuesOf(deletions)
+  const isHeld = heldRuns(deletions, values)
   const name = [
     'delete',
+    ...(isHeld === '' ? [] : ['runs']),
     ...(hasEvents ? ['event'] : []),
     ...(hasFiled ? ['filed'] : []),
     ...(hasProfiles ? ['profile'] : []),
@@ -36,7 +40,8 @@ export function deleteStatement(deletions: readonly Deletion[]): Statement {
         select * from unnest($1::int[], $2::smallint[], $3::uuid[], $4::text[], $5::text[], $6::uuid[],
           $7::text[], $8::boolean[], $9::bigint[])
           with ordinality
-            as x(project, type, id, vers, prefix, author, cause, registry, profile, n)),
+            as x(project, type, id, vers, prefix, author, cause, registry, profile, n)
+        ${isHeld}),
       was as materialized (
         select x.n, x.vers, x.author, x.profile, starts_with(v.meta_ext, x.prefix) as seen, v.*
         from x cross join lateral (
@@ -67,11 +72,18 @@ export function deleteStatement(deletions: readonly Deletion[]): Statement {
       union all
       select n::int, false, content is null, null, false, project, type, id, ver, lu, null, meta_at, meta_ext
       from was where seen`,
-    values: valuesOf(deletions),
+    values,
   }
 }
 
-function valuesOf(deletions: readonly Deletion[]): readonly unknown[] {
+/** Adds a condition and its values where runs of bots delete. */
+function heldRuns(deletions: readonly Deletion[], values: unknown[]): string {
+  const takings = deletions.flatMap(({ taking }) => taking ?? [])
+  if (takings.length === 0) return ''
+  return `where ${runsAreHeld(takings, (value, type) => `$${values.push(value)}::${type}`)}`
+}
+
+function valuesOf(deletions: readonly Deletion[]): unknown[] {
   const column = <T>(value: (deletion: Deletion) => T) => deletions.map(value)
   return [
     list(column(({ project }) => project)),

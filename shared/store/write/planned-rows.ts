@@ -18,6 +18,7 @@ import { ownParametersOf } from '../index/custom-parameters.ts'
 import type { IndexRows } from '../index/indexes.ts'
 import type { Store, WritePart } from '../rows/context.ts'
 import type { CheckedReference } from '../rows/ports.ts'
+import { requireRun } from '../rows/run-takings.ts'
 import { compareRanges, compareStrings, distinct, holdsAccounts } from '../rows/side-rows.ts'
 import { WireList, type WireType } from '../rows/wire-list.ts'
 import type { Write } from '../rows/write-rows.ts'
@@ -333,6 +334,7 @@ export async function createPlanned(
   { rows, references, own }: PlannedCreates,
 ): Promise<boolean> {
   const { number } = principal.project
+  if (principal.taking !== undefined) await requireRun(store.connection, principal.taking)
   const now = await ownParametersOf(store.ownParameters, store.connection, principal, number)
   if (now !== own) return false
   store.deferred?.push(...references)

@@ -83,6 +83,7 @@ export function prepare(preparation: Preparation): Prepared {
       text: newText(own, indexed, stored),
       parts: partRows(draft),
       event: eventOrigin(store.keys, principal, type, place.projectId, OPERATIONS[place.kind]),
+      taking: principal.taking,
     },
   }
 }

@@ -83,6 +83,7 @@ async function removeRow(
       author: principal.profile && authorId(store, principal.profile),
       event: eventOrigin(store.keys, principal, type, undefined, 'd'),
       profileKey: profileKey(store.keys, type, id),
+      taking: principal.taking,
       parts: store.parts.flatMap((part, order) =>
         part.removal?.type === type ? [{ part, order }] : [],
       ),

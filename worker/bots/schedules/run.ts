@@ -3,7 +3,6 @@ import { type ProjectContext, systemPrincipal } from '../../../shared/access/pri
 import { codeLocation, maxQueueMs } from '../../../shared/bots/bot.ts'
 import { actingAs } from '../../../shared/bots/execute-bot.ts'
 import {
-  holdOccurrence,
   type Occurrence,
   removeOccurrence,
   repeatOccurrence,
@@ -14,7 +13,8 @@ import type { Resource } from '../../../shared/fhir/resource.ts'
 import type { Acting } from '../../../shared/identity/principals.ts'
 import type { ExecuteJob, ExecuteReply } from '../../../shared/platform/queue/jobs.ts'
 import type { Services } from '../../../shared/services.ts'
-import { backoffMs, type Loop, startLoop, whileLeased } from '../../loop.ts'
+import { requireRun } from '../../../shared/store/rows/run-takings.ts'
+import { backoffMs, type Loop, startLoop } from '../../loop.ts'
 import type { RunMetrics } from '../metrics.ts'
 import { type Planned, planDue } from './plan.ts'
 
@@ -22,15 +22,17 @@ const EVERY_MS = 500
 const AT_ONCE = 100
 const ATTEMPTS = 3
 const FIRST_PAUSE_MS = 1000
-/** So that two that fail do no harm. */
-const HOLD_MS = 3000
 
 export type ScheduleMetrics = Pick<RunMetrics, 'occurrence'>
 
 /** Looks for what is due until `stop`. */
-export function startSchedules(services: Services, metrics: ScheduleMetrics): Loop {
+export function startSchedules(
+  services: Services,
+  metrics: ScheduleMetrics,
+  now: () => number,
+): Loop {
   return startLoop({ log: services.log, name: 'Schedules', everyMs: EVERY_MS }, () =>
-    runDue(services, metrics, new Date()),
+    runDue(services, metrics, new Date(now())),
   )
 }
 
@@ -43,32 +45,18 @@ export async function runDue(
   const { plans, isCut } = await planDue(services, now)
   for (const plan of plans) await tell(services, metrics, plan)
   const occurrences = await takeOccurrences(services.database, services.queues.home, now, AT_ONCE)
-  for (const occurrence of occurrences) await enqueue(services, metrics, occurrence)
+  for (const occurrence of occurrences) await enqueue(services, metrics, occurrence, now.getTime())
   return isCut || occurrences.length === AT_ONCE
-}
-
-/** Runs a job while its occurrence is held: one that comes a second time, or too late, is dropped. */
-export async function whileHeld(
-  { database, log }: Services,
-  { runId, scheduled }: ExecuteJob,
-  work: () => Promise<void>,
-): Promise<void> {
-  if (scheduled === undefined) return await work()
-  const hold = () => holdOccurrence(database, runId, scheduled.attempt)
-  if (!(await hold())) return
-  const renew = async () => {
-    await hold()
-    return true
-  }
-  await whileLeased({ log, everyMs: HOLD_MS, renew }, undefined, work)
 }
 
 /** Ends the occurrence, or has it run again after a pause that doubles. */
 export async function settleOccurrence(
   { database }: Services,
+  { taking }: ExecuteJob,
   attempt: number,
   { runId, status }: ExecuteReply,
 ): Promise<void> {
+  if (taking !== undefined) await requireRun(database, taking)
   if (status === 'ok' || attempt >= ATTEMPTS) return await removeOccurrence(database, runId)
   await repeatOccurrence(database, runId, attempt, backoffMs(attempt, FIRST_PAUSE_MS))
 }
@@ -94,6 +82,7 @@ async function enqueue(
   services: Services,
   metrics: ScheduleMetrics,
   occurrence: Occurrence,
+  now: number,
 ): Promise<void> {
   const { queues, principals, database, log } = services
   const { run, scheduled, attempt, bot, projectId } = occurrence
@@ -113,7 +102,7 @@ async function enqueue(
     await auditSkipped(services, project, bot, scheduled, `the bot has no ${what}`)
     return await removeOccurrence(database, run)
   }
-  const job = jobOf(occurrence, actingAs(principal), maxQueueMs(bot))
+  const job = jobOf(occurrence, actingAs(principal), now, now + maxQueueMs(bot))
   try {
     await queues.enqueue(job, async () => undefined)
   } catch (error) {
@@ -122,15 +111,15 @@ async function enqueue(
     log.debug({ runId: run, reason: error.message }, 'An occurrence waits')
     return
   }
-  if (attempt === 1) metrics.occurrence('queued', 1, Date.now() - scheduled.getTime())
+  if (attempt === 1) metrics.occurrence('queued', 1, now - scheduled.getTime())
 }
 
 function jobOf(
   { run, scheduled, attempt, bot, botVersion, projectId }: Occurrence,
   acting: Acting,
-  patienceMs: number,
+  added: number,
+  deadline: number,
 ): ExecuteJob {
-  const added = Date.now()
   return {
     runId: run,
     projectId,
@@ -147,7 +136,7 @@ function jobOf(
     requestId: run,
     depth: 0,
     added,
-    deadline: added + patienceMs,
+    deadline,
     class: 'event',
     asynchronous: true,
     scheduled: { time: scheduled.toISOString(), attempt },

@@ -28,7 +28,7 @@ import { issue } from '../../../shared/errors.ts'
 import { sliceOf } from '../../../shared/platform/storage/storage.ts'
 import type { Services } from '../../../shared/services.ts'
 import { LeaseLost } from '../../loop.ts'
-import { type Exporting, writeFiles } from './writer.ts'
+import { type Exporting, storageFailed, writeFiles } from './writer.ts'
 
 /** A transaction that holds the time of exports back for longer is worth a look. */
 const HELD_MS = 60_000
@@ -229,7 +229,8 @@ async function makeWhole(
   if (!job.input.presigned) return
   for (const file of await filesOfPart(database, job.id, part.n)) {
     const key = fileKey(job.input.projectId, job.id, part.n, file.seq)
-    await storage.put(key, untilAborted(plainContent(storage, job, file), signal))
+    const content = untilAborted(plainContent(storage, job, file), signal)
+    await storage.put(key, content).catch(storageFailed)
     if (await renewLease(database, job.id, part)) continue
     // An object made after the export's files are gone would stay.
     const now = await readExport(database, job.id)

@@ -3,6 +3,7 @@
  * through Redis only spares the time until the next look.
  */
 import { setTimeout as delay } from 'node:timers/promises'
+import { LRUCache } from 'lru-cache'
 import { endExport } from '../../../shared/bulk/exports/announce.ts'
 import { blockKey, fileKey } from '../../../shared/bulk/exports/file.ts'
 import {
@@ -13,6 +14,7 @@ import {
 } from '../../../shared/bulk/exports/rows/files.ts'
 import { failExport } from '../../../shared/bulk/exports/rows/jobs.ts'
 import {
+  postponePart,
   releasePart,
   renewLease,
   type TakenPart,
@@ -21,7 +23,7 @@ import {
 import { giveUp, memberOf } from '../../../shared/bulk/exports/status.ts'
 import { openCopySessions } from '../../../shared/platform/postgres/copy.ts'
 import type { Services } from '../../../shared/services.ts'
-import { LeaseLost, type Loop, startLoop, whileLeased } from '../../loop.ts'
+import { backoffMs, isAway, LeaseLost, type Loop, startLoop, whileLeased } from '../../loop.ts'
 import { createBlocks, createPace } from './block.ts'
 import type { ExportMetrics } from './metrics.ts'
 import { GivenUp, runPart } from './part.ts'
@@ -34,6 +36,11 @@ const RENEW_MS = 10_000
 const MOST_FAILURES = 3
 const MOST_TRIES = 10
 const PAUSE_MS = 1000
+/** An export waits for PostgreSQL and the storage for a day, and looks at least so often. */
+const LONGEST_OUTAGE_MS = 24 * 3_600_000
+const LONGEST_PAUSE_MS = 300_000
+/** How often each export has waited since this worker has ended a part of it. */
+const waits = new LRUCache<string, number>({ max: 1000 })
 
 /** `stop` leaves parts under way for other workers, behind their last block. */
 export function startExports(
@@ -93,7 +100,9 @@ async function run(
     const principal = await memberOf(services, job.input)
     if (principal !== undefined) {
       const run = (signal: AbortSignal) => runPart(services, principal, taken, signal)
-      return await whileLeased(lease, stopping, run)
+      const next = await whileLeased(lease, stopping, run)
+      waits.delete(job.id)
+      return next
     }
     await giveUp(services, job)
   } catch (error) {
@@ -112,6 +121,9 @@ async function settle(
   if (error instanceof LeaseLost || isStopping) {
     return releasePart(database, job.id, part, false)
   }
+  if (isAway(error) && Date.now() - Date.parse(String(job.requested)) < LONGEST_OUTAGE_MS) {
+    return await postpone(services, { job, part }, error)
+  }
   const isLast =
     error instanceof GivenUp || part.failures + 1 >= MOST_FAILURES || part.tries > MOST_TRIES
   log.error({ export: job.id, part: part.n, isLast, err: error }, 'A part of an export failed')
@@ -125,6 +137,16 @@ async function settle(
   }
   await delay(PAUSE_MS)
   await releasePart(database, job.id, part, true)
+}
+
+/** The part waits for room, or for what is away, longer each time; its tries are not counted. */
+async function postpone({ database, log }: Services, { job, part }: TakenPart, cause: unknown) {
+  const times = (waits.get(job.id) ?? 0) + 1
+  waits.set(job.id, times)
+  const pauseMs = backoffMs(times, PAUSE_MS, LONGEST_PAUSE_MS)
+  const level = times === 1 ? 'warn' : 'debug'
+  log[level]({ export: job.id, part: part.n, pauseMs, cause }, 'An export waits')
+  await postponePart(database, job.id, part, pauseMs)
 }
 
 /** One export; false when there is none. */

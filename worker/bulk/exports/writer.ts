@@ -14,6 +14,7 @@ import {
 } from '../../../shared/bulk/exports/rows/files.ts'
 import { type PartKind, ROW_ID_BYTES, uuidOf } from '../../../shared/bulk/exports/rows/jobs.ts'
 import { type Ended, finishPart, type TakenPart } from '../../../shared/bulk/exports/rows/parts.ts'
+import { HttpError, unavailable } from '../../../shared/errors.ts'
 import type { CopySessions } from '../../../shared/platform/postgres/copy.ts'
 import type { Slice } from '../../../shared/platform/storage/storage.ts'
 import type { Services } from '../../../shared/services.ts'
@@ -129,7 +130,7 @@ async function openWriter(
     const packed = await lines.pack()
     const packedBytes = packed.length
     const key = blockKey(job.input.projectId, job.id, part.n, part.epoch, seq)
-    await storage.put(key, chunksIn(packed))
+    await storage.put(key, chunksIn(packed)).catch(storageFailed)
     blocks.give(lines)
     return { key, file: at, block: [part.epoch, seq, bytes, packedBytes, rows], isWhole }
   }
@@ -285,4 +286,10 @@ const NEW_FILE: Readonly<Omit<File, 'type'>> = { seq: 0, rows: 0, bytes: 0, crc:
 
 async function* chunksIn(packed: Uint8Array): AsyncGenerator<Uint8Array> {
   yield packed
+}
+
+/** A storage that is full or away may have room again: the part is written then. Errors: 503. */
+export function storageFailed(error: unknown): never {
+  const isOwn = error instanceof HttpError || error instanceof LeaseLost
+  throw isOwn ? error : unavailable('The storage', error)
 }

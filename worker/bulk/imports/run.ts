@@ -24,8 +24,9 @@ const AT_ONCE = 2
 const RENEW_MS = 5000
 /** So often a source may fail, or we, without a line in between. */
 const SOURCE_ATTEMPTS = 4
-const ATTEMPTS = 12
-const LONGEST_PAUSE_MS = 60_000
+/** With the longest pause between two of them they last for a day. */
+const ATTEMPTS = 300
+const LONGEST_PAUSE_MS = 300_000
 
 /** Looks for parts by a wake, and every `lookMs`; `stop` gives back what runs at the end of its batches. */
 export function startImports(

@@ -124,6 +124,22 @@ export async function releasePart(
   })
 }
 
+/** Nobody takes it for so long: what it needs is away, and its tries are not counted. */
+export async function postponePart(
+  connection: Connection,
+  job: string,
+  { n, epoch }: ExportPart,
+  pauseMs: number,
+): Promise<void> {
+  await connection.query({
+    name: 'export-postpone',
+    text: `update export_part
+      set lease = clock_timestamp() + $4::float8 * interval '1 ms', tries = tries - 1
+      where job = $1 and n = $2 and epoch = $3 and state = 'active'`,
+    values: [job, n, epoch, pauseMs],
+  })
+}
+
 /** With the last of the others the close is taken. Undefined when the part is no longer held. One statement. */
 export async function finishPart(
   connection: Connection,

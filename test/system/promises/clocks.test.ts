@@ -1,0 +1,70 @@
+/** Deadlines and schedules go by one clock: a worker whose own is off serves as the others do, and says so. */
+import { globSync } from 'node:fs'
+import t from 'tap'
+import { until } from '../../fixtures/botica.ts'
+import { aBot, execute, handler } from '../../fixtures/bots/bots.ts'
+import { openCluster, said } from '../../fixtures/services/cluster.ts'
+
+t.setTimeout(300_000)
+const PATIENCE_MS = 60_000
+const [library = ''] = globSync('/usr/lib/*/faketime/libfaketime.so.1')
+
+const cluster = await openCluster(t)
+const tenant = await cluster.createTenant('Clocks')
+const { admin } = tenant
+const bot = await aBot(tenant, handler('return 1'))
+
+for (const [name, offset] of [
+  ['ahead', '+600s'],
+  ['behind', '-600s'],
+]) {
+  t.test(
+    `a worker whose clock is ten minutes ${name} answers, and says that it is off`,
+    async (t) => {
+      const worker = cluster.run('worker', {
+        LD_PRELOAD: library,
+        FAKETIME: `${offset}`,
+        FAKETIME_DONT_FAKE_MONOTONIC: '1',
+      })
+      await said(worker, '"taking jobs"')
+      const answers = await Promise.all(Array.from({ length: 10 }, () => execute(admin, bot)))
+      t.same([...new Set(answers.map(({ status, text }) => `${status} ${text}`))], ['200 1'])
+      t.equal(worker.said().split('The clock of this worker is off').length, 2, 'one line')
+      await until(async () => {
+        const { body } = await admin.get<{ clocks?: boolean }>('/healthcheck')
+        return body.clocks === false
+      }, PATIENCE_MS)
+      worker.child.kill('SIGKILL')
+      await worker.ended
+      await until(async () => {
+        const { body } = await admin.get<{ clocks?: boolean }>('/healthcheck')
+        return body.clocks === true
+      }, PATIENCE_MS)
+    },
+  )
+}
+
+t.test('a schedule does not run early where a clock is ahead', async (t) => {
+  const worker = cluster.run('worker', {
+    LD_PRELOAD: library,
+    FAKETIME: '+600s',
+    FAKETIME_DONT_FAKE_MONOTONIC: '1',
+  })
+  const seconds = await aBot(
+    tenant,
+    handler(
+      `await medplum.createResource({ resourceType: 'Basic', code: { text: event.input.id } })`,
+    ),
+  )
+  await said(worker, '"taking jobs"')
+  const minute = new Date(Date.now() + 5 * 60_000).getUTCMinutes()
+  const read = await admin.get(`Bot/${seconds}`)
+  t.equal(
+    (await admin.put(`Bot/${seconds}`, { ...read.body, cronString: `${minute} * * * *` })).status,
+    200,
+  )
+  await execute(admin, bot)
+  const other = await aBot(tenant, handler('return 2'))
+  for (let round = 0; round < 20; round++) await execute(admin, other)
+  t.equal((await admin.get('Basic?_summary=count')).body.total, 0)
+})

@@ -1,0 +1,103 @@
+/** Outages are said: a full disk, and a Redis whose events have passed a web socket by. */
+import { execFile } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
+import { chown, mkdir, rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import pg from 'pg'
+import t from 'tap'
+import { temporaryFolder } from '../../../scripts/account.ts'
+import { until } from '../../fixtures/botica.ts'
+import { aBot, execute, handler } from '../../fixtures/bots/bots.ts'
+import type { Answer } from '../../fixtures/client.ts'
+import { openCluster } from '../../fixtures/services/cluster.ts'
+import { bound, kindOf, openSocket, socketUrl } from '../../fixtures/sockets.ts'
+
+t.setTimeout(400_000)
+const PATIENCE_MS = 60_000
+const TRY_AGAIN_LATER = 1013
+const run = promisify(execFile)
+const cluster = await openCluster(t)
+const tenant = await cluster.createTenant('Outages')
+const { admin } = tenant
+await cluster.startWorker()
+
+const sized = (bytes: number) => ({
+  resourceType: 'Basic',
+  code: { text: randomBytes(bytes).toString('base64') },
+})
+const large = () => sized(500_000)
+/** Web answers it itself, without its thread for large bodies. */
+const small = () => sized(30_000)
+
+/** A file system in memory of so many MiB, which PostgreSQL may write to. */
+async function smallDisk(mebibytes: number): Promise<string> {
+  const folder = temporaryFolder('botica-small-disk-')
+  const inner = join(folder, 'space')
+  await run('mount', ['-t', 'tmpfs', '-o', `size=${mebibytes}m`, 'none', folder])
+  t.teardown(async () => {
+    await run('umount', ['-l', folder])
+    await rm(folder, { recursive: true, force: true })
+  })
+  await mkdir(inner)
+  return folder
+}
+
+t.test('a full disk is 503 for writes until it has room, and health tells', async (t) => {
+  const client = new pg.Client({ connectionString: cluster.postgres.url })
+  await client.connect()
+  t.teardown(() => client.end())
+  const folder = await smallDisk(24)
+  const [row] = (await client.query('show data_directory')).rows
+  const { stdout } = await run('stat', ['-c', '%u %g', String(row.data_directory)])
+  const [uid = 0, gid = 0] = stdout.split(' ').map(Number)
+  await chown(folder, uid, gid)
+  await chown(join(folder, 'space'), uid, gid)
+  await client.query(`create tablespace small location '${join(folder, 'space')}'`)
+  await client.query('alter table version set tablespace small')
+  const writer = await aBot(tenant, handler(`return await medplum.createResource(event.input)`))
+
+  const refused: Answer[] = []
+  await until(async () => {
+    const bodies = [large(), large(), small(), small()]
+    const answers = await Promise.all(bodies.map((body) => admin.post('Basic', body)))
+    refused.push(...answers.filter(({ status }) => status !== 201))
+    return answers.every(({ status }) => status !== 201)
+  }, PATIENCE_MS)
+  for (const { status, headers, body } of refused) {
+    t.equal(status, 503)
+    t.ok(headers.has('retry-after'))
+    t.match(body, { issue: [{ code: 'transient' }] })
+  }
+  const health = await admin.get('/healthcheck')
+  t.equal(health.status, 503)
+  t.match(health.body, { ok: false, postgres: false, redis: true })
+  const lines = cluster.web.said().split('PostgreSQL has no room left').length - 1
+  t.ok(lines <= 2, `${lines} lines, of web and of its thread`)
+  t.notMatch(cluster.web.said(), /"level":50.*"requestId"/, 'refused requests are no errors')
+  t.equal((await admin.get('Basic?_count=1')).status, 200, 'reads go on')
+  const cut = await execute(tenant.admin, writer, large())
+  t.ok(cut.status >= 500, `a bot that cannot write answers ${cut.status}`)
+  t.match(cut.body, { issue: [{ code: 'transient' }] })
+
+  await run('mount', ['-o', 'remount,size=200m', folder])
+  await until(async () => (await admin.post('Basic', large())).status === 201, PATIENCE_MS)
+})
+
+t.test('a web socket that may have missed something is closed, and binds again', async (t) => {
+  const socket = await openSocket(t, socketUrl(cluster.baseUrl))
+  await bound(admin, socket, 'Communication')
+  await cluster.redis.kill()
+  const missed = await admin.create({ resourceType: 'Communication', status: 'completed' })
+  await cluster.redis.start()
+  t.equal(await socket.closed, TRY_AGAIN_LATER)
+
+  const again = await openSocket(t, socketUrl(cluster.baseUrl))
+  await until(() => bound(admin, again, 'Communication').then(Boolean, () => false), PATIENCE_MS)
+  const since = encodeURIComponent(missed.meta?.lastUpdated ?? '')
+  const asked = await admin.get(`Communication?_lastUpdated=ge${since}`)
+  t.match(asked.body, { entry: [{ resource: { id: missed.id } }] }, 'what it missed is asked for')
+  const next = await admin.create({ resourceType: 'Communication', status: 'completed' })
+  const heard = await again.heard((message) => kindOf(message) === 'event-notification')
+  t.match(JSON.stringify(heard), next.id)
+})

@@ -1,0 +1,87 @@
+/** A run has one owner: what stood still, or was forgotten by Redis, is not made a second time. */
+import { Redis } from 'ioredis'
+import t, { type Test } from 'tap'
+import { PREFIX } from '../../../shared/platform/queue/scripts.ts'
+import { type Tenant, until } from '../../fixtures/botica.ts'
+import { aBot, execute, finished, handler } from '../../fixtures/bots/bots.ts'
+import { openCluster, type Running } from '../../fixtures/services/cluster.ts'
+import { basics } from '../../fixtures/services/fault-runs.ts'
+
+t.setTimeout(400_000)
+const PATIENCE_MS = 120_000
+const LATER = { Prefer: 'respond-async' }
+const WAITING = { Prefer: 'wait=110' }
+
+const cluster = await openCluster(t)
+const redis = new Redis(cluster.redis.url, { maxRetriesPerRequest: null })
+redis.on('error', () => undefined)
+t.teardown(() => redis.disconnect())
+
+/** Writes a Basic that names the run after `ms`. */
+const CODE = handler(`
+  await new Promise((resolve) => setTimeout(resolve, event.input.ms))
+  await medplum.createResource({ resourceType: 'Basic', code: { text: event.runId } })
+  return event.runId`)
+
+const active = async () =>
+  (await redis.llen(`${PREFIX}:bots-sync:active`)) +
+  (await redis.llen(`${PREFIX}:bots-async:active`))
+
+/** Starts runs of both kinds and waits until a worker has them all. */
+async function start({ admin }: Tenant, id: string, input: object) {
+  const sync = [0, 1, 2].map(() => execute(admin, id, input, WAITING))
+  const accepted = await Promise.all([0, 1, 2, 3].map(() => execute(admin, id, input, LATER)))
+  await until(async () => (await active()) === 7, PATIENCE_MS)
+  return { sync, accepted: accepted.map(({ headers }) => headers.get('content-location')) }
+}
+
+async function assertOnce({ admin }: Tenant, t: Test, accepted: readonly (string | null)[]) {
+  const jobs = await Promise.all(accepted.map((url) => finished(admin, url, PATIENCE_MS)))
+  t.same(new Set(jobs.map(({ status }) => status)), new Set(['completed']))
+  return jobs.map(({ id }) => id)
+}
+
+t.test('a worker that stood still writes nothing for runs that another one has made', async (t) => {
+  const tenant = await cluster.createTenant('Frozen')
+  const id = await aBot(tenant, CODE, { fields: { timeout: 300 } })
+  const frozen = await cluster.startWorker()
+  const { sync, accepted } = await start(tenant, id, { ms: 3000 })
+  frozen.child.kill('SIGSTOP')
+  const other = await cluster.startWorker()
+  const answers = await Promise.all(sync)
+  t.same(
+    answers.map(({ status }) => status),
+    [200, 200, 200],
+  )
+  const runs = await assertOnce(tenant, t, accepted)
+  frozen.child.kill('SIGCONT')
+  frozen.child.kill('SIGTERM')
+  await frozen.ended
+  t.ok(linesOf(frozen, 'lost to another worker') > 0)
+  const written = await basics(tenant)
+  t.same(written.toSorted(), [...runs, ...answers.map(({ text }) => text)].toSorted(), 'once each')
+  other.child.kill('SIGTERM')
+  await other.ended
+})
+
+t.test('runs that go on while Redis is emptied are made once', async (t) => {
+  const tenant = await cluster.createTenant('Emptied')
+  const id = await aBot(tenant, CODE, { fields: { timeout: 300 } })
+  const worker = await cluster.startWorker()
+  const second = await cluster.startWorker()
+  const { sync, accepted } = await start(tenant, id, { ms: 30_000 })
+  await redis.flushall()
+  const runs = await assertOnce(tenant, t, accepted)
+  const answers = await Promise.all(sync)
+  t.same(
+    answers.map(({ status }) => status),
+    [200, 200, 200],
+  )
+  const written = await basics(tenant)
+  t.same(written.toSorted(), [...runs, ...answers.map(({ text }) => text)].toSorted(), 'once each')
+  for (const one of [worker, second]) one.child.kill('SIGTERM')
+})
+
+function linesOf({ said }: Running, text: string): number {
+  return said().split(text).length - 1
+}
