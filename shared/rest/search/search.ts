@@ -372,7 +372,7 @@ async function explain(
   return textReply(200, searchBundle({ type: 'searchset', links }, entries))
 }
 
-/** A search by them can be plans before it can be made. */
+/** A search by them can be explained before it can be made. */
 function ready(own: OwnParameters | undefined): OwnParameters | undefined {
   if (own === undefined) return undefined
   const types = [...own.types].map(([type, codes]) => {
