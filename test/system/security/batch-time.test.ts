@@ -67,10 +67,14 @@ t.test('a search that still runs when the time is over is cancelled', async (t) 
     values: [],
   })
   try {
-    const { status, body } = await send('batch', [get(`Patient?name=${randomUUID()}`)])
+    const answer = send('batch', [get(`Patient?name=${randomUUID()}`)])
+    await until(async () => (await waitingFor(database, pid)).length > 0, WAIT_MS)
+    const [waiter] = await waitingFor(database, pid)
+    const { status, body } = await answer
     t.equal(status, 200)
     t.same(statusesOf(body), ['504'])
-    t.same(await waitingFor(database, pid), [])
+    // A statement that only ran into the time of its lock would leave its connection open.
+    await until(async () => !(await connections()).includes(waiter ?? 0), WAIT_MS)
   } finally {
     await release()
   }
@@ -99,3 +103,11 @@ t.test('a bundle in time is answered as ever', async (t) => {
   const { body } = await send('batch', [get(`Patient/${patient.id}`), get('Patient?_count=1')])
   t.same(statusesOf(body), ['200', '200'])
 })
+
+async function connections(): Promise<number[]> {
+  const rows = await database.query<{ pid: number }>({
+    text: 'select pid from pg_stat_activity',
+    values: [],
+  })
+  return rows.map(({ pid }) => pid)
+}
