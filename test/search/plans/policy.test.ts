@@ -197,6 +197,14 @@ t.test('the plan of one policy reads few more pages for another than its own', a
   }
 })
 
+t.test('a page that a walk fills is read no further than that', async (t) => {
+  for (const search of ['', 'status=final']) {
+    const statement = pageStatement([planned(all, `Observation?${search}&_sort=_lastUpdated`)])
+    const pages = await ownBuffers(database, statement)
+    t.ok(pages < 300, `${pages} pages: ${search}`)
+  }
+})
+
 t.test('a page is one statement, also where the newest are out of sight', async (t) => {
   const request = parseSearch('Observation', '_sort=-_lastUpdated&_count=20')
   const page = async () => {

@@ -34,11 +34,12 @@ export function staged(
   if (walk === undefined) return `with ${first.join(', ')} ${rest}`
   const rows = `from (${walkSql(query, bind(walk.cap, 'int'), bind)}) r`
   const where = [...(walk.when === undefined ? [] : [walk.when]), ...walk.tested].join(' and ')
+  const selected = `${rows} ${walk.targets ?? ''} where ${where || 'true'}`
   const walked =
     walk.targets === undefined
-      ? `select ${COLUMNS} ${rows} where ${where || 'true'} limit ${most}`
-      : `select distinct on (${uniqueOf(query)}) ${COLUMNS} ${rows} ${walk.targets}
-        where ${where || 'true'} order by ${orderSql(query.order, 'r')} limit ${most}`
+      ? `select ${COLUMNS} ${selected} limit ${most}`
+      : `select distinct on (${placeOf(query, '')}) ${COLUMNS} ${selected}
+        order by ${placeOf(query, query.order.descending ? ' desc' : '')} limit ${most}`
   const isFilled = `(select count(*) from w) >= ${most}`
   return `with ${[...first, `w as materialized (${walked})`].join(', ')}
     select * from (
@@ -48,10 +49,10 @@ export function staged(
     ) r order by ${orderSql(query.order, 'r')}`
 }
 
-function uniqueOf({ order: { column, byType } }: Query): string {
-  return columnsOf(column, byType)
-    .map((name) => `r.${name}`)
-    .join(', ')
+/** The columns of the walk's index, whose order PostgreSQL then need not make again. */
+function placeOf({ order: { column, byType } }: Query, direction: string): string {
+  const names = new Set(['project', 'type', ...columnsOf(column, byType)])
+  return [...names].map((name) => `r.${name}${direction}`).join(', ')
 }
 
 /** To the end of the order, or until the page is full. */
