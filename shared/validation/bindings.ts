@@ -1,7 +1,7 @@
 /** Required bindings to value sets whose codes are known. https://hl7.org/fhir/R4/terminologies.html#strength */
 
 import { LRUCache } from 'lru-cache'
-import { isResourceType, valueSet } from '../fhir/definitions.ts'
+import { isResourceType, resourceTypes, valueSet } from '../fhir/definitions.ts'
 import { isObject, parseReference, type Resource, urlOf } from '../fhir/resource.ts'
 import type { Report } from './report.ts'
 import { type Property, type Shape, shapeOf } from './shapes.ts'
@@ -30,6 +30,8 @@ export function codeList(
   }
 }
 
+const RESOURCE_TYPES = 'http://hl7.org/fhir/resource-types'
+
 /** The codes of a value set that the definitions list, by its canonical. */
 export function publishedCodes(canonical: string): CodeList | undefined {
   const known = published.get(canonical)
@@ -37,7 +39,13 @@ export function publishedCodes(canonical: string): CodeList | undefined {
   const systems = valueSet(urlOf(canonical))?.systems
   if (systems === undefined) return undefined
   const list = codeList(
-    Object.entries(systems).flatMap(([system, codes]) => codes.map((code) => ({ system, code }))),
+    Object.entries(systems).flatMap(([system, codes]) =>
+      // The platform's own types are types, too.
+      (system === RESOURCE_TYPES ? [...codes, ...resourceTypes] : codes).map((code) => ({
+        system,
+        code,
+      })),
+    ),
   )
   published.set(canonical, list)
   return list

@@ -40,6 +40,8 @@ interface Sent {
 class Wire {
   readonly inFlight: Sent[] = []
   opening: Promise<RawConnection> | undefined
+  /** Once it is open. */
+  connection: RawConnection | undefined
   isLost = false
   isLeft = false
   isWatched = false
@@ -87,7 +89,9 @@ export class BriefLanes {
 
   #wireIn(place: number): Wire {
     const wire = this.#wires[place]
-    if (wire !== undefined && !wire.isLost) return wire
+    // A connection may have ended while nothing ran on it.
+    const isOver = wire?.isLost || wire?.connection?.__knex__disposed !== undefined
+    if (wire !== undefined && !isOver) return wire
     if (wire !== undefined) void this.#leave(wire)
     const fresh = new Wire()
     this.#wires[place] = fresh
@@ -100,6 +104,7 @@ export class BriefLanes {
     try {
       wire.opening ??= this.#lines.open()
       const connection = await wire.opening
+      wire.connection = connection
       gatherTurn(connection)
       sent.at = performance.now()
       resolve(await this.#lines.send(connection, statement))
