@@ -122,7 +122,7 @@ t.test('a part that several types share goes on where it was left', async (t) =>
     reached.add(`${part.type} ${part.after}`)
     most += 1
     const next = await run(taken, failingAfter(most)).catch(async (error: unknown) => {
-      t.match(error, { message: 'The disk is full' })
+      t.match(error, { status: 503, cause: { message: 'The disk is full' } })
       await releasePart(database, job.id, part, false)
     })
     taken = next ?? (await takePart(database))

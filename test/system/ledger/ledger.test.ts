@@ -12,10 +12,10 @@ import { MRN_SYSTEM } from '../../fixtures/resources.ts'
 import { openCluster, type Running, said } from '../../fixtures/services/cluster.ts'
 import { type Entry, judge, keepWriting } from './writers.ts'
 
-t.setTimeout(1_200_000)
-const FAULTS = depth({ slice: 8, full: 100 })
+t.setTimeout(390_000)
+const FAULTS = depth({ slice: 8, full: 24 })
 const WRITERS = 4
-const FREEZE_MS = { least: 1000, more: depth({ slice: 4000, full: 12_000 }) }
+const FREEZE_MS = { least: 1000, more: 4000 }
 const CALM_MS = 500
 const PATIENCE_MS = 120_000
 /** The longest wait of a caller, and what a busy machine adds to it. */

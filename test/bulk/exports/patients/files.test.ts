@@ -113,7 +113,7 @@ t.test('whoever takes a part over goes on behind the last line, wherever that is
     [3, 1],
   ] as const) {
     const dying = exportingWith({ blocks: blocksOfLines(lines), dieAfter: stored })
-    await t.rejects((await nextPart('output', dying))(), /gone/)
+    await t.rejects((await nextPart('output', dying))(), { cause: { message: /gone/ } })
     await database.query({
       text: `update export_part set lease = clock_timestamp() where state = 'active'`,
       values: [],
@@ -174,7 +174,7 @@ t.test('a page of a manifest has a file with those that it goes on in', async (t
   await (await nextPart('plan'))()
   const limited = { blocks: blocksOfLines(3), fileLimits: { rows: 6, bytes: 1e9 } }
   const dying = exportingWith({ ...limited, dieAfter: 4 })
-  await t.rejects((await nextPart('output', dying))(), /gone/)
+  await t.rejects((await nextPart('output', dying))(), { cause: { message: /gone/ } })
   const named = await database.query({
     text: 'select 1 from export_file where job = $1 and number is not null',
     values: [idOf(url)],
