@@ -88,7 +88,6 @@ const calls: Readonly<Record<string, string>> = {
   getDefaultHeaders: `m.getDefaultHeaders()`,
   getAccessToken: `typeof m.getAccessToken()`,
   'the cache': `[m.getCached('Patient', 'a1'), m.invalidateAll(), m.invalidateSearches('Patient'), m.rateLimitStatus()]`,
-  createPdf: `m.createPdf({})`,
   download: `m.download('Binary/' + x.binary)`,
   'download by a signed address': `m.download(x.signed)`,
   createResource: `m.createResource({ resourceType: 'Basic', code: { text: 'a' } })`,
