@@ -98,7 +98,7 @@ t.test('a web socket that may have missed something is closed, and binds again',
   const asked = await admin.get(`Communication?_lastUpdated=ge${since}`)
   t.match(asked.body, { entry: [{ resource: { id: missed.id } }] }, 'what it missed is asked for')
   const next = await admin.create({ resourceType: 'Communication', status: 'completed' })
-  // What it missed may come once more before.
+  // The missed one may be sent again before.
   const isNext = (message: unknown) => JSON.stringify(message).includes(next.id ?? 'none')
   const heard = await again.heard(
     (message) => kindOf(message) === 'event-notification' && isNext(message),

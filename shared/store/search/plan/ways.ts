@@ -174,7 +174,7 @@ const join: Way = {
   cost: counted,
   sql: ({ query, facts }, most, bind) => {
     const found = query.tests.filter((test) => test.kind === 'join')
-    // What is worth a walk first has many keys: those of a policy are held by most rows.
+    // A walk is worth trying first where keys are common; most rows hold the keys of a policy.
     const joins = found.toSorted(
       (a, b) => Number(a.walk !== undefined) - Number(b.walk !== undefined),
     )
