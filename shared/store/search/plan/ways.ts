@@ -174,7 +174,7 @@ const join: Way = {
   cost: counted,
   sql: ({ query, facts }, most, bind) => {
     const found = query.tests.filter((test) => test.kind === 'join')
-    // A walk is worth trying first where keys are common; most rows hold the keys of a policy.
+    // Tests that suit a walk come last: most rows hold their keys, as they do those of a policy.
     const joins = found.toSorted(
       (a, b) => Number(a.walk !== undefined) - Number(b.walk !== undefined),
     )
