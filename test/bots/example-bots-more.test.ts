@@ -156,7 +156,7 @@ t.test('bots call bots, one after the other', async (t) => {
   t.same(failed.body, { done: [], failed: 'nobody', why: 'Not found' })
 })
 
-t.test('what changed is told from the history, as a PDF', async (t) => {
+t.test('a report of changes is made from the history, as a PDF', async (t) => {
   const bot = await deploy('change-report')
   const { id } = await admin.create(aPatient({ gender: 'male' }))
   for (const changes of [{ gender: 'female' }, { gender: 'female', active: false }]) {

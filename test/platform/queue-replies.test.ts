@@ -110,7 +110,7 @@ t.test('a run that is lost is added again if it has written nothing', async (t) 
 })
 
 t.test(
-  'a Redis that was emptied tells of no run: it was interrupted, or a worker has it',
+  'a Redis that was emptied knows no run: it was interrupted, or a worker has it',
   async (t) => {
     added.length = 0
     await redis.set(keys.born, randomUUID())

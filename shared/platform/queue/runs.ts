@@ -198,7 +198,7 @@ class WorkerRuns implements Runs {
         redis.set(keys.lock('bots-sync', runId), token, 'PX', LOCK_MS, 'NX'),
       ),
     )
-    this.#log.warn({ runs: this.#held.size }, 'Redis came back empty and was told of the runs here')
+    this.#log.warn({ runs: this.#held.size }, 'Redis came back empty; runs are announced again')
     return true
   }
 

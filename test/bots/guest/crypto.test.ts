@@ -64,7 +64,7 @@ t.test('signatures of Node are those of Node', async (t) => {
   )
 })
 
-t.test('keys are read, told of and written in every form', async (t) => {
+t.test('keys are read, described and written in every form', async (t) => {
   const jwk = rsa.privateKey.export({ format: 'jwk' })
   const told = await answerOf(
     `const key = crypto.createPrivateKey({ key: more.jwk, format: 'jwk' })

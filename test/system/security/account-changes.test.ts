@@ -92,7 +92,7 @@ t.test(
   },
 )
 
-t.test('whoever enrols a second factor while signing in is told of, too', async (t) => {
+t.test('whoever enrols a second factor while signing in gets a mail, too', async (t) => {
   const person = await aPerson(services, project, { mfaRequired: true })
   const { verifier: _, asked } = pkce()
   const begin = { email: person.email, password: PASSWORD, projectId: project.id, ...asked }
