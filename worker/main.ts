@@ -37,8 +37,8 @@ import { createMetrics, type RunMetrics } from './bots/metrics.ts'
 import { LeftToUpkeep } from './bots/ownership.ts'
 import { createRecentRuns } from './bots/recent-runs.ts'
 import { Again } from './bots/retries.ts'
-import { createRunner, HandedBack, type Runner } from './bots/run.ts'
-import { createTelling } from './bots/run-reports.ts'
+import { HandedBack, Runner } from './bots/run.ts'
+import { createRunReports } from './bots/run-reports.ts'
 import { startSchedules } from './bots/schedules/run.ts'
 import { Deferred, MOST_HELD } from './bots/slots.ts'
 import { startSweep } from './bots/sweep.ts'
@@ -78,8 +78,8 @@ async function main(): Promise<void> {
   const metrics = createMetrics(() => executors.stats())
   const stats = createStats()
   const followed = await openFollowed(config, log, services.redis)
-  const telling = createTelling(createAudit(services), createRecentRuns(services), followed)
-  const runner: Runner = createRunner({ services, runs, executors, telling, metrics, stats })
+  const reports = createRunReports(createAudit(services), createRecentRuns(services), followed)
+  const runner = new Runner({ services, runs, executors, reports, metrics, stats })
   const opened: Opened = { services, runs, runner, metrics }
   const features = startFeatures(opened)
   // Runs beside the places of the queues: those that wait in their isolates, and those that wait for one.
@@ -118,7 +118,7 @@ async function main(): Promise<void> {
       runs.close(),
       executors.close(),
     ])
-    await telling.close()
+    await reports.close()
     await stats.flush(services.redis).catch(() => undefined)
     await services.close()
     log.info('stopped')

@@ -14,7 +14,7 @@ import { inviteMember } from '../../shared/projects/enrol.ts'
 import { sessionDetails } from '../../shared/projects/signed-in-user.ts'
 import { DEPTH_HEADER } from '../../shared/request/quota.ts'
 import { FHIR_JSON, versionHeaders, wholeBody } from '../../shared/request/reply.ts'
-import type { FhirReply } from '../../shared/request/request.ts'
+import type { FhirReply, FhirRequest } from '../../shared/request/request.ts'
 import type { Services } from '../../shared/services.ts'
 import { present } from '../../shared/store/rows/rows.ts'
 import type { HostCall } from './run-result.ts'
@@ -28,16 +28,6 @@ export interface BridgeOptions {
   /** Resolves when a crash of this process can no longer hide the write. */
   markWrite(): Promise<void>
   mintToken(): Promise<string>
-}
-
-export interface Bridge {
-  answer(call: HostCall): Promise<string>
-  /** The run is over: what has not begun is not done any more. */
-  end(): void
-  /** True once a call that may have changed something has begun. */
-  readonly hasWritten: boolean
-  /** True once a call was answered 503: what the product stands on was away. */
-  readonly wasRefused: boolean
 }
 
 export const MAX_CONCURRENT = 20
@@ -63,76 +53,132 @@ interface Asked {
   readonly body: Buffer | string | undefined
 }
 
-export function createBridge(options: BridgeOptions): Bridge {
-  const { services, session, job, signal } = options
-  const { principal } = session
-  const left = { fhir: MAX_FHIR_CALLS, fetch: MAX_FETCHES }
-  const places = createPlaces(MAX_CONCURRENT)
-  const fetching = createPlaces(FETCHES_AT_ONCE)
-  let marked: Promise<void> | undefined
-  let isOver = false
-  let isRefused = false
+export class Bridge {
+  readonly #options: BridgeOptions
+  readonly #left = { fhir: MAX_FHIR_CALLS, fetch: MAX_FETCHES }
+  readonly #requests = createPlaces(MAX_CONCURRENT)
+  readonly #fetches = createPlaces(FETCHES_AT_ONCE)
+  #marked: Promise<void> | undefined
+  #isOver = false
+  #wasRefused = false
   /** Made for runs that ask something: it costs 3 us. */
-  let over: AbortController | undefined
+  #over: AbortController | undefined
 
-  const requireRunning = () => {
-    if (isOver) throw ENDED
-    signal.throwIfAborted()
+  constructor(options: BridgeOptions) {
+    this.#options = options
   }
 
-  const write = () => {
-    marked ??= options.markWrite()
-    return marked
+  /** True once a call that may have changed something has begun. */
+  get hasWritten(): boolean {
+    return this.#marked !== undefined
   }
 
-  async function fhir(asked: Asked): Promise<string> {
-    if (left.fhir-- <= 0) return problem(`A run may make ${MAX_FHIR_CALLS} requests`)
+  /** True once a call was answered 503: what the product stands on was away. */
+  get wasRefused(): boolean {
+    return this.#wasRefused
+  }
+
+  async answer({ kind, payload }: HostCall): Promise<string> {
+    try {
+      const asked = readPayload(payload)
+      switch (kind) {
+        case 'fhir':
+          return await this.#fhir(asked)
+        case 'fetch':
+          return await this.#fetch(asked)
+        case 'token':
+          this.#requireRunning()
+          return JSON.stringify({ accessToken: await this.#options.mintToken() })
+        default:
+          return kind satisfies never
+      }
+    } catch (error) {
+      return problem(error instanceof Error ? error.message : 'The call failed')
+    }
+  }
+
+  /** The run is over: what has not begun is not done any more. */
+  end(): void {
+    this.#isOver = true
+    this.#over?.abort(ENDED)
+  }
+
+  #requireRunning(): void {
+    if (this.#isOver) throw ENDED
+    this.#options.signal.throwIfAborted()
+  }
+
+  #write(): Promise<void> {
+    this.#marked ??= this.#options.markWrite()
+    return this.#marked
+  }
+
+  async #fhir(asked: Asked): Promise<string> {
+    if (this.#left.fhir-- <= 0) return problem(`A run may make ${MAX_FHIR_CALLS} requests`)
     const url = new URL(asked.path, `http://localhost${ROOT}`)
     const path = url.pathname.replaceAll('%24', '$')
     const isSigned = path.startsWith('/storage/')
     const isFhir = path.startsWith(ROOT) || `${path}/` === ROOT
-    if (asked.method === 'POST' && path === '/email/v1/send') return await beside(email, asked)
-    const [, invited] = /^\/admin\/projects\/([^/]+)\/invite$/.exec(path) ?? []
-    if (asked.method === 'POST' && invited !== undefined) {
-      return await beside((call) => invite(decodeURIComponent(invited), call), asked)
-    }
-    if (asked.method === 'GET' && path === '/auth/me') {
-      return replyText(200, { 'Content-Type': JSON_TYPE }, JSON.stringify(sessionDetails(session)))
-    }
-    if (!isFhir && !isSigned) return outcomeOf(404, notFound().outcome)
-    if (!isRead(asked.method, path)) await write()
-    await places.take()
+    if (!isFhir && !isSigned) return await this.#platform(asked, path)
+    if (!isRead(asked.method, path)) await this.#write()
+    await this.#requests.take()
     try {
-      requireRunning()
-      over ??= new AbortController()
-      const request = {
-        method: asked.method,
-        path: path.slice(isSigned ? 1 : ROOT.length).replace(/\/+$/, ''),
-        query: url.searchParams,
-        headers: { ...asked.headers, [DEPTH_HEADER]: String(job.depth + 1) },
-        body: asked.body,
-        requestId: job.requestId,
-        traceId: job.traceId,
-        mayWait: over.signal,
-        isPreCommitted: job.isPreCommit === true,
-        signal,
-      }
+      this.#requireRunning()
+      const { services, session } = this.#options
+      const request = this.#requestOf(asked, url, path.slice(isSigned ? 1 : ROOT.length))
       const reply = isSigned
         ? await handleSigned(services, request)
-        : await handle(services, principal, request)
-      if (reply.status === 503) isRefused = true
+        : await handle(services, session.principal, request)
+      if (reply.status === 503) this.#wasRefused = true
       return replyText(reply.status, reply.headers, await modestBody(reply))
     } finally {
-      places.free()
+      this.#requests.free()
     }
   }
 
-  async function email({ body }: Asked): Promise<string> {
-    await sendEmail(services, principal, parseBody(body ?? ''), signal)
+  #requestOf({ method, headers, body }: Asked, { searchParams }: URL, path: string): FhirRequest {
+    const { job, signal } = this.#options
+    this.#over ??= new AbortController()
+    return {
+      method,
+      path: path.replace(/\/+$/, ''),
+      query: searchParams,
+      headers: { ...headers, [DEPTH_HEADER]: String(job.depth + 1) },
+      body,
+      requestId: job.requestId,
+      traceId: job.traceId,
+      mayWait: this.#over.signal,
+      isPreCommitted: job.isPreCommit === true,
+      signal,
+    }
+  }
+
+  /** The few paths outside of FHIR that the client knows. */
+  async #platform(asked: Asked, path: string): Promise<string> {
+    const { method } = asked
+    if (method === 'POST' && path === '/email/v1/send') {
+      return await this.#beside(() => this.#email(asked))
+    }
+    const [, invited] = /^\/admin\/projects\/([^/]+)\/invite$/.exec(path) ?? []
+    if (method === 'POST' && invited !== undefined) {
+      return await this.#beside(() => this.#invite(decodeURIComponent(invited), asked))
+    }
+    if (method === 'GET' && path === '/auth/me') {
+      const details = JSON.stringify(sessionDetails(this.#options.session))
+      return replyText(200, { 'Content-Type': JSON_TYPE }, details)
+    }
+    return outcomeOf(404, notFound().outcome)
+  }
+
+  async #email({ body }: Asked): Promise<string> {
+    const { services, session, signal } = this.#options
+    await sendEmail(services, session.principal, parseBody(body ?? ''), signal)
     return outcomeOf(200, allOk)
   }
 
-  async function invite(projectId: string, { body }: Asked): Promise<string> {
+  async #invite(projectId: string, { body }: Asked): Promise<string> {
+    const { services, session, job } = this.#options
+    const { principal } = session
     const invitation = parseBody(body ?? '')
     if (!isObject(invitation)) throw badStructure('Content must be a JSON object')
     const { requestId, traceId } = job
@@ -143,58 +189,28 @@ export function createBridge(options: BridgeOptions): Bridge {
   }
 
   /** Makes a call that is no FHIR request, which always changes something. */
-  async function beside(call: (asked: Asked) => Promise<string>, asked: Asked): Promise<string> {
-    await write()
+  async #beside(call: () => Promise<string>): Promise<string> {
+    await this.#write()
     try {
-      return await call(asked)
+      return await call()
     } catch (error) {
       if (error instanceof HttpError) return outcomeOf(error.status, error.outcome)
       throw error
     }
   }
 
-  async function fetchCall(asked: Asked & { url: string; redirect: string }): Promise<string> {
-    if (left.fetch-- <= 0) return problem(`A run may make ${MAX_FETCHES} fetches`)
-    if (asked.method !== 'GET' && asked.method !== 'HEAD') await write()
-    await fetching.take()
+  async #fetch(asked: Asked & { url: string; redirect: string }): Promise<string> {
+    if (this.#left.fetch-- <= 0) return problem(`A run may make ${MAX_FETCHES} fetches`)
+    if (asked.method !== 'GET' && asked.method !== 'HEAD') await this.#write()
+    await this.#fetches.take()
     try {
-      requireRunning()
+      this.#requireRunning()
+      const { services, signal } = this.#options
       const fetched: Fetched = await fetchOutside(asked, services.config.botFetch, signal)
       return JSON.stringify({ ...fetched, body: fetched.body.toString('base64') })
     } finally {
-      fetching.free()
+      this.#fetches.free()
     }
-  }
-
-  return {
-    get wasRefused() {
-      return isRefused
-    },
-    get hasWritten() {
-      return marked !== undefined
-    },
-    async answer({ kind, payload }) {
-      try {
-        const asked = readPayload(payload)
-        switch (kind) {
-          case 'fhir':
-            return await fhir(asked)
-          case 'fetch':
-            return await fetchCall(asked)
-          case 'token':
-            requireRunning()
-            return JSON.stringify({ accessToken: await options.mintToken() })
-          default:
-            return kind satisfies never
-        }
-      } catch (error) {
-        return problem(error instanceof Error ? error.message : 'The call failed')
-      }
-    },
-    end() {
-      isOver = true
-      over?.abort(ENDED)
-    },
   }
 }
 

@@ -3,7 +3,6 @@ import { isObject, type Resource } from '../../shared/fhir/resource.ts'
 import type { Session } from '../../shared/identity/principals.ts'
 import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
 import { sessionDetails } from '../../shared/projects/signed-in-user.ts'
-import type { LoadedBot } from './loaded-bot.ts'
 
 /** Elements of a Project that its members do not see. */
 const HIDDEN_OF_PROJECT = new Set(['secret', 'systemSecret', 'systemSetting', 'site'])
@@ -20,16 +19,20 @@ export interface EventTimes {
   readonly deadline: number
 }
 
-/** `secrets` is JSON text already; `accessToken` is for bots that ask for it at once. */
-export function eventText(
-  job: ExecuteJob,
-  { bot }: LoadedBot,
-  session: Session,
-  secrets: string,
-  times: EventTimes,
-  baseUrl: string,
-  accessToken: string | undefined,
-): string {
+export interface EventOf {
+  readonly job: ExecuteJob
+  readonly bot: Resource
+  readonly session: Session
+  /** JSON text already. */
+  readonly secrets: string
+  readonly times: EventTimes
+  readonly baseUrl: string
+  /** For bots that ask for it at once. */
+  readonly accessToken: string | undefined
+}
+
+export function eventText(run: EventOf): string {
+  const { job, bot, session, secrets, times, baseUrl, accessToken } = run
   const head = JSON.stringify({
     bot: {
       reference: `Bot/${job.botId}`,

@@ -9,21 +9,21 @@ import type { Services } from '../../shared/services.ts'
 const MOMENT_MS = 250
 
 /** Answers what to do at the end of the run: nothing is written any more once that has resolved. */
-export function tellBegun(services: Services, job: ExecuteJob): (() => Promise<void>) | undefined {
+export function markActive(services: Services, job: ExecuteJob): (() => Promise<void>) | undefined {
   if (!job.asynchronous || job.scheduled !== undefined) return undefined
-  let told: Promise<void> | undefined
+  let marked: Promise<void> | undefined
   const timer = setTimeout(() => {
-    told = tell(services, job).catch((cause: unknown) => {
+    marked = mark(services, job).catch((cause: unknown) => {
       services.log.warn({ runId: job.runId, cause }, 'The start of a bot run could not be reported')
     })
   }, MOMENT_MS)
   return async () => {
     clearTimeout(timer)
-    await told
+    await marked
   }
 }
 
-async function tell(services: Services, job: ExecuteJob): Promise<void> {
+async function mark(services: Services, job: ExecuteJob): Promise<void> {
   const project = await services.principals.project(job.projectId)
   if (project === undefined) return
   try {

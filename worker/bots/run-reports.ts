@@ -12,21 +12,21 @@ export type StartedRun = Pick<
   'job' | 'bot' | 'session' | 'input' | 'startedAt' | 'attempt' | 'hold'
 >
 
-export interface RunTelling {
+export interface RunReport {
   /** For the executor, when somebody listens. */
   readonly onLog: ((text: string) => void) | undefined
   /** Settled when the AuditEvent is stored. */
   end(result: RunResult, failure: RunFailure | undefined): Promise<void>
 }
 
-export interface Telling {
+export interface RunReports {
   /** `secrets` are what no log may show. */
-  start(run: StartedRun, secrets: readonly string[]): RunTelling
+  start(run: StartedRun, secrets: readonly string[]): RunReport
   /** Writes what is queued, if it can be written now. */
   close(): Promise<void>
 }
 
-export function createTelling(audit: Audit, recent: RecentRuns, followed: Followed): Telling {
+export function createRunReports(audit: Audit, recent: RecentRuns, followed: Followed): RunReports {
   return {
     start(run, secrets) {
       const cleaned = (log: string) => redact(log, secrets)

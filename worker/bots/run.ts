@@ -7,32 +7,40 @@
 import { askerKey } from '../../shared/access/principal.ts'
 import type { RunTaking } from '../../shared/access/run-taking.ts'
 import { HttpError, RunLost } from '../../shared/errors.ts'
+import type { Session } from '../../shared/identity/principals.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/platform/queue/jobs.ts'
 import type { Queues } from '../../shared/platform/queue/queue.ts'
 import { interrupted } from '../../shared/platform/queue/replies.ts'
 import { Forgotten, type Runs } from '../../shared/platform/queue/runs.ts'
 import type { Stats } from '../../shared/platform/queue/stats.ts'
 import type { Services } from '../../shared/services.ts'
-import { createBridge } from './bridge.ts'
+import { Bridge } from './bridge.ts'
 import { eventText, withRunId } from './event.ts'
 import type { Executors } from './executors/executors.ts'
-import { createLoader } from './load.ts'
-import { tellBegun } from './mark-started.ts'
+import { createLoader, type Loader } from './load.ts'
+import type { LoadedBot } from './loaded-bot.ts'
+import { markActive } from './mark-started.ts'
 import type { RunMetrics } from './metrics.ts'
-import { createOwnership, LeftToUpkeep, noteEffect, type Owned } from './ownership.ts'
+import {
+  createOwnership,
+  LeftToUpkeep,
+  noteEffect,
+  type Owned,
+  type Ownership,
+} from './ownership.ts'
 import { type Attempt, cancelled, type Done, refusal } from './refusal.ts'
 import { Again, retryAfterMs } from './retries.ts'
-import type { Telling } from './run-reports.ts'
-import { isKilled } from './run-result.ts'
-import { createSettling } from './settle.ts'
-import { createSlots, Deferred, type Hold } from './slots.ts'
+import type { RunReport, RunReports } from './run-reports.ts'
+import { isKilled, type RunResult } from './run-result.ts'
+import { createSettling, type Settling } from './settle.ts'
+import { Deferred, type Hold, Slots } from './slots.ts'
 import { createRunToken } from './token.ts'
 
 export interface RunnerOptions {
   readonly services: Services
   readonly runs: Runs
   readonly executors: Executors
-  readonly telling: Telling
+  readonly reports: RunReports
   readonly metrics: RunMetrics
   readonly stats: Stats
 }
@@ -43,18 +51,14 @@ export class HandedBack extends Error {}
 /** Called when the run begins and ends to wait without using the processor. */
 type OnRest = (isResting: boolean) => void
 
-export interface Runner {
-  /** Resolves when the job may be acknowledged. Errors: HandedBack, Deferred, Again, LeftToUpkeep. */
-  process(job: ExecuteJob, attempt: Attempt, onRest: OnRest): Promise<void>
-  /** Runs a job that PostgreSQL holds, for its outcome. Errors: HandedBack, Deferred. */
-  deliver(job: ExecuteJob, attempt: number, taking: RunTaking): Promise<Done>
-  /** Answers for a job that BullMQ gave up; one that is poison has ended its worker twice. */
-  giveUp(job: ExecuteJob, isPoison: boolean): Promise<void>
-  /** Ends every run in hand; see HandedBack. */
-  abandonAll(): void
-  /** Waits for results that are on their way. */
-  close(): Promise<void>
-  readonly active: number
+interface InHand {
+  readonly job: ExecuteJob
+  readonly attempt: Attempt
+  readonly onRest: OnRest
+}
+
+interface Running extends InHand {
+  readonly controller: AbortController
 }
 
 const SHUTDOWN = new Error('The worker stops')
@@ -66,50 +70,98 @@ function isCutOff({ aborted, reason }: AbortSignal, failure: Done['failure']): b
   return reason instanceof RunLost || reason instanceof Forgotten
 }
 
-export function createRunner(options: RunnerOptions): Runner {
-  const { runs, executors, telling, metrics, stats } = options
-  const active = new Map<string, AbortController>()
-  const services: Services = { ...options.services, queues: nested(options.services.queues) }
-  const { config } = services
-  const ownership = createOwnership(services)
-  const loader = createLoader(services)
-  const settling = createSettling(services, runs)
-  const slots = createSlots({
-    liveWorkers: () => runs.liveWorkers,
-    perQueue: config.workerConcurrency,
-    room: () => executors.room,
-  })
+export class Runner {
+  readonly #options: RunnerOptions
+  readonly #services: Services
+  readonly #active = new Map<string, AbortController>()
+  readonly #ownership: Ownership
+  readonly #loader: Loader
+  readonly #settling: Settling
+  readonly #slots: Slots
 
-  metrics.showHeld(() => slots.held())
-  runs.onCancel((runId) => active.get(runId)?.abort(new Error('The run was cancelled')))
+  constructor(options: RunnerOptions) {
+    const { runs, executors, metrics } = options
+    this.#options = options
+    this.#services = { ...options.services, queues: this.#nested(options.services.queues) }
+    this.#ownership = createOwnership(this.#services)
+    this.#loader = createLoader(this.#services)
+    this.#settling = createSettling(this.#services, runs)
+    this.#slots = new Slots({
+      liveWorkers: () => runs.liveWorkers,
+      perQueue: this.#services.config.workerConcurrency,
+      room: () => executors.room,
+    })
+    metrics.showHeld(() => this.#slots.held())
+    runs.onCancel((runId) => this.#active.get(runId)?.abort(new Error('The run was cancelled')))
+  }
 
-  const stopRun =
-    ({ runId }: ExecuteJob) =>
-    (why: RunLost) =>
-      active.get(runId)?.abort(why)
+  get active(): number {
+    return this.#active.size
+  }
+
+  /** Resolves when the job may be acknowledged. Errors: HandedBack, Deferred, Again, LeftToUpkeep. */
+  process(job: ExecuteJob, attempt: Attempt, onRest: OnRest): Promise<void> {
+    const token = job.asynchronous ? undefined : attempt.token
+    return this.#options.runs.whileKnown(job.runId, token, () =>
+      this.#ownership.whileOwned(job, attempt.isRepeat, this.#stopRun(job), (owned) =>
+        this.#take({ job, attempt, onRest }, owned),
+      ),
+    )
+  }
+
+  /** Runs a job that PostgreSQL holds, for its outcome. Errors: HandedBack, Deferred. */
+  async deliver(job: ExecuteJob, number: number, taking: RunTaking): Promise<Done> {
+    const deadline = job.deadline - Date.now() + this.#options.runs.now()
+    const attempt = { number, isRepeat: false, taking }
+    const done = await this.#runCounted({ job: { ...job, deadline }, attempt, onRest: () => {} })
+    if (done.failure === 'interrupted') throw new HandedBack()
+    return done
+  }
+
+  /** Answers for a job that BullMQ gave up; one that is poison has ended its worker twice. */
+  async giveUp(job: ExecuteJob, isPoison: boolean): Promise<void> {
+    const { executors, stats } = this.#options
+    if (isPoison) {
+      const { codeHash } = await this.#loader.bot(job)
+      executors.suspect({ botKey: botKey(job), codeHash })
+    }
+    await this.#ownership.whileOwned(job, true, this.#stopRun(job), async () => {
+      stats.run(job, isPoison ? 'poison' : 'interrupted', 0, 0)
+      await this.#finish(job, interrupted(job.runId), 0)
+    })
+  }
+
+  /** Ends every run in hand; see HandedBack. */
+  abandonAll(): void {
+    for (const controller of this.#active.values()) controller.abort(SHUTDOWN)
+  }
+
+  /** Waits for results that are on their way. */
+  async close(): Promise<void> {
+    await Promise.all([this.#settling.close(), this.#ownership.stop()])
+  }
+
+  #stopRun({ runId }: ExecuteJob): (why: RunLost) => void {
+    return (why) => this.#active.get(runId)?.abort(why)
+  }
 
   /**
    * A bot that calls a bot keeps its slot, so the called one runs at once in the same slot: waiting
    * in the queue could wait for ever, with every slot held by a caller.
    */
-  function nested(queues: Queues): Queues {
+  #nested(queues: Queues): Queues {
     return {
       ...queues,
       get commands() {
         return queues.commands
       },
-      async execute(job, { signal }) {
+      execute: async (job, { signal }) => {
         const controller = new AbortController()
         const stop = () => controller.abort(signal?.reason)
         signal?.addEventListener('abort', stop, { once: true })
         try {
-          const done = await run(
-            job,
-            { number: 1, isRepeat: false, taking: job.taking },
-            controller,
-            () => {},
-            undefined,
-          )
+          const attempt = { number: 1, isRepeat: false, taking: job.taking }
+          const done = await this.#run({ job, attempt, controller, onRest: () => {} }, undefined)
           return done.reply
         } finally {
           signal?.removeEventListener('abort', stop)
@@ -118,105 +170,94 @@ export function createRunner(options: RunnerOptions): Runner {
     }
   }
 
-  async function run(
-    job: ExecuteJob,
-    attempt: Attempt,
-    controller: AbortController,
-    onRest: OnRest,
-    hold: Hold | undefined,
-  ): Promise<Done> {
-    const { runId } = job
-    const { signal } = controller
-    const [loaded, session, input] = await Promise.all([
-      loader.bot(job),
-      loader.session(job),
-      runs.input(job),
-    ])
-    const secrets = await loader.secrets(job, loaded.bot, session)
-    await using token = createRunToken(services, session, loaded.limits.wallMs)
-    const accessToken = loaded.wantsToken ? await token.take() : undefined
-    const bridge = createBridge({
-      services,
-      session: { ...session, principal: { ...session.principal, taking: attempt.taking } },
-      job,
-      signal,
-      markWrite: async () => {
-        try {
-          if (attempt.taking !== undefined) await noteEffect(services, attempt.taking)
-          else if (attempt.token !== undefined) await runs.markWrite(job, attempt.token)
-        } catch (error) {
-          if (error instanceof RunLost || error instanceof Forgotten) controller.abort(error)
-          throw error
-        }
-      },
-      mintToken: token.take,
-    })
-    const number = attempt.number + (job.scheduled?.attempt ?? 1) - 1
-    const times = { attempt: number, deadline: Date.now() + loaded.limits.wallMs }
-    const startedAt = new Date()
-    const started = { job, bot: loaded.bot, session, input, startedAt, attempt: number, hold }
-    const told = telling.start(started, secrets.values)
-    const result = await executors.run(
-      {
-        runId,
-        projectId: session.principal.project.id,
-        botKey: botKey(job),
-        depth: job.depth,
-        asker: askerKey(session.principal),
-        code: loaded.code,
-        codeHash: loaded.codeHash,
-        format: loaded.format,
-        file: loaded.file,
-        libraries: loaded.libraries,
-        limits: loaded.limits,
-        fresh: loaded.fresh,
-        concurrent: loaded.concurrent,
-        event: eventText(job, loaded, session, secrets.text, times, config.baseUrl, accessToken),
-        inputKind: job.inputKind,
-        input,
-        onLog: told.onLog,
-      },
-      (call) => {
-        metrics.hostCall(call.kind)
-        return bridge.answer(call)
-      },
-      signal,
-      onRest,
-    )
-    bridge.end()
-    // Calls of such a run end with it.
-    if (isKilled(result.failure)) controller.abort()
-    metrics.used(result)
-    const isStopped = isCutOff(signal, result.failure)
-    if (isStopped && signal.reason === SHUTDOWN && !bridge.hasWritten) throw new HandedBack()
-    const { kind } = result
-    const failure = isStopped ? 'interrupted' : result.failure
-    const status = failure === 'interrupted' ? failure : result.status
-    const audited = told.end(result, failure)
-    const isLost = signal.reason instanceof RunLost
-    if (isStopped) return { reply: interrupted(runId), failure, audited, isLost }
-    // The error that a bot makes of an outage is not its answer: who waits may ask again, or hears that it was cut off.
-    if (failure === 'thrown' && bridge.wasRefused && !job.asynchronous) {
-      const again: ExecuteReply = { runId, status: 'unavailable', kind }
-      return { reply: bridge.hasWritten ? interrupted(runId) : again, failure, audited }
+  async #take(
+    { job, attempt, onRest }: InHand,
+    { taking, hadEffect, attempt: number = attempt.number }: Owned,
+  ): Promise<void> {
+    const own = taking?.owner === 'r' ? { number, hadEffect } : {}
+    const taken = { ...attempt, ...own, taking }
+    const done = await this.#runCounted({ job, attempt: taken, onRest })
+    const { reply, failure, audited, ranMs, isLost } = done
+    if (isLost === true) {
+      // The worker that has it now ends it, too.
+      this.#services.log.warn({ runId: job.runId }, 'A bot run was lost to another worker')
+      return
     }
-    const body = status !== 'ok' ? withRunId(result.body, runId) : result.body
-    return { reply: { runId, status, kind, body }, failure, audited }
+    if (job.asynchronous && failure !== undefined) await this.#retry(job, failure)
+    await this.#finish(taking === undefined ? job : { ...job, taking }, reply, ranMs)
+    if (job.asynchronous) {
+      onRest(true)
+      await audited
+    }
   }
 
-  async function runInSlot(
-    job: ExecuteJob,
-    attempt: Attempt,
-    controller: AbortController,
-    onRest: OnRest,
-  ): Promise<Done> {
+  /** Errors: Again, when the bot asks for another attempt. */
+  async #retry(job: ExecuteJob, failure: Done['failure']): Promise<void> {
+    const loaded = await this.#loader.bot(job).catch(() => undefined)
+    const delayMs = retryAfterMs(job, failure, loaded?.maxAttempts ?? 1)
+    if (delayMs === undefined) return
+    throw new Again(delayMs)
+  }
+
+  /** The reply first, then what nobody waits for. */
+  async #finish(job: ExecuteJob, reply: ExecuteReply, ranMs: number): Promise<void> {
+    if (job.asynchronous && reply.status === 'unavailable') {
+      throw new LeftToUpkeep(`Run ${job.runId} is left to upkeep`)
+    }
+    await this.#settling.finish(job, reply, ranMs)
+  }
+
+  async #runCounted(inHand: InHand): Promise<Done & { readonly ranMs: number }> {
+    const { metrics, stats } = this.#options
+    const { job } = inHand
+    const startedAt = Date.now()
+    const queuedMs = startedAt - job.added
+    const ended = metrics.started(job)
+    const done = await this.#runOrFail(inHand).catch((error: unknown) => {
+      ended('put-off', queuedMs, 0)
+      throw error
+    })
+    const outcome = done.failure ?? 'ok'
+    const ranMs = Date.now() - startedAt
+    ended(outcome, queuedMs, ranMs)
+    stats.run(job, outcome, queuedMs, ranMs)
+    return { ...done, ranMs }
+  }
+
+  async #runOrFail({ job, attempt, onRest }: InHand): Promise<Done> {
+    const controller = new AbortController()
+    this.#active.set(job.runId, controller)
+    try {
+      return await this.#runInSlot({ job, attempt, onRest, controller })
+    } catch (error) {
+      if (error instanceof HandedBack || error instanceof Deferred) throw error
+      const { runId } = job
+      if (error === SHUTDOWN) throw new HandedBack()
+      if (error instanceof RunLost) {
+        return { reply: interrupted(runId), failure: 'interrupted', isLost: true }
+      }
+      if (controller.signal.aborted && error === controller.signal.reason) return cancelled(runId)
+      if (error instanceof HttpError && error.status < 500) {
+        const body = withRunId(JSON.stringify(error.outcome), runId)
+        return { reply: { runId, status: 'error', kind: 'outcome', body }, failure: 'thrown' }
+      }
+      this.#services.log.error({ runId, cause: error }, 'A bot run could not start')
+      return { reply: { runId, status: 'unavailable', kind: 'outcome' }, failure: 'unavailable' }
+    } finally {
+      this.#active.delete(job.runId)
+    }
+  }
+
+  async #runInSlot(running: Running): Promise<Done> {
+    const { runs, metrics, stats } = this.#options
+    const { job, attempt, controller, onRest } = running
     const refused = await refusal(runs, job, attempt)
     if (refused !== undefined) return refused
     const [{ maxConcurrency }, projectConcurrency] = await Promise.all([
-      loader.bot(job),
-      loader.projectConcurrency(job),
+      this.#loader.bot(job),
+      this.#loader.projectConcurrency(job),
     ])
-    const taken = slots.take({
+    const taken = this.#slots.take({
       bot: { id: job.botId, cap: maxConcurrency },
       project: { id: job.projectId, cap: projectConcurrency },
       queue: job.asynchronous || job.delivery ? 'bots-async' : 'bots-sync',
@@ -237,129 +278,114 @@ export function createRunner(options: RunnerOptions): Runner {
         slot.rest(isResting)
         onRest(isResting)
       }
-      return await run(job, attempt, controller, rest, hold).finally(tellBegun(services, job))
+      const run = this.#run({ job, attempt, controller, onRest: rest }, hold)
+      return await run.finally(markActive(this.#services, job))
     } finally {
       slot.free()
     }
   }
 
-  async function runOrFail(job: ExecuteJob, attempt: Attempt, onRest: OnRest): Promise<Done> {
-    const controller = new AbortController()
-    active.set(job.runId, controller)
-    try {
-      return await runInSlot(job, attempt, controller, onRest)
-    } catch (error) {
-      if (error instanceof HandedBack || error instanceof Deferred) throw error
-      const { runId } = job
-      if (error === SHUTDOWN) throw new HandedBack()
-      if (error instanceof RunLost) {
-        return { reply: interrupted(runId), failure: 'interrupted', isLost: true }
-      }
-      if (controller.signal.aborted && error === controller.signal.reason) return cancelled(runId)
-      if (error instanceof HttpError && error.status < 500) {
-        const body = withRunId(JSON.stringify(error.outcome), runId)
-        return { reply: { runId, status: 'error', kind: 'outcome', body }, failure: 'thrown' }
-      }
-      services.log.error({ runId, cause: error }, 'A bot run could not start')
-      return { reply: { runId, status: 'unavailable', kind: 'outcome' }, failure: 'unavailable' }
-    } finally {
-      active.delete(job.runId)
-    }
-  }
-
-  async function runCounted(
-    job: ExecuteJob,
-    attempt: Attempt,
-    onRest: OnRest,
-  ): Promise<Done & { readonly ranMs: number }> {
-    const startedAt = Date.now()
-    const queuedMs = startedAt - job.added
-    const ended = metrics.started(job)
-    const done = await runOrFail(job, attempt, onRest).catch((error: unknown) => {
-      ended('put-off', queuedMs, 0)
-      throw error
+  async #run(running: Running, hold: Hold | undefined): Promise<Done> {
+    const { runs, executors, reports, metrics } = this.#options
+    const { job, attempt, controller } = running
+    const services = this.#services
+    const [loaded, session, input] = await Promise.all([
+      this.#loader.bot(job),
+      this.#loader.session(job),
+      runs.input(job),
+    ])
+    const { bot, limits } = loaded
+    const secrets = await this.#loader.secrets(job, bot, session)
+    await using token = createRunToken(services, session, limits.wallMs)
+    const accessToken = loaded.wantsToken ? await token.take() : undefined
+    const bridge = new Bridge({
+      services,
+      session: { ...session, principal: { ...session.principal, taking: attempt.taking } },
+      job,
+      signal: controller.signal,
+      markWrite: () => this.#markWrite(running),
+      mintToken: token.take,
     })
-    const outcome = done.failure ?? 'ok'
-    const ranMs = Date.now() - startedAt
-    ended(outcome, queuedMs, ranMs)
-    stats.run(job, outcome, queuedMs, ranMs)
-    return { ...done, ranMs }
+    const number = attempt.number + (job.scheduled?.attempt ?? 1) - 1
+    const times = { attempt: number, deadline: Date.now() + limits.wallMs }
+    const startedAt = new Date()
+    const started = { job, bot, session, input, startedAt, attempt: number, hold }
+    const report = reports.start(started, secrets.values)
+    const { baseUrl } = services.config
+    const result = await executors.run(
+      {
+        ...sandboxOf(job, loaded, session),
+        event: eventText({ job, bot, session, secrets: secrets.text, times, baseUrl, accessToken }),
+        input,
+        onLog: report.onLog,
+      },
+      (call) => {
+        metrics.hostCall(call.kind)
+        return bridge.answer(call)
+      },
+      controller.signal,
+      running.onRest,
+    )
+    bridge.end()
+    // Calls of such a run end with it.
+    if (isKilled(result.failure)) controller.abort()
+    metrics.used(result)
+    return doneOf(running, bridge, report, result)
   }
 
-  /** The reply first, then what nobody waits for. */
-  async function finish(job: ExecuteJob, reply: ExecuteReply, ranMs: number): Promise<void> {
-    if (job.asynchronous && reply.status === 'unavailable') {
-      throw new LeftToUpkeep(`Run ${job.runId} is left to upkeep`)
-    }
-    await settling.finish(job, reply, ranMs)
-  }
-
-  /** Errors: Again, when the bot asks for another attempt. */
-  async function retry(job: ExecuteJob, failure: Done['failure']): Promise<void> {
-    const loaded = await loader.bot(job).catch(() => undefined)
-    const delayMs = retryAfterMs(job, failure, loaded?.maxAttempts ?? 1)
-    if (delayMs === undefined) return
-    throw new Again(delayMs)
-  }
-
-  async function take(
-    job: ExecuteJob,
-    attempt: Attempt,
-    { taking, hadEffect, attempt: number = attempt.number }: Owned,
-    onRest: OnRest,
-  ): Promise<void> {
-    const own = taking?.owner === 'r' ? { number, hadEffect } : {}
-    const taken = { ...attempt, ...own, taking }
-    const { reply, failure, audited, ranMs, isLost } = await runCounted(job, taken, onRest)
-    if (isLost === true) {
-      // The worker that has it now ends it, too.
-      services.log.warn({ runId: job.runId }, 'A bot run was lost to another worker')
-      return
-    }
-    if (job.asynchronous && failure !== undefined) await retry(job, failure)
-    await finish(taking === undefined ? job : { ...job, taking }, reply, ranMs)
-    if (job.asynchronous) {
-      onRest(true)
-      await audited
+  async #markWrite({ job, attempt, controller }: Running): Promise<void> {
+    try {
+      if (attempt.taking !== undefined) await noteEffect(this.#services, attempt.taking)
+      else if (attempt.token !== undefined) await this.#options.runs.markWrite(job, attempt.token)
+    } catch (error) {
+      if (error instanceof RunLost || error instanceof Forgotten) controller.abort(error)
+      throw error
     }
   }
+}
 
+function sandboxOf(job: ExecuteJob, loaded: LoadedBot, { principal }: Session) {
   return {
-    get active() {
-      return active.size
-    },
-    process: (job, attempt, onRest) => {
-      const token = job.asynchronous ? undefined : attempt.token
-      return runs.whileKnown(job.runId, token, () =>
-        ownership.whileOwned(job, attempt.isRepeat, stopRun(job), (owned) =>
-          take(job, attempt, owned, onRest),
-        ),
-      )
-    },
-    async deliver(job, number, taking) {
-      const deadline = job.deadline - Date.now() + runs.now()
-      const attempt = { number, isRepeat: false, taking }
-      const done = await runCounted({ ...job, deadline }, attempt, () => {})
-      if (done.failure === 'interrupted') throw new HandedBack()
-      return done
-    },
-    async giveUp(job, isPoison) {
-      if (isPoison) {
-        const { codeHash } = await loader.bot(job)
-        executors.suspect({ botKey: botKey(job), codeHash })
-      }
-      await ownership.whileOwned(job, true, stopRun(job), async () => {
-        stats.run(job, isPoison ? 'poison' : 'interrupted', 0, 0)
-        await finish(job, interrupted(job.runId), 0)
-      })
-    },
-    abandonAll() {
-      for (const controller of active.values()) controller.abort(SHUTDOWN)
-    },
-    async close() {
-      await Promise.all([settling.close(), ownership.stop()])
-    },
+    runId: job.runId,
+    projectId: principal.project.id,
+    botKey: botKey(job),
+    depth: job.depth,
+    asker: askerKey(principal),
+    code: loaded.code,
+    codeHash: loaded.codeHash,
+    format: loaded.format,
+    file: loaded.file,
+    libraries: loaded.libraries,
+    limits: loaded.limits,
+    fresh: loaded.fresh,
+    concurrent: loaded.concurrent,
+    inputKind: job.inputKind,
   }
+}
+
+/** Reports how a run has ended, and makes its reply. Errors: HandedBack. */
+function doneOf(
+  { job, controller: { signal } }: Running,
+  bridge: Bridge,
+  report: RunReport,
+  result: RunResult,
+): Done {
+  const { runId } = job
+  const isStopped = isCutOff(signal, result.failure)
+  if (isStopped && signal.reason === SHUTDOWN && !bridge.hasWritten) throw new HandedBack()
+  const { kind } = result
+  const failure = isStopped ? 'interrupted' : result.failure
+  const status = failure === 'interrupted' ? failure : result.status
+  const audited = report.end(result, failure)
+  const isLost = signal.reason instanceof RunLost
+  if (isStopped) return { reply: interrupted(runId), failure, audited, isLost }
+  // The error that a bot makes of an outage is not its answer: who waits may ask again, or hears that it was cut off.
+  if (failure === 'thrown' && bridge.wasRefused && !job.asynchronous) {
+    const again: ExecuteReply = { runId, status: 'unavailable', kind }
+    return { reply: bridge.hasWritten ? interrupted(runId) : again, failure, audited }
+  }
+  const body = status !== 'ok' ? withRunId(result.body, runId) : result.body
+  return { reply: { runId, status, kind, body }, failure, audited }
 }
 
 /**

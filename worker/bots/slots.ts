@@ -29,13 +29,6 @@ export interface SlotsOptions {
   room(): number
 }
 
-export interface Slots {
-  /** Errors: Deferred; what aborted the signal while the run was held. */
-  take(asked: Asked): Slot | Promise<Slot>
-  /** Runs that are held now, by project and reason. */
-  held(): readonly HeldRuns[]
-}
-
 export interface HeldRuns {
   readonly project: string
   readonly reason: HeldFor
@@ -91,147 +84,160 @@ const LONGEST_MS = 2000
 /** A project that had a run so lately is one of the others. */
 const LATELY_MS = 1000
 
-export function createSlots({ liveWorkers, perQueue, room }: SlotsOptions): Slots {
+export class Slots {
+  readonly #options: SlotsOptions
   /** Runs in all, by bot and by project; those that use the processor by queue and project. */
-  const taken = new Map<string, number>()
-  const deferred = new Map<string, number>()
-  const held: Held[] = []
-  let latest = { project: '', at: 0 }
-  let before = latest
+  readonly #taken = new Map<string, number>()
+  readonly #deferred = new Map<string, number>()
+  readonly #held: Held[] = []
+  #latest = { project: '', at: 0 }
+  #before = this.#latest
 
-  const count = (name: string) => taken.get(name) ?? 0
-
-  function isFull(kind: string, { id, cap }: Place): boolean {
-    return count(`${kind} ${id}`) >= Math.max(1, Math.floor(cap / liveWorkers()))
+  constructor(options: SlotsOptions) {
+    this.#options = options
   }
 
-  function hasOthers({ project: { id } }: Asked): boolean {
-    const other = latest.project === id ? before : latest
+  /** Errors: Deferred; what aborted the signal while the run was held. */
+  take(asked: Asked): Slot | Promise<Slot> {
+    this.#note(asked.project.id)
+    const reason = this.#reasonOf(asked)
+    return reason === undefined ? this.#occupy(asked) : this.#hold(asked, reason)
+  }
+
+  /** Runs that are held now, by project and reason. */
+  held(): readonly HeldRuns[] {
+    const groups = Map.groupBy(this.#held, ({ by, asked }) => `${by} ${asked.project.id}`)
+    return [...groups.values()].flatMap((runs) => {
+      const [first] = runs
+      if (first === undefined) return []
+      return [{ project: first.asked.project.id, reason: first.by, count: runs.length }]
+    })
+  }
+
+  #count(name: string): number {
+    return this.#taken.get(name) ?? 0
+  }
+
+  #isFull(kind: string, { id, cap }: Place): boolean {
+    return (
+      this.#count(`${kind} ${id}`) >= Math.max(1, Math.floor(cap / this.#options.liveWorkers()))
+    )
+  }
+
+  #hasOthers({ project: { id } }: Asked): boolean {
+    const other = this.#latest.project === id ? this.#before : this.#latest
     return other.at > Date.now() - LATELY_MS
   }
 
-  function hasHalf(asked: Asked): boolean {
+  #hasHalf(asked: Asked): boolean {
     const { queue, project } = asked
-    return count(`${queue} ${project.id}`) >= Math.ceil(perQueue / 2) && hasOthers(asked)
+    return (
+      this.#count(`${queue} ${project.id}`) >= Math.ceil(this.#options.perQueue / 2) &&
+      this.#hasOthers(asked)
+    )
   }
 
   /** A project that is alone leaves room for the first runs of the next; with others it has half. */
-  function isMemoryFull(asked: Asked): boolean {
-    const all = room()
-    if (count('all') >= all) return true
-    const share = hasOthers(asked) ? Math.ceil(all / 2) : all - perQueue
-    return count(`project ${asked.project.id}`) >= Math.max(1, share)
+  #isMemoryFull(asked: Asked): boolean {
+    const all = this.#options.room()
+    if (this.#count('all') >= all) return true
+    const share = this.#hasOthers(asked) ? Math.ceil(all / 2) : all - this.#options.perQueue
+    return this.#count(`project ${asked.project.id}`) >= Math.max(1, share)
   }
 
   /** Undefined when the run may start. */
-  function reasonOf(asked: Asked): HeldFor | undefined {
-    if (isFull('bot', asked.bot)) return 'bot'
-    if (isFull('project', asked.project)) return 'project'
-    if (isMemoryFull(asked)) return 'memory'
-    return hasHalf(asked) ? 'turn' : undefined
+  #reasonOf(asked: Asked): HeldFor | undefined {
+    if (this.#isFull('bot', asked.bot)) return 'bot'
+    if (this.#isFull('project', asked.project)) return 'project'
+    if (this.#isMemoryFull(asked)) return 'memory'
+    return this.#hasHalf(asked) ? 'turn' : undefined
   }
 
-  function note(project: string): void {
-    if (latest.project !== project) {
-      before = latest
-      latest = { project, at: 0 }
+  #note(project: string): void {
+    if (this.#latest.project !== project) {
+      this.#before = this.#latest
+      this.#latest = { project, at: 0 }
     }
-    latest.at = Date.now()
+    this.#latest.at = Date.now()
   }
 
-  function occupy({ bot, project, queue }: Asked, hold?: Hold): Slot {
+  #occupy({ bot, project, queue }: Asked, hold?: Hold): Slot {
     const busy = `${queue} ${project.id}`
     const places = [`bot ${bot.id}`, `project ${project.id}`]
     let isResting = false
-    for (const name of [...places, busy, 'all']) add(taken, name, 1)
+    for (const name of [...places, busy, 'all']) add(this.#taken, name, 1)
     return {
       ...(hold && { hold }),
-      rest(now) {
+      rest: (now) => {
         if (now === isResting) return
         isResting = now
-        add(taken, busy, now ? -1 : 1)
-        if (now) admitHeld()
+        add(this.#taken, busy, now ? -1 : 1)
+        if (now) this.#admitHeld()
       },
-      free() {
-        add(taken, 'all', -1)
+      free: () => {
+        add(this.#taken, 'all', -1)
         for (const name of places) {
-          add(taken, name, -1)
-          add(deferred, name, -1)
+          add(this.#taken, name, -1)
+          add(this.#deferred, name, -1)
         }
-        if (!isResting) add(taken, busy, -1)
-        admitHeld()
+        if (!isResting) add(this.#taken, busy, -1)
+        this.#admitHeld()
       },
     }
   }
 
-  function hold(asked: Asked, by: HeldFor): Promise<Slot> {
+  #hold(asked: Asked, by: HeldFor): Promise<Slot> {
     asked.signal.throwIfAborted()
     const { promise, resolve, reject } = Promise.withResolvers<Slot>()
     const since = Date.now()
-    const one: Held = { asked, by, since, resolve, reject, hasLent: held.length < MOST_HELD }
-    const at = held.findLastIndex((other) => other.asked.added <= asked.added)
-    held.splice(at + 1, 0, one)
-    asked.signal.addEventListener('abort', () => release(one)?.reject(asked.signal.reason), {
+    const one: Held = { asked, by, since, resolve, reject, hasLent: this.#held.length < MOST_HELD }
+    const at = this.#held.findLastIndex((other) => other.asked.added <= asked.added)
+    this.#held.splice(at + 1, 0, one)
+    asked.signal.addEventListener('abort', () => this.#release(one)?.reject(asked.signal.reason), {
       once: true,
     })
     if (one.hasLent) asked.onHold(true)
-    else sendBackYoungest()
+    else this.#sendBackYoungest()
     return promise
   }
 
-  function sendBackYoungest(): void {
-    const one = held.findLast(({ patience }) => patience === undefined)
+  #sendBackYoungest(): void {
+    const one = this.#held.findLast(({ patience }) => patience === undefined)
     if (one === undefined) return
     one.patience = setTimeout(() => {
       const name = `bot ${one.asked.bot.id}`
-      const line = (deferred.get(name) ?? 0) + 1
-      deferred.set(name, line)
+      const line = (this.#deferred.get(name) ?? 0) + 1
+      this.#deferred.set(name, line)
       // The longer the line, the later the next look.
-      release(one)?.reject(new Deferred(Math.min(line * PATIENCE_MS, LONGEST_MS)))
+      this.#release(one)?.reject(new Deferred(Math.min(line * PATIENCE_MS, LONGEST_MS)))
     }, PATIENCE_MS)
   }
 
   /** Undefined when it is no longer held. */
-  function release(one: Held): Held | undefined {
-    const at = held.indexOf(one)
+  #release(one: Held): Held | undefined {
+    const at = this.#held.indexOf(one)
     if (at < 0) return undefined
-    held.splice(at, 1)
+    this.#held.splice(at, 1)
     clearTimeout(one.patience)
     if (one.hasLent) one.asked.onHold(false)
     return one
   }
 
   /** Bots and projects that are full are looked at once, however many of their runs are held. */
-  function admitHeld(): void {
+  #admitHeld(): void {
     const full = new Set<string>()
-    for (const one of [...held]) {
+    for (const one of [...this.#held]) {
       const { bot, project, queue } = one.asked
       const turn = `${queue} ${project.id}`
       if (full.has(bot.id) || full.has(project.id) || full.has(turn)) continue
-      const reason = reasonOf(one.asked)
+      const reason = this.#reasonOf(one.asked)
       if (reason !== undefined) {
         full.add(reason === 'bot' ? bot.id : reason === 'turn' ? turn : project.id)
         continue
       }
       const hold = { reason: one.by, ms: Date.now() - one.since }
-      release(one)?.resolve(occupy(one.asked, hold))
+      this.#release(one)?.resolve(this.#occupy(one.asked, hold))
     }
-  }
-
-  return {
-    take(asked) {
-      note(asked.project.id)
-      const reason = reasonOf(asked)
-      return reason === undefined ? occupy(asked) : hold(asked, reason)
-    },
-    held() {
-      const groups = Map.groupBy(held, ({ by, asked }) => `${by} ${asked.project.id}`)
-      return [...groups.values()].flatMap((runs) => {
-        const [first] = runs
-        if (first === undefined) return []
-        return [{ project: first.asked.project.id, reason: first.by, count: runs.length }]
-      })
-    },
   }
 }
 

@@ -2,7 +2,7 @@
 import { createServer, type ServerResponse } from 'node:http'
 import t from 'tap'
 import type { Services } from '../../../shared/services.ts'
-import { type Bridge, createBridge } from '../../../worker/bots/bridge.ts'
+import { Bridge } from '../../../worker/bots/bridge.ts'
 import { openBotica, type Tenant, until } from '../../fixtures/botica.ts'
 import type { Untyped } from '../../fixtures/bots/bots.ts'
 import { aJob } from '../../fixtures/bots/execute-job.ts'
@@ -21,7 +21,7 @@ async function aBridge(tenant: Tenant, services: Services = botica.services): Pr
   const job = aJob(tenant.project.id, { membershipId })
   const { signal } = new AbortController()
   const markWrite = async () => undefined
-  return createBridge({ services, session, job, signal, markWrite, mintToken: async () => 'token' })
+  return new Bridge({ services, session, job, signal, markWrite, mintToken: async () => 'token' })
 }
 
 /** Answers nothing until `release`. */

@@ -1,6 +1,6 @@
 /** Slots are counted without a bot: a worker admits some of the runs that ask for one. */
 import t from 'tap'
-import { createSlots, type Slot } from '../../../worker/bots/slots.ts'
+import { type Slot, Slots } from '../../../worker/bots/slots.ts'
 import { until } from '../../fixtures/botica.ts'
 
 const NONE = Number.POSITIVE_INFINITY
@@ -8,7 +8,7 @@ const PLACES = 8
 const PATIENCE_MS = 60_000
 
 function openSlots(room: number, liveWorkers = 1) {
-  const slots = createSlots({ liveWorkers: () => liveWorkers, perQueue: PLACES, room: () => room })
+  const slots = new Slots({ liveWorkers: () => liveWorkers, perQueue: PLACES, room: () => room })
   const admitted: Slot[] = []
   let onHold = 0
   /** Asks for runs that rest as soon as they have begun. */
