@@ -3,8 +3,10 @@
  * root starts both as `nobody`; anybody else starts them as themselves.
  */
 import {
+  accessSync,
   chmodSync,
   chownSync,
+  constants,
   lstatSync,
   mkdirSync,
   mkdtempSync,
@@ -32,17 +34,35 @@ export function serviceAccount(): Account | undefined {
   return { uid: Number(line[1]), gid: Number(line[2]) }
 }
 
-/** Where programs are kept that every account must be able to run. */
+/**
+ * Where programs are kept that every account must be able to run: for root in the system's place, else in the
+ * repository, or below DATA_DIR where the repository is somebody else's.
+ */
 export function programsFolder(): string {
-  const folder =
-    process.getuid?.() === 0 ? SYSTEM_FOLDER : resolve(import.meta.dirname, '../.data/programs')
+  const isRoot = process.getuid?.() === 0
+  const places = isRoot
+    ? [SYSTEM_FOLDER]
+    : [resolve(import.meta.dirname, '../.data'), resolve(process.env.DATA_DIR || '.data')].map(
+        (place) => join(place, 'programs'),
+      )
+  const folder = places.find(canWrite)
+  if (folder === undefined) {
+    throw new Error(
+      `The folder ${places.join(' or ')} for PostgreSQL's programs cannot be made; set DATA_DIR to a folder of yours`,
+    )
+  }
+  if (isRoot) chmodSync(folder, 0o755)
+  return folder
+}
+
+function canWrite(folder: string): boolean {
   try {
     mkdirSync(folder, { recursive: true })
-  } catch (cause) {
-    throw new Error(`The folder ${folder} for PostgreSQL's programs cannot be made`, { cause })
+    accessSync(folder, constants.W_OK)
+    return true
+  } catch {
+    return false
   }
-  if (folder === SYSTEM_FOLDER) chmodSync(folder, 0o755)
-  return folder
 }
 
 /**

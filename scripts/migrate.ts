@@ -36,6 +36,7 @@ async function released(config: Config) {
 if (import.meta.main) {
   try {
     const config = readConfig()
+    for (const doubt of config.doubts) console.error(doubt)
     const { isFirst, client = 'gone' } = await released(config)
     console.log('Migrated')
     if (isFirst || process.argv.includes('--who')) {

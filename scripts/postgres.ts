@@ -28,6 +28,8 @@ export interface PostgresOptions {
   readonly port?: number
 }
 
+const INSTEAD = 'set DATABASE_URL to a running PostgreSQL, 15 or newer'
+
 /** The longest folder that fits into the address of a Unix socket, with the name that PostgreSQL gives it. */
 const MOST_SOCKET_PATH = 107 - '/.s.PGSQL.65535'.length
 
@@ -90,7 +92,7 @@ function installPrograms(): string {
   )
   if (!existsSync(packageFolder)) {
     throw new Error(
-      `There is no local PostgreSQL for ${process.platform} on ${process.arch}; set DATABASE_URL`,
+      `There is no PostgreSQL here for ${process.platform} on ${process.arch}; ${INSTEAD}`,
     )
   }
   const { version } = JSON.parse(readFileSync(join(packageFolder, 'package.json'), 'utf8'))
@@ -137,7 +139,16 @@ async function initialise(binaries: string, folder: string, data: string): Promi
   const args = ['-D', aside, '--username=botica', '--auth=scram-sha-256', '--encoding=UTF8']
   args.push(`--pwfile=${join(folder, 'password')}`, '--no-instructions')
   args.push('--locale-provider=builtin', '--builtin-locale=C.UTF-8', '--locale=C.UTF-8')
-  await promisify(execFile)(join(binaries, 'initdb'), args, { ...serviceAccount(), cwd: '/' })
+  try {
+    await promisify(execFile)(join(binaries, 'initdb'), args, { ...serviceAccount(), cwd: '/' })
+  } catch (error) {
+    const { code, stderr = '' } = error as { code?: string; stderr?: string } // of execFile
+    const [, library] = /(lib\S+): cannot open shared object/.exec(stderr) ?? []
+    // The programs want the loader of glibc; without it they look as if they were not there.
+    const missing = library ?? (code === 'ENOENT' ? 'glibc' : undefined)
+    if (missing === undefined) throw error
+    throw new Error(`PostgreSQL's programs cannot run here without ${missing}; ${INSTEAD}`)
+  }
   renameSync(aside, data)
 }
 

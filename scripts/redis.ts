@@ -20,7 +20,7 @@ export interface RedisOptions {
 }
 
 const NO_REDIS =
-  'There is no redis-server or valkey-server here; install one, or set REDIS_URL to a running one'
+  'There is no redis-server or valkey-server here; install the package redis-server (Debian), valkey (Fedora, Homebrew), or set REDIS_URL to a running one'
 
 /** Listens on 127.0.0.1 only, with a password. */
 export async function startRedis(options: RedisOptions, onSpawn?: OnSpawn): Promise<Service> {

@@ -16,6 +16,16 @@ is_current() {
 
 # A linked node_modules is kept by whoever owns it.
 if [ ! -L node_modules ] && ! is_current; then
+  if [ ! -w . ] || { [ -e node_modules ] && [ ! -w node_modules ]; }; then
+    echo "The packages are not installed, and $PWD cannot be written; run \`npm ci\` there as its owner" >&2
+    exit 1
+  fi
   echo 'Installing packages …'
   npm ci --no-audit --no-fund --loglevel=error
+fi
+
+# A package brings Node to Linux; elsewhere the caller's has to be new enough.
+if ! PATH="$PWD/node_modules/.bin:$PATH" node -e 'process.exit(Number(process.versions.node.split(".")[0] < 24))'; then
+  echo 'Node 24 or newer is needed; npm installs it on Linux, elsewhere it is at https://nodejs.org' >&2
+  exit 1
 fi

@@ -35,6 +35,7 @@ async function main(): Promise<void> {
     DATABASE_URL: env.DATABASE_URL || 'local',
     REDIS_URL: env.REDIS_URL || 'local',
   })
+  for (const doubt of first.doubts) console.error(doubt)
   const folder = resolve(first.dataDir)
   env.DATA_DIR = folder
   takeFolder(folder)

@@ -30,6 +30,7 @@ const RETRY_MS = 1000
 
 /** Waits up to 30 s for PostgreSQL and Redis. Errors: StartError, ConfigError. */
 export async function openServices(config: Config, log: Logger): Promise<Services> {
+  for (const doubt of config.doubts) log.warn(doubt)
   await using opened = new AsyncDisposableStack()
   const database = openDatabase(config, log)
   opened.defer(() => database.close())

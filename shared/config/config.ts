@@ -6,7 +6,7 @@
 import { totalmem } from 'node:os'
 import program from '../../package.json' with { type: 'json' }
 import type { Outbound } from './outbound.ts'
-import { Reader } from './reader.ts'
+import { Reader, type Setting } from './reader.ts'
 
 export type PasswordCheck = 'off' | 'list' | 'remote'
 
@@ -110,6 +110,8 @@ export interface Config {
   readonly recaptchaSecret: string | undefined
   /** The service that verifies the tokens. */
   readonly recaptchaUrl: string
+  /** Sentences about variables that look like misspelt settings, for whoever starts the process. */
+  readonly doubts: readonly string[]
 }
 
 const LOG_LEVELS = ['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent']
@@ -125,13 +127,49 @@ export const QUEUE_NAMES = [
   'upkeep',
 ] as const
 
+/** The features a Project may have; from `transaction-bundles` on they are names that clients know and nothing here depends on. */
+const FEATURES = [
+  'bots',
+  'cron',
+  'email',
+  'websocket-subscriptions',
+  'graphql-introspection',
+  'google-auth-required',
+  'transaction-bundles',
+  'ai',
+  'aws-comprehend',
+  'aws-textract',
+  'reference-checks',
+  'terminology',
+  'validate-terminology',
+]
+
+const USUAL_FEATURES = [
+  'bots',
+  'cron',
+  'email',
+  'websocket-subscriptions',
+  'transaction-bundles',
+  'graphql-introspection',
+]
+
 /** Throws ConfigError whose message has one line a complaint. */
 export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
-  const read = new Reader(env)
+  return configOf(new Reader(env))
+}
+
+/** Every setting with its form and default, in the order of the documentation. */
+export function describeSettings(): ReadonlyMap<string, Setting> {
+  const read = new Reader({ DATABASE_URL: 'postgres://x/x', REDIS_URL: 'redis://x' })
+  configOf(read)
+  return read.settings
+}
+
+function configOf(read: Reader): Config {
   const port = read.whole('PORT', 8103, 0, 65_535)
-  const baseUrl = withSlash(read.url('BASE_URL', `http://localhost:${port}/`))
-  const dataDir = read.text('DATA_DIR') ?? '.data'
-  const productName = read.text('PRODUCT_NAME') ?? 'Botica'
+  const baseUrl = read.origin('BASE_URL', `http://localhost:${port}/`)
+  const dataDir = read.text('DATA_DIR', '.data') ?? ''
+  const productName = read.text('PRODUCT_NAME', 'Botica') ?? ''
   const outbound = {
     only: read.hosts('OUTBOUND_ALLOW'),
     never: read.hosts('OUTBOUND_DENY'),
@@ -139,7 +177,7 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
   }
   const onLoopback = ['localhost', '127.0.0.1', '[::1]'].includes(new URL(baseUrl).hostname)
   const reach = onLoopback ? 'all' : 'public'
-  const config: Config = {
+  const config = {
     ...backends(read, baseUrl, dataDir),
     ...limits(read),
     ...jobs(read),
@@ -152,7 +190,7 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
     hookTargets: { ...outbound, reach: read.oneOf('HOOK_TARGETS', reach, ['public', 'all']) },
   }
   read.done()
-  return config
+  return { ...config, doubts: read.doubts() }
 }
 
 function backends(read: Reader, baseUrl: string, dataDir: string) {
@@ -164,13 +202,13 @@ function backends(read: Reader, baseUrl: string, dataDir: string) {
     redisTlsInsecure: read.flag('REDIS_TLS_INSECURE', false),
     redisTimeoutMs: read.whole('REDIS_TIMEOUT_MS', 2000, 100),
     storageUrl: read.storage('STORAGE_URL', `file:${dataDir}/storage`),
-    superAdminEmail: read.text('SUPER_ADMIN_EMAIL') ?? 'admin@example.com',
+    superAdminEmail: read.text('SUPER_ADMIN_EMAIL', 'admin@example.com') ?? '',
     superAdminPassword: read.secret('SUPER_ADMIN_PASSWORD', 8),
     superAdminClientId: read.uuid('SUPER_ADMIN_CLIENT_ID'),
     superAdminClientSecret: read.secret('SUPER_ADMIN_CLIENT_SECRET', 16),
     signingKey: read.text('SIGNING_KEY'),
     smtpUrl: read.smtp('SMTP_URL'),
-    mailFrom: read.text('MAIL_FROM') ?? 'Botica <no-reply@localhost>',
+    mailFrom: read.text('MAIL_FROM', 'Botica <no-reply@localhost>') ?? '',
     mailApprovedSenders: read.list('MAIL_APPROVED_SENDERS', []),
     appUrl: withSlash(read.url('APP_URL', baseUrl)),
     logLevel: read.oneOf('LOG_LEVEL', 'info', LOG_LEVELS),
@@ -221,14 +259,7 @@ function jobs(read: Reader) {
 
 function features(read: Reader) {
   return {
-    defaultProjectFeatures: read.list('DEFAULT_PROJECT_FEATURES', [
-      'bots',
-      'cron',
-      'email',
-      'websocket-subscriptions',
-      'transaction-bundles',
-      'graphql-introspection',
-    ]),
+    defaultProjectFeatures: read.list('DEFAULT_PROJECT_FEATURES', USUAL_FEATURES, FEATURES),
     openPatientAccess: read.flag('OPEN_PATIENT_ACCESS', false),
     metricsToken: read.text('METRICS_TOKEN'),
     registerEnabled: read.flag('REGISTER_ENABLED', false),

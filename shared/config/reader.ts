@@ -3,10 +3,18 @@ import { type HostRule, readHostRule } from './outbound.ts'
 
 export class ConfigError extends Error {}
 
+/** A setting as it is read: what it may be, and its value where nobody sets it. */
+export interface Setting {
+  readonly form: string
+  readonly byDefault: string
+}
+
 /** Collects complaints, so that one start shows them all. A secret's value is never repeated. */
 export class Reader {
   readonly #env: NodeJS.ProcessEnv
   readonly #complaints: string[] = []
+  /** Every setting that was read, in this order. */
+  readonly settings = new Map<string, Setting>()
 
   constructor(env: NodeJS.ProcessEnv) {
     this.#env = env
@@ -16,19 +24,20 @@ export class Reader {
     if (this.#complaints.length > 0) throw new ConfigError(this.#complaints.join('\n'))
   }
 
-  text(name: string): string | undefined {
+  text(name: string, otherwise = '', form = 'text'): string | undefined {
+    this.settings.set(name, { form, byDefault: otherwise })
     const value = this.#env[name]?.trim()
-    return value === '' ? undefined : value
+    return (value === '' ? undefined : value) ?? (otherwise === '' ? undefined : otherwise)
   }
 
   required(name: string): string {
-    const value = this.text(name)
+    const value = this.text(name, '', 'address, required')
     if (value === undefined) this.#complain(name, 'is not set; `npm start` provides a local one')
     return value ?? ''
   }
 
   secret(name: string, minLength: number): string | undefined {
-    const value = this.text(name)
+    const value = this.text(name, '', `text of at least ${minLength} characters`)
     if (value !== undefined && value.length < minLength) {
       this.#complain(name, `must have at least ${minLength} characters`)
     }
@@ -36,7 +45,7 @@ export class Reader {
   }
 
   uuid(name: string): string | undefined {
-    const value = this.text(name)
+    const value = this.text(name, '', 'UUID')
     if (value !== undefined && !/^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i.test(value)) {
       this.#complain(name, `is "${value}"; it must be a UUID`)
     }
@@ -44,12 +53,11 @@ export class Reader {
   }
 
   whole(name: string, otherwise: number, min: number, max = Number.MAX_SAFE_INTEGER): number {
-    const value = this.text(name)
-    if (value === undefined) return otherwise
-    const number = /^\d+$/.test(value) ? Number(value) : Number.NaN
-    if (number >= min && number <= max) return number
     const range =
       max === Number.MAX_SAFE_INTEGER ? `of at least ${min}` : `between ${min} and ${max}`
+    const value = this.text(name, String(otherwise), `whole number ${range}`) ?? ''
+    const number = /^\d+$/.test(value) ? Number(value) : Number.NaN
+    if (number >= min && number <= max) return number
     this.#complain(name, `is "${value}"; it must be a whole number ${range}`)
     return otherwise
   }
@@ -59,8 +67,7 @@ export class Reader {
   }
 
   oneOf<T extends string>(name: string, otherwise: T, allowed: readonly T[]): T {
-    const value = this.text(name)
-    if (value === undefined) return otherwise
+    const value = this.text(name, otherwise, allowed.join(', '))
     const found = allowed.find((item) => item === value)
     if (found === undefined)
       this.#complain(name, `is "${value}"; it must be one of ${allowed.join(', ')}`)
@@ -68,7 +75,8 @@ export class Reader {
   }
 
   list(name: string, otherwise: readonly string[], allowed?: readonly string[]): readonly string[] {
-    const value = this.text(name)
+    const form = `comma list${allowed ? ` of ${allowed.join(', ')}` : ''}`
+    const value = this.text(name, otherwise.join(','), form)
     if (value === undefined) return otherwise
     const items = value
       .split(',')
@@ -99,16 +107,25 @@ export class Reader {
   }
 
   url(name: string, otherwise: string): string {
-    const value = this.text(name)
-    if (value === undefined) return otherwise
+    const value = this.text(name, otherwise, 'http or https address') ?? otherwise
     if (URL.canParse(value) && /^https?:/.test(value)) return value
     this.#complain(name, `is "${value}"; it must be an http or https address`)
     return otherwise
   }
 
+  /** An address that paths are appended to, which is served at the root of its host. */
+  origin(name: string, otherwise: string): string {
+    const value = this.url(name, otherwise)
+    const { origin, pathname, search, hash } = new URL(value)
+    if (pathname !== '/' || search !== '' || hash !== '') {
+      this.#complain(name, `is "${value}"; paths are appended to it, so it must be ${origin}/`)
+    }
+    return value.endsWith('/') ? value : `${value}/`
+  }
+
   /** The address may hold a password, so it is not repeated. */
   smtp(name: string): string | undefined {
-    const value = this.text(name)
+    const value = this.text(name, '', 'smtp or smtps address')
     if (value === undefined) return undefined
     if (!URL.canParse(value) || !/^smtps?:\/\/[^/]/.test(value)) {
       this.#complain(name, 'must be smtp://<user>:<password>@<host>:<port>')
@@ -117,7 +134,7 @@ export class Reader {
   }
 
   storage(name: string, otherwise: string): string {
-    const value = this.text(name) ?? otherwise
+    const value = this.text(name, otherwise, 'file:<folder> or s3://<bucket>/<prefix>') ?? otherwise
     const isBucket = URL.canParse(value) && /^s3:\/\/[a-z0-9][a-z0-9.-]+/.test(value)
     if (!isBucket && !/^file:./.test(value)) {
       this.#complain(name, `is "${value}"; it must be file:<folder> or s3://<bucket>/<prefix>`)
@@ -125,7 +142,32 @@ export class Reader {
     return value
   }
 
+  /** Variables that look like a setting, and are none: a sentence for each. */
+  doubts(): readonly string[] {
+    const names = Object.keys(this.#env).filter((name) => !this.settings.has(name))
+    return names.flatMap((name) => {
+      const meant = this.settings.keys().find((known) => isMisspelt(name, known))
+      return meant === undefined ? [] : [`${name} is no setting; perhaps ${meant} is meant`]
+    })
+  }
+
   #complain(name: string, what: string): void {
     this.#complaints.push(`${name} ${what}`)
   }
+}
+
+/** Up to two letters are missing, wrong or too many; short names are too much like others. */
+function isMisspelt(name: string, known: string): boolean {
+  const most = known.length < 8 ? 1 : 2
+  if (name.length < 5 || Math.abs(name.length - known.length) > most) return false
+  let row = Array.from({ length: known.length + 1 }, (_, index) => index)
+  for (const [i, letter] of [...name].entries()) {
+    const next = [i + 1]
+    for (let j = 0; j < known.length; j++) {
+      const change = (row[j] ?? 0) + (known[j] === letter ? 0 : 1)
+      next.push(Math.min(change, (row[j + 1] ?? 0) + 1, (next[j] ?? 0) + 1))
+    }
+    row = next
+  }
+  return (row.at(-1) ?? 0) <= most
 }

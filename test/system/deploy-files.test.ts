@@ -3,23 +3,20 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { nodeArguments } from '../../scripts/procfile.ts'
+import { describeSettings } from '../../shared/config/config.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
 const read = (file: string) => readFileSync(join(ROOT, file), 'utf8')
 /** Names of the platform, of Node and of npm. */
 const FOREIGN = /^(NODE_ENV|NPM_CONFIG_OMIT|AWS_[A-Z_]+|POSTGRES_[A-Z]+)$/
-const settings = new Set(
-  [...read('README.md').matchAll(/^\| (`[A-Z_]+`(?:, `[A-Z_]+`)*) \|/gm)].flatMap(
-    ([, names = '']) => names.replaceAll('`', '').split(', '),
-  ),
-)
+const settings = describeSettings()
 
 function assertSettings(t: Test, file: string, names: readonly string[]): void {
   t.ok(names.length > 5, `${file} has settings`)
   t.same(
     names.filter((name) => !FOREIGN.test(name) && !settings.has(name)),
     [],
-    `${file} names settings of README.md`,
+    `${file} names settings that exist`,
   )
 }
 

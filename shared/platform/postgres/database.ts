@@ -250,9 +250,9 @@ class PooledDatabase implements Database {
     }
   }
 
-  /** Said once for all requests that meet it. A pool that is merely busy is not away. */
+  /** Said once for all requests that meet it. A busy pool is not away, nor is one that closes. */
   #noteAway(error: unknown): void {
-    if (this.#isAway || !(error instanceof Error) || error.name === 'KnexTimeoutError') return
+    if (this.#isAway || !(error instanceof Error) || /^KnexTime|: abort/.test(`${error}`)) return
     this.#isAway = true
     this.#log.error({ reason: error.message }, 'PostgreSQL is away')
   }
