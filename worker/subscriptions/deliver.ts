@@ -13,7 +13,7 @@ import {
 import { createEvents } from '../../shared/subscriptions/events.ts'
 import { deliveryFailed, deliveryOrphaned, type Receipt } from '../../shared/subscriptions/state.ts'
 import type { Runner } from '../bots/run.ts'
-import { backoffMs, isAway, startLoop } from '../loop.ts'
+import { backoffMs, isAway, type Loop, startLoop } from '../loop.ts'
 import { type Attempted, attempt } from './attempt.ts'
 import { auditAttempt, createReportedAlone } from './audit.ts'
 import type { EventMetrics } from './metrics.ts'
@@ -29,194 +29,221 @@ const FAULT_DELAY_MS = 1000
 const LONGEST_FAULT_DELAY_MS = 60_000
 const AWAY_MS = 1000
 
-export interface Deliverer {
-  /** Something may be due. */
-  wake(): void
-  /** Takes no more; what is under way has `graceMs` and is given back. */
-  stop(graceMs: number): Promise<void>
-}
+/** Takes what is due, and goes on until `stop`. */
+export class Deliverer {
+  readonly #services: Services
+  readonly #runner: Runner
+  readonly #metrics: EventMetrics
+  readonly #active = new Map<string, Promise<void>>()
+  readonly #held = new Map<string, Delivery>()
+  readonly #receipts = createReceipts()
+  readonly #isReportedAlone = createReportedAlone()
+  readonly #stopping = new AbortController()
+  readonly #underWay = { hooks: 0, bots: 0 }
+  readonly #loop: Loop
+  readonly #holding: Loop
+  #isClosing = false
 
-export function startDeliveries(
-  services: Services,
-  runner: Runner,
-  metrics: EventMetrics,
-): Deliverer {
-  const { repository, database, log, config } = services
-  const active = new Map<string, Promise<void>>()
-  const held = new Map<string, Delivery>()
-  const receipts = createReceipts()
-  const isReportedAlone = createReportedAlone()
-  const stopping = new AbortController()
-  let isClosing = false
-  const underWay = { hooks: 0, bots: 0 }
-
-  const loop = startLoop(
-    { log, name: 'The take of deliveries', everyMs: SWEEP_MS, level: 'error' },
-    async () => {
-      // Attempts that end in one turn of the event loop are settled together.
-      await nextTurn()
-      const room = isClosing
-        ? { hooks: 0, bots: 0 }
-        : { hooks: HOOKS - underWay.hooks, bots: config.workerConcurrency - underWay.bots }
-      const taken = await receipts.settle(
-        (received) => repository.feature(createEvents).take(room, received),
-        isClosing,
-      )
-      for (const delivery of taken) start(delivery)
-      return false
-    },
-  )
-
-  function start(delivery: Delivery): void {
-    const key = `${delivery.id}/${delivery.takes}`
-    const done = deliver(delivery)
-      .catch((error: unknown) => report(error, 'A delivery could not be settled'))
-      .finally(() => {
-        active.delete(key)
-        held.delete(key)
-      })
-    active.set(key, done)
-    held.set(key, delivery)
-  }
-
-  async function deliver(delivery: Delivery): Promise<void> {
-    const startedAt = new Date()
-    const room = delivery.target.startsWith('Bot/') ? 'bots' : 'hooks'
-    underWay[room]++
-    const attempted = await attempt(services, runner, delivery, stopping.signal).catch(
-      (error: unknown): Attempted => {
-        report(error, 'An event could not be delivered', delivery)
-        const text = error instanceof Error ? error.message : 'fault'
-        return {
-          sent: { kind: 'fault', text },
-          subscription: undefined,
-          terms: undefined,
-          reference: '',
-        }
+  constructor(services: Services, runner: Runner, metrics: EventMetrics) {
+    this.#services = services
+    this.#runner = runner
+    this.#metrics = metrics
+    const { log, database } = services
+    this.#loop = startLoop(
+      { log, name: 'The take of deliveries', everyMs: SWEEP_MS, level: 'error' },
+      () => this.#take(),
+    )
+    this.#holding = startLoop(
+      { log, name: 'The lease of deliveries', everyMs: LEASE_MS / 3, level: 'error' },
+      async () => {
+        await holdDeliveries(database, [...this.#held.values()])
+        return false
       },
     )
-    underWay[room]--
-    metrics.attempted(delivery, attempted.sent, startedAt)
-    await insist(() => settle(delivery, attempted, startedAt))
+  }
+
+  /** Something may be due. */
+  wake(): void {
+    this.#loop.wake()
+  }
+
+  /** Takes no more; what is under way has `graceMs` and is given back. */
+  async stop(graceMs: number): Promise<void> {
+    this.#isClosing = true
+    const all = Promise.all(this.#active.values())
+    await Promise.race([all, new Promise((resolve) => setTimeout(resolve, graceMs).unref())])
+    this.#stopping.abort()
+    await all
+    await Promise.all([this.#loop.stop(), this.#holding.stop()])
+  }
+
+  async #take(): Promise<boolean> {
+    const { repository, config } = this.#services
+    // Attempts that end in one turn of the event loop are settled together.
+    await nextTurn()
+    const { hooks, bots } = this.#underWay
+    const room = this.#isClosing
+      ? { hooks: 0, bots: 0 }
+      : { hooks: HOOKS - hooks, bots: config.workerConcurrency - bots }
+    const taken = await this.#receipts.settle(
+      (received) => repository.feature(createEvents).take(room, received),
+      this.#isClosing,
+    )
+    for (const delivery of taken) this.#start(delivery)
+    return false
+  }
+
+  #start(delivery: Delivery): void {
+    const key = `${delivery.id}/${delivery.takes}`
+    const done = this.#deliver(delivery)
+      .catch((error: unknown) => this.#report(error, 'A delivery could not be settled'))
+      .finally(() => {
+        this.#active.delete(key)
+        this.#held.delete(key)
+      })
+    this.#active.set(key, done)
+    this.#held.set(key, delivery)
+  }
+
+  async #deliver(delivery: Delivery): Promise<void> {
+    const startedAt = new Date()
+    const room = delivery.target.startsWith('Bot/') ? 'bots' : 'hooks'
+    this.#underWay[room]++
+    const attempted = await attempt(
+      this.#services,
+      this.#runner,
+      delivery,
+      this.#stopping.signal,
+    ).catch((error: unknown): Attempted => {
+      this.#report(error, 'An event could not be delivered', delivery)
+      const text = error instanceof Error ? error.message : 'fault'
+      return {
+        sent: { kind: 'fault', text },
+        subscription: undefined,
+        terms: undefined,
+        reference: '',
+      }
+    })
+    this.#underWay[room]--
+    this.#metrics.attempted(delivery, attempted.sent, startedAt)
+    await this.#insist(() => this.#settle(delivery, attempted, startedAt))
     // The take itself settles what was received.
-    if (attempted.sent.kind !== 'received') loop.wake()
+    if (attempted.sent.kind !== 'received') this.#loop.wake()
   }
 
   /** How an attempt ended is not forgotten while PostgreSQL is away. */
-  async function insist(settle: () => Promise<void>): Promise<void> {
+  async #insist(settle: () => Promise<void>): Promise<void> {
     try {
       await settle()
     } catch (error) {
-      if (!isAway(error) || isClosing) throw error
+      if (!isAway(error) || this.#isClosing) throw error
       await delay(AWAY_MS)
-      await insist(settle)
+      await this.#insist(settle)
     }
   }
 
-  async function settle(delivery: Delivery, attempted: Attempted, startedAt: Date): Promise<void> {
+  async #settle(delivery: Delivery, attempted: Attempted, startedAt: Date): Promise<void> {
     const { sent, terms } = attempted
     const { id } = delivery
-    const isStopping = stopping.signal.aborted && sent.kind === 'failed'
+    const { database } = this.#services
+    const isStopping = this.#stopping.signal.aborted && sent.kind === 'failed'
     if (sent.kind === 'back' || isStopping) {
       return giveBackDelivery(database, delivery, sent.kind === 'back' ? sent.delayMs : 0)
     }
-    const unreported = sent.kind === 'received' && !isReportedAlone(delivery.subscription)
-    if (!unreported) await audit(delivery, attempted, startedAt)
+    const unreported = sent.kind === 'received' && !this.#isReportedAlone(delivery.subscription)
+    if (!unreported) await audit(this.#services, delivery, attempted, startedAt)
     switch (sent.kind) {
       case 'received': {
-        const settled = receipts.add({ id, unreported })
-        loop.wake()
+        const settled = this.#receipts.add({ id, unreported })
+        this.#loop.wake()
         return settled
       }
       case 'stopped':
-        return afterStop(delivery, attempted)
+        return afterStop(this.#services, delivery, attempted)
       case 'fault':
-        return afterFault(delivery, sent.text)
+        return afterFault(this.#services, delivery, sent.text)
       case 'failed': {
         if (delivery.attempt >= (terms?.attempts ?? 1)) {
-          return afterLast(delivery, attempted, sent.text)
+          return afterLast(this.#services, delivery, attempted, sent.text)
         }
         const delayMs = sent.after ?? delayAfter(delivery.attempt)
         await repeatDelivery(database, delivery, delayMs, sent.text, false)
-        return loop.wakeIn(delayMs)
+        return this.#loop.wakeIn(delayMs)
       }
       default:
         return sent satisfies never
     }
   }
 
-  async function afterLast(delivery: Delivery, attempted: Attempted, text: string) {
-    const isDead = await deliveryFailed(database, delivery, text)
-    if (!isDead || attempted.subscription === undefined) return
-    await endSubscription(services, attempted.subscription, {
-      status: 'error',
-      error: `Every delivery has failed for three days, the last one: ${text}`,
-    })
+  #report(error: unknown, text: string, delivery?: Delivery): void {
+    this.#services.log[isAway(error) ? 'debug' : 'error'](
+      { cause: error, delivery: delivery?.id },
+      text,
+    )
   }
+}
 
-  async function afterStop(delivery: Delivery, { sent, subscription }: Attempted): Promise<void> {
-    if (sent.kind !== 'stopped' || sent.reason !== 'author' || subscription === undefined) {
-      return endDeliveries(database, [delivery.id])
-    }
-    if (!(await deliveryOrphaned(database, delivery))) return
-    await endSubscription(services, subscription, {
-      status: 'error',
-      error: 'Its author has had no active membership for a day',
-    })
+async function afterLast(
+  services: Services,
+  delivery: Delivery,
+  attempted: Attempted,
+  text: string,
+) {
+  const isDead = await deliveryFailed(services.database, delivery, text)
+  if (!isDead || attempted.subscription === undefined) return
+  await endSubscription(services, attempted.subscription, {
+    status: 'error',
+    error: `Every delivery has failed for three days, the last one: ${text}`,
+  })
+}
+
+async function afterStop(
+  services: Services,
+  delivery: Delivery,
+  { sent, subscription }: Attempted,
+): Promise<void> {
+  if (sent.kind !== 'stopped' || sent.reason !== 'author' || subscription === undefined) {
+    return endDeliveries(services.database, [delivery.id])
   }
+  if (!(await deliveryOrphaned(services.database, delivery))) return
+  await endSubscription(services, subscription, {
+    status: 'error',
+    error: 'Its author has had no active membership for a day',
+  })
+}
 
-  async function afterFault(delivery: Delivery, text: string): Promise<void> {
-    const { faults } = delivery
-    if (faults >= MOST_FAULTS) {
-      await deliveryFailed(database, delivery, text)
-      return
-    }
-    const delayMs = backoffMs(faults + 1, FAULT_DELAY_MS, LONGEST_FAULT_DELAY_MS)
-    await repeatDelivery(database, delivery, delayMs, text, true)
+async function afterFault(services: Services, delivery: Delivery, text: string): Promise<void> {
+  const { faults } = delivery
+  if (faults >= MOST_FAULTS) {
+    await deliveryFailed(services.database, delivery, text)
+    return
   }
+  const delayMs = backoffMs(faults + 1, FAULT_DELAY_MS, LONGEST_FAULT_DELAY_MS)
+  await repeatDelivery(services.database, delivery, delayMs, text, true)
+}
 
-  async function audit(delivery: Delivery, attempted: Attempted, startedAt: Date): Promise<void> {
-    const { sent, subscription, reference, terms } = attempted
-    if (subscription === undefined || sent.kind === 'back' || sent.kind === 'fault') return
-    if (sent.kind === 'stopped' && sent.text === undefined) return
-    const isLast = delivery.attempt >= (terms?.attempts ?? 1)
-    const isDropped = sent.kind === 'stopped' || isLast
-    await auditAttempt(services, {
-      subscription,
-      reference,
-      outcome: sent.kind === 'received' ? '0' : isDropped ? '8' : '4',
-      text:
-        sent.kind === 'stopped'
-          ? (sent.text ?? '')
-          : `Attempt ${delivery.attempt} received ${sent.text}`,
-      startedAt,
-      cause: delivery.cause,
-    })
-  }
-
-  function report(error: unknown, text: string, delivery?: Delivery): void {
-    log[isAway(error) ? 'debug' : 'error']({ cause: error, delivery: delivery?.id }, text)
-  }
-
-  const holding = startLoop(
-    { log, name: 'The lease of deliveries', everyMs: LEASE_MS / 3, level: 'error' },
-    async () => {
-      await holdDeliveries(database, [...held.values()])
-      return false
-    },
-  )
-
-  return {
-    wake: loop.wake,
-    async stop(graceMs) {
-      isClosing = true
-      const all = Promise.all(active.values())
-      await Promise.race([all, new Promise((resolve) => setTimeout(resolve, graceMs).unref())])
-      stopping.abort()
-      await all
-      await Promise.all([loop.stop(), holding.stop()])
-    },
-  }
+async function audit(
+  services: Services,
+  delivery: Delivery,
+  attempted: Attempted,
+  startedAt: Date,
+): Promise<void> {
+  const { sent, subscription, reference, terms } = attempted
+  if (subscription === undefined || sent.kind === 'back' || sent.kind === 'fault') return
+  if (sent.kind === 'stopped' && sent.text === undefined) return
+  const isLast = delivery.attempt >= (terms?.attempts ?? 1)
+  const isDropped = sent.kind === 'stopped' || isLast
+  await auditAttempt(services, {
+    subscription,
+    reference,
+    outcome: sent.kind === 'received' ? '0' : isDropped ? '8' : '4',
+    text:
+      sent.kind === 'stopped'
+        ? (sent.text ?? '')
+        : `Attempt ${delivery.attempt} received ${sent.text}`,
+    startedAt,
+    cause: delivery.cause,
+  })
 }
 
 /** 1, 2, 4 … s, give or take a fifth. */

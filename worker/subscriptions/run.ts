@@ -9,7 +9,7 @@ import {
 import type { Runner } from '../bots/run.ts'
 import { startLoop } from '../loop.ts'
 import { reportSuccesses } from './audit.ts'
-import { startDeliveries } from './deliver.ts'
+import { Deliverer } from './deliver.ts'
 import type { EventMetrics } from './metrics.ts'
 import { endOverdue } from './subscription-end.ts'
 
@@ -31,7 +31,7 @@ export function startEvents(
   hooks: EventHooks,
 ): { stop(graceMs: number): Promise<void> } {
   const { repository, config, log } = services
-  const deliveries = startDeliveries(services, runner, metrics)
+  const deliveries = new Deliverer(services, runner, metrics)
   const options: MatchOptions = {
     sockets: hooks.sockets,
     skipped(subscription, error) {

@@ -165,14 +165,15 @@ t.test(
       select $1, n, 'output', 'active', 1 from generate_series(3, 8) n`,
       values: [job.id],
     })
-    const stored = [0, 1].map((seq) => {
+    const blocks = [0, 1].map((seq) => {
       const file = { seq, type: 'Patient', crc: 1, goesOn: false }
       return { file, block: [1, seq, 9, 9, 1], isWhole: true } as const
     })
-    const position = { type: 'Patient', after: job.id }
+    const reached = { type: 'Patient', after: job.id }
+    const written = { kind: 'output', blocks, reached, isLast: true } as const
     const ended = await Promise.all(
       [part.n, 3, 4, 5, 6, 7, 8].map((n) =>
-        addBlocks(database, job, { ...part, n }, 'output', stored, position, true),
+        addBlocks(database, { job, part: { ...part, n } }, written),
       ),
     )
     const files = await listFiles(database, job.id)

@@ -18,21 +18,6 @@ import { release } from '../../../shared/platform/storage/chunks.ts'
 import { allocatePages } from '../../../shared/platform/storage/disk.ts'
 import { bufferOf, type Slice, sliceOf } from '../../../shared/platform/storage/storage.ts'
 
-export interface Block {
-  readonly rows: number
-  /** Bytes of its lines. */
-  readonly bytes: number
-  fits(line: Slice): boolean
-  /** Copies the line, or several with line feeds between them. */
-  add(line: Slice, lines?: number): void
-  /** Takes the last line back, once. */
-  undo(): void
-  /** Continues the checksum `crc` with its lines. */
-  crc(crc: number): number
-  /** Nothing is added any more. What is answered may be stored until the block is given back. */
-  pack(): Promise<Uint8Array>
-}
-
 export interface Blocks {
   /** Holds that line at least. */
   take(first: Slice): Block
@@ -52,7 +37,7 @@ export function createBlocks(level: number): Blocks {
     take(first) {
       const bytes = Math.max(BLOCK_BYTES, roomFor(first))
       const room = (bytes === BLOCK_BYTES && free.pop()) || allocatePages(bytes)
-      const block = createBlock(room, level)
+      const block = new Block(room, level)
       rooms.set(block, room)
       return block
     },
@@ -73,72 +58,90 @@ function roomFor({ start, end }: Slice): number {
   return bytes + STORED_HEADER_BYTES * (2 + Math.floor(bytes / STORED_BYTES)) + 1
 }
 
-function createBlock(room: Uint8Array, level: number): Block {
-  const [most, header] = level === 0 ? [STORED_BYTES, STORED_HEADER_BYTES] : [room.length, 0]
-  let rows = 0
-  let bytes = 0
-  let at = 0
-  let edge = 0
-  let bytesBefore = 0
-  let atBefore = 0
-  let edgeBefore = 0
+export class Block {
+  /** Lines in it. */
+  rows = 0
+  /** Bytes of its lines. */
+  bytes = 0
+  readonly #room: Uint8Array
+  readonly #level: number
+  /** The bytes between two headers, and those of a header. */
+  readonly #most: number
+  readonly #header: number
+  #at = 0
+  #edge = 0
+  #before = { bytes: 0, at: 0, edge: 0 }
 
-  /** There is room for a byte: behind the next header, when one is full. */
-  function turn(): void {
-    if (at < edge) return
-    at += header
-    edge = at + most
+  constructor(room: Uint8Array, level: number) {
+    this.#room = room
+    this.#level = level
+    this.#most = level === 0 ? STORED_BYTES : room.length
+    this.#header = level === 0 ? STORED_HEADER_BYTES : 0
   }
 
-  function put(source: Buffer, start: number, end: number): void {
+  fits(line: Slice): boolean {
+    return this.#at + roomFor(line) <= this.#room.length
+  }
+
+  /** Copies the line, or several with line feeds between them. */
+  add({ bytes: source, start, end }: Slice, lines = 1): void {
+    const before = this.#before
+    before.bytes = this.bytes
+    before.at = this.#at
+    before.edge = this.#edge
+    this.#put(source, start, end)
+    this.#turn()
+    this.#room[this.#at] = LINE_FEED
+    this.#at += 1
+    this.bytes += end - start + 1
+    this.rows += lines
+  }
+
+  /** Takes the last line back, once. */
+  undo(): void {
+    this.rows -= 1
+    this.bytes = this.#before.bytes
+    this.#at = this.#before.at
+    this.#edge = this.#before.edge
+  }
+
+  /** Continues the checksum `crc` with its lines. */
+  crc(crc: number): number {
+    return this.#pieces().reduce((sum, piece) => crc32(piece, sum), crc)
+  }
+
+  /** Nothing is added any more. What is answered may be stored until the block is given back. */
+  async pack(): Promise<Uint8Array> {
+    const text = this.#room.subarray(0, this.#at)
+    if (this.#level > 0) return packBlock(text, this.#level)
+    for (let start = 0; start < this.#at; start += this.#most + this.#header) {
+      writeStoredHeader(text, start, Math.min(this.#most, this.#at - start - this.#header))
+    }
+    return text
+  }
+
+  /** There is room for a byte: behind the next header, when one is full. */
+  #turn(): void {
+    if (this.#at < this.#edge) return
+    this.#at += this.#header
+    this.#edge = this.#at + this.#most
+  }
+
+  #put(source: Buffer, start: number, end: number): void {
     for (let from = start; from < end; ) {
-      turn()
-      const to = Math.min(end, from + edge - at)
-      source.copy(room, at, from, to)
-      at += to - from
+      this.#turn()
+      const to = Math.min(end, from + this.#edge - this.#at)
+      source.copy(this.#room, this.#at, from, to)
+      this.#at += to - from
       from = to
     }
   }
 
-  function* pieces(): Generator<Uint8Array> {
-    for (let start = header; start < at; start += most + header) {
-      yield room.subarray(start, Math.min(start + most, at))
+  *#pieces(): Generator<Uint8Array> {
+    const step = this.#most + this.#header
+    for (let start = this.#header; start < this.#at; start += step) {
+      yield this.#room.subarray(start, Math.min(start + this.#most, this.#at))
     }
-  }
-
-  return {
-    get rows() {
-      return rows
-    },
-    get bytes() {
-      return bytes
-    },
-    fits: (line) => at + roomFor(line) <= room.length,
-    add({ bytes: source, start, end }, lines = 1) {
-      bytesBefore = bytes
-      atBefore = at
-      edgeBefore = edge
-      put(source, start, end)
-      turn()
-      room[at] = LINE_FEED
-      at += 1
-      bytes += end - start + 1
-      rows += lines
-    },
-    undo() {
-      rows -= 1
-      bytes = bytesBefore
-      at = atBefore
-      edge = edgeBefore
-    },
-    crc: (crc) => pieces().reduce((sum, piece) => crc32(piece, sum), crc),
-    async pack() {
-      if (level > 0) return packBlock(room.subarray(0, at), level)
-      for (let start = 0; start < at; start += most + header) {
-        writeStoredHeader(room, start, Math.min(most, at - start - header))
-      }
-      return room.subarray(0, at)
-    },
   }
 }
 

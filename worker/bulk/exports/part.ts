@@ -25,7 +25,7 @@ import {
 import { startExport } from '../../../shared/bulk/exports/rows/plan.ts'
 import { rightsDigest } from '../../../shared/bulk/exports/status.ts'
 import { issue } from '../../../shared/errors.ts'
-import { sliceOf } from '../../../shared/platform/storage/storage.ts'
+import { type Slice, sliceOf } from '../../../shared/platform/storage/storage.ts'
 import type { Services } from '../../../shared/services.ts'
 import { LeaseLost } from '../../loop.ts'
 import { type Exporting, storageFailed, writeFiles } from './writer.ts'
@@ -124,8 +124,9 @@ async function output(
     const session = await copies.open(signal)
     try {
       const lines = {
-        line: writer.add,
-        undo: writer.undo,
+        line: (id: Slice, line: Slice, header?: Slice, isFirst?: boolean) =>
+          writer.add(id, line, header, isFirst),
+        undo: () => writer.undo(),
         turn: (next: string) => {
           type = next
           writer.turn(next)
@@ -158,7 +159,9 @@ async function deleted(
   const { job, part } = taken
   if (!isPlanned(job) || !hasType(part)) throw new Error('A part of an export has no type')
   const ended = await writeFiles(services, taken, 'deleted', 'Bundle', async (writer) => {
-    await services.repository.feature(createExports).readDeleted(principal, job, part, writer.add)
+    await services.repository
+      .feature(createExports)
+      .readDeleted(principal, job, part, (id, line) => writer.add(id, line))
   })
   return done(services, taken, ended, signal)
 }

@@ -95,183 +95,255 @@ export async function writeFiles(
   type: string,
   write: (writer: ExportWriter) => Promise<void>,
 ): Promise<Ended | undefined> {
-  const { settled, end, ...writer } = await openWriter(exporting, taken, kind, type)
+  const { job, part } = taken
+  const last = part.epoch === 1 ? undefined : await lastFile(exporting.database, job.id, part.n)
+  const record = new BlockRecord(exporting, taken, kind, type)
+  const writer = new FileWriter(exporting, taken, record, fileAfter(last, type))
   try {
     await write(writer)
-    return await end()
+    return await writer.end()
   } finally {
-    await settled()
+    await record.settled()
   }
 }
 
-async function openWriter(
-  { database, storage, metrics, blocks, pace, config, fileLimits = FILE_LIMITS }: Exporting,
-  { job, part }: TakenPart,
-  kind: FileKind,
-  type: string,
-) {
-  const isNew = part.epoch === 1
-  const onTheirWay = ON_THEIR_WAY[config.exportCompressionLevel === 0 ? 'plain' : 'packed']
-  const last = isNew ? undefined : await lastFile(database, job.id, part.n)
-  let file = fileAfter(last, type)
-  let block: Block | undefined
-  let flushed = 0
-  let lastId = Buffer.alloc(ROW_ID_BYTES)
-  let idBefore = Buffer.alloc(ROW_ID_BYTES)
-  let together: Promise<Stored>[] = []
-  let togetherBytes = 0
-  const underWay = new Set<Promise<void>>()
-  let position: Position = { type, after: '' }
-  let written: Promise<Ended | undefined> = Promise.resolve(undefined)
-  let failure: { readonly reason: unknown } | undefined
+/** Fills blocks, and files with them. */
+class FileWriter implements ExportWriter {
+  readonly #taken: TakenPart
+  readonly #blocks: Blocks
+  readonly #limits: FileLimits
+  readonly #record: BlockRecord
+  #file: File
+  #block: Block | undefined
+  #lastId = Buffer.alloc(ROW_ID_BYTES)
+  #idBefore = Buffer.alloc(ROW_ID_BYTES)
 
-  async function store(lines: Block, at: File, seq: number, isWhole: boolean): Promise<Stored> {
+  constructor(exporting: Exporting, taken: TakenPart, record: BlockRecord, file: File) {
+    this.#taken = taken
+    this.#blocks = exporting.blocks
+    this.#limits = exporting.fileLimits ?? FILE_LIMITS
+    this.#record = record
+    this.#file = file
+  }
+
+  add(id: Slice, line: Slice, header?: Slice, isFirst = false): Promise<void> | undefined {
+    const record = this.#record
+    record.throwFailure()
+    const before = record.flushed
+    if (this.#holds(isFirst ? WITH_ROOM : 1)) this.#nextFile(this.#file.type)
+    const isNew = this.#file.rows === 0 && this.#block === undefined
+    const isHeaded = header !== undefined && (isFirst || isNew)
+    if (isHeaded && !isFirst) this.#file.goesOn = true
+    const text = isHeaded ? lineBehind(header, line) : line
+    if (this.#block?.fits(text) === false) {
+      this.#flush(false)
+      record.writeDown()
+    }
+    this.#block ??= this.#blocks.take(text)
+    this.#block.add(text, isHeaded ? 2 : 1)
+    this.#swapIds()
+    id.bytes.copy(this.#lastId, 0, id.start, id.end)
+    return record.flushed > before || record.isFull ? record.room() : undefined
+  }
+
+  undo(): void {
+    this.#block?.undo()
+    this.#swapIds()
+  }
+
+  turn(next: string): void {
+    if (next !== this.#file.type) this.#nextFile(next)
+  }
+
+  async end(): Promise<Ended | undefined> {
+    const { job, part } = this.#taken
+    this.#endFile()
+    return await this.#record.end(part.kind !== 'close' && !job.input.presigned)
+  }
+
+  #swapIds(): void {
+    ;[this.#lastId, this.#idBefore] = [this.#idBefore, this.#lastId]
+  }
+
+  /** The block is on its way; the next one is begun. False when there is none. */
+  #flush(isWhole: boolean): boolean {
+    const block = this.#block
+    this.#block = undefined
+    if (block?.rows === 0) this.#blocks.give(block)
+    if (block === undefined || block.rows === 0) return false
+    const file = this.#file
+    file.crc = block.crc(file.crc)
+    file.bytes += block.bytes
+    file.rows += block.rows
+    this.#record.add(block, { ...file }, isWhole, uuidOf(this.#lastId))
+    return true
+  }
+
+  /** It is whole, with what is in the block; one that was so already when it was left has no name yet. */
+  #endFile(): void {
+    if (!this.#flush(true) && this.#file.rows > 0) this.#record.name(this.#file.seq)
+  }
+
+  #nextFile(type: string): void {
+    this.#endFile()
+    const { rows, seq } = this.#file
+    this.#file = { ...NEW_FILE, seq: rows > 0 ? seq + 1 : seq, type }
+    if (this.#record.isMuch) this.#record.writeDown()
+  }
+
+  /** True when the file has reached the share of its limits. */
+  #holds(share: number): boolean {
+    const { rows = 0, bytes = 0 } = this.#block ?? {}
+    const { rows: mostRows, bytes: mostBytes } = this.#limits
+    const file = this.#file
+    return file.rows + rows >= share * mostRows || file.bytes + bytes >= share * mostBytes
+  }
+}
+
+/** Stores blocks side by side, and writes them down in their order. */
+class BlockRecord {
+  /** Blocks that have been taken. */
+  flushed = 0
+  readonly #exporting: Exporting
+  readonly #taken: TakenPart
+  readonly #kind: FileKind
+  readonly #most: number
+  readonly #underWay = new Set<Promise<void>>()
+  #together: Promise<Stored>[] = []
+  #togetherBytes = 0
+  #position: Position
+  #written: Promise<Ended | undefined> = Promise.resolve(undefined)
+  #failure: { readonly reason: unknown } | undefined
+
+  constructor(exporting: Exporting, taken: TakenPart, kind: FileKind, type: string) {
+    this.#exporting = exporting
+    this.#taken = taken
+    this.#kind = kind
+    this.#position = { type, after: '' }
+    this.#most = ON_THEIR_WAY[exporting.config.exportCompressionLevel === 0 ? 'plain' : 'packed']
+  }
+
+  get isFull(): boolean {
+    return this.#underWay.size >= this.#most
+  }
+
+  /** The blocks that wait to be written down fill a statement. */
+  get isMuch(): boolean {
+    return this.#togetherBytes >= BLOCK_BYTES || this.#together.length >= FILES_TOGETHER
+  }
+
+  throwFailure(): void {
+    if (this.#failure !== undefined) throw this.#failure.reason
+  }
+
+  async room(): Promise<void> {
+    await this.#exporting.pace.keep()
+    while (this.isFull) await Promise.race(this.#underWay)
+    this.throwFailure()
+  }
+
+  /** `after` is the id of the last row in the block. */
+  add(block: Block, file: File, isWhole: boolean, after: string): void {
+    this.#position = { type: file.type, after }
+    this.#togetherBytes += block.bytes
+    const storing = this.#store(block, file, isWhole)
+    storing.catch(this.#fail)
+    this.#together.push(storing)
+    this.flushed += 1
+  }
+
+  /** Records the blocks since the last call once they are stored. False when there is none. */
+  writeDown(isLast = false): boolean {
+    if (this.#together.length === 0) return false
+    this.#written = this.#inOrder(this.#together, this.#written, isLast)
+    this.#together = []
+    this.#togetherBytes = 0
+    const tracked = this.#written
+      .then(() => undefined, this.#fail)
+      .then(() => void this.#underWay.delete(tracked))
+    this.#underWay.add(tracked)
+    return true
+  }
+
+  /** Gives a file its name when all before it is written down. */
+  name(seq: number): void {
+    const { job, part } = this.#taken
+    this.#written = this.#written.then(async () => {
+      await nameFile(this.#exporting.database, job.id, part, seq)
+      return undefined
+    })
+    this.#written.catch(this.#fail)
+  }
+
+  /** Resolves when all is stored and written down, and the part is done where this `endsPart`. */
+  async end(endsPart: boolean): Promise<Ended | undefined> {
+    const isLast = this.writeDown(endsPart) && endsPart
+    const ended = await this.#written
+    this.throwFailure()
+    if (isLast || !endsPart) return ended
+    const { job, part } = this.#taken
+    const last = await finishPart(this.#exporting.database, job, part)
+    if (last === undefined) throw new LeaseLost()
+    return last
+  }
+
+  /** Nothing is on its way any more when this resolves. */
+  async settled(): Promise<void> {
+    await Promise.allSettled([...this.#underWay, this.#written])
+    await this.#discard(this.#together)
+  }
+
+  readonly #fail = (reason: unknown): void => {
+    this.#failure ??= { reason }
+  }
+
+  async #store(lines: Block, file: File, isWhole: boolean): Promise<Stored> {
+    const { storage, blocks } = this.#exporting
+    const { job, part } = this.#taken
     const { rows, bytes } = lines
+    const key = blockKey(job.input.projectId, job.id, part.n, part.epoch, this.flushed)
+    const seq = this.flushed
     const packed = await lines.pack()
     const packedBytes = packed.length
-    const key = blockKey(job.input.projectId, job.id, part.n, part.epoch, seq)
     await storage.put(key, chunksIn(packed)).catch(storageFailed)
     blocks.give(lines)
-    return { key, file: at, block: [part.epoch, seq, bytes, packedBytes, rows], isWhole }
+    return { key, file, block: [part.epoch, seq, bytes, packedBytes, rows], isWhole }
   }
 
   /** Deletes blocks without a row: the removal of an export's files would not find them. */
-  async function discard(storing: readonly Promise<Stored>[]): Promise<void> {
+  async #discard(storing: readonly Promise<Stored>[]): Promise<void> {
     for (const result of await Promise.allSettled(storing)) {
       if (result.status === 'rejected') continue
-      await storage.delete(result.value.key).catch(() => undefined)
+      await this.#exporting.storage.delete(result.value.key).catch(() => undefined)
     }
   }
 
-  async function inOrder(
+  async #inOrder(
     storing: readonly Promise<Stored>[],
     before: Promise<unknown>,
-    reached: Position,
     isLast: boolean,
   ): Promise<Ended | undefined> {
-    const [stored] = await Promise.all([Promise.all(storing), before]).catch(async (reason) => {
-      await discard(storing)
+    const { database, metrics } = this.#exporting
+    const reached = this.#position
+    const [blocks] = await Promise.all([Promise.all(storing), before]).catch(async (reason) => {
+      await this.#discard(storing)
       throw reason
     })
-    const ended = await addBlocks(database, job, part, kind, stored, reached, isLast)
+    const ended = await addBlocks(database, this.#taken, {
+      kind: this.#kind,
+      blocks,
+      reached,
+      isLast,
+    })
     if (ended === undefined) {
-      await discard(storing)
+      await this.#discard(storing)
       throw new LeaseLost()
     }
-    for (const { block } of stored) {
+    for (const { block } of blocks) {
       const [, , bytes, packed, rows] = block
       metrics.wrote(rows, bytes, packed)
     }
     return isLast ? ended : undefined
-  }
-
-  /** The block is on its way; the next one is begun. False when there is none. */
-  function flush(isWhole: boolean): boolean {
-    if (block?.rows === 0) {
-      blocks.give(block)
-      block = undefined
-    }
-    if (block === undefined) return false
-    file.crc = block.crc(file.crc)
-    file.bytes += block.bytes
-    file.rows += block.rows
-    const storing = store(block, { ...file }, flushed, isWhole)
-    position = { type: file.type, after: uuidOf(lastId) }
-    togetherBytes += block.bytes
-    storing.catch(fail)
-    together.push(storing)
-    block = undefined
-    flushed += 1
-    return true
-  }
-
-  /** Records the blocks since the last call once they are stored. False when there is none. */
-  function writeDown(isLast = false): boolean {
-    if (together.length === 0) return false
-    written = inOrder(together, written, position, isLast)
-    together = []
-    togetherBytes = 0
-    const tracked = written.then(() => undefined, fail).then(() => void underWay.delete(tracked))
-    underWay.add(tracked)
-    return true
-  }
-
-  function fail(reason: unknown): void {
-    failure ??= { reason }
-  }
-
-  /** It is whole, with what is in the block; one that was so already when it was left has no name yet. */
-  function endFile(): void {
-    if (flush(true) || file.rows === 0) return
-    const { seq } = file
-    written = written.then(async () => {
-      await nameFile(database, job.id, part, seq)
-      return undefined
-    })
-    written.catch(fail)
-  }
-
-  function nextFile(type: string): void {
-    endFile()
-    const seq = file.rows > 0 ? file.seq + 1 : file.seq
-    file = { ...NEW_FILE, seq, type }
-    if (togetherBytes >= BLOCK_BYTES || together.length >= FILES_TOGETHER) writeDown()
-  }
-
-  /** True when the file has reached the share of its limits. */
-  function holds(share: number): boolean {
-    const { rows = 0, bytes = 0 } = block ?? {}
-    const { rows: mostRows, bytes: mostBytes } = fileLimits
-    return file.rows + rows >= share * mostRows || file.bytes + bytes >= share * mostBytes
-  }
-
-  async function room(): Promise<void> {
-    await pace.keep()
-    while (underWay.size >= onTheirWay) await Promise.race(underWay)
-    if (failure !== undefined) throw failure.reason
-  }
-
-  return {
-    add(id: Slice, line: Slice, header?: Slice, isFirst = false) {
-      if (failure !== undefined) throw failure.reason
-      const before = flushed
-      if (holds(isFirst ? WITH_ROOM : 1)) nextFile(file.type)
-      const isNew = file.rows === 0 && block === undefined
-      const isHeaded = header !== undefined && (isFirst || isNew)
-      if (isHeaded && !isFirst) file.goesOn = true
-      const text = isHeaded ? lineBehind(header, line) : line
-      if (block?.fits(text) === false) {
-        flush(false)
-        writeDown()
-      }
-      block ??= blocks.take(text)
-      block.add(text, isHeaded ? 2 : 1)
-      ;[lastId, idBefore] = [idBefore, lastId]
-      id.bytes.copy(lastId, 0, id.start, id.end)
-      return flushed > before || underWay.size >= onTheirWay ? room() : undefined
-    },
-    undo() {
-      block?.undo()
-      ;[lastId, idBefore] = [idBefore, lastId]
-    },
-    turn(next: string) {
-      if (next !== file.type) nextFile(next)
-    },
-    async end() {
-      const endsPart = part.kind !== 'close' && !job.input.presigned
-      endFile()
-      const isLast = writeDown(endsPart) && endsPart
-      const ended = await written
-      if (failure !== undefined) throw failure.reason
-      if (isLast || !endsPart) return ended
-      const last = await finishPart(database, job, part)
-      if (last === undefined) throw new LeaseLost()
-      return last
-    },
-    async settled() {
-      await Promise.allSettled([...underWay, written])
-      await discard(together)
-    },
   }
 }
 

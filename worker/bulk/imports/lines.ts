@@ -24,6 +24,95 @@ export interface LineBatch {
   release(): void
 }
 
+/** Lines that have arrived and are not in a batch yet. */
+class Lines {
+  readonly #maxBytes: number
+  readonly #spare: Buffer[]
+  #start: number
+  #end: number
+  #number: number
+  #lines: ImportLine[] = []
+  #size = 0
+  #used: Buffer[] = []
+  #block = NO_BLOCK
+  /** Where the line under way stands in the block. */
+  #from = 0
+  #to = 0
+  #isTooLong = false
+
+  constructor({ byte, line }: LinePlace, maxBytes: number, spare: Buffer[]) {
+    this.#start = byte
+    this.#end = byte
+    this.#number = line
+    this.#maxBytes = maxBytes
+    this.#spare = spare
+  }
+
+  get count(): number {
+    return this.#lines.length
+  }
+
+  get isBatch(): boolean {
+    return this.#lines.length >= BATCH_LINES || this.#size >= BATCH_BYTES
+  }
+
+  /** A piece of the line under way. */
+  add(piece: Buffer): void {
+    this.#end += piece.length
+    const bytes = this.#to - this.#from + piece.length
+    this.#isTooLong ||= bytes > this.#maxBytes
+    if (this.#isTooLong) return
+    if (this.#to + piece.length > this.#block.length) this.#moveTo(this.#another(bytes * 2))
+    this.#to += piece.copy(this.#block, this.#to)
+  }
+
+  /** The line under way ends, with a line feed or with the input. The bytes of a blank one belong to the next. */
+  endLine(isFed: boolean): void {
+    if (isFed) this.#end += 1
+    const bytes = this.#isTooLong ? undefined : this.#block.subarray(this.#from, this.#to)
+    if (bytes === undefined || !isWhite(bytes)) {
+      this.#lines.push({ number: this.#number, start: this.#start, end: this.#end, bytes })
+      this.#size += this.#end - this.#start
+      this.#start = this.#end
+      this.#from = this.#to
+    }
+    this.#to = this.#from
+    this.#isTooLong = false
+    this.#number += 1
+  }
+
+  /** The last line, which need not end with a line feed. */
+  endInput(): void {
+    if (this.#to > this.#from || this.#isTooLong) this.endLine(false)
+  }
+
+  batch(): LineBatch {
+    const blocks = this.#used.filter(({ length }) => length === BLOCK_BYTES)
+    const spare = this.#spare
+    const made = { lines: this.#lines, release: () => void spare.push(...blocks) }
+    this.#lines = []
+    this.#size = 0
+    this.#used = []
+    this.#block = NO_BLOCK
+    this.#from = 0
+    this.#to = 0
+    return made
+  }
+
+  #moveTo(block: Buffer): void {
+    this.#to = this.#block.copy(block, 0, this.#from, this.#to)
+    this.#from = 0
+    this.#block = block
+  }
+
+  #another(room: number): Buffer {
+    const found = room > BLOCK_BYTES ? undefined : this.#spare.pop()
+    const made = found ?? Buffer.allocUnsafeSlow(Math.max(room, BLOCK_BYTES))
+    this.#used.push(made)
+    return made
+  }
+}
+
 /**
  * Blank lines are counted and passed over. A line beyond `maxBytes` comes without its bytes. Those of the others
  * are copied into blocks, of which `spare` holds those that nobody uses: what a stream brings may go at once.
@@ -35,76 +124,25 @@ export async function* batchesOf(
   maxBytes: number,
   spare: Buffer[],
 ): AsyncGenerator<LineBatch> {
-  let { byte: start, line: number } = place
-  let end = start
-  let lines: ImportLine[] = []
-  let size = 0
-  let used: Buffer[] = []
-  const another = (room: number) => {
-    const found = room > BLOCK_BYTES ? undefined : spare.pop()
-    const made = found ?? Buffer.allocUnsafeSlow(Math.max(room, BLOCK_BYTES))
-    used.push(made)
-    return made
-  }
-  let block = NO_BLOCK
-  /** Where the line under way stands in the block. */
-  let [from, to] = [0, 0]
-  let isTooLong = false
-  const keep = (piece: Buffer) => {
-    isTooLong ||= to - from + piece.length > maxBytes
-    if (isTooLong) return
-    if (to + piece.length > block.length) {
-      const next = another((to - from + piece.length) * 2)
-      to = block.copy(next, 0, from, to)
-      from = 0
-      block = next
-    }
-    to += piece.copy(block, to)
-  }
-  /** The bytes of a blank line belong to the next one. */
-  const take = () => {
-    const bytes = isTooLong ? undefined : block.subarray(from, to)
-    if (bytes === undefined || !isWhite(bytes)) {
-      lines.push({ number, start, end, bytes })
-      size += end - start
-      start = end
-      from = to
-    }
-    to = from
-    isTooLong = false
-    number += 1
-  }
-  const batch = (): LineBatch => {
-    const blocks = used.filter(({ length }) => length === BLOCK_BYTES)
-    const made = { lines, release: () => void spare.push(...blocks) }
-    lines = []
-    size = 0
-    used = []
-    block = NO_BLOCK
-    from = 0
-    to = 0
-    return made
-  }
+  const lines = new Lines(place, maxBytes, spare)
   try {
     for await (const chunk of chunks) {
       let read = 0
       for (let at = chunk.indexOf(NEWLINE); at !== -1; at = chunk.indexOf(NEWLINE, read)) {
-        keep(chunk.subarray(read, at))
-        end += at + 1 - read
+        lines.add(chunk.subarray(read, at))
+        lines.endLine(true)
         read = at + 1
-        take()
-        if (lines.length >= BATCH_LINES || size >= BATCH_BYTES) yield batch()
+        if (lines.isBatch) yield lines.batch()
       }
-      keep(chunk.subarray(read))
-      end += chunk.length - read
+      lines.add(chunk.subarray(read))
     }
   } catch (error) {
     // The lines before the failure are whole.
-    if (lines.length > 0) yield batch()
+    if (lines.count > 0) yield lines.batch()
     throw error
   }
-  if (to > from || isTooLong) take()
-  if (lines.length > 0) yield batch()
+  lines.endInput()
+  if (lines.count > 0) yield lines.batch()
 }
 
 /** White space of JSON only. */

@@ -2,8 +2,8 @@
 import { typeNumber } from '../../../fhir/definitions.ts'
 import type { Database } from '../../../platform/postgres/database.ts'
 import type { Connection } from '../../../platform/postgres/statement.ts'
-import type { ExportJob, ExportPart, PartKind } from './jobs.ts'
-import { ENDED, type Ended, type EndedRow, endedOf, takeCloseSql } from './parts.ts'
+import type { ExportPart, PartKind } from './jobs.ts'
+import { ENDED, type Ended, type EndedRow, endedOf, type TakenPart, takeCloseSql } from './parts.ts'
 
 export type FileKind = 'output' | 'deleted' | 'error'
 
@@ -51,6 +51,15 @@ export interface Position {
   readonly after: string
 }
 
+export interface WrittenBlocks {
+  /** Of their files. */
+  readonly kind: FileKind
+  readonly blocks: readonly StoredBlock[]
+  readonly reached: Position
+  /** The part ends with them. */
+  readonly isLast: boolean
+}
+
 /** $1 to $3: the part, $4 and $5: how far it is, $6: whether it ends here, $7: the kind of its files, then columns. */
 const BLOCKS_SQL = `with b as (select x.*, $7::text || ' ' || x.type as name,
           row_number() over (partition by x.type, x.whole order by x.seq) as place
@@ -86,24 +95,20 @@ const BLOCKS_SQL = `with b as (select x.*, $7::text || ' ' || x.type as name,
  */
 export async function addBlocks(
   connection: Connection,
-  job: ExportJob,
-  { n, epoch, kind: partKind }: ExportPart,
-  kind: FileKind,
-  stored: readonly StoredBlock[],
-  { type, after }: Position,
-  isLast: boolean,
+  { job, part }: TakenPart,
+  { kind, blocks, reached, isLast }: WrittenBlocks,
 ): Promise<Ended | undefined> {
-  const column = (of: (one: StoredBlock) => unknown) => stored.map(of)
+  const column = (of: (one: StoredBlock) => unknown) => blocks.map(of)
   const rows = await connection.query<EndedRow>({
     name: 'export-blocks',
     text: BLOCKS_SQL,
     values: [
       job.id,
-      n,
-      epoch,
-      after,
+      part.n,
+      part.epoch,
+      reached.after,
       // Any other part names the type itself.
-      partKind === 'shared' ? typeNumber(type) : null,
+      part.kind === 'shared' ? typeNumber(reached.type) : null,
       isLast,
       kind,
       column(({ file }) => file.seq),
