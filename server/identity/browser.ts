@@ -57,12 +57,16 @@ export function loginCookie(loginId: string): string {
   return `botica-login-${loginId}`
 }
 
+interface Cookie {
+  readonly name: string
+  readonly value: string
+  readonly seconds: number
+}
+
 export function setCookie(
   ctx: Context,
   config: Config,
-  name: string,
-  value: string,
-  seconds: number,
+  { name, value, seconds }: Cookie,
 ): void {
   const { protocol, pathname } = new URL(config.baseUrl)
   ctx.append(
@@ -80,7 +84,7 @@ export function setCookie(
 }
 
 export function clearCookie(ctx: Context, config: Config, name: string): void {
-  setCookie(ctx, config, name, '', 0)
+  setCookie(ctx, config, { name, value: '', seconds: 0 })
 }
 
 export function readCookie(ctx: Context, config: Config, name: string): string | undefined {
@@ -121,7 +125,7 @@ export function newBinding(): { readonly secret: string; readonly digest: string
 }
 
 export function bindLogin(ctx: Context, config: Config, loginId: string, secret: string): void {
-  setCookie(ctx, config, loginCookie(loginId), secret, UNGRANTED_MS / 1000)
+  setCookie(ctx, config, { name: loginCookie(loginId), value: secret, seconds: UNGRANTED_MS / 1000 })
 }
 
 export function isBound(login: Resource): boolean {
@@ -170,7 +174,7 @@ export function rememberDevice(services: Services, ctx: Context, user: Resource)
   const email = String(user.email)
   const device = deviceIn(services, ctx, email)
   const value = services.devices.issue(user, device?.userId === user.id ? device?.id : undefined)
-  setCookie(ctx, services.config, nameOf(email), value, MAX_AGE_SECONDS)
+  setCookie(ctx, services.config, { name: nameOf(email), value, seconds: MAX_AGE_SECONDS })
 }
 
 function nameOf(email: string): string {

@@ -48,7 +48,7 @@ export function authenticate({ services }: Web): Middleware {
   return async (ctx, next) => {
     const [, scheme = '', credentials = ''] =
       /^(\w+) +([^ ]+) *$/.exec(ctx.req.headers.authorization ?? '') ?? []
-    const found = await lookUp(scheme.toLowerCase(), credentials, ctx.ip, byBearer, byBasic)
+    const found = await lookUp({ scheme: scheme.toLowerCase(), credentials, ip: ctx.ip, byBearer, byBasic })
     if (found === undefined) throw challenge(ctx, config.baseUrl, scheme !== '')
     ctx.state.limitTo?.(found.session.principal.project.rateLimits)
     if (!isAllowedFrom(found.session.principal.ipRules, ctx.ip)) throw forbidden()
@@ -80,12 +80,16 @@ interface Found {
 
 type LookUp = (credentials: string, ip: string) => Promise<Found | undefined>
 
+interface Lookup {
+  readonly scheme: string
+  readonly credentials: string
+  readonly ip: string
+  readonly byBearer: LookUp
+  readonly byBasic: LookUp
+}
+
 function lookUp(
-  scheme: string,
-  credentials: string,
-  ip: string,
-  byBearer: LookUp,
-  byBasic: LookUp,
+  { scheme, credentials, ip, byBearer, byBasic }: Lookup,
 ): ReturnType<LookUp> | undefined {
   if (scheme === 'bearer') return byBearer(credentials, ip)
   if (scheme === 'basic') return byBasic(credentials, ip)

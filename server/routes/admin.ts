@@ -82,7 +82,7 @@ export function adminRoutes(web: Web): RouteFamily {
       const body = await readJson(ctx, maxBodyBytes)
       const { principal } = writer(ctx)
       const id = ctx.params.id ?? ''
-      const written = await replaceProjectList(services, principal, id, list, body)
+      const written = await replaceProjectList(services, principal, { projectId: id, list, body })
       sendVersion(ctx, 200, written, baseUrl)
     })
   }
@@ -125,7 +125,7 @@ function memberRoutes(routes: RouteFamily, { services }: Web): void {
     routes[method](MEMBER, 'administrator', async (ctx) => {
       const body = await readJsonObject(ctx, maxBodyBytes)
       const { principal } = writer(ctx)
-      const written = await replaceMember(services, principal, pathOf(ctx), body, optionsOf(ctx))
+      const written = await replaceMember(services, principal, pathOf(ctx), { body, options: optionsOf(ctx) })
       sendVersion(ctx, 200, written, baseUrl)
     })
   }
@@ -135,7 +135,7 @@ function memberRoutes(routes: RouteFamily, { services }: Web): void {
     }
     const body = await readJson(ctx, maxBodyBytes)
     const { principal } = writer(ctx)
-    const written = await patchMember(services, principal, pathOf(ctx), body, optionsOf(ctx))
+    const written = await patchMember(services, principal, pathOf(ctx), { body, options: optionsOf(ctx) })
     sendVersion(ctx, 200, written, baseUrl)
   })
   routes.delete(MEMBER, 'administrator', async (ctx) => {

@@ -112,7 +112,7 @@ function addProviders(routes: RouteFamily, { services }: Web): void {
       throw badRequest('This client proves itself at /oauth2/token', 'clientId')
     }
     const scope = grantedScope('openid offline')
-    ctx.body = await exchange(services, ctx, client, token, scope, undefined)
+    ctx.body = await exchange(services, ctx, { client, token, scope, membershipId: undefined })
   })
 }
 
@@ -153,7 +153,7 @@ function addAccount(routes: RouteFamily, { services }: Web): void {
   routes.post('/changepassword', 'account', async (ctx) => {
     const fields = await readFields(ctx)
     const user = await callingUser(services, ctx)
-    await changePassword(services, ctx, fields, user, loginIdOf(ctx))
+    await changePassword(services, ctx, fields, { user, loginId: loginIdOf(ctx) })
     sendOk(ctx)
   })
   routes.post('/revoke', 'account', async (ctx) => {

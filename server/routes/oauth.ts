@@ -63,7 +63,7 @@ export function oauthRoutes({ services }: Web, authenticate: Middleware): RouteF
     ctx.set('Content-Length', '0')
   })
   routes.post('/introspect', 'secret', async (ctx) => {
-    ctx.body = await introspect(services, keys, ctx, await readForm(ctx), authenticate)
+    ctx.body = await introspect(services, keys, ctx, { form: await readForm(ctx), authenticate })
   })
   routes.on(['GET', 'POST'], '/userinfo', 'signed-in', async (ctx) => {
     ctx.body = await userInfo(services, ctx)

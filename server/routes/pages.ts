@@ -26,19 +26,19 @@ export function pageRoutes({ services }: Web): RouteFamily {
       ctx.body = client === undefined ? 'Client not found' : 'Invalid redirect URI'
       return
     }
-    sendPage(ctx, 'oauth', 'Sign in', productName, { issuer: baseUrl, ...greeting(client) })
+    sendPage(ctx, 'oauth', { title: 'Sign in', productName, data: { issuer: baseUrl, ...greeting(client) } })
   })
-  routes.get('/signin', 'public', (ctx) => sendPage(ctx, 'signin', 'Sign in', productName))
+  routes.get('/signin', 'public', (ctx) => sendPage(ctx, 'signin', { title: 'Sign in', productName }))
   routes.get('/resetpassword', 'public', (ctx) => {
-    sendPage(ctx, 'resetpassword', 'Reset your password', productName)
+    sendPage(ctx, 'resetpassword', { title: 'Reset your password', productName })
   })
   routes.get('/setpassword/:id/:secret', 'public', (ctx) => {
     const { id = '', secret = '' } = ctx.params
-    sendPage(ctx, 'setpassword', 'Choose a password', productName, { id, secret })
+    sendPage(ctx, 'setpassword', { title: 'Choose a password', productName, data: { id, secret } })
   })
   routes.get('/verifyemail/:id/:secret', 'public', (ctx) => {
     const { id = '', secret = '' } = ctx.params
-    sendPage(ctx, 'verifyemail', 'Confirm your e-mail address', productName, { id, secret })
+    sendPage(ctx, 'verifyemail', { title: 'Confirm your e-mail address', productName, data: { id, secret } })
   })
   routes.get('/pages/script.js', 'public', (ctx) => {
     ctx.type = 'text/javascript'
@@ -95,7 +95,7 @@ export function graphiqlRoutes({ services: { config, log } }: Web): RouteFamily 
     return routes
   }
   routes.get('/graphiql', 'public', (ctx) => {
-    sendPage(ctx, 'graphiql', 'Sign in', config.productName)
+    sendPage(ctx, 'graphiql', { title: 'Sign in', productName: config.productName })
     // The fonts are in its style sheet.
     ctx.set(
       'Content-Security-Policy',
@@ -149,13 +149,17 @@ a { display: inline-block; padding: .5rem 0; color: light-dark(#0b57d0, #a8c7fa)
 img { max-width: 100%; background: #fff }
 `
 
+interface Page {
+  readonly title: string
+  readonly productName: string
+  readonly data?: Readonly<Record<string, string>> | undefined
+}
+
 /** Loosens the policy of all other answers just enough: our script and style, pictures of codes and logos. */
 function sendPage(
   ctx: Context,
   name: PageName,
-  title: string,
-  productName: string,
-  data: Readonly<Record<string, string>> = {},
+  { title, productName, data = {} }: Page,
 ): void {
   const attributes = Object.entries(data).map(([key, value]) => ` data-${key}="${escaped(value)}"`)
   ctx.set(

@@ -42,6 +42,13 @@ export function heartbeat(subscriptions: readonly string[]): string {
   return bundle(subscriptions.map((id) => entry(status('heartbeat', id))))
 }
 
+interface NotifiedEvent {
+  readonly eventNumber: number
+  readonly notification: SocketNotification
+  readonly id: string
+  readonly body: string
+}
+
 /**
  * `body` is the resource as JSON text; of a deletion its last version.
  * https://hl7.org/fhir/uv/subscriptions-backport/notifications.html
@@ -49,10 +56,7 @@ export function heartbeat(subscriptions: readonly string[]): string {
 export function eventNotification(
   fhirUrl: string,
   subscription: string,
-  eventNumber: number,
-  notification: SocketNotification,
-  id: string,
-  body: string,
+  { eventNumber, notification, id, body }: NotifiedEvent,
 ): string {
   const reference = `${typeName(notification.type)}/${id}`
   const notificationEvent = [

@@ -81,13 +81,17 @@ export async function startAsyncJob(
   })
 }
 
+export interface FinishedJob {
+  readonly author: string | undefined
+  readonly runId: string
+  readonly end: JobEnd & { readonly taking?: RunTaking | undefined }
+}
+
 /** Errors: JobFinished when somebody was first, or `onlyIf` is not so; 404 without such a job. */
 export async function finishAsyncJob(
   { repository }: Pick<Services, 'repository'>,
   project: ProjectContext,
-  author: string | undefined,
-  runId: string,
-  { taking, ...end }: JobEnd & { readonly taking?: RunTaking | undefined },
+  { author, runId, end: { taking, ...end } }: FinishedJob,
 ): Promise<void> {
   const principal = { ...jobPrincipal(project, author), taking }
   await repository.patch(principal, 'AsyncJob', runId, (current) => {
@@ -143,7 +147,7 @@ export async function settleAsyncJob(
     ],
   }
   try {
-    await finishAsyncJob(services, project, job.requester, reply.runId, end)
+    await finishAsyncJob(services, project, { author: job.requester, runId: reply.runId, end })
   } catch (error) {
     const isLost = error instanceof HttpError && (error.status === 404 || error.status === 410)
     if (!isLost && !(error instanceof JobFinished)) throw error

@@ -24,12 +24,16 @@ export type KeptInput = Pick<
 
 const KEY_BYTES = 32
 
+interface InputOfAttempt {
+  readonly projectId: string
+  readonly job: ExecuteJob
+  readonly attempt: number
+  readonly input: string | undefined
+}
+
 export async function keepInput(
   storage: Storage,
-  projectId: string,
-  job: ExecuteJob,
-  attempt: number,
-  input: string | undefined,
+  { projectId, job, attempt, input }: InputOfAttempt,
 ): Promise<InputArchive> {
   const { cookie: _, ...headers } = job.headers
   const { contentType, inputKind, path, hasRawBody } = job

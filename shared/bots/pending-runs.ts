@@ -110,6 +110,12 @@ export async function removePendingRun(database: Connection, id: string): Promis
   })
 }
 
+interface PendingPage {
+  readonly olderThanMs: number
+  readonly after: string
+  readonly count: number
+}
+
 /**
  * Runs accepted longer ago than `olderThanMs` that no worker has, in the order of their ids, those after `after`. Runs
  * of another Redis come much later: while a deployment moves from one to the other, workers of both
@@ -118,9 +124,7 @@ export async function removePendingRun(database: Connection, id: string): Promis
 export async function pendingRuns(
   database: Connection,
   home: string,
-  olderThanMs: number,
-  after: string,
-  count: number,
+  { olderThanMs, after, count }: PendingPage,
 ): Promise<readonly LeftRun[]> {
   const rows = await database.query<{
     id: string

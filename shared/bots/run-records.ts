@@ -78,13 +78,17 @@ function arrayOf(
 /** Where a page begins: behind this run. */
 export type BotRunPlace = Pick<BotRunRow, 'started' | 'id'>
 
+interface RunQuery {
+  readonly bot: string
+  readonly project: number | undefined
+  readonly after: BotRunPlace | undefined
+  readonly count: number
+}
+
 /** The latest first; `project` undefined: those of every Project. */
 export async function findBotRuns(
   database: Connection,
-  bot: string,
-  project: number | undefined,
-  after: BotRunPlace | undefined,
-  count: number,
+  { bot, project, after, count }: RunQuery,
 ): Promise<readonly BotRunRow[]> {
   const rows = await database.query<StoredRow>({
     name: 'bot-run-find',

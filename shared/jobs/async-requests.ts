@@ -106,7 +106,7 @@ export async function runRequest(
     if (project !== undefined) {
       await startAsyncJob(services, project, stored.profile, id)
       const end = await endOf(services, stored, signal, handle)
-      await finishAsyncJob(services, project, stored.profile, id, end)
+      await finishAsyncJob(services, project, { author: stored.profile, runId: id, end })
     }
   } catch (error) {
     // Cancelled or deleted: nobody waits for the end. Other failures leave it to the upkeep.

@@ -94,13 +94,17 @@ interface Ended {
   readonly sideEffects?: number
 }
 
+interface Answer {
+  readonly done: DoneMessage
+  readonly body: string
+  readonly log: string
+  readonly sideEffects: number
+}
+
 /** The executor's answer; a failure's body becomes an OperationOutcome with the run id. */
 export function resultOf(
   run: BotRun,
-  done: DoneMessage,
-  body: string,
-  log: string,
-  sideEffects: number,
+  { done, body, log, sideEffects }: Answer,
 ): RunResult {
   const { status, failure, kind, cpuMs, wallMs, memoryMb } = done
   const ended = { body, log, cpuMs, wallMs, memoryMb, sideEffects }

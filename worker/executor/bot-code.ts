@@ -70,7 +70,7 @@ export class BotCode {
     const module = await isolate.compileModule(this.#text, this.#options(0))
     this.#keepCache(module)
     await module.instantiate(context, (name) =>
-      importedModule(isolate, context, enter, name, this.#text),
+      importedModule(isolate, context, enter, { name, importer: this.#text }),
     )
     // A top level may wait: what imports the module runs when it is through.
     const main = await isolate.compileModule(
@@ -78,7 +78,7 @@ export class BotCode {
       { filename: 'botica:main' },
     )
     await main.instantiate(context, (name) =>
-      name === ADOPT ? importedModule(isolate, context, enter, name, '') : module,
+      name === ADOPT ? importedModule(isolate, context, enter, { name, importer: '' }) : module,
     )
     await main.evaluate({ timeout })
   }
@@ -104,13 +104,17 @@ function namesIn(importer: string, module: string): string {
   return names.map((name) => name.trim().split(/\s/)[0]).join(' ')
 }
 
+interface Imported {
+  readonly name: string
+  readonly importer: string
+}
+
 /** A module of the table (@medplum/core, crypto, …) as an ES module. Runs before any bot code. */
 async function importedModule(
   isolate: ivm.Isolate,
   context: ivm.Context,
   enter: Enter,
-  name: string,
-  importer: string,
+  { name, importer }: Imported,
 ): Promise<ivm.Module> {
   const offered = await enter.apply(undefined, ['offer', name, namesIn(importer, name)])
   const names: unknown = JSON.parse(String(offered))

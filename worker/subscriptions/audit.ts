@@ -39,7 +39,7 @@ export async function auditAttempt(services: Services, record: AttemptRecord): P
           ],
         }
   await store(services, services.repository, subscription, {
-    ...auditEvent(subscription, startedAt, [reference], outcome, text),
+    ...auditEvent(subscription, { startedAt, references: [reference], outcome, text }),
     ...tracing,
   })
 }
@@ -52,7 +52,7 @@ async function auditSuccesses(
   { count, since }: Unreported,
 ): Promise<void> {
   const text = `${count} attempts received a success status`
-  await store(services, repository, subscription, auditEvent(subscription, since, [], '0', text))
+  await store(services, repository, subscription, auditEvent(subscription, { startedAt: since, references: [], outcome: '0', text }))
 }
 
 async function store(
@@ -65,12 +65,16 @@ async function store(
   await repository.create(systemPrincipal(project), event)
 }
 
+interface AuditedDelivery {
+  readonly startedAt: Date
+  readonly references: readonly string[]
+  readonly outcome: AttemptRecord['outcome']
+  readonly text: string
+}
+
 function auditEvent(
   { id, meta }: Resource,
-  startedAt: Date,
-  references: readonly string[],
-  outcome: AttemptRecord['outcome'],
-  text: string,
+  { startedAt, references, outcome, text }: AuditedDelivery,
 ): Resource {
   const now = new Date().toISOString()
   const observer = { reference: `Subscription/${id}` }

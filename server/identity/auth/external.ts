@@ -51,7 +51,7 @@ export async function findMethod(services: Services, ctx: Context, fields: Field
     return { domain, authorizeUrl: await authorizeUrlOf(services, provider, state) }
   }
   const { secret } = newBinding()
-  setCookie(ctx, services.config, BROWSER_COOKIE, secret, VERIFIER_SECONDS)
+  setCookie(ctx, services.config, { name: BROWSER_COOKIE, value: secret, seconds: VERIFIER_SECONDS })
   const state = { ...request, domain }
   const browser = digestOf(boundText(secret, state))
   return { domain, authorizeUrl: await authorizeUrlOf(services, provider, { ...state, browser }) }
@@ -85,7 +85,7 @@ export async function finishExternal(services: Services, ctx: Context): Promise<
   const identity = await identityOf(services, provider, token)
   const vouching = ofDomain === undefined ? { isProjectProvider: true } : { domain }
   const options = { ...vouching, isFromPage }
-  const login = await loginOf(services, ctx, app, request, identity, provider.useSubject, options)
+  const login = await loginOf(services, ctx, { app, request, identity, useSubject: provider.useSubject, options })
   // The page asks for consent before it sends anybody on.
   if (isFromPage) return `${services.config.appUrl}signin?login=${login.id}`
   const result = await loginResult(services, ctx, login)
@@ -139,14 +139,18 @@ function destination(
   return url.href
 }
 
+interface TokenExchange {
+  readonly token: string
+  readonly scope: string
+  readonly membershipId?: string | undefined
+}
+
 /** A Login for whom a token of the client's provider belongs to. Errors: 400, 429. */
 export async function exchangeToken(
   services: Services,
   ctx: Context,
   client: Resource,
-  token: string,
-  scope: string,
-  membershipId?: string,
+  { token, scope, membershipId }: TokenExchange,
 ): Promise<Resource> {
   const provider = providerOf(client)
   if (provider === undefined) throw badRequest('Identity provider not found')
@@ -155,17 +159,21 @@ export async function exchangeToken(
   const projectId = projectOfClient(client)
   const app = { client, projectId, isNewProject: false, launch: undefined }
   const options = { choose: { membershipId }, isProjectProvider: true }
-  return await loginOf(services, ctx, app, request, identity, provider.useSubject, options)
+  return await loginOf(services, ctx, { app, request, identity, useSubject: provider.useSubject, options })
+}
+
+interface ExternalLogin {
+  readonly app: App
+  readonly request: SignInRequest
+  readonly identity: Identity
+  readonly useSubject: boolean
+  readonly options: LoginOptions & { readonly domain?: string | undefined }
 }
 
 async function loginOf(
   services: Services,
   ctx: Context,
-  app: App,
-  request: SignInRequest,
-  identity: Identity,
-  useSubject: boolean,
-  { domain, ...options }: LoginOptions & { readonly domain?: string | undefined },
+  { app, request, identity, useSubject, options: { domain, ...options } }: ExternalLogin,
 ): Promise<Resource> {
   const user = useSubject
     ? await userBySubject(services, identity.subject, app.projectId)
@@ -178,7 +186,7 @@ async function loginOf(
   const isProof = !useSubject && !speaksForProject(user, app.projectId, options)
   if (isProof) await proveByProvider(services, user)
   const method = options.choose === undefined ? 'external' : 'exchange'
-  const login = await beginLogin(services, ctx, { app, request }, user, method, options)
+  const login = await beginLogin(services, ctx, { signIn: { app, request }, user, method, options })
   if (login === undefined) throw refusal(services, ctx, app)
   return login
 }

@@ -60,7 +60,7 @@ export async function logInByGoogle(
   const options = { isProjectProvider, ...(isNew ? { isRegistration: true as const } : {}) }
   const isProof = known !== undefined && !speaksForProject(known, projectId, options)
   if (isProof) await proveByProvider(services, known)
-  const login = user && (await beginLogin(services, ctx, { app, request }, user, 'google', options))
+  const login = user && (await beginLogin(services, ctx, { signIn: { app, request }, user, method: 'google', options }))
   if (login === undefined) throw refusal(services, ctx, app, 'User not found')
   return await loginResult(services, ctx, login)
 }

@@ -79,7 +79,7 @@ async function prove(services: Services, ctx: Context, attempt: Attempt): Promis
   const login = await checkGuess(redis, guessed, user?.id ?? 'nobody', async () => {
     const isRight = await verifyPassword(password, stored)
     if (!isRight || user === undefined) return undefined
-    return await beginLogin(services, ctx, { app, request }, user, 'password')
+    return await beginLogin(services, ctx, { signIn: { app, request }, user, method: 'password' })
   })
   if (user === undefined || login === undefined) {
     const who = user === undefined ? undefined : referenceTo(user)

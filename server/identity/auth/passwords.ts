@@ -35,13 +35,17 @@ import { captchaIn, requireHuman } from './recaptcha.ts'
 const MAILS_AN_HOUR = 3
 const system = systemPrincipal(SYSTEM_PROJECT)
 
+interface PasswordOwner {
+  readonly user: Resource
+  readonly loginId: string | undefined
+}
+
 /** Ends the User's other logins. Errors: 400, 429. */
 export async function changePassword(
   services: Services,
   ctx: Context,
   fields: Fields,
-  user: Resource,
-  loginId: string | undefined,
+  { user, loginId }: PasswordOwner,
 ): Promise<void> {
   const oldPassword = fields.required('oldPassword', 'Old password')
   const newPassword = fields.required('newPassword', 'New password')
@@ -75,16 +79,20 @@ export async function requestReset(
   fields.check()
   const home = projectId === undefined ? undefined : await project(projectId)
   await requireHuman(services, captcha, home)
-  const work = makeReset(services, email, projectId, redirectUri, sendEmail)
+  const work = makeReset(services, { email, projectId, redirectUri, sendEmail })
   work.catch((cause: unknown) => services.log.error({ cause }, 'A password reset was lost'))
+}
+
+interface Reset {
+  readonly email: string
+  readonly projectId: string | undefined
+  readonly redirectUri: string | undefined
+  readonly sendEmail: boolean
 }
 
 async function makeReset(
   services: Services,
-  email: string,
-  projectId: string | undefined,
-  redirectUri: string | undefined,
-  sendEmail: boolean,
+  { email, projectId, redirectUri, sendEmail }: Reset,
 ): Promise<void> {
   const { repository, redis, database, config } = services
   const user = await findUser(repository, email, projectId)

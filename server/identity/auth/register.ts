@@ -64,9 +64,9 @@ export async function registerUser(
   const login =
     user === undefined
       ? await beginNothing(services, ctx, { app, request })
-      : await beginLogin(services, ctx, { app, request }, user, 'password', {
+      : await beginLogin(services, ctx, { signIn: { app, request }, user, method: 'password', options: {
           isRegistration: true,
-        })
+        } })
   // The answer does not wait for it, as what is mailed differs.
   const mailed = mailOwner(services, email, projectId, user)
   mailed.catch((cause: unknown) => services.log.error({ cause }, 'A registration was not mailed'))

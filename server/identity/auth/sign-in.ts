@@ -56,6 +56,13 @@ export interface LoginOptions {
   readonly isFromPage?: boolean
 }
 
+interface Beginning {
+  readonly signIn: { readonly app: App; readonly request: SignInRequest }
+  readonly user: Resource
+  readonly method: AuthMethod
+  readonly options?: LoginOptions | undefined
+}
+
 /**
  * A Login of this User; with its membership, if exactly one fits. Undefined when none does and
  * neither a new Project nor a registration is under way. Errors: 400.
@@ -63,10 +70,7 @@ export interface LoginOptions {
 export async function beginLogin(
   services: Services,
   ctx: Context,
-  { app, request }: { readonly app: App; readonly request: SignInRequest },
-  user: Resource,
-  method: AuthMethod,
-  options: LoginOptions = {},
+  { signIn: { app, request }, user, method, options = {} }: Beginning,
 ): Promise<Resource | undefined> {
   const { client, projectId, launch } = app
   const isBare = app.isNewProject || options.isRegistration === true
@@ -256,7 +260,7 @@ export async function withCode(
     }
   })
   if (cookie !== undefined && clientId !== undefined) {
-    setCookie(ctx, services.config, sessionCookie(clientId), cookie, SESSION_SECONDS)
+    setCookie(ctx, services.config, { name: sessionCookie(clientId), value: cookie, seconds: SESSION_SECONDS })
   }
   return { login: id, code }
 }

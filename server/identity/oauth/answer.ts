@@ -10,13 +10,17 @@ import { readBody } from '../../middleware/body.ts'
 import { OAuthError } from '../../middleware/failures.ts'
 import { clientIdOf, userIdOf } from '../logins.ts'
 
+interface Tokens {
+  readonly session: Session
+  readonly login: Resource
+  readonly client: Resource | undefined
+  readonly refreshToken?: string | undefined
+}
+
 /** `client` decides how long the access token lives. */
 export async function tokenAnswer(
   services: Services,
-  session: Session,
-  login: Resource,
-  client: Resource | undefined,
-  refreshToken?: string,
+  { session, login, client, refreshToken }: Tokens,
 ): Promise<Record<string, unknown>> {
   const { tokens, config } = services
   const { principal, project } = session

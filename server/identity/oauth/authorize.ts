@@ -151,7 +151,7 @@ async function answer(services: Services, ctx: Context, asked: AuthorizeRequest)
     throw new AuthorizeError('consent_required', 'The scope is wider than what was consented to')
   }
   const binding = newBinding()
-  const login = await renewedLogin(services, ctx, asked, known, binding.digest)
+  const login = await renewedLogin(services, ctx, { request: asked, known, browser: binding.digest })
   if (!wantsNoPage) {
     bindLogin(ctx, services.config, login.id ?? '', binding.secret)
     return page(services, parameters, login.id)
@@ -231,13 +231,17 @@ async function loginByCookie(
   return login !== undefined && isDigestOf(login.cookie, cookie) ? login : undefined
 }
 
+interface Renewal {
+  readonly request: AuthorizeRequest
+  readonly known: Resource
+  readonly browser: string
+}
+
 /** The same person in the same place, with what this request asks for; bound, and marked as proven by no password. */
 async function renewedLogin(
   { repository }: Services,
   ctx: Context,
-  { redirectUri, scope, launch, parameters }: AuthorizeRequest,
-  known: Resource,
-  browser: string,
+  { request: { redirectUri, scope, launch, parameters }, known, browser }: Renewal,
 ): Promise<Resource> {
   const { user, authMethod, authTime, client, project, membership, profileType, mfaVerified } =
     known

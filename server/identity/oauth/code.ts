@@ -60,7 +60,7 @@ export async function grantCode(
   const session = await sessionOf(services, ctx, granted)
   ctx.state.principal = session.principal
   const refreshToken = await refreshTokenFor(services, session, granted, client)
-  return await tokenAnswer(services, session, granted, client, refreshToken)
+  return await tokenAnswer(services, { session, login: granted, client, refreshToken })
 }
 
 /** A client that proves itself wrongly is refused, whether it had to or not. */

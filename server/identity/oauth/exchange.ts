@@ -36,23 +36,27 @@ export async function grantExchange(
   return await exchange(
     services,
     ctx,
-    client,
+    { client,
     token,
-    grantedScope(scope),
-    optional(form, 'membership_id'),
+    scope: grantedScope(scope),
+    membershipId: optional(form, 'membership_id') },
   )
+}
+
+interface TokenExchange {
+  readonly client: Resource
+  readonly token: string
+  readonly scope: string
+  readonly membershipId: string | undefined
 }
 
 /** The tokens for the holder of the provider's token. Errors: `invalid_grant`, 429. */
 export async function exchange(
   services: Services,
   ctx: Context,
-  client: Resource,
-  token: string,
-  scope: string,
-  membershipId: string | undefined,
+  { client, token, scope, membershipId }: TokenExchange,
 ): Promise<Record<string, unknown>> {
-  const login = await exchangeToken(services, ctx, client, token, scope, membershipId).catch(
+  const login = await exchangeToken(services, ctx, client, { token, scope, membershipId }).catch(
     (error: unknown) => {
       if (!(error instanceof HttpError) || error.status !== 400) throw error
       throw new OAuthError('invalid_grant', error.message)
@@ -65,5 +69,5 @@ export async function exchange(
   const session = await sessionOf(services, ctx, granted)
   ctx.state.principal = session.principal
   const refreshToken = await refreshTokenFor(services, session, granted, client)
-  return await tokenAnswer(services, session, granted, client, refreshToken)
+  return await tokenAnswer(services, { session, login: granted, client, refreshToken })
 }

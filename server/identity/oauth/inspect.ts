@@ -18,15 +18,19 @@ import {
   requireProof,
 } from './clients.ts'
 
+interface Introspection {
+  readonly form: URLSearchParams
+  readonly authenticate: Middleware
+}
+
 /** Only tokens of the caller's Project are described. Errors: `invalid_client`, 401. */
 export async function introspect(
   services: Services,
   keys: ClientKeys,
   ctx: Context,
-  form: URLSearchParams,
-  authenticate: Middleware,
+  { form, authenticate }: Introspection,
 ): Promise<Record<string, unknown>> {
-  const asking = await askingPrincipal(services, keys, ctx, form, authenticate)
+  const asking = await askingPrincipal(services, keys, ctx, { form, authenticate })
   const { tokens, principals, config } = services
   const claims = await tokens.verify(required(form, 'token'))
   if (typeof claims !== 'object') return { active: false }
@@ -59,8 +63,7 @@ async function askingPrincipal(
   services: Services,
   keys: ClientKeys,
   ctx: Context,
-  form: URLSearchParams,
-  authenticate: Middleware,
+  { form, authenticate }: Introspection,
 ): Promise<Principal | undefined> {
   const given = presented(ctx, form)
   if (isProving(given)) {

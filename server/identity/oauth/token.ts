@@ -125,22 +125,26 @@ async function grantRefresh(
   if (login === undefined || login.revoked === true || login.granted !== true) {
     throw invalidGrant('Invalid refresh token')
   }
-  const client = await requireOwner(services, keys, ctx, form, login)
+  const client = await requireOwner(services, keys, ctx, { form, login })
   const scope = narrowed(String(login.scope ?? ''), optional(form, 'scope'))
   const session = await sessionOf(services, ctx, login)
   const rotation = await rotateRefreshToken(services.database, token, refreshTokenSeconds(client))
   if (rotation.state === 'reused') await revokeLogin(services, login.id ?? '')
   if (rotation.state !== 'replaced') throw invalidGrant('Invalid refresh token')
   ctx.state.principal = session.principal
-  return await tokenAnswer(services, session, { ...login, scope }, client, rotation.successor)
+  return await tokenAnswer(services, { session, login: { ...login, scope }, client, refreshToken: rotation.successor })
+}
+
+interface Owned {
+  readonly form: URLSearchParams
+  readonly login: Resource
 }
 
 async function requireOwner(
   services: Services,
   keys: ClientKeys,
   ctx: Context,
-  form: URLSearchParams,
-  login: Resource,
+  { form, login }: Owned,
 ): Promise<Resource | undefined> {
   const given = presented(ctx, form)
   const clientId = clientIdOf(login)

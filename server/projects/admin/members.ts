@@ -38,13 +38,17 @@ export async function readMember(
   return await memberOf(services, caller, path)
 }
 
+interface Replacement {
+  readonly body: Record<string, unknown>
+  readonly options: WriteOptions
+}
+
 /** The whole membership takes the place of the old one. Errors: 400, 403, 404, 412. */
 export async function replaceMember(
   services: Services,
   caller: Principal,
   path: MemberPath,
-  body: Record<string, unknown>,
-  options: WriteOptions,
+  { body, options }: Replacement,
 ): Promise<WriteResult> {
   if (body.resourceType !== TYPE || body.id !== path.id) {
     await administeredProject(services.principals, caller, path.projectId)
@@ -53,7 +57,12 @@ export async function replaceMember(
   for (const field of ['project', 'user', 'profile']) {
     if (body[field] === undefined) throw badRequest(`${TYPE}.${field} is required`, field)
   }
-  return await change(services, caller, path, 'update', () => body as Resource, options)
+  return await change(services, caller, path, { interaction: 'update', apply: () => body as Resource, options })
+}
+
+interface MemberPatch {
+  readonly body: unknown
+  readonly options: WriteOptions
 }
 
 /** JSON Patch, where `replace` of an absent `/admin` adds it. Errors: 400, 403, 404, 412. */
@@ -61,11 +70,10 @@ export async function patchMember(
   services: Services,
   caller: Principal,
   path: MemberPath,
-  body: unknown,
-  options: WriteOptions,
+  { body, options }: MemberPatch,
 ): Promise<WriteResult> {
   const apply = (current: Resource) => changeOf(withAddedAdmin(body, current))(current)
-  return await change(services, caller, path, 'patch', apply, options)
+  return await change(services, caller, path, { interaction: 'patch', apply, options })
 }
 
 /** User and profile stay. Errors: 400 for the owner, 403, 404, 412. */
@@ -88,13 +96,17 @@ export async function removeMember(
   return deletion
 }
 
+interface MemberChange {
+  readonly interaction: 'update' | 'patch'
+  readonly apply: (current: Resource) => Resource
+  readonly options: WriteOptions
+}
+
 async function change(
   services: Services,
   caller: Principal,
   path: MemberPath,
-  interaction: 'update' | 'patch',
-  apply: (current: Resource) => Resource,
-  options: WriteOptions,
+  { interaction, apply, options }: MemberChange,
 ): Promise<WriteResult> {
   const { repository, principals } = services
   const project = await administeredProject(principals, caller, path.projectId)

@@ -55,13 +55,17 @@ export async function readProject(
   return { project: { id, name, secret, site, setting, features } }
 }
 
+interface ListReplacement {
+  readonly projectId: string
+  readonly list: ProjectList
+  readonly body: unknown
+}
+
 /** Errors: 403, 404, 400 with one issue an item. */
 export async function replaceProjectList(
   { repository, principals }: Services,
   caller: Principal,
-  projectId: string,
-  list: ProjectList,
-  body: unknown,
+  { projectId, list, body }: ListReplacement,
 ): Promise<WriteResult> {
   const project = await administeredProject(principals, caller, projectId)
   requireUnlessLimited(caller, ['Project', 'update'])

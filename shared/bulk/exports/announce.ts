@@ -34,7 +34,7 @@ export async function beginExport(
     if (!(await transaction.beside((connection) => addExport(connection, job, most)))) return false
     await transaction.create(author, resource, { keepId: true })
     const recording = { repository: transaction }
-    await recordExport(recording, caller, id, 'kick-off', { request: input.request })
+    await recordExport(recording, caller, { id, step: 'kick-off', details: { request: input.request } })
     return true
   })
 }
@@ -84,7 +84,7 @@ export async function endExport(
     const shown = { status, ...(files === undefined ? {} : shownFiles(files)) }
     await changeRecord(transaction, jobPrincipal(project, input.profile), id, shown)
     const recording = { repository: transaction }
-    if (record) await recordExport(recording, record.caller, id, record.step, record.details)
+    if (record) await recordExport(recording, record.caller, { id, step: record.step, details: record.details })
     return true
   })
 }
@@ -127,15 +127,19 @@ export async function removeOldExports({ database, repository }: Services): Prom
     .purge(systemPrincipal(SYSTEM_PROJECT), 'BulkDataExport', before)
 }
 
+interface ExportRecord {
+  readonly id: string
+  readonly step: BulkStep
+  readonly details: Details
+}
+
 /** Writes an AuditEvent about an export, never about its content. */
 export function recordExport(
   services: Pick<Services, 'repository'>,
   caller: BulkCaller,
-  id: string,
-  step: BulkStep,
-  details: Details,
+  { id, step, details }: ExportRecord,
 ): Promise<void> {
-  return recordBulk(services, caller, `BulkDataExport/${id}`, step, details)
+  return recordBulk(services, caller, { reference: `BulkDataExport/${id}`, step, details })
 }
 
 /** The owner of an export, for steps without a request. */
@@ -148,13 +152,17 @@ export type BulkCaller = Pick<Principal, 'profile' | 'profileDisplay' | 'members
 
 export type BulkStep = 'kick-off' | 'completed' | 'download' | 'cancel'
 
+interface BulkRecord {
+  readonly reference: string
+  readonly step: BulkStep
+  readonly details: Readonly<Record<string, string | number>>
+}
+
 /** `reference` is that of the job. */
 export async function recordBulk(
   { repository }: Pick<Services, 'repository'>,
   { project, profile, profileDisplay, membershipId }: BulkCaller,
-  reference: string,
-  step: BulkStep,
-  details: Readonly<Record<string, string | number>>,
+  { reference, step, details }: BulkRecord,
 ): Promise<void> {
   const detail = Object.entries(details).map(([type, value]) => ({
     type,

@@ -76,7 +76,7 @@ async function namedFile(
   const [, number, kind = 'output', type = ''] = NAME.exec(name) ?? []
   if (number === undefined || !isResourceType(type)) throw notFound()
   // The pattern allows these three alone.
-  const file = await findFile(database, id, kind as FileKind, type, Number(number))
+  const file = await findFile(database, id, { kind: kind as FileKind, type, number: Number(number) })
   if (file === undefined) throw notFound()
   return file
 }
@@ -239,5 +239,5 @@ function keyOf(
   { part }: ExportFile,
   [epoch, seq]: ExportFile['blocks'][number],
 ): string {
-  return blockKey(input.projectId, id, part, epoch, seq)
+  return blockKey(input.projectId, { job: id, part, epoch, seq })
 }

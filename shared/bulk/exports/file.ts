@@ -86,13 +86,17 @@ export function fileKey(projectId: string, job: string, part: number, seq: numbe
   return `exports/${projectId}/${job}/${part}-file-${seq}`
 }
 
+interface BlockPlace {
+  readonly job: string
+  readonly part: number
+  readonly epoch: number
+  readonly seq: number
+}
+
 /** Storage key of a block. */
 export function blockKey(
   projectId: string,
-  job: string,
-  part: number,
-  epoch: number,
-  seq: number,
+  { job, part, epoch, seq }: BlockPlace,
 ): string {
   return `exports/${projectId}/${job}/${part}-${epoch}-${seq}`
 }

@@ -50,7 +50,7 @@ export async function handleExport(
     const { open } = reply
     if (open === undefined) return reply
     const recorded = async () => {
-      await recordExport(services, principal, id, 'download', { name })
+      await recordExport(services, principal, { id, step: 'download', details: { name } })
       return open()
     }
     return { ...reply, open: recorded }
@@ -193,7 +193,7 @@ async function finalManifest(services: Services, principal: Principal, job: Expo
   if (!(await holdExport(services.database, job.id))) throw notFound()
   const manifest = await manifestOf(services, job, { sign })
   const files = manifest.output.length + manifest.error.length + (manifest.deleted?.length ?? 0)
-  await recordExport(services, principal, job.id, 'download', { files })
+  await recordExport(services, principal, { id: job.id, step: 'download', details: { files } })
   return manifest
 }
 

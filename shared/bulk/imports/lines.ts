@@ -63,6 +63,13 @@ export function isImportable(type: string): boolean {
   return isResourceType(type) && !isPlatformType(type) && type !== 'Binary'
 }
 
+interface LinesToRead {
+  readonly type: string
+  readonly lines: readonly ImportLine[]
+  readonly plans: PlannedCreates | undefined
+  readonly beforeSearch?: (() => Promise<void>) | undefined
+}
+
 /**
  * Parses and validates; `plans`: and works out what is written where the ids are free. `beforeSearch` may throw
  * where references that are searches are not to be looked for yet.
@@ -70,10 +77,7 @@ export function isImportable(type: string): boolean {
 export async function readLines(
   services: Services,
   principal: Principal,
-  type: string,
-  lines: readonly ImportLine[],
-  plans: PlannedCreates | undefined,
-  beforeSearch = async () => {},
+  { type, lines, plans, beforeSearch = async () => {} }: LinesToRead,
 ): Promise<ReadLines> {
   const interaction = interactionOf(services, principal)
   const done: ReadLine[] = []

@@ -77,7 +77,7 @@ export const importResources: Operation = {
     await services.repository.transaction(async (transaction) => {
       const add = (connection: Connection) => addImport(connection, job, MOST_UNDER_WAY)
       if (!(await transaction.beside(add))) throw tooManyRequests(RETRY_SECONDS)
-      await recordImport({ repository: transaction }, principal, id, 'kick-off', details)
+      await recordImport({ repository: transaction }, principal, { id, step: 'kick-off', details })
     })
     await services.queues.wake('import', MOST_WAKES)
     const url = importUrl(services, id)

@@ -41,7 +41,7 @@ export async function handleImport(
   const found = await findImport(services, principal, id)
   if (found === undefined) throw notFound()
   const { job, parts } = found
-  if (isFile) return errorFile(services, principal, parts, id, Number(file))
+  if (isFile) return errorFile(services, principal, { parts, id, part: Number(file) })
   if (request.method === 'GET') {
     pollOrRefuse(id)
     return status(services, job, parts)
@@ -74,19 +74,23 @@ export async function endImport(
   await services.repository.transaction(async (transaction) => {
     const isFirst = await transaction.beside((connection) => cancelImport(connection, id))
     if (!isFirst) throw notFound()
-    await recordImport({ repository: transaction }, principal, id, 'cancel', { before: state })
+    await recordImport({ repository: transaction }, principal, { id, step: 'cancel', details: { before: state } })
   })
+}
+
+interface ImportRecord {
+  readonly id: string
+  readonly step: BulkStep
+  readonly details: Readonly<Record<string, string | number>>
 }
 
 /** Writes an AuditEvent about an import. */
 export function recordImport(
   services: Pick<Services, 'repository'>,
   caller: BulkCaller,
-  id: string,
-  step: BulkStep,
-  details: Readonly<Record<string, string | number>>,
+  { id, step, details }: ImportRecord,
 ): Promise<void> {
-  return recordBulk(services, caller, `AsyncJob/${id}`, step, details)
+  return recordBulk(services, caller, { reference: `AsyncJob/${id}`, step, details })
 }
 
 function maySee(principal: Principal, { project, caller, state }: ImportJob): boolean {
@@ -159,13 +163,17 @@ function running(job: ImportJob, parts: readonly ImportPart[]): FhirReply {
   })
 }
 
+interface ErrorFile {
+  readonly parts: readonly ImportPart[]
+  readonly id: string
+  readonly part: number
+}
+
 /** Lines that were refused so far, in their order. */
 function errorFile(
   services: Services,
   principal: Principal,
-  parts: readonly ImportPart[],
-  id: string,
-  part: number,
+  { parts, id, part }: ErrorFile,
 ): FhirReply {
   if (!parts.some((item) => item.part === part && item.failed > 0)) throw notFound()
   return {
@@ -178,7 +186,7 @@ function errorFile(
     },
     body: undefined,
     open: async () => {
-      await recordImport(services, principal, id, 'download', { part })
+      await recordImport(services, principal, { id, step: 'download', details: { part } })
       return Readable.from(errorLines(services, id, part), { objectMode: false })
     },
   }
@@ -186,7 +194,7 @@ function errorFile(
 
 async function* errorLines({ database }: Services, id: string, part: number) {
   for (let after = 0; ; ) {
-    const page = await readImportErrors(database, id, part, after, ERRORS_AT_ONCE)
+    const page = await readImportErrors(database, id, { part, after, count: ERRORS_AT_ONCE })
     const last = page.at(-1)
     if (last === undefined) return
     yield Buffer.from(page.map(({ outcome }) => `${outcome}\n`).join(''))

@@ -50,9 +50,9 @@ export async function writeLines(
   const runs = untilTwins(lines)
   if (plans !== undefined && plans.rows.length > 0) {
     // Plans are carried out together, or not at all.
-    const written = runs.length === 1 && (await carryOut(services, principal, part, lines, plans))
+    const written = runs.length === 1 && (await carryOut(services, principal, { part, lines, plans }))
     if (written) return written
-    const { lines: left } = await readLines(services, principal, part.type ?? '', lines, undefined)
+    const { lines: left } = await readLines(services, principal, { type: part.type ?? '', lines, plans: undefined })
     return writeRuns(services, principal, part, untilTwins(left))
   }
   return writeRuns(services, principal, part, runs)
@@ -79,17 +79,21 @@ function together(written: readonly WrittenLines[]): WrittenLines {
   }
 }
 
+interface PlannedLines {
+  readonly part: TakenPart
+  readonly lines: readonly ReadLine[]
+  readonly plans: PlannedCreates
+}
+
 /** Undefined where something is not as it was planned. */
 async function carryOut(
   services: Services,
   principal: Principal,
-  part: TakenPart,
-  lines: readonly ReadLine[],
-  plans: PlannedCreates,
+  { part, lines, plans }: PlannedLines,
 ): Promise<WrittenLines | undefined> {
   try {
     const timed = await withTimes(services, principal, part, lines)
-    return await write(services, principal, part, timed, plans)
+    return await write(services, principal, { place: part, lines: timed, plans })
   } catch (error) {
     const isRefused = error instanceof PlansRefused || error instanceof SqlError
     if (!isRefused) refusalOf(error)
@@ -151,7 +155,7 @@ async function writeOrHalve(
 ): Promise<WrittenLines> {
   if (lines.length === 0) return { failed: 0, allNew: true }
   try {
-    return await write(services, principal, part, lines)
+    return await write(services, principal, { place: part, lines })
   } catch (error) {
     const refusal = refusalOf(error)
     const writable = lines.filter((line) => idOf(line) !== undefined)
@@ -159,7 +163,7 @@ async function writeOrHalve(
       const settled = lines.map((line) =>
         idOf(line) === undefined ? line : { ...line, read: refusal },
       )
-      return await write(services, principal, part, settled)
+      return await write(services, principal, { place: part, lines: settled })
     }
     const half = Math.ceil(lines.length / 2)
     const first = await writeOrHalve(services, principal, part, lines.slice(0, half))
@@ -167,12 +171,16 @@ async function writeOrHalve(
   }
 }
 
+interface LinesOfPart {
+  readonly place: TakenPart
+  readonly lines: readonly ReadLine[]
+  readonly plans?: PlannedCreates | undefined
+}
+
 async function write(
   services: Services,
   principal: Principal,
-  { job, part, lease, type, mode }: TakenPart,
-  lines: readonly ReadLine[],
-  plans?: PlannedCreates,
+  { place: { job, part, lease, type, mode }, lines, plans }: LinesOfPart,
 ): Promise<WrittenLines> {
   const resources = lines.flatMap(({ read }) => (isRead(read) ? [read] : []))
   const planned = plans?.rows.length ?? 0

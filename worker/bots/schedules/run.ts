@@ -75,7 +75,7 @@ async function tell(
   metrics.occurrence('overlap', 1)
   const project = await services.principals.project(row.projectId)
   if (project === undefined) return
-  await auditSkipped(services, project, row.bot, overlapped, 'the run before it has not ended')
+  await auditSkipped(services, project, { bot: row.bot, time: overlapped, why: 'the run before it has not ended' })
 }
 
 async function enqueue(
@@ -99,7 +99,7 @@ async function enqueue(
   if (principal === undefined || !hasCode) {
     const what = principal === undefined ? 'membership' : 'code'
     metrics.occurrence(what, 1)
-    await auditSkipped(services, project, bot, scheduled, `the bot has no ${what}`)
+    await auditSkipped(services, project, { bot, time: scheduled, why: `the bot has no ${what}` })
     return await removeOccurrence(database, run)
   }
   const job = jobOf(occurrence, actingAs(principal), now, now + maxQueueMs(bot))
@@ -143,12 +143,16 @@ function jobOf(
   }
 }
 
+interface Skipped {
+  readonly bot: Resource
+  readonly time: Date
+  readonly why: string
+}
+
 async function auditSkipped(
   { repository }: Services,
   project: ProjectContext,
-  bot: Resource,
-  time: Date,
-  why: string,
+  { bot, time, why }: Skipped,
 ): Promise<void> {
   const reference = { reference: `Bot/${bot.id}` }
   await repository.create(systemPrincipal(project), {

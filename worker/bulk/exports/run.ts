@@ -157,7 +157,7 @@ export async function sweepExport({ database, storage, log }: Services): Promise
   for (const { part, kind, epoch, last } of await writtenBlocks(database, id)) {
     // A worker that died may have stored a few more than it could write down.
     for (let seq = 0; seq <= last + mostUnderWay(kind); seq++) {
-      await storage.delete(blockKey(projectId, id, part, epoch, seq))
+      await storage.delete(blockKey(projectId, { job: id, part, epoch, seq }))
     }
   }
   for (const { part, seq } of await wholeFiles(database, id)) {

@@ -82,6 +82,12 @@ interface File {
   goesOn: boolean
 }
 
+interface FilesToWrite {
+  readonly kind: FileKind
+  readonly type: string
+  readonly write: (writer: ExportWriter) => Promise<void>
+}
+
 /**
  * Goes on in the file that was begun, if there is one; when `write` has ended all is stored, the files have
  * names, and the part is done unless there is more to do: at the close, and where files become objects of their
@@ -91,9 +97,7 @@ interface File {
 export async function writeFiles(
   exporting: Exporting,
   taken: TakenPart,
-  kind: FileKind,
-  type: string,
-  write: (writer: ExportWriter) => Promise<void>,
+  { kind, type, write }: FilesToWrite,
 ): Promise<Ended | undefined> {
   const { job, part } = taken
   const last = part.epoch === 1 ? undefined : await lastFile(exporting.database, job.id, part.n)
@@ -301,7 +305,7 @@ class BlockRecord {
     const { storage, blocks } = this.#exporting
     const { job, part } = this.#taken
     const { rows, bytes } = lines
-    const key = blockKey(job.input.projectId, job.id, part.n, part.epoch, this.flushed)
+    const key = blockKey(job.input.projectId, { job: job.id, part: part.n, epoch: part.epoch, seq: this.flushed })
     const seq = this.flushed
     const packed = await lines.pack()
     const packedBytes = packed.length

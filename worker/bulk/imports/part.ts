@@ -75,7 +75,7 @@ export async function importPart(
     if (type === null || !may(principal, type, 'create') || !may(principal, type, 'update')) {
       throw forbidden()
     }
-    const source = await openSource(services, principal, part.url, part.from, signal)
+    const source = await openSource(services, principal, { url: part.url, from: part.from, signal })
     try {
       if (source.size !== undefined) await notePartSize(database, part, source.size)
       const place = { byte: part.from, line: part.nextLine }
@@ -87,7 +87,7 @@ export async function importPart(
         // Rights are those of the member now, not those of the kick-off.
         const principal = await callerOf(services, part)
         const plans = reached.allNew ? (spare.plans.pop() ?? new PlannedCreates()) : undefined
-        const read = await readLines(services, principal, type, left, plans, takeTurn)
+        const read = await readLines(services, principal, { type, lines: left, plans, beforeSearch: takeTurn })
         await lanes.add({ ...read, principal, release })
         reached.line = (lines.at(-1)?.number ?? reached.line) + 1
         if (reached.failures > MOST_FAILURES) throw badRequest('Too many lines were refused')
@@ -200,13 +200,13 @@ async function finish(
     const found = await transaction.beside((connection) => readImport(connection, job))
     const sum = (of: (part: ImportPart) => number) =>
       (found?.parts ?? []).reduce((total, part) => total + of(part), 0)
-    await recordImport({ repository: transaction }, principal, job, 'completed', {
+    await recordImport({ repository: transaction }, principal, { id: job, step: 'completed', details: {
       inputs: found?.parts.length ?? 0,
       created: sum(({ created }) => created),
       updated: sum(({ updated }) => updated),
       unchanged: sum(({ unchanged }) => unchanged),
       skipped: sum(({ skipped }) => skipped),
       failed: sum(({ failed }) => failed),
-    })
+    } })
   })
 }

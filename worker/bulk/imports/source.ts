@@ -40,6 +40,12 @@ const ANSWER_MS = 30_000
 /** A server that says nothing for so long has gone. */
 const SILENCE_MS = 60_000
 
+interface SourceAt {
+  readonly url: string
+  readonly from: number
+  readonly signal: AbortSignal
+}
+
 /**
  * Plain bytes from `from` on, until `signal` aborts. Errors: 4xx for an input that is not there, or not the
  * caller's to read.
@@ -47,9 +53,7 @@ const SILENCE_MS = 60_000
 export async function openSource(
   services: Services,
   principal: Principal,
-  url: string,
-  from: number,
-  signal: AbortSignal,
+  { url, from, signal }: SourceAt,
 ): Promise<Source> {
   const { config } = services
   const [, id] = /^Binary\/(.+)$/.exec(url) ?? []

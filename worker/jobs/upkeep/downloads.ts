@@ -82,7 +82,7 @@ async function fetchNew(
   let left = 0
   for (const url of wanted) {
     try {
-      await fetchOne(services, principal, `${type}/${id}`, there.get(url) ?? {}, url, signal)
+      await fetchOne(services, principal, { reference: `${type}/${id}`, attachment: there.get(url) ?? {}, url, signal })
     } catch (error) {
       if (!(error instanceof FetchRefused)) left++
       const reason = error instanceof Error ? error.message : 'fault'
@@ -145,13 +145,17 @@ function addressesOf(resource: Resource): ReadonlyMap<string, Attachment> {
   return found
 }
 
+interface Attached {
+  readonly reference: string
+  readonly attachment: Attachment
+  readonly url: string
+  readonly signal: AbortSignal
+}
+
 async function fetchOne(
   services: Services,
   principal: Principal,
-  reference: string,
-  attachment: Attachment,
-  url: string,
-  signal: AbortSignal,
+  { reference, attachment, url, signal }: Attached,
 ): Promise<void> {
   const limit = AbortSignal.any([signal, AbortSignal.timeout(TIMEOUT_MS)])
   const headers = { 'accept-encoding': 'identity' }
@@ -170,12 +174,12 @@ async function fetchOne(
       filename,
       isData: false,
     })
-    const isKept = await keep(services, principal, reference, url, {
+    const isKept = await keep(services, principal, { reference, url, binary: {
       resourceType: 'Binary',
       contentType: safeContentType(contentType),
       securityContext: { reference },
       url: place,
-    }).catch(async (error: unknown) => {
+    } }).catch(async (error: unknown) => {
       await removeContent(services, place)
       throw error
     })
@@ -194,13 +198,17 @@ async function* bounded(body: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Ar
   }
 }
 
+interface Fetched {
+  readonly reference: string
+  readonly url: string
+  readonly binary: Resource
+}
+
 /** False when the resource has no use for the Binary any more: then there is none. */
 function keep(
   { repository }: Services,
   principal: Principal,
-  reference: string,
-  url: string,
-  binary: Resource,
+  { reference, url, binary }: Fetched,
 ): Promise<boolean> {
   const [type = '', id = ''] = reference.split('/')
   return repository

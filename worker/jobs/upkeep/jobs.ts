@@ -4,7 +4,7 @@
  */
 import { type Principal, systemPrincipal } from '../../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
-import { finishAsyncJob, JobFinished } from '../../../shared/bots/async-jobs.ts'
+import { type FinishedJob, finishAsyncJob, JobFinished } from '../../../shared/bots/async-jobs.ts'
 import { allOk, HttpError } from '../../../shared/errors.ts'
 import { type Compartment, resourceTypes } from '../../../shared/fhir/definitions.ts'
 import { actingSession } from '../../../shared/identity/principals.ts'
@@ -109,12 +109,12 @@ async function isOpen({ repository, principals }: Services, { id, input }: Upkee
 async function finish(
   services: Services,
   { id, input }: UpkeepJob,
-  end: Parameters<typeof finishAsyncJob>[4],
+  end: FinishedJob['end'],
 ): Promise<void> {
   const project = await services.principals.project(input.homeId)
   if (project === undefined) return
   try {
-    await finishAsyncJob(services, project, input.requester, id, end)
+    await finishAsyncJob(services, project, { author: input.requester, runId: id, end })
   } catch (error) {
     if (!(error instanceof JobFinished)) throw error
   }

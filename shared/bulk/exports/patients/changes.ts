@@ -89,8 +89,8 @@ export async function addProvenance(
     const high = await nextPatients(store, job.id, low)
     if (high === undefined) break
     const range = { low, high }
-    const gone = await addAbout(store, job, about, choice === 'latest', range, types)
-    if (gone.length > 0) await addAboutGone(store, job, about, choice === 'latest', range, gone)
+    const gone = await addAbout(store, job, { about, isLatest: choice === 'latest', range, types })
+    if (gone.length > 0) await addAboutGone(store, job, { about, isLatest: choice === 'latest', range, gone })
     low = high
   } while (low !== undefined)
   // Only what is there can be the newest.
@@ -124,14 +124,18 @@ interface Gone {
   readonly id: string
 }
 
+interface AboutRange {
+  readonly about: Selection
+  readonly isLatest: boolean
+  readonly range: Patients
+  readonly types: readonly string[]
+}
+
 /** As in provenance.ts: of a row the first key is its own, and that of a reference to it differs by its type. */
 async function addAbout(
   { connection, keys }: Store,
   { id: job }: PlannedJob,
-  about: Selection,
-  isLatest: boolean,
-  range: Patients,
-  types: readonly string[],
+  { about, isLatest, range, types }: AboutRange,
 ): Promise<readonly Gone[]> {
   const { project } = about.scene
   const [code = 'target'] = storedParameters('Provenance', 'target')
@@ -155,14 +159,18 @@ async function addAbout(
   })
 }
 
+interface GoneRange {
+  readonly about: Selection
+  readonly isLatest: boolean
+  readonly range: Patients
+  readonly gone: readonly Gone[]
+}
+
 /** By what they were called. */
 async function addAboutGone(
   { connection, keys }: Store,
   { id: job }: PlannedJob,
-  about: Selection,
-  isLatest: boolean,
-  range: Patients,
-  gone: readonly Gone[],
+  { about, isLatest, range, gone }: GoneRange,
 ): Promise<void> {
   const { project } = about.scene
   const rows = await connection.query<{ type: number; id: string; content: string }>({

@@ -32,28 +32,32 @@ const AT_ONCE = 200
 /** Rows of a part, about: less than half a file; a larger patient begins one. A patient is in one part only. */
 const PART_ROWS = 40_000
 
+interface CompartmentScope {
+  readonly types: readonly string[]
+  readonly at: Date
+}
+
 /** Returns the row id of the last patient of each part, and issues about resources that are in none. */
 export async function listCompartments(
   store: Store,
   principal: Principal,
   job: PlannedJob,
-  types: readonly string[],
-  at: Date,
+  { types, at }: CompartmentScope,
 ): Promise<{ readonly ends: readonly string[]; readonly issues: readonly Issue[] }> {
   const { connection } = store
   const isAbout = types.includes('Provenance')
   const listed = isAbout ? [...targetTypes(principal, job.input), 'Provenance'] : types
-  const here = await typesWith(connection, principal, listed, at, true)
+  const here = await typesWith(connection, principal, { types: listed, at, orHere: true })
   const selections = await selectionsOf(store, principal, job, here)
   const about = selections.get('Provenance')
   selections.delete('Provenance')
   let missing = 0
   const { patients, others } = await patientsOf(store, principal, job, at)
   for await (const named of patients) {
-    missing += await listSome(store, principal, job, named, [...selections.values()], at)
+    missing += await listSome(store, principal, job, { patients: named, selections: [...selections.values()], at })
   }
   // After what is there: what is changed meanwhile is in one of the two, or in both.
-  for (const type of await typesWith(connection, principal, [...selections.keys()], at, false)) {
+  for (const type of await typesWith(connection, principal, { types: [...selections.keys()], at, orHere: false })) {
     const selection = selections.get(type)
     if (selection !== undefined) await addChangedRows(store, job.id, selection)
   }
@@ -77,13 +81,17 @@ const ONLY_PATIENTS = issue(
   'What is in the compartment of no patient is left out',
 )
 
+interface TypesAt {
+  readonly types: readonly string[]
+  readonly at: Date
+  readonly orHere: boolean
+}
+
 /** Returns types with something written since; `orHere`: or with rows. One statement. */
 async function typesWith(
   connection: Connection,
   { project }: Principal,
-  types: readonly string[],
-  at: Date,
-  orHere: boolean,
+  { types, at, orHere }: TypesAt,
 ): Promise<readonly string[]> {
   const rows = await connection.query<{ type: number }>({
     name: 'export-types',
@@ -173,17 +181,21 @@ async function* allPatients(
   } while (after !== undefined)
 }
 
+interface Selected {
+  readonly patients: Patients
+  readonly selections: readonly Selection[]
+  readonly at: Date
+}
+
 /** Answers how many of those that were named are not there, or out of sight. */
 async function listSome(
   store: Store,
   principal: Principal,
   { id: job, input }: PlannedJob,
-  { rowIds, ids = [] }: Patients,
-  selections: readonly Selection[],
-  at: Date,
+  { patients: { rowIds, ids = [] }, selections, at }: Selected,
 ): Promise<number> {
   const { keys, connection } = store
-  const rows = await readRowsAsOf(store, principal, 'Patient', rowIds, at)
+  const rows = await readRowsAsOf(store, principal, 'Patient', { wanted: rowIds, at })
   const found = rows.map(({ id, content }) => ({ id, name: idOf(content ?? '') }))
   const here = new Set(found.map(({ name }) => name))
   const gone = ids.filter((id) => !here.has(normalId(id)))
@@ -269,20 +281,24 @@ async function leaveOutCopies(
   const rounds = Math.ceil((listed?.lines ?? 0) / LINES_COUNTED)
   const issues: Issue[] = []
   for (let round = 0; round < rounds; round++) {
-    for (const copied of await copiedOf(connection, project, job, round, rounds)) {
+    for (const copied of await copiedOf(connection, project, { job, round, rounds })) {
       issues.push(await leaveOut(connection, job, copied))
     }
   }
   return issues
 }
 
+interface Rounds {
+  readonly job: string
+  readonly round: number
+  readonly rounds: number
+}
+
 /** Counts copies of the ids whose last byte is that of the round. */
 async function copiedOf(
   connection: Connection,
   project: number,
-  job: string,
-  round: number,
-  rounds: number,
+  { job, round, rounds }: Rounds,
 ): Promise<readonly Copied[]> {
   return connection.query<Copied>({
     text: `select c.type, c.id, c.copies::int as copies, left(v.content, 200) as content

@@ -28,12 +28,16 @@ export interface Listing {
   readonly issues: readonly Issue[]
 }
 
+interface MemberScope {
+  readonly types: readonly string[]
+  readonly at: Date
+}
+
 export async function listMembers(
   store: Store,
   principal: Principal,
   { id: job, input }: Pick<ExportJob, 'id' | 'input'>,
-  types: readonly string[],
-  at: Date,
+  { types, at }: MemberScope,
 ): Promise<Listing> {
   const named = await membersOf(store, principal, input, at)
   const listed: Listed[] = []
@@ -41,13 +45,13 @@ export async function listMembers(
   for (const [type, ids] of named) {
     for (let from = 0; from < ids.length; from += AT_ONCE) {
       const some = ids.slice(from, from + AT_ONCE)
-      const rows = await readAsOf(store, principal, type, some, at)
+      const rows = await readAsOf(store, principal, type, { ids: some, at })
       missing += some.length - rows.length
       const found = rows.map(({ content }) => idOf(content ?? ''))
       if (type === 'Patient') {
         const here = new Set(found)
         const gone = some.filter((one) => !here.has(normalId(one)))
-        listed.push(...(await addPatients(store, principal, job, { found, gone }, types, at)))
+        listed.push(...(await addPatients(store, principal, { job, members: { found, gone }, types, at })))
       } else if (types.includes(type)) {
         listed.push(...(await addRows(store, job, typeNumber(type), rows)))
       }
@@ -71,25 +75,29 @@ export async function membersOf(
 ): Promise<ReadonlyMap<string, readonly string[]>> {
   if (level === 'instance') return new Map([['Patient', [id]]])
   if (level === 'patient') return new Map([['Patient', patients ?? []]])
-  const members = await groupMembers(store, principal, id, at, at)
+  const members = await groupMembers(store, principal, { id, at, on: at })
   if (patients === undefined) return members
   const wanted = new Set(patients)
   return new Map([['Patient', (members.get('Patient') ?? []).filter((one) => wanted.has(one))]])
+}
+
+interface GroupAt {
+  readonly id: string
+  readonly at: Date
+  readonly on: Date
 }
 
 /** By type, as Groups say it `at` a time of those who are members `on` a day; nested Groups are entered. */
 export async function groupMembers(
   store: Store,
   principal: Principal,
-  id: string,
-  at: Date,
-  on: Date,
+  { id, at, on }: GroupAt,
 ): Promise<ReadonlyMap<string, readonly string[]>> {
   const found = new Map<string, Set<string>>()
   const entered = new Set<string>([id])
   // A Set gives what is added to it while it is read.
   for (const group of entered) {
-    const [row] = await readAsOf(store, principal, 'Group', [group], at)
+    const [row] = await readAsOf(store, principal, 'Group', { ids: [group], at })
     if (row === undefined) continue
     for (const { type, id: member } of activeMembers(parseVersion(toVersion(row)), on)) {
       if (type === 'Group') entered.add(member)
@@ -112,14 +120,18 @@ function activeMembers({ member }: Resource, on: Date) {
 /** Key of a patient who is not there any more: in that compartment are deletions alone. */
 export const GONE = 0n
 
+interface AddedPatients {
+  readonly job: string
+  readonly members: { readonly found: readonly string[]; readonly gone: readonly string[] }
+  readonly types: readonly string[]
+  readonly at: Date
+}
+
 /** One statement. */
 async function addPatients(
   { keys, connection }: Store,
   { project }: Principal,
-  job: string,
-  { found, gone }: { readonly found: readonly string[]; readonly gone: readonly string[] },
-  types: readonly string[],
-  at: Date,
+  { job, members: { found, gone }, types, at }: AddedPatients,
 ): Promise<readonly Listed[]> {
   const held = found.map((id) => keys.compartment(project.number, `Patient/${id}`))
   return connection.query<Listed>({
@@ -146,13 +158,17 @@ const SOME_KEYS_AT_A_TIME = `select r.type, r.id, r.ver
     where r.keys && k.some and (r.project = $5) is true and (r.type = any($6)) is true
       and r.lu <= $7 offset 0) r`
 
+interface ChangedAt {
+  readonly job: string
+  readonly types: readonly string[]
+  readonly at: Date
+}
+
 /** Rows in the compartments that were written after the time of the export: what was there before is exported. */
 export async function addChanged(
   connection: Connection,
   { project }: Principal,
-  job: string,
-  types: readonly string[],
-  at: Date,
+  { job, types, at }: ChangedAt,
 ): Promise<readonly Listed[]> {
   const { values, bind } = binder()
   const time = bind(at, 'timestamptz')

@@ -51,12 +51,16 @@ interface ProvenanceRow {
 /** Picks those that go with the export, in their order. */
 type ProvenanceJudge = (rows: readonly ProvenanceRow[]) => Promise<ReadonlySet<string>>
 
+interface ProvenanceScope {
+  readonly own: Selection
+  readonly choice: ProvenanceChoice
+}
+
 export function provenanceJudge(
   store: Store,
   principal: Principal,
   job: PlannedJob,
-  own: Selection,
-  choice: ProvenanceChoice,
+  { own, choice }: ProvenanceScope,
 ): ProvenanceJudge {
   const types = new Set(targetTypes(principal, job.input))
   const selections = new Map<string, Promise<Selection | undefined>>()
@@ -216,15 +220,22 @@ export async function listProvenance(
   const { arrays = 0, types = [] } = list ?? {}
   let areThere = true
   for (let from = 0; from < arrays && areThere; from += ARRAYS) {
-    areThere = await listAbout(store, principal, job, types, at, from)
+    areThere = await listAbout(store, principal, { job, types, at, from })
   }
-  await listChanged(connection, principal, job, at, areThere)
+  await listChanged(connection, principal, { job, at, alone: areThere })
   const [found] = await connection.query<{ rows: number }>({
     text: `select coalesce(sum(cardinality(ids)), 0)::int as rows
       from export_list where job = $1 and type = $2`,
     values: [job, PROVENANCE],
   })
   return found?.rows ?? 0
+}
+
+interface AboutScope {
+  readonly job: string
+  readonly types: readonly number[]
+  readonly at: Date
+  readonly from: number
 }
 
 /**
@@ -234,10 +245,7 @@ export async function listProvenance(
 async function listAbout(
   { connection, keys }: Store,
   { project }: Principal,
-  job: string,
-  types: readonly number[],
-  at: Date,
-  from: number,
+  { job, types, at, from }: AboutScope,
 ): Promise<boolean> {
   const [code = 'target'] = storedParameters('Provenance', 'target')
   const parameter = keys.param(project.number, 'Provenance', code)
@@ -265,13 +273,17 @@ async function listAbout(
   return rows.length === 0
 }
 
+interface ChangedScope {
+  readonly job: string
+  readonly at: Date
+  readonly alone: boolean
+}
+
 /** Lists Provenance changed after the time of the export: its targets are unknown until it is read. */
 async function listChanged(
   connection: Connection,
   { project }: Principal,
-  job: string,
-  at: Date,
-  alone: boolean,
+  { job, at, alone }: ChangedScope,
 ): Promise<void> {
   const { values, bind } = binder()
   const [number, provenance] = [bind(project.number, 'int'), bind(PROVENANCE, 'smallint')]

@@ -39,7 +39,7 @@ export async function readCompartments(
   session: CopySession,
   { line, bad }: CompartmentLines,
 ): Promise<void> {
-  const shown = await shownTypes(store, principal, job, part, baseUrl)
+  const shown = await shownTypes(store, principal, job, { range: part, baseUrl })
   let header = NONE
   let patient = ''
   let isFirst = false
@@ -75,13 +75,17 @@ function headerOf(reference: string): Slice {
   return sliceOf(Buffer.from(JSON.stringify({ resourceType: 'Parameters', parameter })))
 }
 
+interface ShownRange {
+  readonly range: ExportPart
+  readonly baseUrl: string
+}
+
 /** By the numbers of the types that are in the part. */
 async function shownTypes(
   store: Store,
   principal: Principal,
   job: PlannedJob,
-  { low, high }: ExportPart,
-  baseUrl: string,
+  { range: { low, high }, baseUrl }: ShownRange,
 ): Promise<ReadonlyMap<number, Shown>> {
   const types = await store.connection.query<{ type: number }>({
     text: `select distinct ${typeAtPlace('c')} as type from export_compartment c where job = $1

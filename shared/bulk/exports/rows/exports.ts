@@ -64,10 +64,10 @@ export function createExports(store: Store): Exports {
       const members =
         group === undefined
           ? undefined
-          : await groupMembers(store, principal, group, FAR, new Date())
+          : await groupMembers(store, principal, { id: group, at: FAR, on: new Date() })
       const own = members && new Set(members.get('Patient'))
       const among = ids.filter((id) => own?.has(id) ?? true)
-      const rows = await readAsOf(store, principal, 'Patient', among, FAR)
+      const rows = await readAsOf(store, principal, 'Patient', { ids: among, at: FAR })
       return new Set(rows.map(({ content }) => idOf(content ?? '')))
     },
     plan: (principal, job, signal) => planExport(until(store, signal), principal, job),
@@ -83,7 +83,7 @@ export function createExports(store: Store): Exports {
       let { after } = part
       let hasMore = true
       while (hasMore) {
-        const page = await deletionsOf(store, principal, job, part.type, after)
+        const page = await deletionsOf(store, principal, job, { type: part.type, after })
         after = page.last
         hasMore = page.hasMore
         if (page.ids.length === 0 || after === undefined) continue
@@ -114,13 +114,17 @@ interface Deletions {
   readonly hasMore: boolean
 }
 
+interface DeletionsAfter {
+  readonly type: string
+  readonly after: string | undefined
+}
+
 /** The next of one type behind a row id. One statement, and one more where only PostgreSQL can judge. */
 async function deletionsOf(
   store: Store,
   principal: Principal,
   { id: job, at, input }: PlannedJob,
-  type: string,
-  after: string | undefined,
+  { type, after }: DeletionsAfter,
 ): Promise<Deletions> {
   const { project, metaPrefix } = scopeOf(principal, type)
   const reach = reachOf(input)

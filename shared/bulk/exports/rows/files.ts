@@ -213,12 +213,16 @@ export async function filesOfPart(
   })
 }
 
+interface FileName {
+  readonly kind: FileKind
+  readonly type: string
+  readonly number: number
+}
+
 export async function findFile(
   connection: Connection,
   job: string,
-  kind: FileKind,
-  type: string,
-  number: number,
+  { kind, type, number }: FileName,
 ): Promise<ExportFile | undefined> {
   const [file] = await connection.query<ExportFile>({
     name: 'export-file',

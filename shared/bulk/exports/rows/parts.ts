@@ -209,6 +209,11 @@ export async function clearMembers(
   return rows.length > 0
 }
 
+interface PlannedParts {
+  readonly parts: readonly NewPart[]
+  readonly taken: number | undefined
+}
+
 /**
  * The plan is done with the parts that it has made, or not at all; that of the number `taken` is its planner's.
  * Undefined when the plan is no longer held. One statement.
@@ -217,8 +222,7 @@ export async function finishPlan(
   connection: Connection,
   job: ExportJob,
   { n, epoch }: ExportPart,
-  parts: readonly NewPart[],
-  taken: number | undefined,
+  { parts, taken }: PlannedParts,
 ): Promise<Ended | undefined> {
   const column = (of: (part: NewPart) => unknown) => parts.map((part) => of(part) ?? null)
   const [row] = await connection.query<Pick<ExportJob, 'issues'>>({

@@ -77,13 +77,13 @@ export async function planExport(
   const { input } = job
   const at = stateTime(job.at, input.until)
   const types = typesOf(principal, input)
-  if (input.organizedBy !== undefined) return planPatients(store, principal, job, types, at)
+  if (input.organizedBy !== undefined) return planPatients(store, principal, job, { types, at })
   const isListed = reachOf(input) === 'listed'
   const isAbout = types.includes('Provenance') && reachOf(input, 'Provenance') === 'listed'
   const others = isAbout ? types.filter((type) => type !== 'Provenance') : types
   const targets = isAbout ? targetTypes(principal, input) : types
   const [{ listed, issues }, mayBeAbout] = await Promise.all([
-    isListed ? listMembers(store, principal, job, targets, at) : NOTHING,
+    isListed ? listMembers(store, principal, job, { types: targets, at }) : NOTHING,
     isAbout && hasProvenance(connection, principal, at),
   ])
   const unlisted = others.filter((type) => reachOf(input, type) !== 'listed')
@@ -91,8 +91,8 @@ export async function planExport(
   const [counted, late, changed, deleted] = await Promise.all([
     unlisted.length > 0 ? countRows(connection, principal, unlisted) : NONE,
     isListed && !isPast ? new Set<string>() : lateTypes(connection, principal, others, at),
-    isListed && !isPast ? addChanged(connection, principal, job.id, targets, at) : NONE,
-    deletedTypes(store, principal, types, input.since, at),
+    isListed && !isPast ? addChanged(connection, principal, { job: job.id, types: targets, at }) : NONE,
+    deletedTypes(store, principal, types, { since: input.since, at }),
   ])
   const about = mayBeAbout ? await listProvenance(store, principal, job.id, at) : 0
   const found = rowsByType([...listed, ...changed, ...counted])
@@ -101,7 +101,7 @@ export async function planExport(
     return rows > 0 || late.has(type) || REGISTRY_TYPES.has(type) ? [[type, rows]] : []
   })
   if (about > 0) kept.push(['Provenance', about])
-  return { ...(await partsOf(store, principal, job, kept, deleted)), issues }
+  return { ...(await partsOf(store, principal, job, { kept, deleted })), issues }
 }
 
 const NONE: readonly Listed[] = []
@@ -119,13 +119,17 @@ function rowsByType(counts: readonly Listed[]): ReadonlyMap<string, number> {
   return found
 }
 
+interface PlannedTypes {
+  readonly kept: readonly TypeRows[]
+  readonly deleted: readonly string[]
+}
+
 /** Begins with the parts that take longest; the manifest has an order of its own. */
 async function partsOf(
   { connection }: Store,
   principal: Principal,
   job: PlannedJob,
-  kept: readonly TypeRows[],
-  deleted: readonly string[],
+  { kept, deleted }: PlannedTypes,
 ): Promise<Pick<ExportPlan, 'parts' | 'small'>> {
   const parts: NewPart[] = []
   const add = (part: Partial<NewPart> & Pick<NewPart, 'kind'>) => {
@@ -220,13 +224,17 @@ async function cutsOf(
   return rows.map(({ id }) => id)
 }
 
+interface Span {
+  readonly since: string | undefined
+  readonly at: Date
+}
+
 /** Returns types with something deleted in the requested time. */
 async function deletedTypes(
   { connection }: Store,
   principal: Principal,
   types: readonly string[],
-  since: string | undefined,
-  at: Date,
+  { since, at }: Span,
 ): Promise<readonly string[]> {
   if (since === undefined) return []
   const projects = types.map((type) => scopeOf(principal, type).project)
@@ -239,16 +247,20 @@ async function deletedTypes(
   return rows.map(({ type }) => typeName(type))
 }
 
+interface PlannedTypesAt {
+  readonly types: readonly string[]
+  readonly at: Date
+}
+
 /** Each part has whole compartments of patients. */
 async function planPatients(
   store: Store,
   principal: Principal,
   job: PlannedJob,
-  types: readonly string[],
-  at: Date,
+  { types, at }: PlannedTypesAt,
 ): Promise<ExportPlan> {
-  const { ends, issues } = await listCompartments(store, principal, job, types, at)
-  const deleted = await deletedTypes(store, principal, types, job.input.since, at)
+  const { ends, issues } = await listCompartments(store, principal, job, { types, at })
+  const deleted = await deletedTypes(store, principal, types, { since: job.input.since, at })
   const type = 'Patient'
   const parts: (Partial<NewPart> & Pick<NewPart, 'kind'>)[] = [
     ...ends.map((high, i) => ({ kind: 'output', type, low: ends[i - 1], high }) as const),

@@ -85,16 +85,25 @@ const MEMBERS: ReadonlySet<string> = new Set([
   'Substance',
 ])
 
+interface IdsAt {
+  readonly ids: readonly string[]
+  readonly at: Date
+}
+
 /** In no order; one statement for a hundred, and one more where only PostgreSQL can judge. */
 export async function readAsOf(
   store: Store,
   principal: Principal,
   type: string,
-  ids: readonly string[],
-  at: Date,
+  { ids, at }: IdsAt,
 ): Promise<readonly VersionRow[]> {
   const wanted = ids.filter(isLegalId).map((id) => store.keys.rowId(type, id))
-  return readRowsAsOf(store, principal, type, wanted, at)
+  return readRowsAsOf(store, principal, type, { wanted, at })
+}
+
+interface RowsAt {
+  readonly wanted: readonly string[]
+  readonly at: Date
 }
 
 /** The same by row ids. */
@@ -102,8 +111,7 @@ export async function readRowsAsOf(
   store: Store,
   principal: Principal,
   type: string,
-  wanted: readonly string[],
-  at: Date,
+  { wanted, at }: RowsAt,
 ): Promise<readonly VersionRow[]> {
   if (!mayExport(principal, type)) return []
   const { project } = scopeOf(principal, type)
