@@ -58,13 +58,10 @@ export function superAdminOf(config: Config): SuperAdmin {
 
 /** The id of the super admin's client; undefined before the seeding, and once somebody has deleted it. */
 export async function superAdminClient(repository: Repository): Promise<string | undefined> {
-  const clients = await find(
-    repository,
-    systemPrincipal(SYSTEM_PROJECT),
-    'ClientApplication',
-    [],
-    MOST_CLIENTS,
-  )
+  const clients = await find(repository, systemPrincipal(SYSTEM_PROJECT), 'ClientApplication', {
+    conditions: [],
+    count: MOST_CLIENTS,
+  })
   return clients.find(({ name }) => name === CLIENT_NAME)?.id
 }
 
@@ -113,7 +110,11 @@ async function createAll(
   })
   const person = { reference: `User/${user.id}`, display: email }
   const practitioner = { reference: `Practitioner/${profile.id}`, display: 'Super Admin' }
-  await createMembership(repository, system, SYSTEM_PROJECT, person, practitioner, { admin: true })
+  await createMembership(repository, system, SYSTEM_PROJECT, {
+    user: person,
+    profile: practitioner,
+    details: { admin: true },
+  })
   const client = await repository.create(
     system,
     {
@@ -125,5 +126,5 @@ async function createAll(
     { keepId: true },
   )
   const program = { reference: `ClientApplication/${client.id}`, display: CLIENT_NAME }
-  await createMembership(repository, system, SYSTEM_PROJECT, program, program)
+  await createMembership(repository, system, SYSTEM_PROJECT, { user: program, profile: program })
 }

@@ -51,7 +51,11 @@ export async function openServices(config: Config, log: Logger): Promise<Service
     log,
     announce,
   })
-  const principals = await openPrincipals(database, repository, ownParameters, log, config)
+  const principals = await openPrincipals(database, repository, {
+    own: ownParameters,
+    log,
+    options: config,
+  })
   const keys = await openSigningKeys(config, database, repository, log)
   opened.defer(() => keys.close())
   const storage = await openStorage(config)

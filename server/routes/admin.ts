@@ -104,7 +104,11 @@ function memberRoutes(routes: RouteFamily, { services }: Web): void {
     const body = await readJsonObject(ctx, maxBodyBytes)
     const { principal, session } = writer(ctx)
     const id = ctx.params.id ?? ''
-    const { membership } = await inviteMember(services, principal, userOf(session), id, body)
+    const { membership } = await inviteMember(services, principal, {
+      user: userOf(session),
+      projectId: id,
+      body,
+    })
     sendVersion(ctx, 200, membership, baseUrl)
   })
   routes.get(MEMBERS, 'administrator', async (ctx) => {
@@ -125,7 +129,10 @@ function memberRoutes(routes: RouteFamily, { services }: Web): void {
     routes[method](MEMBER, 'administrator', async (ctx) => {
       const body = await readJsonObject(ctx, maxBodyBytes)
       const { principal } = writer(ctx)
-      const written = await replaceMember(services, principal, pathOf(ctx), { body, options: optionsOf(ctx) })
+      const written = await replaceMember(services, principal, pathOf(ctx), {
+        body,
+        options: optionsOf(ctx),
+      })
       sendVersion(ctx, 200, written, baseUrl)
     })
   }
@@ -135,7 +142,10 @@ function memberRoutes(routes: RouteFamily, { services }: Web): void {
     }
     const body = await readJson(ctx, maxBodyBytes)
     const { principal } = writer(ctx)
-    const written = await patchMember(services, principal, pathOf(ctx), { body, options: optionsOf(ctx) })
+    const written = await patchMember(services, principal, pathOf(ctx), {
+      body,
+      options: optionsOf(ctx),
+    })
     sendVersion(ctx, 200, written, baseUrl)
   })
   routes.delete(MEMBER, 'administrator', async (ctx) => {

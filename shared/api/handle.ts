@@ -163,7 +163,8 @@ export async function respond(
   const route = findRoute(request.method, request.path)
   if (request.isHead) checkHead(route)
   const item =
-    principal.project.quota && (await charge(services, principal, request, unitsOf(route)))
+    principal.project.quota &&
+    (await charge(services, principal, { request, units: unitsOf(route) }))
   const reply = await answerRoute(services, principal, request, route).catch((error: unknown) => {
     if (!(error instanceof TooMuchHere) || request.elsewhere === undefined) throw error
     return request.elsewhere(request)

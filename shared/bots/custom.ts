@@ -29,7 +29,10 @@ export function customOperation(name: string): Operation {
       const condition = { code: 'code', type: 'token', modifier: undefined, values } as const
       const { repository } = services
       const type = 'OperationDefinition'
-      const found = await find(repository, principal, type, [condition], MOST_DEFINITIONS)
+      const found = await find(repository, principal, type, {
+        conditions: [condition],
+        count: MOST_DEFINITIONS,
+      })
       const fitting = found.filter((item) => fits(item, call) && botOf(item) !== undefined)
       const [definition] = fitting
       if (definition === undefined) throw notFound()

@@ -34,7 +34,7 @@ export function openAccount({ services, principal, request }: Interaction): Acco
   let rateLimit: string | undefined
   return {
     async charge(units) {
-      rateLimit = (await charge(services, principal, request, units)) ?? rateLimit
+      rateLimit = (await charge(services, principal, { request, units })) ?? rateLimit
     },
     add(group) {
       groups.push(group)

@@ -64,13 +64,17 @@ export interface PrincipalsOptions {
 
 const TIMES = { freshMs: waits.sessionMs / 2, usableMs: waits.sessionMs, max: 20_000 }
 
+interface Opening {
+  readonly own: OwnParametersReader
+  readonly log: Logger
+  readonly options?: PrincipalsOptions | undefined
+}
+
 /** One statement, for the salt of row ids. */
 export async function openPrincipals(
   database: Database,
   repository: Repository,
-  own: OwnParametersReader,
-  log: Logger,
-  options: PrincipalsOptions = {},
+  { own, log, options = {} }: Opening,
 ): Promise<Principals> {
   const keys = new Keys(await readSalt(database))
   const sessions = new Sessions({ database, keys }, own, log, options)

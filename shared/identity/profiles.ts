@@ -132,7 +132,10 @@ async function readIn(
   const values = [...new Set(canonicals.map((name) => escapeValue(urlOf(name))))]
   const condition = { code: 'url', type: 'uri', modifier: undefined, values } as const
   const count = Math.max(CANDIDATES, 2 * values.length)
-  const all = await find(repository, reader, 'StructureDefinition', [condition], count)
+  const all = await find(repository, reader, 'StructureDefinition', {
+    conditions: [condition],
+    count,
+  })
   const definitions = all.flatMap((item: unknown) => (isStructureDefinition(item) ? [item] : []))
   return new Map(
     canonicals.flatMap((name) => {

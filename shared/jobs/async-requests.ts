@@ -59,7 +59,12 @@ export async function acceptRequest(interaction: Interaction): Promise<FhirReply
     requestId: request.requestId,
     traceId: request.traceId,
   }
-  const isAdded = await addRequest(services.database, id, project.number, stored, MOST_WAITING)
+  const isAdded = await addRequest(services.database, {
+    id,
+    project: project.number,
+    request: stored,
+    most: MOST_WAITING,
+  })
   if (!isAdded) throw tooManyRequests(RETRY_SECONDS)
   const url = absoluteUrl(services, request.path)
   await storeAsyncJob(services, principal, { runId: id, status: 'accepted', request: url })

@@ -26,10 +26,10 @@ export async function startUpkeep(
   const { project, profile, membershipId, scope, patient } = principal
   if (membershipId === undefined) throw forbidden()
   const jobId = randomUUID()
-  await createJob(services, principal, request, jobId, { status: 'accepted' })
+  await createJob(services, principal, { request, id: jobId, state: { status: 'accepted' } })
   const asked = { homeId: project.id, requester: profile, membershipId, scope, patient }
   const input = { ...asked, projectId, type, id, filter }
-  await addUpkeepJob(database, jobId, project.number, kind, input)
+  await addUpkeepJob(database, jobId, { project: project.number, kind, input })
   return jobReply(services, jobId)
 }
 
@@ -40,20 +40,28 @@ export async function completedJob({
   request,
 }: Pick<OperationCall, 'services' | 'principal' | 'request'>): Promise<FhirReply> {
   const jobId = randomUUID()
-  await createJob(services, principal, request, jobId, {
-    status: 'completed',
-    transactionTime: new Date().toISOString(),
-    output: { resourceType: 'Parameters', parameter: [{ name: 'outcome', resource: allOk }] },
+  await createJob(services, principal, {
+    request,
+    id: jobId,
+    state: {
+      status: 'completed',
+      transactionTime: new Date().toISOString(),
+      output: { resourceType: 'Parameters', parameter: [{ name: 'outcome', resource: allOk }] },
+    },
   })
   return jobReply(services, jobId)
+}
+
+interface NewJob {
+  readonly request: FhirRequest
+  readonly id: string
+  readonly state: Readonly<Record<string, unknown>>
 }
 
 async function createJob(
   services: Services,
   caller: Principal,
-  { path }: FhirRequest,
-  id: string,
-  state: Readonly<Record<string, unknown>>,
+  { request: { path }, id, state }: NewJob,
 ): Promise<void> {
   const resource = {
     resourceType: 'AsyncJob',

@@ -28,7 +28,12 @@ export async function recordWrite(
   const fields = changedFields(before ?? {}, parseVersion(written))
   const interaction = outcome === 'created' ? 'create' : 'update'
   const { repository } = services
-  await recordChange(repository, principal, principal.project, interaction, `${type}/${id}`, fields)
+  await recordChange(repository, principal, {
+    project: principal.project,
+    interaction,
+    target: `${type}/${id}`,
+    fields,
+  })
   if (type === 'ProjectMembership' && outcome === 'created') {
     await takeInMember(services, principal, parseVersion(written))
   }
@@ -81,7 +86,11 @@ export async function afterDeletion(
 ): Promise<readonly Issue[]> {
   if (ADMINISTRATIVE.has(type) && principal.membershipId !== undefined) {
     const { repository } = services
-    await recordChange(repository, principal, principal.project, 'delete', `${type}/${id}`)
+    await recordChange(repository, principal, {
+      project: principal.project,
+      interaction: 'delete',
+      target: `${type}/${id}`,
+    })
   }
   if (membership === undefined) return []
   services.principals.forget()

@@ -30,7 +30,11 @@ export async function sendEmail(
   await countMail(services, principal)
   const room = MOST_BYTES - Buffer.byteLength(`${mail.text ?? ''}${mail.html ?? ''}`)
   if (room < 0) throw tooLarge()
-  const attachments = await attachmentsOf(services, principal, body.attachments, room, signal)
+  const attachments = await attachmentsOf(services, principal, {
+    value: body.attachments,
+    room,
+    signal,
+  })
   await services.repository.transaction((inside) =>
     inside.addMail(principal.project.id, {
       ...mail,
@@ -122,13 +126,17 @@ async function countMail({ redis }: Services, { project }: Principal): Promise<v
   throw tooManyRequests(HOUR_SECONDS - (Math.floor(Date.now() / 1000) % HOUR_SECONDS))
 }
 
+interface Attachments {
+  readonly value: unknown
+  readonly room: number
+  readonly signal: AbortSignal
+}
+
 /** `room` is in bytes, for all of them. Errors: 400, 413. */
 async function attachmentsOf(
   services: Services,
   principal: Principal,
-  value: unknown,
-  room: number,
-  signal: AbortSignal,
+  { value, room, signal }: Attachments,
 ): Promise<MailAttachment[]> {
   if (value === undefined || value === null) return []
   if (!Array.isArray(value) || !value.every(isObject) || value.length > MOST_ATTACHMENTS) {
@@ -137,7 +145,12 @@ async function attachmentsOf(
   const attachments: MailAttachment[] = []
   let left = room
   for (const [i, item] of value.entries()) {
-    const content = await bytesOf(services, principal, item, `attachments[${i}]`, left, signal)
+    const content = await bytesOf(services, principal, {
+      item,
+      place: `attachments[${i}]`,
+      room: left,
+      signal,
+    })
     left -= content.length
     if (left < 0) throw tooLarge()
     const [filename, contentType] = [textOf(item, 'filename'), textOf(item, 'contentType')]
@@ -150,13 +163,17 @@ async function attachmentsOf(
   return attachments
 }
 
+interface AttachedItem {
+  readonly item: Body
+  readonly place: string
+  readonly room: number
+  readonly signal: AbortSignal
+}
+
 async function bytesOf(
   services: Services,
   principal: Principal,
-  item: Body,
-  place: string,
-  room: number,
-  signal: AbortSignal,
+  { item, place, room, signal }: AttachedItem,
 ): Promise<Buffer> {
   const path = textOf(item, 'path')
   if (path === undefined) return contentBytes(item, place)

@@ -116,7 +116,7 @@ async function enrolIn(
   if (existing !== undefined) {
     const membership = await update(inside, inviter, existing, enrollee)
     if (known !== undefined && isVoid)
-      await invite(services, inside, inviter, enrollee, known, true)
+      await invite(services, inside, { home: inviter, mail: enrollee, user: known, isVoid: true })
     return { membership, outcome: 'updated', strangersOf }
   }
   const user = known ?? (await createUser(inside, actor, newUser(enrollee, scopedTo)))
@@ -129,16 +129,14 @@ async function enrolIn(
     user: named(user, email),
     profile: named(profile, displayOf(profile)),
   })
-  await recordChange(
-    inside,
-    caller,
+  await recordChange(inside, caller, {
     project,
-    'create',
-    `ProjectMembership/${membership.id}`,
-    givenFields(parseVersion(membership)),
-  )
+    interaction: 'create',
+    target: `ProjectMembership/${membership.id}`,
+    fields: givenFields(parseVersion(membership)),
+  })
   const isNew = known === undefined || !isProven(known)
-  if (isNew) await invite(services, inside, inviter, enrollee, user, isVoid)
+  if (isNew) await invite(services, inside, { home: inviter, mail: enrollee, user, isVoid })
   else await welcome(services, inside, inviter, enrollee)
   return { membership, outcome: 'created', strangersOf }
 }
@@ -153,7 +151,7 @@ async function existingMembership(
   const { email, scope, externalId, upsert, forceNewMembership } = enrollee
   const own = { ...systemPrincipal(project), isSuperAdmin: false }
   const membershipsOf = (condition: Condition) =>
-    find(inside, own, 'ProjectMembership', [condition], MOST_MEMBERSHIPS)
+    find(inside, own, 'ProjectMembership', { conditions: [condition], count: MOST_MEMBERSHIPS })
   const ofUser = (user: Resource | undefined) =>
     user === undefined ? [] : membershipsOf(reference('user', referenceTo(user)))
 
@@ -207,7 +205,12 @@ async function update(
     ...details,
   }))
   if (written.outcome !== 'unchanged') {
-    await recordChange(inside, caller, project, 'update', `ProjectMembership/${id}`, fields)
+    await recordChange(inside, caller, {
+      project,
+      interaction: 'update',
+      target: `ProjectMembership/${id}`,
+      fields,
+    })
   }
   return written
 }
@@ -254,18 +257,22 @@ async function projectOf(inside: Transaction, project: ProjectContext): Promise<
   return found?.content === undefined ? { resourceType: 'Project' } : parseVersion(found)
 }
 
+interface Invited {
+  readonly home: Inviter
+  readonly mail: Enrollee
+  readonly user: Resource
+  readonly isVoid: boolean
+}
+
 /** A link to set a password, for a User whose owner has not done so yet. A loss of credentials is always mailed. */
 async function invite(
   { config }: Services,
   inside: Transaction,
-  { caller, project }: Inviter,
-  { email, sendEmail }: Enrollee,
-  user: Resource,
-  isVoid: boolean,
+  { home: { caller, project }, mail: { email, sendEmail }, user, isVoid }: Invited,
 ): Promise<void> {
   if (email === undefined) return
-  const link = await createSecurityRequest(inside, onBehalfOf(caller), 'invite', user)
-  const mail = inviteMail(config, email, project.name, link, isVoid)
+  const link = await createSecurityRequest(inside, onBehalfOf(caller), { type: 'invite', user })
+  const mail = inviteMail(config, email, { projectName: project.name, link, isVoid })
   if (sendEmail || isVoid) await inside.addMail(project.id, mail)
 }
 
@@ -290,13 +297,17 @@ function reference(code: string, value: string): Condition {
 const OWNER_ALONE =
   'Only its owner sets the password of a server scoped user: leave it out, or invite with scope "project"'
 
+interface Invitee {
+  readonly user: Reference | undefined
+  readonly projectId: string
+  readonly body: Record<string, unknown>
+}
+
 /** `user` is who invites, where that is a person. Errors: 400, 403, 404, 409, 412, 429. */
 export async function inviteMember(
   services: Services,
   caller: Principal,
-  user: Reference | undefined,
-  projectId: string,
-  body: Record<string, unknown>,
+  { user, projectId, body }: Invitee,
 ): Promise<Enrolment> {
   const project = await administeredProject(services.principals, caller, projectId)
   requireUnlessLimited(caller, ['ProjectMembership', 'create'], ['User', 'create'])

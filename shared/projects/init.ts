@@ -20,7 +20,13 @@ import type { Repository } from '../store/repository.ts'
 import { parseVersion, present } from '../store/rows/rows.ts'
 import type { WriteResult } from '../store/rows/version.ts'
 import { endStrangers, isProven, takeIn } from './ownership.ts'
-import { createClient, createMembership, onBehalfOf, projectDefaults } from './provision.ts'
+import {
+  createClient,
+  createMembership,
+  type NewMember,
+  onBehalfOf,
+  projectDefaults,
+} from './provision.ts'
 import { createUser, findUser } from './users.ts'
 
 const EMAIL = /^[^\s@]{1,64}@[^\s@]{1,255}$/
@@ -38,8 +44,8 @@ export const init: Operation = {
     const actor = onBehalfOf(principal)
     const { config } = services
     const { written, owner } = await services.repository.transaction(async (inside) => {
-      const owner = await ownerOf(inside, actor, call, ownerReference, ownerEmail)
-      const { project } = await foundProject(inside, actor, name, owner, config)
+      const owner = await ownerOf(inside, actor, { access: call, ownerReference, ownerEmail })
+      const { project } = await foundProject(inside, actor, { name, owner, config })
       const addMail = (id: string, mail: Mail) => inside.addMail(id, mail)
       const home = { id: project.id, name }
       if (owner) await takeIn({ config, repository: inside, addMail }, actor, home, owner)
@@ -97,13 +103,17 @@ function parseParameters(body: Buffer | string | undefined): readonly unknown[] 
   throw badRequest('Expected Parameters', 'resourceType')
 }
 
+interface Owner {
+  readonly access: OperationCall
+  readonly ownerReference: string | undefined
+  readonly ownerEmail: string | undefined
+}
+
 /** The one who is named, else the caller, if the caller is a User. */
 async function ownerOf(
   repository: Repository,
   actor: Principal,
-  { services, principal }: OperationCall,
-  ownerReference: string | undefined,
-  ownerEmail: string | undefined,
+  { access: { services, principal }, ownerReference, ownerEmail }: Owner,
 ): Promise<Resource | undefined> {
   if (ownerReference !== undefined) return await existingOwner(repository, ownerReference)
   if (ownerEmail !== undefined) return await ownerByEmail(repository, actor, ownerEmail)
@@ -148,19 +158,23 @@ interface FoundedProject {
   readonly membership: Resource | undefined
 }
 
+interface NewProject {
+  readonly name: string
+  readonly owner: Resource | undefined
+  readonly config: Config
+}
+
 /** In the caller's transaction. */
 export async function foundProject(
   repository: Repository,
   actor: Principal,
-  name: string,
-  owner: Resource | undefined,
-  config: Config,
+  { name, owner, config }: NewProject,
 ): Promise<FoundedProject> {
   const owned = owner === undefined ? {} : { owner: { reference: referenceTo(owner) } }
   const resource = projectDefaults({ resourceType: 'Project', name, ...owned }, config)
   const project = await repository.create(actor, resource)
   const home = { id: project.id, name }
-  await createClient(repository, actor, home, { name: `${name} Default Client` })
+  await createClient(repository, actor, home, { client: { name: `${name} Default Client` } })
   const membership = owner && (await admitOwner(repository, actor, home, owner))
   return { project, membership }
 }
@@ -171,17 +185,29 @@ async function admitOwner(
   home: { readonly id: string; readonly name: string },
   owner: Resource,
 ): Promise<Resource> {
-  const profile = await createProfile(repository, actor, home.id, 'Practitioner', owner)
-  return await admitUser(repository, actor, home, owner, profile, { admin: true })
+  const profile = await createProfile(repository, actor, {
+    projectId: home.id,
+    type: 'Practitioner',
+    user: owner,
+  })
+  return await admitUser(repository, actor, home, {
+    user: owner,
+    profile,
+    details: { admin: true },
+  })
+}
+
+interface NewProfile {
+  readonly projectId: string
+  readonly type: 'Patient' | 'Practitioner'
+  readonly user: Resource
 }
 
 /** A person of this name and address in the Project. */
 export async function createProfile(
   repository: Repository,
   actor: Principal,
-  projectId: string,
-  type: 'Patient' | 'Practitioner',
-  user: Resource,
+  { projectId, type, user }: NewProfile,
 ): Promise<Resource> {
   const telecom =
     typeof user.email === 'string'
@@ -196,17 +222,23 @@ export async function createProfile(
   return parseVersion(written)
 }
 
+export interface AdmittedUser {
+  readonly user: Resource
+  readonly profile: Resource
+  readonly details?: NewMember['details']
+}
+
 /** The membership that makes `profile` the one of this User. */
 export async function admitUser(
   repository: Repository,
   actor: Principal,
   home: { readonly id: string; readonly name: string },
-  user: Resource,
-  profile: Resource,
-  details: Parameters<typeof createMembership>[5],
+  { user, profile, details }: AdmittedUser,
 ): Promise<Resource> {
   const who = { reference: referenceTo(user), display: String(user.email ?? user.id) }
   const display = displayOf(profile)
   const person = { reference: referenceTo(profile), ...(display === undefined ? {} : { display }) }
-  return parseVersion(await createMembership(repository, actor, home, who, person, details))
+  return parseVersion(
+    await createMembership(repository, actor, home, { user: who, profile: person, details }),
+  )
 }

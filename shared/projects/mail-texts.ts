@@ -15,13 +15,17 @@ export type AccountChange =
   | 'a second factor was added'
   | 'the second factor was removed'
 
+interface InviteText {
+  readonly projectName: string
+  readonly link: SecurityLink
+  readonly isVoid?: boolean | undefined
+}
+
 /** To a new user: sets the first password. `isVoid`: one that was set before counts no more. */
 export function inviteMail(
   settings: Settings,
   to: string,
-  projectName: string,
-  link: SecurityLink,
-  isVoid = false,
+  { projectName, link, isVoid = false }: InviteText,
 ): Mail {
   const { productName } = settings
   const earlier =
@@ -107,13 +111,17 @@ export function accountChangedMail(settings: Settings, to: string, what: Account
   ])
 }
 
+interface SubscriptionText {
+  readonly projectName: string
+  readonly id: string
+  readonly error: string
+}
+
 /** To the admins of a Project: a Subscription of theirs has stopped. */
 export function subscriptionMail(
   settings: Settings,
   to: string,
-  projectName: string,
-  id: string,
-  error: string,
+  { projectName, id, error }: SubscriptionText,
 ): Mail {
   return composed('subscription', to, `${settings.productName}: a Subscription has stopped`, [
     `Subscription/${id} of ${projectName} is in error and sends nothing any more.`,

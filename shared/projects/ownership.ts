@@ -69,8 +69,11 @@ export async function takeIn(
   user: Resource,
 ): Promise<void> {
   if (!(await voidCredentials(repository, user))) return
-  const link = await createSecurityRequest(repository, actor, 'invite', user)
-  await addMail(project.id, inviteMail(config, String(user.email), project.name, link, true))
+  const link = await createSecurityRequest(repository, actor, { type: 'invite', user })
+  await addMail(
+    project.id,
+    inviteMail(config, String(user.email), { projectName: project.name, link, isVoid: true }),
+  )
 }
 
 /**

@@ -73,14 +73,18 @@ interface MembershipDetails {
   readonly accessPolicy?: Reference
 }
 
+export interface NewMember {
+  readonly user: Reference
+  readonly profile: Reference
+  readonly details?: MembershipDetails | undefined
+}
+
 /** `user` and `profile` are the same program for clients and bots. */
 export async function createMembership(
   repository: Repository,
   actor: Principal,
   home: Home,
-  user: Reference,
-  profile: Reference,
-  details: MembershipDetails = {},
+  { user, profile, details = {} }: NewMember,
 ): Promise<WriteResult> {
   const { id, name } = home
   return await repository.create(actor, {
@@ -93,13 +97,17 @@ export async function createMembership(
   })
 }
 
+interface NewClient {
+  readonly client: Readonly<Record<string, unknown>>
+  readonly accessPolicy?: Reference | undefined
+}
+
 /** With its membership, in the caller's transaction. `client` brings everything but the secret. */
 export async function createClient(
   repository: Repository,
   actor: Principal,
   home: Home,
-  client: Readonly<Record<string, unknown>>,
-  accessPolicy?: Reference,
+  { client, accessPolicy }: NewClient,
 ): Promise<WriteResult> {
   await requireOwnPolicies(repository, home, accessPolicy)
   const written = await repository.create(actor, {
@@ -108,8 +116,13 @@ export async function createClient(
     meta: { project: home.id },
     secret: newSecret(),
   })
-  await admit(repository, actor, home, parseVersion(written), accessPolicy)
+  await admit(repository, actor, home, { program: parseVersion(written), accessPolicy })
   return written
+}
+
+interface NewBot {
+  readonly bot: Readonly<Record<string, unknown>>
+  readonly accessPolicy?: Reference | undefined
 }
 
 /** With its membership and a template as its source, in the caller's transaction. */
@@ -117,8 +130,7 @@ export async function createBot(
   repository: Repository,
   actor: Principal,
   home: Home,
-  bot: Readonly<Record<string, unknown>>,
-  accessPolicy?: Reference,
+  { bot, accessPolicy }: NewBot,
 ): Promise<WriteResult> {
   await requireOwnPolicies(repository, home, accessPolicy)
   const source = await repository.create(actor, {
@@ -138,7 +150,7 @@ export async function createBot(
       url: `Binary/${source.id}`,
     },
   })
-  await admit(repository, actor, home, parseVersion(written), accessPolicy)
+  await admit(repository, actor, home, { program: parseVersion(written), accessPolicy })
   return written
 }
 
@@ -153,19 +165,23 @@ async function requireOwnPolicies(
   await requirePolicies(read, home, { accessPolicy }, false)
 }
 
+interface Admitted {
+  readonly program: Resource
+  readonly accessPolicy: Reference | undefined
+}
+
 async function admit(
   repository: Repository,
   actor: Principal,
   home: Home,
-  program: Resource,
-  accessPolicy: Reference | undefined,
+  { program, accessPolicy }: Admitted,
 ): Promise<void> {
   const reference = {
     reference: `${program.resourceType}/${program.id}`,
     display: String(program.name),
   }
   const details = accessPolicy === undefined ? {} : { accessPolicy }
-  await createMembership(repository, actor, home, reference, reference, details)
+  await createMembership(repository, actor, home, { user: reference, profile: reference, details })
 }
 
 /** Project admins. Errors: 400, 403, 404. */

@@ -27,13 +27,17 @@ const LIFETIME_MS: Readonly<Record<SecurityRequestType, number>> = {
 }
 const SECRETS = 5
 
+interface NewSecurityRequest {
+  readonly type: SecurityRequestType
+  readonly user: Resource
+  readonly redirectUri?: string | undefined
+}
+
 /** In the Project that the User is scoped to; that of a server scoped User is in none. One statement. */
 export async function createSecurityRequest(
   repository: Repository,
   actor: Principal,
-  type: SecurityRequestType,
-  user: Resource,
-  redirectUri?: string,
+  { type, user, redirectUri }: NewSecurityRequest,
 ): Promise<SecurityRequest> {
   const secret = randomBytes(16).toString('hex')
   const projectId = projectOfUser(user)

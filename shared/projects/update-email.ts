@@ -44,7 +44,11 @@ export const updateEmail: Operation = {
       { name: 'password', kind: 'text' },
     ])
     const user = await readUser(services.repository, id)
-    const by = await whoChanges(services, principal, user, id, inputs.text('password'))
+    const by = await whoChanges(services, principal, {
+      user,
+      id,
+      password: inputs.text('password'),
+    })
     if (user === undefined) throw notFound()
     const email = normalEmail(inputs.required('email'))
     if (!EMAIL.test(email)) throw badRequest('email must be an e-mail address', 'email')
@@ -62,23 +66,24 @@ export const updateEmail: Operation = {
       }))
       if (hasProfile) await changeTelecom(inside, actor, user, email)
       if (inputs.flag('skipEmailVerification') !== true) {
-        const link = await createSecurityRequest(
-          inside,
-          actor,
-          'verify-email',
-          parseVersion(changed),
-        )
+        const link = await createSecurityRequest(inside, actor, {
+          type: 'verify-email',
+          user: parseVersion(changed),
+        })
         const mail = verifyEmailMail(services.config, email, link)
         await inside.addMail(projectId ?? principal.project.id, mail)
       }
-      await notifyOldAddress(
-        inside,
-        services.config,
-        projectId ?? principal.project.id,
+      await notifyOldAddress(inside, services.config, {
+        projectId: projectId ?? principal.project.id,
         user,
         email,
-      )
-      await recordChange(inside, principal, principal.project, 'update', `User/${id}`, ['email'])
+      })
+      await recordChange(inside, principal, {
+        project: principal.project,
+        interaction: 'update',
+        target: `User/${id}`,
+        fields: ['email'],
+      })
       return changed
     })
     const { extended } = readPreferences(request)
@@ -86,13 +91,17 @@ export const updateEmail: Operation = {
   },
 }
 
+interface EmailChange {
+  readonly user: Resource | undefined
+  readonly id: string
+  readonly password: string | undefined
+}
+
 /** Administrators, too, change their own address in person. Errors: 400, 403, 429. */
 async function whoChanges(
   services: Services,
   principal: Principal,
-  user: Resource | undefined,
-  id: string,
-  password: string | undefined,
+  { user, id, password }: EmailChange,
 ): Promise<'owner' | 'administrator'> {
   if (principal.user === id) {
     requireArea(principal, 'account')
@@ -111,13 +120,17 @@ async function whoChanges(
   return 'administrator'
 }
 
+interface OldAddress {
+  readonly projectId: string
+  readonly user: Resource
+  readonly email: string
+}
+
 /** The owner of a stolen account learns of the change at the address that they still read. */
 export async function notifyOldAddress(
   inside: Transaction,
   config: Services['config'],
-  projectId: string,
-  user: Resource,
-  email: string,
+  { projectId, user, email }: OldAddress,
 ): Promise<void> {
   if (typeof user.email !== 'string' || user.email === email) return
   await inside.addMail(projectId, emailChangedMail(config, user.email))
@@ -132,7 +145,10 @@ async function changeTelecom(
 ): Promise<void> {
   const values = [referenceTo(user)]
   const condition = { code: 'user', type: 'reference', modifier: undefined, values } as const
-  for (const membership of await find(inside, actor, 'ProjectMembership', [condition], 100)) {
+  for (const membership of await find(inside, actor, 'ProjectMembership', {
+    conditions: [condition],
+    count: 100,
+  })) {
     const profile = parseReference(referenceIn(membership.profile))
     if (profile === undefined) continue
     await inside.patch(actor, profile.type, profile.id, (current) => {

@@ -56,7 +56,7 @@ async function usersOf(repository: Repository, email: string): Promise<Resource[
   const wanted = normalEmail(email)
   const values = [escapeValue(wanted)]
   const condition = { code: 'email', type: 'string', modifier: 'exact', values } as const
-  const found = await find(repository, system, 'User', [condition], SCOPES)
+  const found = await find(repository, system, 'User', { conditions: [condition], count: SCOPES })
   return found.filter((user) => user.email === wanted)
 }
 
@@ -119,13 +119,17 @@ export async function patchUser(
   })
 }
 
+interface PasswordChange {
+  readonly change?: ((user: Resource) => Changes) | undefined
+  readonly exceptLogin?: string | undefined
+}
+
 /** Ends the User's logins, except `exceptLogin`; inside `Hashing.run`. The caller has looked at the rules of passwords. */
 export async function setPassword(
   services: Pick<Services, 'repository' | 'principals'>,
   userId: string,
   password: string,
-  change: (user: Resource) => Changes = () => ({}),
-  exceptLogin?: string,
+  { change = () => ({}), exceptLogin }: PasswordChange = {},
 ): Promise<void> {
   const passwordHash = await hashPassword(password)
   await patchUser(services.repository, userId, (user) => ({ ...change(user), passwordHash }))
@@ -161,7 +165,7 @@ export async function loginsOf(
   count: number,
 ): Promise<Resource[]> {
   const sort = [{ code: '_lastUpdated', descending: true }]
-  return await find(repository, system, 'Login', [ofUser(userId)], count, sort)
+  return await find(repository, system, 'Login', { conditions: [ofUser(userId)], count, sort })
 }
 
 function ofUser(userId: string): Condition {

@@ -17,21 +17,25 @@ const MAX_JOINS = 250
 const HAS = /^_has:([A-Za-z]+):([^:.]+):(.+)$/s
 const CHAIN = /^([^:.]+)(?::([^:.]*))?\.(.+)$/s
 
+interface CriterionScope {
+  readonly scope: CriteriaScope
+  readonly links?: number | undefined
+}
+
 /** Undefined for an empty value. Errors: 400 for what no handling can ignore. */
 export function readCriterion(
   type: string,
   name: string,
   value: string,
-  scope: CriteriaScope,
-  links = 0,
+  { scope, links = 0 }: CriterionScope,
 ): Criterion | Refusal | undefined {
   if (links > MAX_LINKS) {
     throw tooCostly('Search chains longer than three links are not currently supported', name)
   }
-  if (/^_has(:|$)/.test(name)) return readHas(type, name, value, scope, links + 1)
-  if (/^_list(:|$)/.test(name)) return readList(type, name, value, scope, links + 1)
+  if (/^_has(:|$)/.test(name)) return readHas(type, name, value, { scope, links: links + 1 })
+  if (/^_list(:|$)/.test(name)) return readList(type, name, value, { scope, links: links + 1 })
   if (name === '_filter') {
-    const read = (path: string, text: string) => readCriterion(type, path, text, scope, links)
+    const read = (path: string, text: string) => readCriterion(type, path, text, { scope, links })
     return readFilter(type, value, scope.own, read)
   }
   const chain = CHAIN.exec(name)
@@ -46,7 +50,7 @@ export function readCriterion(
     throw badRequest(`Search parameter ${code} cannot be chained`, name)
   }
   const types = target === undefined ? targetsOf(parameter) : [requireType(target, name)]
-  const read = (end: string) => readCriterion(end, rest, value, scope, links + 1)
+  const read = (end: string) => readCriterion(end, rest, value, { scope, links: links + 1 })
   const ends = types.length === 1 ? readEnd(types[0], read) : readEnds(types, read)
   if (ends === undefined || 'reason' in ends) return ends
   countJoins(scope, ends.length)
@@ -81,12 +85,16 @@ function readEnds(
   return ends.length === 0 ? refusal : ends
 }
 
+interface HasScope {
+  readonly scope: CriteriaScope
+  readonly links: number
+}
+
 function readHas(
   type: string,
   name: string,
   value: string,
-  scope: CriteriaScope,
-  links: number,
+  { scope, links }: HasScope,
 ): Join | Refusal | undefined {
   const [, source = '', code = '', rest = ''] = HAS.exec(name) ?? []
   if (rest === '')
@@ -97,10 +105,15 @@ function readHas(
   if (parameter.type !== 'reference' || !targetsOf(parameter).includes(type)) {
     throw badRequest(`Invalid _has: ${source}:${code} does not refer to ${type}`, name)
   }
-  const ends = readEnd(source, (end) => readCriterion(end, rest, value, scope, links))
+  const ends = readEnd(source, (end) => readCriterion(end, rest, value, { scope, links }))
   if (ends === undefined || 'reason' in ends) return ends
   countJoins(scope, 1)
   return { kind: 'has', code, ends }
+}
+
+interface ListScope {
+  readonly scope: CriteriaScope
+  readonly links: number
 }
 
 /** Members of a List are those its items refer to. https://hl7.org/fhir/R4/search.html#list */
@@ -108,12 +121,11 @@ function readList(
   type: string,
   name: string,
   value: string,
-  scope: CriteriaScope,
-  links: number,
+  { scope, links }: ListScope,
 ): Criterion | Refusal | undefined {
   if (name !== '_list') throw badRequest(`Invalid modifier ${name.slice(5)} for _list`, name)
   if (value.startsWith('$')) throw notSupported('Functional lists are not supported', name)
-  const found = readHas(type, '_has:List:item:_id', value, scope, links)
+  const found = readHas(type, '_has:List:item:_id', value, { scope, links })
   return found === undefined || 'reason' in found ? found : { ...found, isList: true }
 }
 

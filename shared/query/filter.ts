@@ -61,7 +61,7 @@ export function readFilter(
       throw tooCostly(`_filter may have ${MAX_COMPARISONS} comparisons`, '_filter')
     }
     const kind = endType(type, path.text, own)
-    return compare(kind, path.text, operator.text, value.text, read)
+    return compare(kind, path.text, { operator: operator.text, value: value.text, read })
   }
 
   const found = expression(1)
@@ -124,12 +124,16 @@ const MODIFIERS: Readonly<Partial<Record<SearchParamType, Readonly<Record<string
   date: { po: '' },
 }
 
+interface Comparison {
+  readonly operator: string
+  readonly value: string
+  readonly read: ReadComparison
+}
+
 function compare(
   kind: SearchParamType | undefined,
   path: string,
-  operator: string,
-  value: string,
-  read: ReadComparison,
+  { operator, value, read }: Comparison,
 ): Criterion | Refusal {
   if (!OPERATORS.includes(operator)) throw badRequest(`Invalid operator: ${operator}`, '_filter')
   // A bar parts system and code here as elsewhere; a comma means itself.

@@ -69,7 +69,7 @@ export function parseSearch(
       includes.set(JSON.stringify(include), include)
       return
     }
-    const criterion = readCriterion(type, name, value, scope)
+    const criterion = readCriterion(type, name, value, { scope })
     if (criterion === undefined) return
     if ('reason' in criterion) return refuse(criterion, name, value)
     conditions.set(JSON.stringify([name, criterion]), criterion)

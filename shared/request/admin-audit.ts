@@ -9,14 +9,18 @@ type Interaction = 'create' | 'update' | 'patch' | 'delete' | 'operation' | 'rea
 /** Fields that an AuditEvent names when they change. */
 const WATCHED = ['admin', 'access', 'accessPolicy', 'secret', 'superAdmin', 'features', 'active']
 
+interface RecordedChange {
+  readonly project: ProjectContext
+  readonly interaction: Interaction
+  readonly target: string
+  readonly fields?: readonly string[] | undefined
+}
+
 /** Written with the change, in its transaction. `fields` are the paths that have changed. */
 export async function recordChange(
   repository: Repository,
   caller: Principal,
-  project: ProjectContext,
-  interaction: Interaction,
-  target: string,
-  fields: readonly string[] = [],
+  { project, interaction, target, fields = [] }: RecordedChange,
 ): Promise<void> {
   const { profile, profileDisplay } = caller
   const detail = fields.map((path) => ({ type: 'changed', valueString: path }))

@@ -49,6 +49,12 @@ export function unitsOf(route: Route): number {
   }
 }
 
+interface Charge {
+  readonly request: Pick<FhirRequest, 'mayWait'>
+  readonly units: number
+  readonly whole?: boolean | undefined
+}
+
 /**
  * Item of the `RateLimit` header; undefined where there is no quota. `whole`: work that cannot be done in
  * part goes through while anything is left. Errors: 429.
@@ -56,9 +62,7 @@ export function unitsOf(route: Route): number {
 export async function charge(
   { load }: Pick<Services, 'load'>,
   { project, membershipId, quota: own }: Principal,
-  request: Pick<FhirRequest, 'mayWait'>,
-  units: number,
-  whole = false,
+  { request, units, whole = false }: Charge,
 ): Promise<string | undefined> {
   const { quota } = project
   if (quota === undefined || membershipId === undefined) return undefined

@@ -107,10 +107,12 @@ async function askedAbout(interaction: Interaction, draft: Draft, id: string): P
   if (!mayAsk(interaction)) return draft
   const change = async (current: Resource) => changed(current, draft, undefined)
   const options = writeOptions(interaction.request)
-  const made = await patched(interaction, 'Binary', id, change, options).catch((error: unknown) => {
-    if (!isAbsent(error)) throw error
-    return undefined
-  })
+  const made = await patched(interaction, { type: 'Binary', id, apply: change, options }).catch(
+    (error: unknown) => {
+      if (!isAbsent(error)) throw error
+      return undefined
+    },
+  )
   const whole = made === undefined ? draft.resource : { ...made.resource, id }
   const next = await beforeWrite(interaction, 'update', whole, options.ifMatch)
   return next === whole ? draft : { ...draft, resource: withoutContent(next), isBare: false }

@@ -84,7 +84,7 @@ export const everything: Operation = {
       (INCLUDED.has(name) || (type === 'Encounter' && name === 'Patient')) &&
       (types.length === 0 || types.includes(name))
     const seen = new Set(cursor?.seen)
-    const included = await includedBy(interaction, page.versions, isWanted, seen, type, id)
+    const included = await includedBy(interaction, page.versions, { isWanted, seen, type, id })
     const entries = [
       ...page.versions.map((version) => entryOf(interaction, version, 'match')),
       ...included.map((version) => entryOf(interaction, version, 'include')),
@@ -135,14 +135,18 @@ function instantOf(inputs: Inputs, name: string): Date | undefined {
   return new Date(range.low)
 }
 
+interface IncludedType {
+  readonly isWanted: (type: string) => boolean
+  readonly seen: Set<string>
+  readonly type: string
+  readonly id: string
+}
+
 /** Reads what the matches refer to, and what that refers to, each once; adds to `seen`. */
 async function includedBy(
   { services, principal }: Interaction,
   matches: readonly Version[],
-  isWanted: (type: string) => boolean,
-  seen: Set<string>,
-  type: string,
-  id: string,
+  { isWanted, seen, type, id }: IncludedType,
 ): Promise<readonly Version[]> {
   const included: Version[] = []
   let open: Version[] = [...matches]

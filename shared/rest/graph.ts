@@ -33,7 +33,10 @@ export const graph: Operation = {
     const start = await repository.read(principal, type, id)
     const values = [escapeValue(name)]
     const named = { code: 'name', type: 'string', modifier: 'exact', values } as const
-    const [definition] = await find(repository, principal, 'GraphDefinition', [named], 1)
+    const [definition] = await find(repository, principal, 'GraphDefinition', {
+      conditions: [named],
+      count: 1,
+    })
     if (definition === undefined) throw notFound()
     if (definition.start !== type) {
       throw badRequest(`GraphDefinition ${name} starts at ${definition.start}, not at ${type}`)

@@ -173,7 +173,7 @@ async function requireUsable(
     { code: 'status', type: 'token', modifier: undefined, values: ['active'] },
   ] as const
   const { repository } = services
-  const same = await find(repository, reader, 'SearchParameter', conditions, CANDIDATES)
+  const same = await find(repository, reader, 'SearchParameter', { conditions, count: CANDIDATES })
   for (const { base } of [first, ...others]) {
     const other = same.find((item) => item.id !== resource.id && basesOf(item).includes(base))
     if (other === undefined) continue

@@ -57,15 +57,19 @@ async function change(call: OperationCall, apply: Change): Promise<FhirReply> {
     }
   }
   const interaction = interactionOf(call)
-  const written = await patchAsking(interaction, type, id, async (current) => {
-    const changed: Record<string, unknown> = { ...current.meta }
-    for (const name of LISTS) {
-      const items = apply(listOf(current.meta?.[name]), listOf(given[name]))
-      if (items.length > 0) changed[name] = items
-      else delete changed[name]
-    }
-    const { resource } = await acceptValid(interaction, { ...current, meta: changed } as Resource)
-    return resource
+  const written = await patchAsking(interaction, {
+    type,
+    id,
+    apply: async (current) => {
+      const changed: Record<string, unknown> = { ...current.meta }
+      for (const name of LISTS) {
+        const items = apply(listOf(current.meta?.[name]), listOf(given[name]))
+        if (items.length > 0) changed[name] = items
+        else delete changed[name]
+      }
+      const { resource } = await acceptValid(interaction, { ...current, meta: changed } as Resource)
+      return resource
+    },
   })
   return metaReply(written.content)
 }

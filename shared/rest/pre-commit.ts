@@ -92,13 +92,17 @@ export interface Patched {
 
 type Apply = (current: Resource) => Promise<Resource>
 
+interface PatchedResource {
+  readonly type: string
+  readonly id: string
+  readonly apply: Apply
+  readonly options: WriteOptions
+}
+
 /** A patch that stops short of its write. Errors: those of the patch. */
 export async function patched(
   { services, principal }: Interaction,
-  type: string,
-  id: string,
-  apply: Apply,
-  options: WriteOptions,
+  { type, id, apply, options }: PatchedResource,
 ): Promise<Patched> {
   let made: Patched | undefined
   const stop = new Error('The patch is not written yet')
@@ -113,20 +117,24 @@ export async function patched(
   return made
 }
 
+interface AskedPatch {
+  readonly type: string
+  readonly id: string
+  readonly apply: Apply
+  readonly options?: WriteOptions | undefined
+}
+
 /** As `repository.patch`: what a bot was asked about is written over the version that it was made of alone. */
 export async function patchAsking(
   interaction: Interaction,
-  type: string,
-  id: string,
-  apply: Apply,
-  options: WriteOptions = {},
+  { type, id, apply, options = {} }: AskedPatch,
 ): Promise<WriteResult> {
   const { services, principal } = interaction
   if (!mayAsk(interaction)) {
     return services.repository.patch(principal, type, id, apply, options)
   }
   for (let attempt = 1; attempt <= ATTEMPTS; attempt++) {
-    const { resource, ver } = await patched(interaction, type, id, apply, options)
+    const { resource, ver } = await patched(interaction, { type, id, apply, options })
     const next = await beforeWrite(interaction, 'update', { ...resource, id }, [ver])
     try {
       return await services.repository.update(principal, next, { ...options, ifMatch: [ver] })
@@ -177,7 +185,7 @@ async function ask(
   const body = await eventBody(services, target.session.principal, row)
   if (body === undefined) return skip('access of the bot')
   const shown = found.change === 'delete' ? body : beforeContent(resource, body)
-  const job = jobOf(interaction, found, target, resource, shown)
+  const job = jobOf(interaction, found, { target, resource, body: shown })
   const { kind, body: text = '' } = await run(services, job, request.signal)
   return { found, target, value: kind === 'json' ? parseJson(text) : undefined }
 }
@@ -189,12 +197,16 @@ function beforeContent({ resourceType }: Resource, body: string): string {
   return JSON.stringify(withoutContent(parseJson(body) as Resource))
 }
 
+interface AskedBot {
+  readonly target: BotTarget
+  readonly resource: Resource
+  readonly body: string
+}
+
 function jobOf(
   { services, principal, request }: Interaction,
   { subscription, change }: PreCommit,
-  target: BotTarget,
-  { resourceType: type, id }: Resource,
-  body: string,
+  { target, resource: { resourceType: type, id }, body }: AskedBot,
 ): ExecuteJob {
   const call = {
     services,

@@ -70,7 +70,10 @@ async function findQuestionnaire(
     : ({ code: 'url', type: 'uri', modifier: undefined, values: [urlEscaped(canonical)] } as const)
   // Validation is the same for every member, whatever it may read.
   const reader: Principal = { ...systemPrincipal(project), isSuperAdmin: false }
-  const all = await findVersions(repository, reader, 'Questionnaire', [condition], CANDIDATES)
+  const all = await findVersions(repository, reader, 'Questionnaire', {
+    conditions: [condition],
+    count: CANDIDATES,
+  })
   // A stored version is a resource.
   const resources = all.map(({ content }) => parseJson(content ?? '{}') as Resource)
   return isLiteral ? resources[0] : chosen(resources, canonical)

@@ -208,7 +208,7 @@ export async function patchFrom(
   if (demandsExistence(request)) await requireExisting(interaction, type, id)
   const written = await storedOrHeld(
     type,
-    () => patchAsking(interaction, type, id, change, options),
+    () => patchAsking(interaction, { type, id, apply: change, options }),
     () => refuseSocketChange(services, principal, id),
   )
   return writeReply(interaction, written, [])

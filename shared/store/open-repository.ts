@@ -196,11 +196,11 @@ function readsOf(store: Store): Pick<Repository, Reads> {
     readMany: (principal, references, signal) =>
       readMany(until(store, signal), principal, references),
     readBinaries: (principal, ids) => readBinaries(store, principal, ids),
-    readVersion: (principal, type, id, ver) => readVersion(store, principal, type, id, ver),
-    history: (principal, type, id, request) => history(store, principal, type, id, request),
+    readVersion: (principal, type, id, ver) => readVersion(store, principal, { type, id, ver }),
+    history: (principal, type, id, request) => history(store, principal, type, { id, request }),
     historyOf: (principal, type, request) => historyOf(store, principal, type, request),
     rulings: async (principal, type, id) => {
-      const found = await readJudged(store, principal, type, id, INTERACTIONS)
+      const found = await readJudged(store, principal, type, { id, interactions: INTERACTIONS })
       if (found === undefined) throw notFound()
       return found.rulings
     },
@@ -245,13 +245,13 @@ function writesOf(store: Store, transact: Transact): Pick<Repository, Writes> {
       judged(principal, type, 'update', (inner) =>
         patch(inner, principal, type, id, change, options),
       ),
-    delete: (principal, type, id, options) => remove(store, principal, type, id, options),
+    delete: (principal, type, id, options) => remove(store, principal, { type, id, options }),
     createConditional: (principal, resource, condition, options) =>
-      createConditional(store, transact, principal, resource, condition, options),
+      createConditional(store, transact, principal, { resource, condition, options }),
     updateConditional: (principal, resource, condition, options) =>
-      updateConditional(store, transact, principal, resource, condition, options),
+      updateConditional(store, transact, principal, { resource, condition, options }),
     deleteConditional: (principal, condition, limit) =>
-      deleteConditional(store, transact, principal, condition, limit),
+      deleteConditional(store, transact, principal, { condition, limit }),
   }
 }
 

@@ -106,13 +106,17 @@ export async function endDeliveries(connection: Connection, ids: readonly string
   })
 }
 
+interface Repeat {
+  readonly delayMs: number
+  readonly error: string
+  readonly fault: boolean
+}
+
 /** Another attempt after `delayMs`, unless somebody else has it. `fault`: this one is not counted against the Subscription. */
 export async function repeatDelivery(
   connection: Connection,
   { id, takes }: Pick<Delivery, 'id' | 'takes'>,
-  delayMs: number,
-  error: string,
-  fault: boolean,
+  { delayMs, error, fault }: Repeat,
 ): Promise<void> {
   await connection.query({
     name: 'delivery-repeat',

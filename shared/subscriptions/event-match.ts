@@ -48,7 +48,7 @@ export function candidateOf(
       event.change === 'delete' ? resource() : previous && parseVersion(toVersion(previous)),
     ),
     held: once(() => {
-      const rows = indexRows(store, subject.project, resource(), own)
+      const rows = indexRows(store, subject.project, resource(), { parameters: own })
       return heldRow(subject.id, rows)
     }),
   }
@@ -82,7 +82,10 @@ async function fulfils(
   const place = { keys: store.keys, project: subject.project, type, own, units: [] }
   const decide = decideInMemory(place, grant)
   if (decide !== undefined) return decide(held())
-  return (await meeting(store, [grant], subject.project, own, [subject])).length > 0
+  return (
+    (await meeting(store, [grant], { project: subject.project, parameters: own, rows: [subject] }))
+      .length > 0
+  )
 }
 
 function isTrue(

@@ -134,7 +134,7 @@ export function createEvents(store: Store, transact: Transact): Events {
       return { ver: row?.ver ?? 0, isDeleted: row === undefined || row.content === null }
     },
     preCommit: (principal, change, resource, ifMatch, skipped) =>
-      preCommitOf(store, principal, change, resource, ifMatch, skipped),
+      preCommitOf(store, principal, change, { resource, ifMatch, skipped }),
     withUnseen: (principal, row, next) => withUnseen(store, principal, row, next),
     seen: (principal, row, waited) => versionSeen(store, principal, row, waited),
   }

@@ -74,13 +74,17 @@ export async function forgetEvents(
 
 const OPS = { create: 'c', update: 'u', delete: 'd' } as const
 
+interface Resend {
+  readonly home: number
+  readonly change: Change
+  readonly cause: StoredCause
+}
+
 /** Adds a change for the newest version of a resource; false when it has changed meanwhile. */
 export async function addResend(
   connection: Connection,
   { project, type, id, ver }: VersionRow,
-  home: number,
-  change: Change,
-  cause: StoredCause,
+  { home, change, cause }: Resend,
 ): Promise<boolean> {
   const rows = await connection.query({
     name: 'outbox-again',

@@ -40,7 +40,7 @@ interface SubscriptionReport {
 
 export function createPendingDeliveries(store: Store): PendingDeliveries {
   async function find(principal: Principal, type: string, id: string) {
-    const found = await readJudged(store, principal, type, id, ['read'])
+    const found = await readJudged(store, principal, type, { id, interactions: ['read'] })
     if (found?.rulings.read === undefined) throw notFound()
     return found.row
   }
@@ -64,14 +64,23 @@ export function createPendingDeliveries(store: Store): PendingDeliveries {
       const only = subscription && (await findLive(principal, SUBSCRIPTION, subscription)).id
       const project = row.project === REGISTRY_PROJECT ? principal.project.number : row.project
       const cause = { ...principal.cause, resend: { only, verbose } }
-      const isAdded = await addResend(store.connection, row, project, interaction, cause)
+      const isAdded = await addResend(store.connection, row, {
+        home: project,
+        change: interaction,
+        cause,
+      })
       if (!isAdded) throw preconditionFailed(`${type}/${id} has changed meanwhile`)
       store.announce()
     },
     async redeliver(principal, id, since, until) {
       if (!principal.isProjectAdmin) throw forbidden()
       const row = await findLive(principal, SUBSCRIPTION, id)
-      const count = await redeliver(store.connection, row.project, row.id, since, until)
+      const count = await redeliver(store.connection, {
+        project: row.project,
+        id: row.id,
+        since,
+        until,
+      })
       if (count > 0) store.announce()
       return count
     },

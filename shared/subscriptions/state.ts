@@ -124,13 +124,17 @@ export async function stateOf(
   return row
 }
 
+interface Redelivery {
+  readonly project: number
+  readonly id: string
+  readonly since: Date
+  readonly until: Date
+}
+
 /** Failed deliveries are due again, with all their attempts; answers how many. */
 export async function redeliver(
   connection: Connection,
-  project: number,
-  id: string,
-  since: Date,
-  until: Date,
+  { project, id, since, until }: Redelivery,
 ): Promise<number> {
   const rows = await connection.query({
     name: 'delivery-again',

@@ -36,6 +36,12 @@ export interface PreCommit {
 /** Called with a Subscription whose expression cannot be evaluated. */
 export type Skipped = (subscription: string, reason: string) => void
 
+interface AskedChange {
+  readonly resource: Resource
+  readonly ifMatch: readonly number[] | undefined
+  readonly skipped: Skipped
+}
+
 /**
  * The first that waits for it; undefined for what the write itself refuses. `resource` has its id, of a
  * deletion it needs no more.
@@ -44,9 +50,7 @@ export async function preCommitOf(
   store: Store,
   principal: Principal,
   asked: Change,
-  resource: Resource,
-  ifMatch: readonly number[] | undefined,
-  skipped: Skipped,
+  { resource, ifMatch, skipped }: AskedChange,
 ): Promise<PreCommit | undefined> {
   const { connection, watchers } = store
   const { resourceType: type } = resource
@@ -65,7 +69,7 @@ export async function preCommitOf(
     const watcher = await watchers.at(connection, watch, time, own)
     const bot = watcher?.terms.hook?.bot
     if (!watcher?.terms.isPreCommit || bot === undefined) continue
-    made ??= await matterOf(store, principal, asked, resource, ifMatch, own)
+    made ??= await matterOf(store, principal, { change: asked, resource, ifMatch, own })
     if (made === undefined) return undefined
     const { change, row } = made
     const matter = { change, type, subject: row, previous: undefined, at }
@@ -80,17 +84,21 @@ export async function preCommitOf(
   return undefined
 }
 
+interface PreCommitMatter {
+  readonly change: Change
+  readonly resource: Resource
+  readonly ifMatch: readonly number[] | undefined
+  readonly own: OwnParameters | undefined
+}
+
 async function matterOf(
   store: Store,
   principal: Principal,
-  change: Change,
-  resource: Resource,
-  ifMatch: readonly number[] | undefined,
-  own: OwnParameters | undefined,
+  { change, resource, ifMatch, own }: PreCommitMatter,
 ): Promise<Pick<PreCommit, 'change' | 'row'> | undefined> {
   const { resourceType: type, id = '' } = resource
   if (change === 'create') return newMatter(store, principal, resource, own)
-  const before = await readJudged(store, principal, type, id, ['read', change])
+  const before = await readJudged(store, principal, type, { id, interactions: ['read', change] })
   if (before === undefined) {
     const { isSuperAdmin, project } = principal
     const isMade = change === 'update' && (isSuperAdmin || project.updateAsCreate)
@@ -121,7 +129,7 @@ async function matterOf(
   }
   return {
     change: live === undefined ? 'create' : 'update',
-    row: composed(store, principal, kept, place, live),
+    row: composed(store, principal, kept, { place, stored: live }),
   }
 }
 
@@ -146,15 +154,19 @@ function newMatter(
     accounts: accountsGiven(principal, type),
     own,
   }
-  return { change: 'create', row: composed(store, principal, kept, place, undefined) }
+  return { change: 'create', row: composed(store, principal, kept, { place, stored: undefined }) }
+}
+
+interface ComposedPlace {
+  readonly place: WritePlace
+  readonly stored: Resource | undefined
 }
 
 function composed(
   store: Store,
   principal: Principal,
   resource: Resource,
-  place: WritePlace,
-  stored: Resource | undefined,
+  { place, stored }: ComposedPlace,
 ): VersionRow {
   return rowOf(prepare({ store, principal, resource, place, stored, options: {} }), new Date())
 }

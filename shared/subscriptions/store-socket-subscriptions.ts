@@ -91,7 +91,7 @@ async function compose(
     principal,
     project.number,
   )
-  requireShown(store, principal, project.number, readSubscription(active), own)
+  requireShown(store, principal, { project: project.number, terms: readSubscription(active), own })
   const place: WritePlace = {
     kind: 'insert',
     project: project.number,

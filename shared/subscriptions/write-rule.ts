@@ -46,7 +46,7 @@ async function admit(
 ): Promise<Resource> {
   const subscription = after.status === 'requested' ? { ...after, status: 'active' } : after
   const terms = readSubscription(subscription)
-  requireShown(store, principal, project, terms, own)
+  requireShown(store, principal, { project, terms, own })
   await checkEndpoint(store, principal, terms, hookTargets)
   if (subscription.status === 'active' && before?.status !== 'active') {
     await requirePlaces(store.connection, project, 1)
@@ -54,18 +54,22 @@ async function admit(
   return subscription
 }
 
+interface ShownTerms {
+  readonly project: number
+  readonly terms: SubscriptionTerms
+  readonly own: OwnParameters | undefined
+}
+
 /** Errors: 400 for criteria that nothing can be judged by, 403 for those that read what is hidden from who asks. */
 export function requireShown(
   store: Store,
   principal: Principal,
-  project: number,
-  terms: SubscriptionTerms,
-  own: OwnParameters | undefined,
+  { project, terms, own }: ShownTerms,
 ): void {
   const { type } = terms
   const { criteria } = criteriaGrant(terms, own)
   const codes = criteria.flatMap((criterion) => testedCodes(type, criterion))
-  sightOf(store, principal, type, 'read', project, [], codes)
+  sightOf(store, principal, type, { interaction: 'read', project, units: [], codes })
 }
 
 /** The type that a written Subscription waits for; null: it waits for nothing any more. */
@@ -138,7 +142,7 @@ async function checkEndpoint(
   if (hook.bot === undefined) return requireTarget(hook.endpoint, hookTargets, path)
   const isSeen =
     may(principal, 'Bot', 'read') &&
-    (await readJudged(store, principal, 'Bot', hook.bot, ['read']).then(
+    (await readJudged(store, principal, 'Bot', { id: hook.bot, interactions: ['read'] }).then(
       (found) => found?.rulings.read !== undefined && found.row.content !== null,
     ))
   if (!isSeen) throw badRequest(`No Bot/${hook.bot} is in sight`, path)

@@ -202,13 +202,10 @@ async function readAll(
     const condition = { code: 'url', type: 'uri', modifier: undefined, values } as const
     const { repository } = services
     const count = MOST_PROFILES
-    const versions = await findVersions(
-      repository,
-      reader,
-      'StructureDefinition',
-      [condition],
+    const versions = await findVersions(repository, reader, 'StructureDefinition', {
+      conditions: [condition],
       count,
-    )
+    })
     const read = versions.flatMap((version): Found[] => {
       const definition: unknown = parseVersion(version)
       if (!isStructureDefinition(definition)) return []

@@ -138,7 +138,7 @@ async function findStored(
   const conditions = [{ code: 'url', type: 'uri', modifier: undefined, values: [url] } as const]
   for (const reader of await readersOf(services, principal, kind)) {
     const { repository } = services
-    const all = await findVersions(repository, reader, kind, conditions, CANDIDATES)
+    const all = await findVersions(repository, reader, kind, { conditions, count: CANDIDATES })
     const found = ofPattern(all.map(parsedOnce), canonical)
     if (found !== undefined) return found
   }

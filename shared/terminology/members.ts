@@ -102,23 +102,36 @@ export async function membersOf(
   for (const part of include) {
     const open = codes.filter((code) => !found.has(code))
     if (open.length === 0) break
-    const members = await includedOf(inner, part, system, open, inactive === false)
+    const members = await includedOf(inner, part, {
+      system,
+      codes: open,
+      activeOnly: inactive === false,
+    })
     for (const code of members) found.add(code)
   }
   for (const part of exclude) {
     if (found.size === 0) break
-    for (const code of await includedOf(inner, part, system, [...found], false)) found.delete(code)
+    for (const code of await includedOf(inner, part, {
+      system,
+      codes: [...found],
+      activeOnly: false,
+    }))
+      found.delete(code)
   }
   return found
+}
+
+interface IncludedPart {
+  readonly system: string
+  readonly codes: readonly string[]
+  readonly activeOnly: boolean
 }
 
 /** Returns those `codes` that one include or exclude covers. */
 export async function includedOf(
   outer: Evaluation,
   part: Include,
-  system: string,
-  codes: readonly string[],
-  activeOnly: boolean,
+  { system, codes, activeOnly }: IncludedPart,
 ): Promise<ReadonlySet<string>> {
   spend(outer, 1 + Math.floor(codes.length / 1000))
   let members = new Set(codes)

@@ -46,7 +46,6 @@ export function createImportedConcepts({
   return {
     owner: (projectId, type, id) => conceptOwner(connection, projectId, type, id),
     list: (owner, query) => listImported(connection, owner, query),
-    mappings: (owner, system, code, isReverse) =>
-      importedMappings(connection, owner, system, code, isReverse),
+    mappings: (owner, mapped) => importedMappings(connection, owner, mapped),
   }
 }

@@ -337,13 +337,17 @@ export async function importMappings(
 
 const MOST_MATCHES = 1000
 
+interface MappedCode {
+  readonly system: string | undefined
+  readonly code: string
+  readonly reverse: boolean
+}
+
 /** From a source code, or with `reverse` from a target code, in the order of import. */
 export async function importedMappings(
   connection: Connection,
   owner: number,
-  system: string | undefined,
-  code: string,
-  reverse: boolean,
+  { system, code, reverse }: MappedCode,
 ): Promise<readonly ImportedMapping[]> {
   const side = reverse ? 'target' : 'source'
   return connection.query<ImportedMapping>({

@@ -171,7 +171,7 @@ async function removeExcluded(
   spend(outer, Math.floor(found.size / 1000))
   for (const [system, own] of Map.groupBy(found.values(), (code) => code.system)) {
     const names = own.map(({ code }) => code)
-    const excluded = await includedOf(outer, part, system, names, false)
+    const excluded = await includedOf(outer, part, { system, codes: names, activeOnly: false })
     for (const code of own) {
       const isOfVersion = part.version === undefined || part.version === code.version
       if (isOfVersion && excluded.has(code.code)) found.delete(keyOf(code))

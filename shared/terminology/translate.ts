@@ -87,7 +87,10 @@ async function mapsBetween(call: OperationCall, inputs: Inputs): Promise<readonl
   }
   const all: FoundMap[] = coreConceptMaps().map((conceptMap) => ({ conceptMap, owner: undefined }))
   for (const reader of await readersOf(services, principal, 'ConceptMap')) {
-    const stored = await find(services.repository, reader, 'ConceptMap', [], MOST_MAPS)
+    const stored = await find(services.repository, reader, 'ConceptMap', {
+      conditions: [],
+      count: MOST_MAPS,
+    })
     all.push(...(await Promise.all(stored.map((item) => foundMap(services, item)))))
   }
   return all.filter(({ conceptMap }) => {
@@ -147,7 +150,7 @@ async function importedIn(
   if (owner === undefined) return []
   const rows = await services.repository
     .feature(createImportedConcepts)
-    .mappings(owner, system, code, reverse)
+    .mappings(owner, { system, code, reverse })
   return rows.map((row) => ({
     equivalence: reverse ? reversed(row.equivalence) : row.equivalence,
     system: reverse ? row.sourceSystem : row.targetSystem,

@@ -81,7 +81,10 @@ t.test('secrets are planted by using everything once', async (t) => {
   t.equal((await client.post('/auth/mfa/enroll', { token })).status, 200)
   await patchUser(services.repository, person.user.id, { mfaEnrolled: false })
   const system = systemPrincipal(SYSTEM_PROJECT)
-  const link = await createSecurityRequest(services.repository, system, 'reset', person.user)
+  const link = await createSecurityRequest(services.repository, system, {
+    type: 'reset',
+    user: person.user,
+  })
   plant('link secret', link.secret)
   const set = { ...link, password: 'planted new password' }
   t.equal((await anonymous.post('/auth/setpassword', set)).status, 200)

@@ -186,7 +186,7 @@ t.test('a reset is mailed to those we know, and nobody learns who they are', asy
 t.test('a link is of one kind, for some time, and does not stand guessing', async (t) => {
   const { user } = await aPerson(services, project)
   const make = (type: 'reset' | 'verify-email') =>
-    createSecurityRequest(services.repository, system, type, user)
+    createSecurityRequest(services.repository, system, { type, user })
   const verify = await make('verify-email')
   t.match(
     await post('setpassword', { ...verify, password: NEW_PASSWORD }),

@@ -51,12 +51,16 @@ const grant = (code: string, form: Record<string, string> = {}) =>
     ...form,
   })
 
+interface Refused {
+  readonly error: string
+  readonly description: string | RegExp
+  readonly status?: number | undefined
+}
+
 async function refused(
   t: Tap,
   answer: ReturnType<typeof askToken>,
-  error: string,
-  description: string | RegExp,
-  status = 400,
+  { error, description, status = 400 }: Refused,
 ) {
   t.match(
     await answer,
@@ -72,11 +76,14 @@ t.test('a code is worth tokens once; a second use takes them away', async (t) =>
   t.equal(status, 200)
   const client = createClient(baseUrl, body.access_token)
   t.equal((await client.get('/auth/me')).status, 200)
-  await refused(t, grant(code), 'invalid_grant', 'Token already granted')
+  await refused(t, grant(code), { error: 'invalid_grant', description: 'Token already granted' })
   t.equal((await client.get('/auth/me')).status, 401)
   const refresh = { grant_type: 'refresh_token', refresh_token: body.refresh_token }
-  await refused(t, askToken(baseUrl, refresh), 'invalid_grant', 'Invalid refresh token')
-  await refused(t, grant(code), 'invalid_grant', 'Token revoked')
+  await refused(t, askToken(baseUrl, refresh), {
+    error: 'invalid_grant',
+    description: 'Invalid refresh token',
+  })
+  await refused(t, grant(code), { error: 'invalid_grant', description: 'Token revoked' })
 })
 
 t.test('of ten at a time none keeps its tokens', async (t) => {
@@ -102,16 +109,19 @@ t.test('a code is refused to whoever does not bring what belongs to it', async (
     [{ code_verifier: asked.codeChallenge }, 'invalid_grant', 'Invalid code verifier'],
   ]
   for (const [form, error, description, status] of cases) {
-    await refused(t, grant(code, form), error, description, status)
+    await refused(t, grant(code, form), { error, description, status })
   }
   t.equal((await grant(code)).status, 200, 'none of these has used it up')
 })
 
 t.test('PKCE cannot be left out or taken off', async (t) => {
   const bare = await aCode({ codeChallenge: '', codeChallengeMethod: '' })
-  await refused(t, grant(bare), 'invalid_grant', 'Invalid code verifier')
+  await refused(t, grant(bare), { error: 'invalid_grant', description: 'Invalid code verifier' })
   const without = { code_verifier: '' }
-  await refused(t, grant(bare, without), 'invalid_grant', 'Missing verification context')
+  await refused(t, grant(bare, without), {
+    error: 'invalid_grant',
+    description: 'Missing verification context',
+  })
   const plain = await aCode({ codeChallenge: verifier, codeChallengeMethod: 'plain' })
   t.equal((await grant(plain)).status, 200)
 })
@@ -120,15 +130,21 @@ t.test('a client without PKCE proves itself by its secret', async (t) => {
   const fields = { clientId: optional.id, codeChallenge: '', codeChallengeMethod: '' }
   const code = await aCode(fields)
   const form = { client_id: optional.id, code_verifier: '' }
-  await refused(t, grant(code, form), 'invalid_request', 'Missing client_secret')
+  await refused(t, grant(code, form), {
+    error: 'invalid_request',
+    description: 'Missing client_secret',
+  })
   t.equal((await grant(code, { ...form, client_secret: 'of the one without' })).status, 200)
 })
 
 t.test('the address of a code is the one it was asked for', async (t) => {
   const code = await aCode({ redirectUri })
-  await refused(t, grant(code), 'invalid_grant', 'Invalid redirect_uri')
+  await refused(t, grant(code), { error: 'invalid_grant', description: 'Invalid redirect_uri' })
   const evil = { redirect_uri: `${redirectUri}/../evil` }
-  await refused(t, grant(code, evil), 'invalid_grant', 'Invalid redirect_uri')
+  await refused(t, grant(code, evil), {
+    error: 'invalid_grant',
+    description: 'Invalid redirect_uri',
+  })
   t.equal((await grant(code, { redirect_uri: redirectUri })).status, 200)
 })
 
@@ -146,7 +162,7 @@ t.test('a code and an unfinished Login die', async (t) => {
   const lives = Date.parse(String(login.body.expires)) - Date.now()
   t.ok(lives > 500_000 && lives <= 600_000)
   await system.put(`Login/${body.login}`, { ...login.body, expires: '2020-01-01T00:00:00.000Z' })
-  await refused(t, grant(body.code), 'invalid_grant', 'Invalid code')
+  await refused(t, grant(body.code), { error: 'invalid_grant', description: 'Invalid code' })
   t.match(await anonymous.get(`/auth/login/${body.login}`), {
     status: 400,
     body: { issue: [{ details: { text: 'Login expired' } }] },
@@ -182,18 +198,24 @@ t.test('a refresh token is replaced by each use', async (t) => {
   t.equal(new Set(racing.map(({ body }) => body.refresh_token)).size, 1)
 
   const stranger = refresh(second.body.refresh_token, { client_id: other.id })
-  await refused(t, stranger, 'invalid_grant', 'Incorrect client')
+  await refused(t, stranger, { error: 'invalid_grant', description: 'Incorrect client' })
   const wider = refresh(racing[0]?.body.refresh_token ?? '', { scope: 'openid email' })
-  await refused(t, wider, 'invalid_scope', 'Invalid scope')
+  await refused(t, wider, { error: 'invalid_scope', description: 'Invalid scope' })
 
   await database.query({
     text: `update refresh_token set replaced = replaced - interval '1 minute'
       where replaced is not null`,
     values: [],
   })
-  await refused(t, refresh(first.refresh_token), 'invalid_grant', 'Invalid refresh token')
+  await refused(t, refresh(first.refresh_token), {
+    error: 'invalid_grant',
+    description: 'Invalid refresh token',
+  })
   const last = racing[0]?.body
-  await refused(t, refresh(last?.refresh_token ?? ''), 'invalid_grant', 'Invalid refresh token')
+  await refused(t, refresh(last?.refresh_token ?? ''), {
+    error: 'invalid_grant',
+    description: 'Invalid refresh token',
+  })
   t.equal((await createClient(baseUrl, last?.access_token).get('/auth/me')).status, 401)
 })
 
@@ -216,7 +238,7 @@ t.test('a narrower scope of a refresh is what its token may do', async (t) => {
     refresh_token: narrow.refresh_token,
     scope: 'openid',
   })
-  await refused(t, all, 'invalid_scope', 'Invalid scope')
+  await refused(t, all, { error: 'invalid_scope', description: 'Invalid scope' })
 })
 
 t.test('neither a membership that is gone nor a super admin is refreshed', async (t) => {
@@ -231,7 +253,10 @@ t.test('neither a membership that is gone nor a super admin is refreshed', async
   const membership = `ProjectMembership/${leaving.membership.id}`
   t.equal((await botica.superAdmin.del(membership)).status, 200)
   const refresh = { grant_type: 'refresh_token', refresh_token: tokens.refresh_token }
-  await refused(t, askToken(baseUrl, refresh), 'invalid_grant', 'Token revoked')
+  await refused(t, askToken(baseUrl, refresh), {
+    error: 'invalid_grant',
+    description: 'Token revoked',
+  })
 
   const { superAdminEmail: email, superAdminPassword: password } = services.config
   const login = await anonymous.post<{ code: string }>('/auth/login', {
@@ -248,5 +273,5 @@ t.test('neither a membership that is gone nor a super admin is refreshed', async
 t.test('a forged login id leads nowhere', async (t) => {
   const id = randomUUID().replaceAll('-', '')
   const code = Buffer.from(id + 'ab'.repeat(32), 'hex').toString('base64url')
-  await refused(t, grant(code), 'invalid_grant', 'Invalid code')
+  await refused(t, grant(code), { error: 'invalid_grant', description: 'Invalid code' })
 })

@@ -19,7 +19,10 @@ const unknownId = '00000000-0000-4000-8000-000000000000'
 async function clientsOf(id: string): Promise<Resource[]> {
   const project = await services.principals.project(id)
   if (project === undefined) throw new Error(`No Project ${id}`)
-  return await find(repository, systemPrincipal(project), 'ClientApplication', [], 1000)
+  return await find(repository, systemPrincipal(project), 'ClientApplication', {
+    conditions: [],
+    count: 1000,
+  })
 }
 
 const projectId = botica.project.id
@@ -41,7 +44,7 @@ t.test('seeding again leaves everything as it is', async (t) => {
 })
 
 t.test('the super admin user has a scrypt password', async (t) => {
-  const users = await find(repository, system, 'User', [], 1000)
+  const users = await find(repository, system, 'User', { conditions: [], count: 1000 })
   const user = users.find(({ email }) => email === services.config.superAdminEmail)
   t.match(user?.passwordHash, /^scrypt\$131072\$8\$1\$/)
   const hash = String(user?.passwordHash)

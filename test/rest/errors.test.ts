@@ -76,7 +76,7 @@ const rows: readonly Row[] = [
 
 for (const [name, ask, status, id, code] of rows) {
   t.test(`${name} is ${status}, ${code}`, async (t) =>
-    assertOutcome(t, await ask(), status, id, code),
+    assertOutcome(t, await ask(), { expected: status, id, code }),
   )
 }
 
@@ -105,24 +105,24 @@ t.test(
       const cancel = `select pg_cancel_backend(pid) as ended from pg_stat_activity
       where datname = current_database() and wait_event_type = 'Lock'`
       await until(async () => (await run(cancel)).length > 0, 60_000)
-      assertOutcome(t, await reading, 504, 'server-timeout', 'timeout')
+      assertOutcome(t, await reading, { expected: 504, id: 'server-timeout', code: 'timeout' })
     })
 
     await run('alter table version rename to elsewhere')
     const answer = await admin.get(`Patient/${id}`)
-    assertOutcome(t, answer, 500, undefined, 'exception')
+    assertOutcome(t, answer, { expected: 500, id: undefined, code: 'exception' })
     t.match(answer.body, { issue: [{ details: { text: 'Internal server error' } }] })
     t.notMatch(answer.text, /select|version|relation|stack|\.ts/)
   },
 )
 
-function assertOutcome(
-  t: Test,
-  { status, body }: Answer,
-  expected: number,
-  id: string | undefined,
-  code: string,
-): void {
+interface Expected {
+  readonly expected: number
+  readonly id: string | undefined
+  readonly code: string
+}
+
+function assertOutcome(t: Test, { status, body }: Answer, { expected, id, code }: Expected): void {
   t.equal(status, expected)
   t.match(body, { resourceType: 'OperationOutcome', issue: [{ severity: 'error', code }] })
   t.equal(body.id, id)

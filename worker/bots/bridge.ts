@@ -183,7 +183,11 @@ export class Bridge {
     if (!isObject(invitation)) throw badStructure('Content must be a JSON object')
     const { requestId, traceId } = job
     const caller = { ...principal, cause: { depth: job.depth + 1, traceId, requestId } }
-    const { membership } = await inviteMember(services, caller, undefined, projectId, invitation)
+    const { membership } = await inviteMember(services, caller, {
+      user: undefined,
+      projectId,
+      body: invitation,
+    })
     const headers = { 'Content-Type': FHIR_JSON, ...versionHeaders(membership) }
     return replyText(200, headers, present(membership, principal, true))
   }

@@ -167,7 +167,7 @@ export class Deliverer {
           return afterLast(this.#services, delivery, attempted, sent.text)
         }
         const delayMs = sent.after ?? delayAfter(delivery.attempt)
-        await repeatDelivery(database, delivery, delayMs, sent.text, false)
+        await repeatDelivery(database, delivery, { delayMs, error: sent.text, fault: false })
         return this.#loop.wakeIn(delayMs)
       }
       default:
@@ -219,7 +219,7 @@ async function afterFault(services: Services, delivery: Delivery, text: string):
     return
   }
   const delayMs = backoffMs(faults + 1, FAULT_DELAY_MS, LONGEST_FAULT_DELAY_MS)
-  await repeatDelivery(services.database, delivery, delayMs, text, true)
+  await repeatDelivery(services.database, delivery, { delayMs, error: text, fault: true })
 }
 
 async function audit(

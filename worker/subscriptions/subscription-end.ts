@@ -37,7 +37,10 @@ export async function endSubscription(
     })
     if (!isEnded || error === undefined) return
     for (const email of emails) {
-      await inner.addMail(project.id, subscriptionMail(config, email, project.name, id, error))
+      await inner.addMail(
+        project.id,
+        subscriptionMail(config, email, { projectName: project.name, id, error }),
+      )
     }
   })
 }
@@ -62,7 +65,10 @@ async function adminsOf({ repository }: Services, projectId: string): Promise<re
     modifier: undefined,
     values: [`Project/${projectId}`],
   } as const
-  const found = await find(repository, system, 'ProjectMembership', [condition], MOST_MEMBERSHIPS)
+  const found = await find(repository, system, 'ProjectMembership', {
+    conditions: [condition],
+    count: MOST_MEMBERSHIPS,
+  })
   const ids = found
     .filter(({ admin, active }) => admin === true && active !== false)
     .flatMap(({ user }) => parseReference(referenceIn(user)) ?? [])

@@ -51,7 +51,11 @@ export async function findMethod(services: Services, ctx: Context, fields: Field
     return { domain, authorizeUrl: await authorizeUrlOf(services, provider, state) }
   }
   const { secret } = newBinding()
-  setCookie(ctx, services.config, { name: BROWSER_COOKIE, value: secret, seconds: VERIFIER_SECONDS })
+  setCookie(ctx, services.config, {
+    name: BROWSER_COOKIE,
+    value: secret,
+    seconds: VERIFIER_SECONDS,
+  })
   const state = { ...request, domain }
   const browser = digestOf(boundText(secret, state))
   return { domain, authorizeUrl: await authorizeUrlOf(services, provider, { ...state, browser }) }
@@ -85,7 +89,13 @@ export async function finishExternal(services: Services, ctx: Context): Promise<
   const identity = await identityOf(services, provider, token)
   const vouching = ofDomain === undefined ? { isProjectProvider: true } : { domain }
   const options = { ...vouching, isFromPage }
-  const login = await loginOf(services, ctx, { app, request, identity, useSubject: provider.useSubject, options })
+  const login = await loginOf(services, ctx, {
+    app,
+    request,
+    identity,
+    useSubject: provider.useSubject,
+    options,
+  })
   // The page asks for consent before it sends anybody on.
   if (isFromPage) return `${services.config.appUrl}signin?login=${login.id}`
   const result = await loginResult(services, ctx, login)
@@ -159,7 +169,13 @@ export async function exchangeToken(
   const projectId = projectOfClient(client)
   const app = { client, projectId, isNewProject: false, launch: undefined }
   const options = { choose: { membershipId }, isProjectProvider: true }
-  return await loginOf(services, ctx, { app, request, identity, useSubject: provider.useSubject, options })
+  return await loginOf(services, ctx, {
+    app,
+    request,
+    identity,
+    useSubject: provider.useSubject,
+    options,
+  })
 }
 
 interface ExternalLogin {
@@ -218,7 +234,10 @@ async function userBySubject(
   const values = [escapeValue(subject)]
   const condition = { code: 'external-id', type: 'string', modifier: 'exact', values } as const
   const system = systemPrincipal(SYSTEM_PROJECT)
-  const found = await find(repository, system, 'ProjectMembership', [condition], 1000)
+  const found = await find(repository, system, 'ProjectMembership', {
+    conditions: [condition],
+    count: 1000,
+  })
   const membership = found.find(
     ({ externalId, project, active }) =>
       externalId === subject && active !== false && referenceIn(project) === `Project/${projectId}`,

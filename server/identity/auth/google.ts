@@ -60,7 +60,9 @@ export async function logInByGoogle(
   const options = { isProjectProvider, ...(isNew ? { isRegistration: true as const } : {}) }
   const isProof = known !== undefined && !speaksForProject(known, projectId, options)
   if (isProof) await proveByProvider(services, known)
-  const login = user && (await beginLogin(services, ctx, { signIn: { app, request }, user, method: 'google', options }))
+  const login =
+    user &&
+    (await beginLogin(services, ctx, { signIn: { app, request }, user, method: 'google', options }))
   if (login === undefined) throw refusal(services, ctx, app, 'User not found')
   return await loginResult(services, ctx, login)
 }
@@ -83,7 +85,10 @@ async function projectFor(
     modifier: undefined,
     values,
   } as const
-  const [only, another] = await find(repository, system, 'Project', [condition], 2)
+  const [only, another] = await find(repository, system, 'Project', {
+    conditions: [condition],
+    count: 2,
+  })
   return another === undefined ? only?.id : undefined
 }
 

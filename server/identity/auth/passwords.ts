@@ -58,7 +58,7 @@ export async function changePassword(
   }
   await requireGoodPassword(newPassword, 'newPassword', services.config)
   await services.hashing.run(provenApplicant(id), () =>
-    setPassword(services, id, newPassword, undefined, loginId),
+    setPassword(services, id, newPassword, { exceptLogin: loginId }),
   )
   await renewDevice(services, ctx, user)
   await notifyOwner(services, user, 'the password was changed')
@@ -98,7 +98,7 @@ async function makeReset(
   const user = await findUser(repository, email, projectId)
   if (user === undefined) return
   if (!(await mayMail(redis, user))) return
-  const link = await createSecurityRequest(repository, system, 'reset', user, redirectUri)
+  const link = await createSecurityRequest(repository, system, { type: 'reset', user, redirectUri })
   if (sendEmail) {
     await addMail(database, projectId ?? SYSTEM_PROJECT.id, resetMail(config, email, link))
   }
@@ -126,9 +126,11 @@ export async function usePasswordLink(
     { account: id, address, trust: 'stranger' },
     async () => {
       const redeemed = await redeemSecurityRequest(services, id, secret, ['invite', 'reset'])
-      await setPassword(services, redeemed.userId, password, (user) => {
-        requireSameAddress(user, redeemed)
-        return { ...proven(user), emailVerified: true }
+      await setPassword(services, redeemed.userId, password, {
+        change: (user) => {
+          requireSameAddress(user, redeemed)
+          return { ...proven(user), emailVerified: true }
+        },
       })
       return redeemed.userId
     },

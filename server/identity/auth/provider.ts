@@ -58,7 +58,10 @@ export async function providerOfDomain(
   const values = [escapeValue(domain)]
   const condition = { code: 'domain', type: 'token', modifier: undefined, values } as const
   const system = systemPrincipal(SYSTEM_PROJECT)
-  const [found] = await find(repository, system, 'DomainConfiguration', [condition], 1)
+  const [found] = await find(repository, system, 'DomainConfiguration', {
+    conditions: [condition],
+    count: 1,
+  })
   return providerOf(found)
 }
 

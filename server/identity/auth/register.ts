@@ -64,9 +64,14 @@ export async function registerUser(
   const login =
     user === undefined
       ? await beginNothing(services, ctx, { app, request })
-      : await beginLogin(services, ctx, { signIn: { app, request }, user, method: 'password', options: {
-          isRegistration: true,
-        } })
+      : await beginLogin(services, ctx, {
+          signIn: { app, request },
+          user,
+          method: 'password',
+          options: {
+            isRegistration: true,
+          },
+        })
   // The answer does not wait for it, as what is mailed differs.
   const mailed = mailOwner(services, email, projectId, user)
   mailed.catch((cause: unknown) => services.log.error({ cause }, 'A registration was not mailed'))
@@ -102,7 +107,7 @@ async function mailOwner(
   const user = newcomer ?? (await findUser(repository, email, projectId))
   if (user === undefined || !(await mayMail(redis, user))) return
   const type = newcomer === undefined ? 'reset' : 'invite'
-  const link = await createSecurityRequest(repository, system, type, user)
+  const link = await createSecurityRequest(repository, system, { type, user })
   const text = newcomer === undefined ? knownAddressMail : registrationMail
   await addMail(database, projectId ?? SYSTEM_PROJECT.id, text(config, email, link))
 }
@@ -124,7 +129,7 @@ export async function registerProject(
   const isOpen = services.config.registerEnabled && projectOfUser(user) === undefined
   if (!isOpen) throw badRequest('Registration is disabled')
   const { membership } = await services.repository.transaction((inside) =>
-    foundProject(inside, system, name, user, services.config),
+    foundProject(inside, system, { name, owner: user, config: services.config }),
   )
   return await finish(services, ctx, login, membership)
 }
@@ -145,8 +150,12 @@ export async function registerPatient(
   }
   const home = { id: projectId, name: String(project?.name ?? '') }
   const membership = await services.repository.transaction(async (inside) => {
-    const profile = await createProfile(inside, system, projectId, 'Patient', user)
-    return await admitUser(inside, system, home, user, profile, { accessPolicy: policy })
+    const profile = await createProfile(inside, system, { projectId, type: 'Patient', user })
+    return await admitUser(inside, system, home, {
+      user,
+      profile,
+      details: { accessPolicy: policy },
+    })
   })
   return await finish(services, ctx, login, membership)
 }

@@ -146,7 +146,10 @@ export async function membershipsFor(
 ): Promise<Resource[]> {
   const values = [referenceTo(user)]
   const condition = { code: 'user', type: 'reference', modifier: undefined, values } as const
-  const found = await find(repository, system, 'ProjectMembership', [condition], MEMBERSHIPS)
+  const found = await find(repository, system, 'ProjectMembership', {
+    conditions: [condition],
+    count: MEMBERSHIPS,
+  })
   const home = projectOfUser(user) ?? projectId
   return found.filter(
     ({ active, project, profile }) =>
@@ -260,7 +263,11 @@ export async function withCode(
     }
   })
   if (cookie !== undefined && clientId !== undefined) {
-    setCookie(ctx, services.config, { name: sessionCookie(clientId), value: cookie, seconds: SESSION_SECONDS })
+    setCookie(ctx, services.config, {
+      name: sessionCookie(clientId),
+      value: cookie,
+      seconds: SESSION_SECONDS,
+    })
   }
   return { login: id, code }
 }

@@ -57,7 +57,11 @@ export async function replaceMember(
   for (const field of ['project', 'user', 'profile']) {
     if (body[field] === undefined) throw badRequest(`${TYPE}.${field} is required`, field)
   }
-  return await change(services, caller, path, { interaction: 'update', apply: () => body as Resource, options })
+  return await change(services, caller, path, {
+    interaction: 'update',
+    apply: () => body as Resource,
+    options,
+  })
 }
 
 interface MemberPatch {
@@ -89,7 +93,11 @@ export async function removeMember(
   await memberOf(services, caller, path)
   const deletion = await repository.transaction(async (inside) => {
     const deleted = await inside.delete(unlimited(caller), TYPE, path.id, options)
-    await recordChange(inside, caller, project, 'delete', `${TYPE}/${path.id}`)
+    await recordChange(inside, caller, {
+      project,
+      interaction: 'delete',
+      target: `${TYPE}/${path.id}`,
+    })
     return deleted
   })
   principals.forget()
@@ -122,7 +130,12 @@ async function change(
     }
     const result = await inside.patch(unlimited(caller), TYPE, path.id, next, options)
     if (result.outcome !== 'unchanged') {
-      await recordChange(inside, caller, project, interaction, `${TYPE}/${path.id}`, fields)
+      await recordChange(inside, caller, {
+        project,
+        interaction,
+        target: `${TYPE}/${path.id}`,
+        fields,
+      })
     }
     return result
   })
@@ -202,8 +215,13 @@ async function setFor(
   const user = await findUser(services.repository, email, projectId)
   if (user === undefined) throw badRequest('User not found', 'email')
   const id = user.id ?? ''
-  await services.hashing.run(provenApplicant(id), () => setPassword(services, id, password, proven))
-  await recordChange(services.repository, caller, caller.project, 'operation', referenceTo(user), [
-    'password',
-  ])
+  await services.hashing.run(provenApplicant(id), () =>
+    setPassword(services, id, password, { change: proven }),
+  )
+  await recordChange(services.repository, caller, {
+    project: caller.project,
+    interaction: 'operation',
+    target: referenceTo(user),
+    fields: ['password'],
+  })
 }

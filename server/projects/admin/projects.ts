@@ -37,7 +37,12 @@ export async function createProject(
   return await repository.transaction(async (inside) => {
     const written = await inside.create(caller, project)
     const target = `Project/${written.id}`
-    await recordChange(inside, caller, caller.project, 'create', target, givenFields(project))
+    await recordChange(inside, caller, {
+      project: caller.project,
+      interaction: 'create',
+      target,
+      fields: givenFields(project),
+    })
     return written
   })
 }
@@ -79,7 +84,12 @@ export async function replaceProjectList(
       requireValid(next, { strict: true })
       return next
     })
-    await recordChange(inside, caller, project, 'update', `Project/${projectId}`, [list])
+    await recordChange(inside, caller, {
+      project,
+      interaction: 'update',
+      target: `Project/${projectId}`,
+      fields: [list],
+    })
     return written
   })
 }
@@ -135,8 +145,12 @@ export async function addClient(
   if ('identityProvider' in client) requireProviderRight(caller, 'ClientApplication')
   const actor = onBehalfOf(caller)
   return await repository.transaction(async (inside) => {
-    const written = await createClient(inside, actor, project, client, accessPolicy)
-    await recordChange(inside, caller, project, 'create', `ClientApplication/${written.id}`)
+    const written = await createClient(inside, actor, project, { client, accessPolicy })
+    await recordChange(inside, caller, {
+      project,
+      interaction: 'create',
+      target: `ClientApplication/${written.id}`,
+    })
     return written
   })
 }
@@ -163,8 +177,12 @@ export async function addBot(
   checkBot({ ...bot, resourceType: 'Bot' })
   const actor = onBehalfOf(caller)
   return await repository.transaction(async (inside) => {
-    const written = await createBot(inside, actor, project, bot, accessPolicy)
-    await recordChange(inside, caller, project, 'create', `Bot/${written.id}`)
+    const written = await createBot(inside, actor, project, { bot, accessPolicy })
+    await recordChange(inside, caller, {
+      project,
+      interaction: 'create',
+      target: `Bot/${written.id}`,
+    })
     return written
   })
 }

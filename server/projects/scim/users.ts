@@ -87,13 +87,17 @@ export async function createUser(call: ScimCall, body: unknown) {
   if (userType === 'Patient' && session.project.defaultPatientAccessPolicy === undefined) {
     throw badRequest('Project has no defaultPatientAccessPolicy', 'userType')
   }
-  const { membership } = await inviteMember(services, caller, userOf(session), caller.project.id, {
-    resourceType: userType,
-    firstName: givenName,
-    lastName: familyName,
-    email: user.email,
-    sendEmail: false,
-    membership: { userName, externalId, active },
+  const { membership } = await inviteMember(services, caller, {
+    user: userOf(session),
+    projectId: caller.project.id,
+    body: {
+      resourceType: userType,
+      firstName: givenName,
+      lastName: familyName,
+      email: user.email,
+      sendEmail: false,
+      membership: { userName, externalId, active },
+    },
   })
   return shown(call, await personOf(call, parseVersion(membership)))
 }
@@ -152,7 +156,11 @@ async function write(call: ScimCall, { membership, user, name }: Person, next: S
       membership.id ?? '',
       (current) => withValues(current, { ...fields, active }),
     )
-    await recordChange(inside, caller, caller.project, 'update', referenceTo(membership))
+    await recordChange(inside, caller, {
+      project: caller.project,
+      interaction: 'update',
+      target: referenceTo(membership),
+    })
     const shown = isOwn ? nameOf(written) : name
     return { membership: parseVersion(result), user: written, name: shown }
   })
@@ -174,7 +182,8 @@ async function writeUser(
   const written = await inside.patch(onBehalfOf(caller), 'User', user.id ?? '', (current) =>
     withValues(current, isNew ? { ...names, ...movedTo(current, email) } : names),
   )
-  if (isNew) await notifyOldAddress(inside, services.config, caller.project.id, user, email)
+  if (isNew)
+    await notifyOldAddress(inside, services.config, { projectId: caller.project.id, user, email })
   return parseVersion(written)
 }
 

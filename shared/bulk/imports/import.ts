@@ -96,7 +96,7 @@ async function targetOf(call: OperationCall, type: string, inputs: Inputs): Prom
   const { services, principal } = call
   const values = [escapeValue(url)]
   const conditions = [{ code: 'url', type: 'uri', modifier: undefined, values } as const]
-  const [first, second] = await find(services.repository, principal, type, conditions, 2)
+  const [first, second] = await find(services.repository, principal, type, { conditions, count: 2 })
   if (first === undefined) throw badRequest(`No ${type} found with URL ${url}`)
   if (second !== undefined) throw badRequest(`More than one ${type} found with URL ${url}`)
   return first

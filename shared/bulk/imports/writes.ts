@@ -46,13 +46,18 @@ export async function writeLines(
   { lines, plans }: ReadLines,
 ): Promise<WrittenLines> {
   const units = unitsOf({ kind: 'update', type: part.type ?? '', id: '' }) * lines.length
-  await charge(services, principal, { mayWait: NEVER }, units, true)
+  await charge(services, principal, { request: { mayWait: NEVER }, units, whole: true })
   const runs = untilTwins(lines)
   if (plans !== undefined && plans.rows.length > 0) {
     // Plans are carried out together, or not at all.
-    const written = runs.length === 1 && (await carryOut(services, principal, { part, lines, plans }))
+    const written =
+      runs.length === 1 && (await carryOut(services, principal, { part, lines, plans }))
     if (written) return written
-    const { lines: left } = await readLines(services, principal, { type: part.type ?? '', lines, plans: undefined })
+    const { lines: left } = await readLines(services, principal, {
+      type: part.type ?? '',
+      lines,
+      plans: undefined,
+    })
     return writeRuns(services, principal, part, untilTwins(left))
   }
   return writeRuns(services, principal, part, runs)

@@ -78,7 +78,7 @@ export function createMaintenance(store: Store): Maintenance {
   return {
     async reindex(principal, type, id) {
       requireAdmin(principal, type)
-      const found = await readJudged(store, principal, type, id, ['read'])
+      const found = await readJudged(store, principal, type, { id, interactions: ['read'] })
       if (found?.rulings.read === undefined) throw notFound()
       const { row } = found
       if (row.content === null) throw gone()
@@ -104,7 +104,10 @@ export function createMaintenance(store: Store): Maintenance {
       requireAdmin(principal, type)
       if (!may(principal, type, 'delete')) throw forbidden()
       requirePurger(principal, type)
-      const found = await readJudged(store, principal, type, id, ['read', 'delete'])
+      const found = await readJudged(store, principal, type, {
+        id,
+        interactions: ['read', 'delete'],
+      })
       if (found?.rulings.read === undefined) throw notFound()
       if (found.rulings.delete === undefined) throw forbidden()
       return expunge(store, principal, type, id)

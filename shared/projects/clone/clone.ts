@@ -63,7 +63,9 @@ async function cloneProject(
     )
     for await (const versions of pagesOf(services, sourceId)) {
       const chosen = versions.filter(({ type, id }) => ids.has(`${type}/${id}`))
-      await Promise.all(chosen.map((version) => copy(inside, actor, version, ids, newId)))
+      await Promise.all(
+        chosen.map((version) => copy(inside, actor, { version, ids, projectId: newId })),
+      )
     }
     return project
   } catch (error) {
@@ -101,12 +103,16 @@ async function* pagesOf(
   } while (after !== undefined)
 }
 
+interface Copied {
+  readonly version: Version
+  readonly ids: Ids
+  readonly projectId: string
+}
+
 async function copy(
   services: Services,
   actor: Principal,
-  version: Version,
-  ids: Ids,
-  projectId: string,
+  { version, ids, projectId }: Copied,
 ): Promise<void> {
   const { type } = version
   const mapped = withNewIds(parseVersion(version), ids, projectId)

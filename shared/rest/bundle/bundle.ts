@@ -74,7 +74,7 @@ async function runBatch(
     try {
       room.require()
       late.throwIfAborted()
-      await charge(services, principal, request, unitsOf(entry.route))
+      await charge(services, principal, { request, units: unitsOf(entry.route) })
       return true
     } catch (error) {
       failed(entry, error)
@@ -204,7 +204,11 @@ async function runTransaction(
     }
   })
   const units = plans.reduce((sum, { entry }) => sum + unitsOf(entry.route), 0)
-  await charge(interaction.services, principal, interaction.request, units, true)
+  await charge(interaction.services, principal, {
+    request: interaction.request,
+    units,
+    whole: true,
+  })
   const asked = await askAhead(interaction, plans, atEntry)
   const request = { ...interaction.request, isPreCommitted: true }
   const conditions = plans.flatMap(({ condition }) => condition ?? [])

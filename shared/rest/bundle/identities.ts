@@ -143,10 +143,10 @@ function identityOf(
   switch (route.kind) {
     case 'create':
       if (plan.condition === undefined) return fresh(route.type, plan)
-      return matched(interaction, plan, route.type, matches, known)
+      return matched(interaction, plan, { type: route.type, matches, known })
     case 'conditional-update':
     case 'conditional-patch':
-      return matched(interaction, plan, route.type, matches, known)
+      return matched(interaction, plan, { type: route.type, matches, known })
     case 'update':
     case 'patch':
     case 'delete': {
@@ -162,12 +162,16 @@ function fresh(type: string, { id = randomUUIDv7(), condition }: EntryPlan): Ide
   return { type, id, condition, match: undefined, isNew: true }
 }
 
+interface MatchedType {
+  readonly type: string
+  readonly matches: Matches
+  readonly known: Map<string, Identity>
+}
+
 function matched(
   interaction: Interaction,
   plan: EntryPlan,
-  type: string,
-  matches: Matches,
-  known: Map<string, Identity>,
+  { type, matches, known }: MatchedType,
 ): Identity {
   const { entry, key, condition } = plan
   const same = known.get(key)

@@ -82,7 +82,7 @@ async function askAbout(outer: Interaction, step: Step): Promise<Entry> {
     case 'patch':
     case 'conditional-patch': {
       const change = patchedBy(interaction, type, rewrite(patchOf(body, entry), identities))
-      const { resource, ver } = await patched(interaction, type, id, change, options)
+      const { resource, ver } = await patched(interaction, { type, id, apply: change, options })
       const sent = { ...resource, id }
       const next = await beforeWrite(interaction, 'update', sent, [ver])
       if (next === sent) return entry

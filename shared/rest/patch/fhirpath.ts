@@ -167,7 +167,7 @@ function edited(
   if (place === 'root') throw new PatchFault('selects the whole resource')
   const { holder, element, property, index } = place
   const slots = slotsOf(holder, property)
-  const put = (next: readonly Slot[]) => withSlots(document, holder, property, next)
+  const put = (next: readonly Slot[]) => withSlots(document, holder, property, { slots: next })
   switch (operation.type) {
     case 'insert': {
       requireList(property)
@@ -180,7 +180,10 @@ function edited(
       const wanted = requireProperty(holder.shape, element, operation.value)
       const slot = slotOf(wanted, operation.value)
       if (wanted.name === property.name) return put(slots.with(index, slot))
-      return withSlots(document, holder, property, [], { property: wanted, slots: [slot] })
+      return withSlots(document, holder, property, {
+        slots: [],
+        other: { property: wanted, slots: [slot] },
+      })
     }
     case 'move': {
       const { source, destination } = operation
@@ -208,7 +211,7 @@ function added(
   const isTaken = !property.isArray && presentProperty(holder, name) !== undefined
   if (isTaken) throw new PatchFault(`has the element "${name}" already`)
   const slots = [...slotsOf(holder, property), slotOf(property, value)]
-  return withSlots(document, holder, property, slots)
+  return withSlots(document, holder, property, { slots })
 }
 
 function requireList({ isArray, name }: Property): void {

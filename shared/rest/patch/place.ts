@@ -103,6 +103,11 @@ function itemsOf(value: unknown, isArray: boolean): readonly unknown[] {
   return isArray && Array.isArray(value) ? value : [value]
 }
 
+interface Slots {
+  readonly slots: readonly Slot[]
+  readonly other?: { readonly property: Property; readonly slots: readonly Slot[] } | undefined
+}
+
 /**
  * The document with other elements in the place of those of one name; what is left empty goes. A
  * choice may get its `other` type.
@@ -111,8 +116,7 @@ export function withSlots(
   document: Json,
   { steps }: Holder,
   property: Property,
-  slots: readonly Slot[],
-  other?: { readonly property: Property; readonly slots: readonly Slot[] },
+  { slots, other }: Slots,
 ): Json {
   const change = (holder: Json) => {
     const changed = put(holder, property, slots)

@@ -38,11 +38,11 @@ export async function search(interaction: Interaction, type: string): Promise<Fh
   const { repository } = services
   if (isDeleted(query)) {
     const page = await repository.searchDeleted(principal, request)
-    return searchReply(interaction, type, query, request, page)
+    return searchReply(interaction, type, { query, request, page })
   }
   const page = await repository.search(principal, request, interaction.request.signal)
   const standard = await standardFor(interaction, request, page)
-  return searchReply(interaction, type, query, request, page, standard)
+  return searchReply(interaction, type, { query, request, page, standard })
 }
 
 /** The definitions of the standard that a search finds where the Project has none of its own. */
@@ -77,7 +77,7 @@ export async function searchSystem(interaction: Interaction): Promise<FhirReply>
   const types = typesOf(query) ?? typesLeft(query)
   if (types === undefined) throw badRequest('No types specified', '_type')
   if (types.includes('Binary')) throw badRequest('Cannot search on Binary resource type', '_type')
-  return searchTypes(interaction, '', types, query, without(query, '_type', OTHERS))
+  return searchTypes(interaction, '', types, { query, asked: without(query, '_type', OTHERS) })
 }
 
 /** `GET Patient/1/Observation?…`, `GET Patient/1/*?…` and their forms by POST. */
@@ -98,14 +98,11 @@ export async function searchCompartment(
     const text = `${outside} is not in the ${type} compartment`
     throw badRequest(text, isOfAll ? '_type' : undefined)
   }
-  return searchTypes(
-    interaction,
-    `${type}/${id}/${target}`,
-    named ?? members,
+  return searchTypes(interaction, `${type}/${id}/${target}`, named ?? members, {
     query,
-    isOfAll ? without(query, '_type', OTHERS) : query,
-    `${type}/${id}`,
-  )
+    asked: isOfAll ? without(query, '_type', OTHERS) : query,
+    compartment: `${type}/${id}`,
+  })
 }
 
 /** The query itself where it has no such parameter: a copy of it takes as long as reading it. */
@@ -129,13 +126,17 @@ function typesLeft(query: URLSearchParams): readonly string[] | undefined {
   )
 }
 
+interface TypesSearch {
+  readonly query: URLSearchParams
+  readonly asked: URLSearchParams
+  readonly compartment?: string | undefined
+}
+
 async function searchTypes(
   interaction: Interaction,
   path: string,
   types: readonly string[],
-  query: URLSearchParams,
-  asked: URLSearchParams,
-  compartment?: string,
+  { query, asked, compartment }: TypesSearch,
 ): Promise<FhirReply> {
   const { services, principal } = interaction
   if (isExplained(query)) throw badRequest('_explain is for searches of one type', '_explain')
@@ -160,7 +161,7 @@ async function searchTypes(
     requests.length === 1
       ? await services.repository.search(principal, first, signal)
       : await services.repository.searchTypes(principal, requests, signal)
-  return searchReply(interaction, path, query, first, page)
+  return searchReply(interaction, path, { query, request: first, page })
 }
 
 /** The parameters of a form join those of the URL. */
@@ -183,13 +184,17 @@ function namedBy(query: URLSearchParams, parameter: string): readonly string[] {
   return types
 }
 
+interface PageReply {
+  readonly query: URLSearchParams
+  readonly request: SearchRequest
+  readonly page: SearchPage
+  readonly standard?: readonly SearchEntry[] | undefined
+}
+
 function searchReply(
   interaction: Interaction,
   path: string,
-  query: URLSearchParams,
-  request: SearchRequest,
-  page: SearchPage,
-  standard: readonly SearchEntry[] = [],
+  { query, request, page, standard = [] }: PageReply,
 ): Promise<FhirReply> {
   const views = new Map<string, View | undefined>()
   const viewFor = (type: string) => {
@@ -225,7 +230,7 @@ function searchReply(
     size: page.versions.length + shown.length,
     isMore: standard.length > end,
   }
-  const links = linksOf(interaction, path, request, query, found)
+  const links = linksOf(interaction, path, { request, query, page: found })
   const total = page.total === undefined ? undefined : page.total + standard.length
   return pageReply(interaction, { type: 'searchset', total, links }, [
     ...page.versions.map((version) => entryOf(version, 'match')),
@@ -256,13 +261,17 @@ type Found = Pick<SearchPage, 'next' | 'previous'> & {
   readonly isMore: boolean
 }
 
+interface LinkedPage {
+  readonly request: SearchRequest
+  readonly query: URLSearchParams
+  readonly page: Found
+}
+
 /** Links carry the query as it was understood, its parameters in the order of their names. */
 function linksOf(
   interaction: Interaction,
   path: string,
-  request: SearchRequest,
-  query: URLSearchParams,
-  page: Found,
+  { request, query, page }: LinkedPage,
 ): Link[] {
   const { count, offset, cursor, ignored } = request
   const understood = new URLSearchParams(query)

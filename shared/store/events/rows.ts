@@ -40,13 +40,17 @@ export function makesEvents(type: string): boolean {
   return !SILENT.has(type)
 }
 
+interface Origin {
+  readonly type: string
+  readonly projectId: string | undefined
+  readonly operation: Operation
+}
+
 /** Undefined for what is never an event. `projectId` is that of the resource; empty: it is in none. */
 export function eventOrigin(
   keys: Keys,
   principal: Principal,
-  type: string,
-  projectId: string | undefined,
-  operation: Operation,
+  { type, projectId, operation }: Origin,
 ): EventOrigin | undefined {
   if (!makesEvents(type) || (ENDING.has(type) && operation !== 'u')) return undefined
   const cause = JSON.stringify(principal.cause ?? {})

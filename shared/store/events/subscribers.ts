@@ -97,7 +97,7 @@ export function createWatchers(): Watchers {
     const key = `${project} ${id} ${ver}`
     const known = read.get(key)
     if (known !== undefined) return known.row
-    const row = await readVersion(connection, project, id, 'and v.ver = $4', ver)
+    const row = await readVersion(connection, project, id, { test: 'and v.ver = $4', value: ver })
     if (row !== undefined) read.set(key, { row })
     return row
   }
@@ -118,7 +118,10 @@ export function createWatchers(): Watchers {
       const row =
         watch.since <= time
           ? await versionAt(connection, watch)
-          : await readVersion(connection, watch.project, watch.id, 'and v.lu <= $4', time)
+          : await readVersion(connection, watch.project, watch.id, {
+              test: 'and v.lu <= $4',
+              value: time,
+            })
       if (row === undefined || row.content === null) return undefined
       const key = `${row.project} ${row.id} ${row.ver} ${own?.stamp ?? ''}`
       const known = made.get(key) ?? { watcher: watcherOf(row, own) }
@@ -152,12 +155,16 @@ function watcherOf(row: VersionRow, own: OwnParameters | undefined): Watcher | u
   }
 }
 
+interface Tested {
+  readonly test: string
+  readonly value: number | Date
+}
+
 async function readVersion(
   connection: Connection,
   project: number,
   id: string,
-  test: string,
-  value: number | Date,
+  { test, value }: Tested,
 ): Promise<VersionRow | undefined> {
   const [row] = await connection.query<VersionRow>({
     text: `select ${versionColumns('v')} from version v

@@ -83,7 +83,7 @@ function addRanges(
   for (const { component, position } of ranged) {
     const values = valuesOf(component, element, into)
     if (values.length === 0) continue
-    addRows(component.type, values, rowsAt(position), mark, into)
+    addRows(component.type, values, rowsAt(position), { mark, into })
   }
 }
 
@@ -133,13 +133,17 @@ function compileComponent(
   return { type: kind, isOfResource, legs }
 }
 
+interface AddedRows {
+  readonly mark: bigint | undefined
+  readonly into: Derivation
+}
+
 /** Ranges or strings under each of `rows`, which are values of `p`. */
 function addRows(
   kind: Component['type'],
   values: readonly Value[],
   rows: readonly bigint[],
-  mark: bigint | undefined,
-  into: Derivation,
+  { mark, into }: AddedRows,
 ): void {
   for (const { type, value } of values) {
     if (kind === 'date') {

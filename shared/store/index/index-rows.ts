@@ -6,14 +6,18 @@ import { projectKey, type Store } from '../rows/context.ts'
 import type { Only } from './index-plan.ts'
 import { deriveIndexes, type IndexRows } from './indexes.ts'
 
+interface IndexChoice {
+  readonly parameters: OwnParameters | undefined
+  readonly only?: Only | undefined
+}
+
 export function indexRows(
   store: Pick<Store, 'keys' | 'warn'>,
   project: number,
   resource: Resource,
-  parameters: OwnParameters | undefined,
-  only?: Only,
+  { parameters, only }: IndexChoice,
 ): IndexRows {
-  const rows = deriveIndexes(store.keys, project, resource, parameters, only)
+  const rows = deriveIndexes(store.keys, project, resource, { own: parameters, only })
   for (const parameter of rows.failed) store.warn(parameter)
   const holders = accountsOf(resource.meta) ?? []
   const isFiled = REGISTRY_TYPES.has(resource.resourceType)

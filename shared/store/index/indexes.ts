@@ -33,13 +33,17 @@ const MAX_REFERENCES = 32_767
 /** A string has up to four: itself, its sound, its exact value, and the one of `name` or `address`. */
 const MAX_ROWS = 200_000
 
+interface DeriveChoice {
+  readonly own?: OwnParameters | undefined
+  readonly only?: Only | undefined
+}
+
 /** The resource must have its id. Errors: 400 too-costly for more than 32,767 references. */
 export function deriveIndexes(
   keys: Keys,
   project: number,
   resource: Resource,
-  own?: OwnParameters,
-  only?: Only,
+  { own, only }: DeriveChoice = {},
 ): IndexRows {
   const plan = planOf(resource.resourceType, own, only)
   const derived = new Derivation(keys, project, plan, resource)

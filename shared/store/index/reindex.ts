@@ -67,7 +67,7 @@ export async function reindexPage(store: Store, page: ReindexPage): Promise<Rein
   })
   const readable = rows.filter((row) => isReadable(store, row))
   const meant =
-    filter === undefined ? readable : await meantBy(store, filter, project, own, readable)
+    filter === undefined ? readable : await meantBy(store, filter, { project, own, rows: readable })
   await rewrite(store, project, meant, own)
   const last = rows.at(-1)
   const isEnd = last === undefined || rows.length < count
@@ -100,17 +100,21 @@ function isReadable(store: Store, row: VersionRow): boolean {
   }
 }
 
+interface MeantRows {
+  readonly project: number
+  readonly own: OwnParameters | undefined
+  readonly rows: readonly VersionRow[]
+}
+
 /** Judged by what the rows hold, not by their index: that may be the very thing that is wrong. */
 async function meantBy(
   store: Store,
   filter: string,
-  project: number,
-  own: OwnParameters | undefined,
-  rows: readonly VersionRow[],
+  { project, own, rows }: MeantRows,
 ): Promise<readonly VersionRow[]> {
   const types = [...new Set(rows.map((row) => typeName(row.type)))]
   const grants = types.map((type) => criteriaGrant({ type, query: filter }, own))
-  return await meeting(store, grants, project, own, rows)
+  return await meeting(store, grants, { project, parameters: own, rows })
 }
 
 /** Until each of the rows is what its content says. */
@@ -142,7 +146,11 @@ async function rewriteUnchanged(
   }
   const made = rows.map((row) => {
     const resource = parseVersion(toVersion(row))
-    return { row, index: indexRows(store, project, resource, own), text: newText(own, resource) }
+    return {
+      row,
+      index: indexRows(store, project, resource, { parameters: own }),
+      text: newText(own, resource),
+    }
   })
   const list = <T>(items: (made_: (typeof made)[number]) => readonly T[]): Listed<T>[] =>
     made.flatMap((item, i) => items(item).map((one) => ({ n: i + 1, item: one })))

@@ -23,13 +23,17 @@ const V = versionColumns('v')
 const MOST_JUDGED = 10_000
 const JUDGED_AT_ONCE = 1000
 
+interface HistoryOf {
+  readonly id: string
+  readonly request: HistoryRequest
+}
+
 /** Deletions included; 404 when the id was never used or is not in sight. */
 export async function history(
   store: Store,
   principal: Principal,
   type: string,
-  id: string,
-  request: HistoryRequest,
+  { id, request }: HistoryOf,
 ): Promise<HistoryPage> {
   allow(principal, type, 'read')
   if (!isLegalId(id)) throw notFound()
@@ -66,12 +70,15 @@ export async function history(
   if (first === undefined || first.known === 0) throw notFound()
   // The outer join gives one row of nulls when the page is empty.
   const found = rows.filter((row) => row.ver !== null)
-  const page = await pageOf(store, principal, request, found, () => id)
+  const page = await pageOf(store, principal, { request, rows: found, idFor: () => id })
   const isAll = found.length <= request.count && isPlain && request.offset === 0
   if (isAll) return { ...page, total: page.versions.length }
   if (isWhole) return { ...page, total: first.total }
   const row = store.keys.rowId(type, id)
-  return { ...page, total: await countSeen(store, principal, [type], request, row) }
+  return {
+    ...page,
+    total: await countSeen(store, principal, { types: [type], span: request, row }),
+  }
 }
 
 /** Errors: 404 unless the newest version is in sight, 403 unless its history is. */
@@ -81,7 +88,7 @@ async function requireVisible(
   type: string,
   id: string,
 ): Promise<void> {
-  const newest = await readJudged(store, principal, type, id, ['read', 'history'])
+  const newest = await readJudged(store, principal, type, { id, interactions: ['read', 'history'] })
   if (newest?.rulings.read === undefined) throw notFound()
   if (newest.rulings.history === undefined) {
     throw forbidden('criteria of every entry for history')
@@ -101,10 +108,10 @@ export async function historyOf(
   }
   const types = type === undefined ? readableTypes(principal) : [type]
   const [rows, total] = await Promise.all([
-    store.connection.query<ManyRow>(pageStatement(store, principal, types, request)),
+    store.connection.query<ManyRow>(pageStatement(store, principal, { types, request })),
     request.total ? totalOf(store, principal, types, request) : undefined,
   ])
-  return { total, ...(await pageOf(store, principal, request, rows, textId)) }
+  return { total, ...(await pageOf(store, principal, { request, rows, idFor: textId })) }
 }
 
 function readableTypes(principal: Principal): readonly string[] {
@@ -123,13 +130,17 @@ function textId({ id, before }: ManyRow): string {
   return before === null ? id : idOf(before)
 }
 
+interface PageRows {
+  readonly types: readonly string[]
+  readonly request: HistoryRequest
+  readonly row?: string | undefined
+}
+
 /** A probe of the index by time for each type: a page costs a page, however long the history is. */
 function pageStatement(
   store: Store,
   principal: Principal,
-  types: readonly string[],
-  request: HistoryRequest,
-  row?: string,
+  { types, request, row }: PageRows,
 ): Statement {
   const { values, bind } = binder()
   const most = bind(request.offset + request.count + 1, 'int')
@@ -161,24 +172,29 @@ async function totalOf(
 ): Promise<number | undefined> {
   const judged = types.filter((type) => !isWholeHistory(principal, type))
   const whole = types.filter((type) => !judged.includes(type))
-  const seen = judged.length === 0 ? 0 : await countSeen(store, principal, judged, request)
+  const seen =
+    judged.length === 0 ? 0 : await countSeen(store, principal, { types: judged, span: request })
   return seen === undefined ? undefined : seen + (await countAll(store, principal, whole, request))
+}
+
+interface CountRows {
+  readonly types: readonly string[]
+  readonly span: HistoryRequest
+  readonly row?: string | undefined
 }
 
 async function countSeen(
   store: Store,
   principal: Principal,
-  types: readonly string[],
-  { since, at }: HistoryRequest,
-  row?: string,
+  { types, span: { since, at }, row }: CountRows,
 ): Promise<number | undefined> {
   let seen = 0
   let cursor: string | undefined
   for (let looked = 0; looked < MOST_JUDGED; looked += JUDGED_AT_ONCE) {
     const request = { count: JUDGED_AT_ONCE, offset: 0, since, at, cursor }
-    const statement = pageStatement(store, principal, types, request, row)
+    const statement = pageStatement(store, principal, { types, request, row })
     const rows = await store.connection.query<ManyRow>(statement)
-    const { versions, next } = await pageOf(store, principal, request, rows, textId)
+    const { versions, next } = await pageOf(store, principal, { request, rows, idFor: textId })
     seen += versions.length
     if (next === undefined) return seen
     cursor = next
@@ -247,12 +263,16 @@ function afterSql({ ascending }: HistoryRequest, cursor: Position | undefined, b
   return `v.lu ${beyond}= ${time} and (v.lu, v.type, v.id, v.ver) ${beyond} (${position})`
 }
 
+interface PageParts<Row extends VersionRow> {
+  readonly request: HistoryRequest
+  readonly rows: readonly Row[]
+  readonly idFor: (row: Row) => string
+}
+
 async function pageOf<Row extends VersionRow>(
   store: Store,
   principal: Principal,
-  { count }: HistoryRequest,
-  rows: readonly Row[],
-  idFor: (row: Row) => string,
+  { request: { count }, rows, idFor }: PageParts<Row>,
 ): Promise<Pick<HistoryPage, 'versions' | 'next'>> {
   const shown = rows.slice(0, count)
   const seen = await seenVersions(store, principal, shown, idFor)

@@ -44,7 +44,7 @@ async function profilesOf(
 ): Promise<readonly string[]> {
   const project = principal.project.number
   const { values, bind } = binder()
-  const seen = seenSql(keys, principal, types, '_profile', bind)
+  const seen = seenSql(keys, principal, { types, code: '_profile', bind })
   const rows = await connection.query<{ url: string }>({
     text: `select distinct url from unnest(${bind(types.map(typeNumber), 'smallint[]')}) as x(t)
       cross join lateral (
@@ -59,13 +59,17 @@ async function profilesOf(
   return rows.map(({ url }) => url)
 }
 
+interface SeenCode {
+  readonly types: readonly string[]
+  readonly code: string
+  readonly bind: Bind
+}
+
 /** True of rows that the Principal may search by the parameter. */
 function seenSql(
   keys: Store['keys'],
   principal: Principal,
-  types: readonly string[],
-  code: string,
-  bind: Bind,
+  { types, code, bind }: SeenCode,
 ): string {
   const limited = types.flatMap((type) => {
     const grants = grantsFor(principal, type, 'search')
@@ -106,7 +110,7 @@ async function codingsOf(
     text: `select distinct on (c.system, c.code) c.system, c.code, c.display from code c
       where c.project = ${project} and c.p = any(${bind(keysLiteral(ps), 'bigint[]')}) and exists (
         select 1 from resource r where r.project = ${project} and r.keys @> array[c.k]
-          and ${seenSql(keys, principal, types, parameter, bind)})
+          and ${seenSql(keys, principal, { types, code: parameter, bind })})
       order by c.system, c.code limit ${bind(MOST_CODINGS, 'int')}`,
     values,
   })

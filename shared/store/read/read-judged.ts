@@ -27,26 +27,30 @@ export async function read(
   id: string,
 ): Promise<Version> {
   allow(principal, type, 'read')
-  const found = await readJudged(store, principal, type, id, ['read'])
+  const found = await readJudged(store, principal, type, { id, interactions: ['read'] })
   const ruling = found?.rulings.read
   if (found === undefined || ruling === undefined) throw notFound()
   if (found.row.content === null) throw gone()
   return without(toVersion(found.row), hiddenBy(ruling))
 }
 
+interface VersionId {
+  readonly type: string
+  readonly id: string
+  readonly ver: string
+}
+
 /** Errors: 403 for versions that may be read but not by their number. */
 export async function readVersion(
   store: Store,
   principal: Principal,
-  type: string,
-  id: string,
-  ver: string,
+  { type, id, ver }: VersionId,
 ): Promise<Version> {
   allow(principal, type, 'read')
   // Larger numbers are no versions, and no int of PostgreSQL either.
   if (!isLegalId(id) || !/^[1-9]\d{0,8}$/.test(ver)) throw notFound()
   if (!isPlain(principal, type, 'read') || !isPlain(principal, type, 'vread')) {
-    return readJudgedVersion(store, principal, type, id, Number(ver))
+    return readJudgedVersion(store, principal, { type, id }, Number(ver))
   }
   allow(principal, type, 'vread')
   const { project, metaPrefix, everywhere } = scopeOf(principal, type)
@@ -69,11 +73,10 @@ export async function readVersion(
 async function readJudgedVersion(
   store: Store,
   principal: Principal,
-  type: string,
-  id: string,
+  { type, id }: Omit<VersionId, 'ver'>,
   ver: number,
 ): Promise<Version> {
-  const newest = await readJudged(store, principal, type, id, ['read', 'vread'])
+  const newest = await readJudged(store, principal, type, { id, interactions: ['read', 'vread'] })
   if (newest?.rulings.read === undefined) throw notFound()
   const isNewest = newest.row.ver === ver
   const row = isNewest ? newest.row : await rowOf(store, newest.row, ver)

@@ -8,16 +8,20 @@ import type { Repository } from '../repository.ts'
 import { parseVersion } from './rows.ts'
 import type { Version } from './version.ts'
 
+interface Lookup {
+  readonly conditions: readonly Condition[]
+  readonly count: number
+  readonly sort?: readonly SortRule[] | undefined
+}
+
 /** Live resources of a type and of one Project that meet all conditions; at most `count`. One statement. */
 export async function find(
   repository: Repository,
   principal: Principal,
   type: string,
-  conditions: readonly Condition[],
-  count: number,
-  sort: readonly SortRule[] = [],
+  { conditions, count, sort = [] }: Lookup,
 ): Promise<Resource[]> {
-  const versions = await findVersions(repository, principal, type, conditions, count, sort)
+  const versions = await findVersions(repository, principal, type, { conditions, count, sort })
   return versions.map(parseVersion)
 }
 
@@ -26,9 +30,7 @@ export async function findVersions(
   repository: Repository,
   principal: Principal,
   type: string,
-  conditions: readonly Condition[],
-  count: number,
-  sort: readonly SortRule[] = [],
+  { conditions, count, sort = [] }: Lookup,
 ): Promise<readonly Version[]> {
   const request = searchFor(type, conditions, count, sort)
   const page = await repository.search(unlinked(principal), request)

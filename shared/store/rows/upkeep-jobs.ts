@@ -56,12 +56,16 @@ export interface OwnJobInput {
 /** Without a sign of life for so long a job is taken by another worker. */
 const ABANDONED_MS = 30_000
 
+interface NewUpkeepJob {
+  readonly project: number
+  readonly kind: UpkeepKind
+  readonly input: UpkeepInput
+}
+
 export async function addUpkeepJob(
   connection: Connection,
   id: string,
-  project: number,
-  kind: UpkeepKind,
-  input: UpkeepInput,
+  { project, kind, input }: NewUpkeepJob,
 ): Promise<void> {
   await connection.query({
     name: 'upkeep-job-add',

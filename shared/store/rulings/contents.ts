@@ -23,13 +23,17 @@ export interface Content {
   readonly held: HeldRow
 }
 
+interface AskedContents {
+  readonly contents: readonly Content[]
+  readonly asked: readonly Interaction[]
+}
+
 /** Rules on contents of one type in one project, in their order. One statement. */
 export async function askContents(
   { connection, keys }: Store,
   principal: Principal,
   type: string,
-  contents: readonly Content[],
-  asked: readonly Interaction[],
+  { contents, asked }: AskedContents,
 ): Promise<readonly Judged['rulings'][]> {
   const [first] = contents
   if (first === undefined) return []

@@ -26,19 +26,23 @@ export interface Judged {
 
 type RulingColumns = Partial<Record<Interaction, number | null>>
 
+interface AskedId {
+  readonly id: string
+  readonly asked: readonly Interaction[]
+}
+
 /** Undefined for ids that are unknown or not in sight. One statement, shared; two for who reads everywhere. */
 export async function readAsking(
   store: Store,
   principal: Principal,
   type: string,
-  id: string,
-  asked: readonly Interaction[],
+  { id, asked }: AskedId,
 ): Promise<Judged | undefined> {
   if (!isLegalId(id)) return undefined
   const { project, metaPrefix, everywhere } = scopeOf(principal, type)
-  if (everywhere) return readThenAsk(store, principal, type, id, asked)
+  if (everywhere) return readThenAsk(store, principal, type, { id, asked })
   const key = { project, type: typeNumber(type), id: store.keys.rowId(type, id), metaPrefix }
-  const judging = judgingOf(store, principal, type, project, metaPrefix, asked)
+  const judging = judgingOf(store, principal, type, { project, metaPrefix, asked })
   const row = await store.fetch({ ...key, everywhere, judging })
   // Its statement has the columns that were asked for.
   return (
@@ -46,14 +50,18 @@ export async function readAsking(
   )
 }
 
+interface AskedPlace {
+  readonly project: number
+  readonly metaPrefix: string
+  readonly asked: readonly Interaction[]
+}
+
 /** Made once for the grants of a session: whoever asks the same shares statements. */
 function judgingOf(
   { keys }: Pick<Store, 'keys'>,
   principal: Principal,
   type: string,
-  project: number,
-  metaPrefix: string,
-  asked: readonly Interaction[],
+  { project, metaPrefix, asked }: AskedPlace,
 ): Judging {
   const place = placeIn(keys, principal, type, project)
   const stamp = `${place.own?.stamp ?? ''} ${place.units.join(' ')}`
@@ -99,12 +107,11 @@ async function readThenAsk(
   store: Store,
   principal: Principal,
   type: string,
-  id: string,
-  asked: readonly Interaction[],
+  { id, asked }: AskedId,
 ): Promise<Judged | undefined> {
   const row = await readRow(store, principal, type, id)
   if (row === undefined) return undefined
-  const [first] = await ask(store, principal, type, row.project, [row.id], asked)
+  const [first] = await ask(store, principal, type, { project: row.project, ids: [row.id], asked })
   return { row, rulings: first ?? {} }
 }
 
@@ -122,14 +129,18 @@ function nameOf(text: string): { readonly name?: string } {
 const MAX_NAMES = 100
 const names = new Map<string, string>()
 
+interface AskedRows {
+  readonly project: number
+  readonly ids: readonly string[]
+  readonly asked: readonly Interaction[]
+}
+
 /** Rules on live rows of one type, in the order of their row ids. One statement. */
 export async function ask(
   store: Store,
   principal: Principal,
   type: string,
-  project: number,
-  ids: readonly string[],
-  asked: readonly Interaction[],
+  { project, ids, asked }: AskedRows,
 ): Promise<readonly Judged['rulings'][]> {
   const { values, bind: plainBind } = binder()
   const bind = behindSelect(plainBind)

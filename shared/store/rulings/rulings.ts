@@ -50,14 +50,18 @@ export function needsSql(
   return grants?.some((grant) => decideInMemory(place, grant) === undefined) ?? false
 }
 
+interface HeldContent {
+  readonly type: string
+  readonly interaction: Interaction
+  readonly project: number
+  readonly held: () => HeldRow
+}
+
 /** By a content. A grant that it does not decide hides what it hides and lets nothing through. */
 export function rulingOf(
   { keys }: Pick<Store, 'keys'>,
   principal: Principal,
-  type: string,
-  interaction: Interaction,
-  project: number,
-  held: () => HeldRow,
+  { type, interaction, project, held }: HeldContent,
 ): Ruling {
   const grants = grantsFor(principal, type, interaction)
   if (grants === undefined) return 'all'
@@ -82,7 +86,7 @@ export function rulingOfRow(
 ): Ruling {
   const type = typeName(row.type)
   const held = () => heldBy(store, principal, row)
-  return rulingOf(store, principal, type, interaction, row.project, held)
+  return rulingOf(store, principal, { type, interaction, project: row.project, held })
 }
 
 /** Derives what the criteria of the Principal name, and nothing else. */
@@ -93,7 +97,7 @@ function heldBy(store: Store, principal: Principal, row: VersionRow): HeldRow {
   const { own } = placeIn(store.keys, principal, type, row.project)
   const only = principal.rules && codesNamed(principal.rules, type)
   const resource = readPart(row, planOf(type, own, only))
-  const rows = indexRows(store, row.project, resource, own, only)
+  const rows = indexRows(store, row.project, resource, { parameters: own, only })
   const made = heldRow(row.id, rows)
   held.set(row, { rules: principal.rules, held: made })
   return made
@@ -115,22 +119,33 @@ const held = new WeakMap<
   { readonly rules: Rules | undefined; readonly held: HeldRow }
 >()
 
+interface JudgedId {
+  readonly id: string
+  readonly interactions: readonly Interaction[]
+}
+
 /** One statement, and one more for a deletion. Undefined for ids that are unknown or not in sight. */
 export async function readJudged(
   store: Store,
   principal: Principal,
   type: string,
-  id: string,
-  interactions: readonly Interaction[],
+  { id, interactions }: JudgedId,
 ): Promise<Judged | undefined> {
   // Reads by id are batched with those of other callers, which is worth more than judging here costs.
   const asked = interactions.filter((item) => needsSql(store, principal, type, item))
   if (asked.length === 0) {
     const row = await readRow(store, principal, type, id)
-    return row && judged(store, principal, type, row, interactions, {})
+    return row && judged(store, principal, type, { row, interactions, known: {} })
   }
-  const found = await readAsking(store, principal, type, id, asked)
-  return found && judged(store, principal, type, found.row, interactions, found.rulings)
+  const found = await readAsking(store, principal, type, { id, asked })
+  return (
+    found && judged(store, principal, type, { row: found.row, interactions, known: found.rulings })
+  )
+}
+
+interface JudgedRow {
+  readonly row: VersionRow
+  readonly interactions: readonly Interaction[]
 }
 
 /** Rules on a row that is known already; undefined where PostgreSQL has to decide. */
@@ -138,20 +153,23 @@ export async function judgeRow(
   store: Store,
   principal: Principal,
   type: string,
-  row: VersionRow,
-  interactions: readonly Interaction[],
+  { row, interactions }: JudgedRow,
 ): Promise<Judged | undefined> {
   const isAsked = interactions.some((item) => needsSql(store, principal, type, item))
-  return isAsked ? undefined : judged(store, principal, type, row, interactions, {})
+  return isAsked ? undefined : judged(store, principal, type, { row, interactions, known: {} })
+}
+
+interface KnownRow {
+  readonly row: VersionRow
+  readonly interactions: readonly Interaction[]
+  readonly known: Judged['rulings']
 }
 
 async function judged(
   store: Store,
   principal: Principal,
   type: string,
-  row: VersionRow,
-  interactions: readonly Interaction[],
-  known: Judged['rulings'],
+  { row, interactions, known }: KnownRow,
 ): Promise<Judged> {
   const rulings: Partial<Record<Interaction, Ruling>> = {}
   if (row.content === null) {
@@ -189,7 +207,7 @@ export async function rulingsOfContents(
     const type = typeName(group[0]?.type ?? 0)
     const asked = interactions.filter((item) => needsSql(store, principal, type, item))
     const contents = asked.length === 0 ? [] : group.map((row) => contentOf(store, principal, row))
-    const answers = await askContents(store, principal, type, contents, asked)
+    const answers = await askContents(store, principal, type, { contents, asked })
     group.forEach((row, i) => {
       const rulings: Partial<Record<Interaction, Ruling>> = { ...answers[i] }
       for (const item of interactions) {
@@ -201,13 +219,17 @@ export async function rulingsOfContents(
   return rows.map((row) => found.get(row) ?? {})
 }
 
+interface MeetingRows {
+  readonly project: number
+  readonly parameters: OwnParameters | undefined
+  readonly rows: readonly VersionRow[]
+}
+
 /** Selects a Project's versions whose content the criteria of a grant let through. As `rulingsOfContents`. */
 export async function meeting(
   store: Store,
   grants: readonly Grant[],
-  project: number,
-  parameters: OwnParameters | undefined,
-  rows: readonly VersionRow[],
+  { project, parameters, rows }: MeetingRows,
 ): Promise<readonly VersionRow[]> {
   const context = { ...SYSTEM_PROJECT, number: project, parameters }
   const judge: Principal = { ...systemPrincipal(context), rules: { grants } }
@@ -219,7 +241,7 @@ export async function meeting(
 function contentOf(store: Store, principal: Principal, row: VersionRow): Content {
   const resource = parseVersion(toVersion(row))
   const { own } = placeIn(store.keys, principal, resource.resourceType, row.project)
-  const rows = indexRows(store, row.project, resource, own)
+  const rows = indexRows(store, row.project, resource, { parameters: own })
   return { row, rows, held: heldRow(row.id, rows) }
 }
 
@@ -263,7 +285,11 @@ export async function rulingsOfRows(
     return rows.map((row) => rulingOfRow(store, principal, interaction, row))
   }
   const ids = rows.map(({ id }) => id)
-  const found = await ask(store, principal, type, first.project, ids, [interaction])
+  const found = await ask(store, principal, type, {
+    project: first.project,
+    ids,
+    asked: [interaction],
+  })
   return found.map((rulings) => rulings[interaction])
 }
 

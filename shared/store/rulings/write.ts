@@ -82,18 +82,26 @@ function requireTransaction({ deferred }: Store): void {
   if (deferred === undefined) throw new Error('This policy is judged inside a transaction')
 }
 
+interface WrittenVersion {
+  readonly prepared: Prepared
+  readonly decided: Ruling
+  readonly stored: Resource | undefined
+}
+
 /** Asks PostgreSQL when nothing else has decided. Errors: 403, which the transaction must not survive. */
 export async function judgeWritten(
   store: Store,
   principal: Principal,
   interaction: Writing,
-  prepared: Prepared,
-  decided: Ruling,
-  stored: Resource | undefined,
+  { prepared, decided, stored }: WrittenVersion,
 ): Promise<Ruling> {
   if (decided !== undefined) return decided
   const { project, id, type } = prepared.write
-  const [found] = await ask(store, principal, typeName(type), project, [id], [interaction])
+  const [found] = await ask(store, principal, typeName(type), {
+    project,
+    ids: [id],
+    asked: [interaction],
+  })
   const ruling = found?.[interaction]
   if (ruling === undefined) throw forbidden(after(interaction))
   check(ruling, stored, prepared)
@@ -120,7 +128,12 @@ function rulingAfter(
   { write, resource, rows }: Prepared,
 ): Ruling {
   const held = () => heldRow(write.id, rows())
-  return rulingOf(store, principal, resource.resourceType, interaction, write.project, held)
+  return rulingOf(store, principal, {
+    type: resource.resourceType,
+    interaction,
+    project: write.project,
+    held,
+  })
 }
 
 function check(ruling: Ruling, before: Resource | undefined, { resource }: Prepared): void {

@@ -65,7 +65,7 @@ export async function readCompartment(
 ): Promise<CompartmentPage> {
   const { type, id, count, offset, after } = request
   allow(principal, type, 'read')
-  const found = await readJudged(store, principal, type, id, ['read'])
+  const found = await readJudged(store, principal, type, { id, interactions: ['read'] })
   const ruling = found?.rulings.read
   if (found === undefined || ruling === undefined) throw notFound()
   const { row } = found
@@ -79,7 +79,9 @@ export async function readCompartment(
   const skipped = after === undefined && showsOwn ? Math.max(0, offset - 1) : offset
   const keys = compartmentKeys(store, row.project, own)
   const rows =
-    keys.length === 0 ? [] : await findRows(store, principal, request, row, keys, limit, skipped)
+    keys.length === 0
+      ? []
+      : await findRows(store, principal, request, { own: row, keys, limit, offset: skipped })
   const shown = rows.slice(0, limit)
   const last = shown.at(-1)
   const hasMore = count > 0 && rows.length > limit
@@ -127,15 +129,19 @@ function typesOf(principal: Principal, request: CompartmentRequest): readonly st
   )
 }
 
+interface RowsPage {
+  readonly own: VersionRow
+  readonly keys: readonly bigint[]
+  readonly limit: number
+  readonly offset: number
+}
+
 /** One row more than `limit`, which tells whether there is more. */
 async function findRows(
   store: Store,
   principal: Principal,
   request: CompartmentRequest,
-  own: VersionRow,
-  keys: readonly bigint[],
-  limit: number,
-  offset: number,
+  { own, keys, limit, offset }: RowsPage,
 ): Promise<readonly VersionRow[]> {
   const types = typesOf(principal, request)
   const values: unknown[] = []
@@ -148,7 +154,13 @@ async function findRows(
   const tests = [
     `r.project = ${bind(own.project, 'int')}`,
     `r.keys && ${bind(keysLiteral(keys), 'bigint[]')}`,
-    ...typeTests(store, principal, request.type, own.project, types, numbers, bind),
+    ...typeTests(store, principal, {
+      compartment: request.type,
+      project: own.project,
+      types,
+      numbers,
+      bind,
+    }),
     `not (r.type = ${bind(own.type, 'smallint')} and r.id = ${bind(own.id, 'uuid')})`,
     ...(since === undefined ? [] : [`r.lu >= ${bind(since, 'timestamptz')}`]),
     ...dateTests(request, types, numbers, bind),
@@ -166,6 +178,14 @@ async function findRows(
   })
 }
 
+interface TypesOf {
+  readonly compartment: CompartmentRequest['type']
+  readonly project: number
+  readonly types: readonly string[]
+  readonly numbers: (names: readonly string[]) => string
+  readonly bind: Bind
+}
+
 /**
  * Groups the types by what a policy lets through of each. Where it hides what puts a resource into the
  * compartment, the search does not find it there.
@@ -173,11 +193,7 @@ async function findRows(
 function typeTests(
   { keys }: Store,
   principal: Principal,
-  compartment: CompartmentRequest['type'],
-  project: number,
-  types: readonly string[],
-  numbers: (names: readonly string[]) => string,
-  bind: Bind,
+  { compartment, project, types, numbers, bind }: TypesOf,
 ): string[] {
   const groups = Map.groupBy(types, (type) => {
     const grants = grantsFor(principal, type, 'read') ?? []

@@ -37,7 +37,7 @@ export async function searchDeleted(
   if (!isPlain(principal, type, 'search') || REGISTRY_TYPES.has(type)) throw forbidden()
   const { parameters } = principal.project
   const codes = request.conditions.flatMap((criterion) => codesRead(type, criterion, parameters))
-  sightOf(store, principal, type, 'search', undefined, [], codes)
+  sightOf(store, principal, type, { interaction: 'search', units: [], codes })
   const order = orderOf(request, store.keys)
   if (order.terms.length > 0 || order.column === 'd_lo') {
     throw badRequest('Deletions are sorted by _lastUpdated or _id', '_sort')
@@ -54,7 +54,7 @@ export async function searchDeleted(
     order by ${orderSql(way, 'r')}
     limit ${bind(count + 1, 'int')} offset ${bind(offset, 'int')}`
   const rows = count === 0 ? [] : await store.connection.query<Row>({ text, values })
-  const page = pageOf(request, order, after, rows, shownAs)
+  const page = pageOf(request, { order, after, rows, show: shownAs })
   return total === 'none' ? page : { ...page, total: await countDeleted(store, principal, request) }
 }
 

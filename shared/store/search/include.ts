@@ -36,12 +36,16 @@ const MAX_INCLUDED = 1000
 /** The limit of one step: `_revinclude=*` asks for every reference parameter of every type. */
 const MAX_KEYS = 10_000
 
+interface Includes {
+  readonly projects: readonly number[]
+  readonly includes: readonly Include[]
+  readonly matches: readonly Version[]
+}
+
 export async function followIncludes(
   store: Store,
   principal: Principal,
-  projects: readonly number[],
-  includes: readonly Include[],
-  matches: readonly Version[],
+  { projects, includes, matches }: Includes,
 ): Promise<Followed> {
   const own = principal.project.parameters
   const seen = new Set(matches.map(nameOf))
@@ -52,7 +56,7 @@ export async function followIncludes(
     const sought = seekIncludes(wanted, newest.map(linking), MAX_KEYS, own)
     const limit = MAX_INCLUDED + seen.size + 1
     const queries = projects.flatMap((project) =>
-      queriesOf(store, principal, project, sought, seen, limit),
+      queriesOf(store, principal, project, { codes: sought, seen, limit }),
     )
     if (queries.length === 0) break
     if (step > MAX_STEPS) return { included, isCut: true }
@@ -78,14 +82,18 @@ function nameOf({ type, id }: { readonly type: string; readonly id: string }): s
   return `${type}/${normalId(id)}`
 }
 
+interface IncludeStep {
+  readonly codes: Sought
+  readonly seen: ReadonlySet<string>
+  readonly limit: number
+}
+
 /** One query a type; what refers to the page needs `search`, what the page refers to `read`. */
 function queriesOf(
   store: Store,
   principal: Principal,
   project: number,
-  { targets, holders }: Sought,
-  seen: ReadonlySet<string>,
-  limit: number,
+  { codes: { targets, holders }, seen, limit }: IncludeStep,
 ): Query[] {
   const queries: Query[] = []
   const add = (scene: Scene, test: Test) => {
@@ -104,18 +112,26 @@ function queriesOf(
     const unseen = [...ids].map(normalId).filter((id) => !seen.has(`${type}/${id}`))
     if (!isShared(principal, project, type)) continue
     if (unseen.length > 0) {
-      const scene = sightOf(store, principal, type, 'read', project)
+      const scene = sightOf(store, principal, type, { interaction: 'read', project })
       if (scene !== undefined) add(scene, idsTest(scene, unseen))
     }
     // Finding a resource by its url reveals the url.
-    if (urls.size > 0 && !isHidden(store, principal, type, 'read', project, ['url'])) {
-      const scene = sightOf(store, principal, type, 'read', project, [], ['url'])
+    if (
+      urls.size > 0 &&
+      !isHidden(store, principal, type, { interaction: 'read', project, codes: ['url'] })
+    ) {
+      const scene = sightOf(store, principal, type, {
+        interaction: 'read',
+        project,
+        units: [],
+        codes: ['url'],
+      })
       if (scene !== undefined) add(scene, urlsTest(scene, urls))
     }
   }
   for (const [type, parameters] of holders) {
     if (!isShared(principal, project, type)) continue
-    for (const [scene, codes] of holderScenes(store, principal, project, type, parameters)) {
+    for (const [scene, codes] of holderScenes(store, principal, { project, type, parameters })) {
       const any = codes.flatMap((code) => {
         const p = scene.keys.param(scene.project, type, code)
         const texts = parameters.get(code) ?? []
@@ -132,20 +148,30 @@ function queriesOf(
   return queries
 }
 
+interface HolderType {
+  readonly project: number
+  readonly type: string
+  readonly parameters: ReadonlyMap<string, unknown>
+}
+
 /** One for all parameters, or one for each where a policy hides elements; hidden ones have none. */
 function holderScenes(
   store: Store,
   principal: Principal,
-  project: number,
-  type: string,
-  parameters: ReadonlyMap<string, unknown>,
+  { project, type, parameters }: HolderType,
 ): readonly (readonly [Scene, readonly string[]])[] {
   const codes = [...parameters.keys()]
   const isOpen = grantsFor(principal, type, 'search')?.every(({ hidden }) => hidden.length === 0)
   const groups = isOpen === false ? codes.map((code) => [code]) : [codes]
   return groups.flatMap((group) => {
-    if (isHidden(store, principal, type, 'search', project, group)) return []
-    const scene = sightOf(store, principal, type, 'search', project, [], group)
+    if (isHidden(store, principal, type, { interaction: 'search', project, codes: group }))
+      return []
+    const scene = sightOf(store, principal, type, {
+      interaction: 'search',
+      project,
+      units: [],
+      codes: group,
+    })
     return scene === undefined ? [] : [[scene, group] as const]
   })
 }

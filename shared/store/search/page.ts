@@ -24,13 +24,11 @@ export async function search(
   request: SearchRequest,
 ): Promise<SearchPage> {
   allow(principal, request.type, 'search')
-  return searchPage(
-    store,
-    principal,
-    orderOf(request, store.keys, principal.project.parameters),
-    request,
-    [request],
-  )
+  return searchPage(store, principal, {
+    order: orderOf(request, store.keys, principal.project.parameters),
+    paging: request,
+    requests: [request],
+  })
 }
 
 /**
@@ -42,10 +40,16 @@ export async function searchTypes(
   principal: Principal,
   requests: readonly SearchRequest[],
 ): Promise<SearchPage> {
-  const allowed = requests.filter(({ type }) => sightOf(store, principal, type, 'search'))
+  const allowed = requests.filter(({ type }) =>
+    sightOf(store, principal, type, { interaction: 'search' }),
+  )
   const [first] = allowed
   if (first === undefined) throw forbidden()
-  return searchPage(store, principal, orderOfTypes(first, store.keys), first, allowed)
+  return searchPage(store, principal, {
+    order: orderOfTypes(first, store.keys),
+    paging: first,
+    requests: allowed,
+  })
 }
 
 /** Explains a search: the statement of its page and how it was chosen. Errors: as `search`. */
@@ -56,7 +60,11 @@ export async function plan(
 ): Promise<{ readonly statement: Statement; readonly ways: string } | undefined> {
   allow(principal, request.type, 'search')
   const order = orderOf(request, store.keys, principal.project.parameters)
-  const { queries } = await prepare(store, principal, order, request, [request])
+  const { queries } = await prepare(store, principal, {
+    order,
+    paging: request,
+    requests: [request],
+  })
   if (queries.length === 0) return undefined
   const parts = partsOf(store, queries)
   return { statement: pageStatement(parts), ways: parts.map(({ way }) => way.name).join(', ') }
@@ -76,7 +84,11 @@ export async function searchMany(
     requests.map(async (request) => {
       allow(principal, request.type, 'search')
       const order = orderOf(request, store.keys, principal.project.parameters)
-      const { after, queries } = await prepare(store, principal, order, request, [request])
+      const { after, queries } = await prepare(store, principal, {
+        order,
+        paging: request,
+        requests: [request],
+      })
       return {
         order,
         after,
@@ -106,22 +118,26 @@ export async function searchMany(
       if (own?.status !== 'fulfilled') throw own?.reason
       const { order, after } = own.value
       const rows = found.get(n) ?? []
-      return pageOf(request, order, after, rows, await showRows(store, principal, rows))
+      return pageOf(request, { order, after, rows, show: await showRows(store, principal, rows) })
     }),
   )
 }
 
 const hasOwnColumns = ({ order, score }: Query) => order.terms.length > 0 || score !== undefined
 
+interface OrderedSearch {
+  readonly order: Order
+  readonly paging: SearchRequest
+  readonly requests: readonly SearchRequest[]
+}
+
 async function searchPage(
   store: Store,
   principal: Principal,
-  order: Order,
-  paging: SearchRequest,
-  requests: readonly SearchRequest[],
+  { order, paging, requests }: OrderedSearch,
 ): Promise<SearchPage> {
   const { count, total, includes } = paging
-  const { projects, after, queries } = await prepare(store, principal, order, paging, requests)
+  const { projects, after, queries } = await prepare(store, principal, { order, paging, requests })
   const [rows, counted] = await Promise.all([
     count === 0 || queries.length === 0
       ? []
@@ -129,9 +145,12 @@ async function searchPage(
     total === 'none' ? undefined : countRows(store, queries, total),
   ])
   const show = await showRows(store, principal, rows)
-  const page = { ...pageOf(paging, order, after, rows, show), total: counted }
+  const page = { ...pageOf(paging, { order, after, rows, show }), total: counted }
   if (projects.length === 0 || includes.length === 0) return page
-  return { ...page, ...(await followIncludes(store, principal, projects, includes, page.versions)) }
+  return {
+    ...page,
+    ...(await followIncludes(store, principal, { projects, includes, matches: page.versions })),
+  }
 }
 
 function partsOf(store: Store, queries: readonly Query[]): readonly Part[] {
@@ -149,13 +168,17 @@ export async function showRows(
   return (row) => shown.get(row) ?? toVersion(row)
 }
 
+interface PageRows<Row extends SortedRow> {
+  readonly order: Order
+  readonly after: Position | undefined
+  readonly rows: readonly Row[]
+  readonly show?: ((row: Row) => Version) | undefined
+}
+
 /** `show` makes a version of a row. */
 export function pageOf<Row extends SortedRow>(
   { count }: SearchRequest,
-  order: Order,
-  after: Position | undefined,
-  rows: readonly Row[],
-  show: (row: Row) => Version = (row) => toVersion(row),
+  { order, after, rows, show = (row) => toVersion(row) }: PageRows<Row>,
 ): SearchPage {
   const shown = rows.slice(0, count)
   const isBackwards = after?.isBackwards === true

@@ -45,7 +45,7 @@ export async function searchPerReference(
   { request, code, references }: ReferenceSearch,
   maxRows: number,
 ): Promise<readonly SearchPage[]> {
-  const asked = await ask(store, principal, request, code, references)
+  const asked = await ask(store, principal, request, { code, references })
   const common = asked.sought.filter(({ isCommon }) => isCommon)
   const rest = asked.sought.filter(({ isCommon }) => !isCommon)
   const pages = new Map<string, SearchPage>()
@@ -60,11 +60,14 @@ export async function searchPerReference(
     if (rows.length > maxRows) throw tooCostly(`More than ${maxRows} resources were found`)
     const show = await showRows(store, principal, rows)
     for (const [n, own] of Map.groupBy(rows, (row) => row.n)) {
-      pages.set(rest[n - 1]?.reference ?? '', pageOf(request, asked.order, undefined, own, show))
+      pages.set(
+        rest[n - 1]?.reference ?? '',
+        pageOf(request, { order: asked.order, after: undefined, rows: own, show }),
+      )
     }
   }
   await Promise.all([...alone, together()])
-  const empty = pageOf(request, asked.order, undefined, [])
+  const empty = pageOf(request, { order: asked.order, after: undefined, rows: [] })
   return references.map((reference) => pages.get(reference) ?? empty)
 }
 
@@ -74,7 +77,7 @@ export async function countPerReference(
   principal: Principal,
   { request, code, references }: ReferenceSearch,
 ): Promise<readonly number[]> {
-  const asked = await ask(store, principal, request, code, references)
+  const asked = await ask(store, principal, request, { code, references })
   if (asked.queries.length === 0 || references.length === 0) return references.map(() => 0)
   const statement = countsStatement(asked, asked.sought)
   const rows = await store.connection.query<{ n: number; count: number }>(statement)
@@ -97,19 +100,23 @@ interface Sought {
   readonly isCommon: boolean
 }
 
+interface AskedReferences {
+  readonly code: string
+  readonly references: readonly string[]
+}
+
 async function ask(
   store: Store,
   principal: Principal,
   request: SearchRequest,
-  code: string,
-  references: readonly string[],
+  { code, references }: AskedReferences,
 ): Promise<Asked> {
   const { type } = request
   allow(principal, type, 'search')
   const order = orderOf(request, store.keys, principal.project.parameters)
-  const prepared = await prepare(store, principal, order, request, [request])
+  const prepared = await prepare(store, principal, { order, paging: request, requests: [request] })
   const scenes = prepared.queries.map(({ project }) =>
-    sightOf(store, principal, type, 'search', project, [], [code]),
+    sightOf(store, principal, type, { interaction: 'search', project, units: [], codes: [code] }),
   )
   // A row whose reference a policy hides is not found by it.
   const isHidden = grantsFor(principal, type, 'search')?.some((grant) =>

@@ -20,7 +20,7 @@ export function finder(
   const decide = decideInMemory(place, grant)
   if (decide === undefined) return () => false
   return (resource) => {
-    const rows = indexRows(store, place.project, resource, place.own)
+    const rows = indexRows(store, place.project, resource, { parameters: place.own })
     const rowId = store.keys.rowId(type, resource.id ?? '')
     return decide(heldRow(rowId, rows))
   }

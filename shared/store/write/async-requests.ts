@@ -21,13 +21,17 @@ export interface StoredRequest {
   readonly traceId: string
 }
 
+interface NewRequest {
+  readonly id: string
+  readonly project: number
+  readonly request: StoredRequest
+  readonly most: number
+}
+
 /** False when the Project has `most` of them already. */
 export async function addRequest(
   database: Connection,
-  id: string,
-  project: number,
-  request: StoredRequest,
-  most: number,
+  { id, project, request, most }: NewRequest,
 ): Promise<boolean> {
   const rows = await database.query({
     name: 'request-add',

@@ -122,14 +122,18 @@ export async function submit(
   return rows[0]?.lu ?? undefined
 }
 
+interface Submitted {
+  readonly type: string
+  readonly id: string
+  readonly statement: Prepared
+  readonly lastUpdated: Date
+  readonly outcome: WriteResult['outcome']
+}
+
 /** Returns the written version, which the next change of it need not read. */
 export function resultOf(
   { recent }: Store,
-  type: string,
-  id: string,
-  { write }: Prepared,
-  lastUpdated: Date,
-  outcome: WriteResult['outcome'],
+  { type, id, statement: { write }, lastUpdated, outcome }: Submitted,
 ): WriteResult {
   const { ver, metaAt, metaExtension } = write
   const content = write.head + timeText(lastUpdated) + write.tail

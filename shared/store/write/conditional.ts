@@ -33,13 +33,17 @@ export function createTurns(): Turns {
   }
 }
 
+interface ConditionalCreate {
+  readonly resource: Resource
+  readonly condition: SearchRequest
+  readonly options?: WriteOptions | undefined
+}
+
 export async function createConditional(
   store: Store,
   transact: Transact,
   principal: Principal,
-  resource: Resource,
-  condition: SearchRequest,
-  options: WriteOptions = {},
+  { resource, condition, options = {} }: ConditionalCreate,
 ): Promise<WriteResult> {
   allow(principal, resource.resourceType, 'create')
   const answer = (match: Version): WriteResult => {
@@ -48,19 +52,26 @@ export async function createConditional(
   }
   const match = await findOne(store, principal, condition)
   if (match !== undefined) return answer(match)
-  return locked(store, transact, principal, condition, async (inner) => {
-    const late = await findOne(inner, principal, condition)
-    return late === undefined ? create(inner, principal, resource, options) : answer(late)
+  return locked(store, transact, principal, {
+    condition,
+    work: async (inner) => {
+      const late = await findOne(inner, principal, condition)
+      return late === undefined ? create(inner, principal, resource, options) : answer(late)
+    },
   })
+}
+
+interface ConditionalUpdate {
+  readonly resource: Resource
+  readonly condition: SearchRequest
+  readonly options?: WriteOptions | undefined
 }
 
 export async function updateConditional(
   store: Store,
   transact: Transact,
   principal: Principal,
-  resource: Resource,
-  condition: SearchRequest,
-  options: WriteOptions = {},
+  { resource, condition, options = {} }: ConditionalUpdate,
 ): Promise<WriteResult> {
   allow(principal, resource.resourceType, 'update')
   const overwrite = (inner: Store, match: Version) => {
@@ -72,34 +83,45 @@ export async function updateConditional(
     const isJudgedLate = needsSql(store, principal, match.type, 'update')
     return isJudgedLate ? transact((inner) => overwrite(inner, match), []) : overwrite(store, match)
   }
-  return locked(store, transact, principal, condition, async (inner) => {
-    const late = await findOne(inner, principal, condition)
-    if (late !== undefined) return overwrite(inner, late)
-    if (resource.id === undefined || options.keepId) {
-      return create(inner, principal, resource, options)
-    }
-    if (!principal.isSuperAdmin && !principal.project.updateAsCreate) {
-      throw badRequest('Cannot perform create as update with client-assigned ID')
-    }
-    return update(inner, principal, resource, options)
+  return locked(store, transact, principal, {
+    condition,
+    work: async (inner) => {
+      const late = await findOne(inner, principal, condition)
+      if (late !== undefined) return overwrite(inner, late)
+      if (resource.id === undefined || options.keepId) {
+        return create(inner, principal, resource, options)
+      }
+      if (!principal.isSuperAdmin && !principal.project.updateAsCreate) {
+        throw badRequest('Cannot perform create as update with client-assigned ID')
+      }
+      return update(inner, principal, resource, options)
+    },
   })
+}
+
+interface ConditionalDelete {
+  readonly condition: SearchRequest
+  readonly limit: number
 }
 
 export async function deleteConditional(
   store: Store,
   transact: Transact,
   principal: Principal,
-  condition: SearchRequest,
-  limit: number,
+  { condition, limit }: ConditionalDelete,
 ): Promise<readonly Deletion[]> {
   allow(principal, condition.type, 'delete')
   if (condition.conditions.length === 0) throw badRequest('Search criteria are required')
-  return locked(store, transact, principal, condition, async (inner) => {
-    const { versions } = await search(inner, unlinked(principal), firstPage(condition, limit + 1))
-    if (versions.length > limit) throw multipleMatches()
-    const deleted: Deletion[] = []
-    for (const { type, id } of versions) deleted.push(await remove(inner, principal, type, id))
-    return deleted
+  return locked(store, transact, principal, {
+    condition,
+    work: async (inner) => {
+      const { versions } = await search(inner, unlinked(principal), firstPage(condition, limit + 1))
+      if (versions.length > limit) throw multipleMatches()
+      const deleted: Deletion[] = []
+      for (const { type, id } of versions)
+        deleted.push(await remove(inner, principal, { type, id }))
+      return deleted
+    },
   })
 }
 
@@ -120,12 +142,16 @@ function firstPage(condition: SearchRequest, count: number): SearchRequest {
   return { ...condition, ...FIRST, count }
 }
 
+interface LockedWork<T> {
+  readonly condition: SearchRequest
+  readonly work: (inner: Store) => Promise<T>
+}
+
 async function locked<T>(
   store: Store,
   transact: Transact,
   principal: Principal,
-  condition: SearchRequest,
-  work: (inner: Store) => Promise<T>,
+  { condition, work }: LockedWork<T>,
 ): Promise<T> {
   const key = conditionKey(store, principal, condition)
   const run = () => transact(work, [key])

@@ -37,8 +37,15 @@ export async function create(
   const write = async ({ prepared, ruling }: ReturnType<typeof judge>) => {
     const written = await submit(store, type, prepared)
     if (written === undefined) throw new Error('An insert wrote no row')
-    const governing = await judgeWritten(store, principal, 'create', prepared, ruling, undefined)
-    return without(resultOf(store, type, id, prepared, written, 'created'), hiddenBy(governing))
+    const governing = await judgeWritten(store, principal, 'create', {
+      prepared,
+      decided: ruling,
+      stored: undefined,
+    })
+    return without(
+      resultOf(store, { type, id, statement: prepared, lastUpdated: written, outcome: 'created' }),
+      hiddenBy(governing),
+    )
   }
   try {
     return await write(await judgeHeir(store, project, heirOf, judge)).catch(

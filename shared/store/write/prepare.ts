@@ -53,7 +53,7 @@ export function prepare(preparation: Preparation): Prepared {
   const stays = stored !== undefined && keepsRows(planOf(type, own).elements, stored, indexed)
   let derived: IndexRows | undefined
   const rows = () => {
-    derived ??= indexRows(store, project, indexed, own)
+    derived ??= indexRows(store, project, indexed, { parameters: own })
     return derived
   }
   const references = referencesToCheck({ store, principal, project, resource, selfId: id })
@@ -82,7 +82,11 @@ export function prepare(preparation: Preparation): Prepared {
       targets: store.deferred === undefined ? references : [],
       text: newText(own, indexed, stored),
       parts: partRows(draft),
-      event: eventOrigin(store.keys, principal, type, place.projectId, OPERATIONS[place.kind]),
+      event: eventOrigin(store.keys, principal, {
+        type,
+        projectId: place.projectId,
+        operation: OPERATIONS[place.kind],
+      }),
       taking: principal.taking,
     },
   }
@@ -197,7 +201,7 @@ function hasSideRows(
   const { project, own } = place
   const { sides } = planOf(resource.resourceType, own)
   if (keepsSideRows(sides, stored, resource)) return true
-  return sameSideRows(rows, deriveIndexes(store.keys, project, stored, own))
+  return sameSideRows(rows, deriveIndexes(store.keys, project, stored, { own }))
 }
 
 function sameSideRows(a: IndexRows, b: IndexRows): boolean {

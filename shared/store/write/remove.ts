@@ -15,22 +15,26 @@ import { authorId } from './prepare.ts'
 /** Other processes win one race at a time. */
 const LOST_RACES = 8
 
+interface Removal {
+  readonly type: string
+  readonly id: string
+  readonly options?: WriteOptions | undefined
+}
+
 /** Idempotent. Errors: 403, 404 unknown or not in sight, 412. */
 export async function remove(
   store: Store,
   principal: Principal,
-  type: string,
-  id: string,
-  options: WriteOptions = {},
+  { type, id, options = {} }: Removal,
 ): Promise<Deletion> {
   allow(principal, type, 'delete')
   if (!isLegalId(id)) throw notFound()
   const isMember = principal.membershipId !== undefined
   if (isMember) await store.rules.get(type)?.checkRemoval?.(store, principal, id)
   if (!isPlain(principal, type, 'delete') || !isSeen(principal, type)) {
-    return removeJudged(store, principal, type, id, options)
+    return removeJudged(store, principal, { type, id, options })
   }
-  return removeRow(store, principal, type, id, options)
+  return removeRow(store, principal, { type, id, options })
 }
 
 /** Every resource of the type is in sight. */
@@ -42,19 +46,20 @@ function isSeen(principal: Principal, type: string): boolean {
 async function removeJudged(
   store: Store,
   principal: Principal,
-  type: string,
-  id: string,
-  options: WriteOptions,
+  { type, id, options = {} }: Removal,
 ): Promise<Deletion> {
   for (let attempt = 0; attempt <= LOST_RACES; attempt++) {
-    const before = await readJudged(store, principal, type, id, ['read', 'delete'])
+    const before = await readJudged(store, principal, type, {
+      id,
+      interactions: ['read', 'delete'],
+    })
     if (before?.rulings.read === undefined) throw notFound()
     const { row } = before
     if (row.content === null) return { ...toVersion(row, id), membership: undefined }
     if (before.rulings.delete === undefined) throw forbidden('criteria of every entry for delete')
     if (options.ifMatch && !options.ifMatch.includes(row.ver)) throw preconditionFailed()
     try {
-      return await removeRow(store, principal, type, id, { ifMatch: [row.ver] })
+      return await removeRow(store, principal, { type, id, options: { ifMatch: [row.ver] } })
     } catch (error) {
       const isLostRace = error instanceof HttpError && error.status === 412
       if (!isLostRace || options.ifMatch) throw error
@@ -66,9 +71,7 @@ async function removeJudged(
 async function removeRow(
   store: Store,
   principal: Principal,
-  type: string,
-  id: string,
-  options: WriteOptions,
+  { type, id, options = {} }: Removal,
 ): Promise<Deletion> {
   const isMember = principal.membershipId !== undefined
   if (isMember) await store.rules.get(type)?.checkDeletion?.(store, principal, id)
@@ -81,7 +84,7 @@ async function removeRow(
       vers: options.ifMatch,
       metaPrefix: scope.metaPrefix,
       author: principal.profile && authorId(store, principal.profile),
-      event: eventOrigin(store.keys, principal, type, undefined, 'd'),
+      event: eventOrigin(store.keys, principal, { type, projectId: undefined, operation: 'd' }),
       profileKey: profileKey(store.keys, type, id),
       taking: principal.taking,
       parts: store.parts.flatMap((part, order) =>

@@ -104,7 +104,7 @@ async function changeNow(wanted: Wanted): Promise<WriteResult> {
   const early = await changeRecent(wanted)
   if (early !== undefined) return early
   for (let attempt = 0; attempt <= LOST_RACES; attempt++) {
-    const before = await readJudged(store, principal, type, id, INTERACTIONS)
+    const before = await readJudged(store, principal, type, { id, interactions: INTERACTIONS })
     const planned = await planChange(wanted, before)
     const result = isChange(planned) ? await writeChange(store, principal, planned) : planned
     if (result !== undefined) return result
@@ -121,7 +121,7 @@ async function changeRecent(wanted: Wanted): Promise<WriteResult | undefined> {
   const { store, principal, type, id } = wanted
   const row = store.recent?.get(rowKey(store, principal, type, id))
   if (row === undefined) return undefined
-  const before = await judgeRow(store, principal, type, row, INTERACTIONS)
+  const before = await judgeRow(store, principal, type, { row, interactions: INTERACTIONS })
   const planned = before && (await planChange(wanted, before).catch(() => undefined))
   const result = isChange(planned) ? await writeChange(store, principal, planned) : undefined
   if (result === undefined) store.recent?.drop(row)
@@ -243,8 +243,18 @@ async function writeChange(
     return undefined
   })
   if (written === undefined) return undefined
-  const result = resultOf(store, type, id, prepared, written, 'updated')
-  const governing = await judgeWritten(store, principal, 'update', prepared, ruling, stored)
+  const result = resultOf(store, {
+    type,
+    id,
+    statement: prepared,
+    lastUpdated: written,
+    outcome: 'updated',
+  })
+  const governing = await judgeWritten(store, principal, 'update', {
+    prepared,
+    decided: ruling,
+    stored,
+  })
   const left = hiddenAfter(store, principal, prepared)
   return without(result, [...hidden, ...hiddenBy(governing), ...left])
 }

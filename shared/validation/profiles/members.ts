@@ -44,19 +44,23 @@ export function membership(
   const valueSets = new Set<string>()
   const tests = discriminators.flatMap(({ type, path }) => {
     const steps = stepsOf(path)
-    const test = steps && memberTest(type, steps, slice, others, valueSets)
+    const test = steps && memberTest(type, steps, { slice, others, valueSets })
     return test === undefined ? [] : [test]
   })
   if (tests.length === 0) return undefined
   return { valueSets, has: (item, run) => tests.every((test) => test(item, run)) }
 }
 
+interface SliceScope {
+  readonly slice: ElementNode
+  readonly others: Others
+  readonly valueSets: Set<string>
+}
+
 function memberTest(
   type: string,
   steps: readonly Step[],
-  slice: ElementNode,
-  others: Others,
-  valueSets: Set<string>,
+  { slice, others, valueSets }: SliceScope,
 ): IsMember | undefined {
   if (type === 'type') return typeTest(steps, slice, others)
   if (type === 'profile') return profileTest(steps, slice, others)

@@ -80,13 +80,17 @@ const namesIn = (body: Json, mode?: string): string[] =>
     .map(({ resource }: Json) => `${resource.resourceType}/${resource.id}`)
     .sort()
 
+interface VisibleRows {
+  readonly interaction: string
+  readonly elements: readonly string[]
+  readonly test: (json: Json) => boolean
+}
+
 /** The visible ones whose governing rule shows all of the elements that the search reads. */
 function visible(
   rules: readonly Rule[],
   type: string,
-  interaction: string,
-  elements: readonly string[],
-  test: (json: Json) => boolean,
+  { interaction, elements, test }: VisibleRows,
 ): string[] {
   return idsOf(world, type)
     .filter((name) => {
@@ -168,7 +172,7 @@ t.test(`${POLICIES} random policies let through what they say (seed ${SEED})`, a
         t.equal(found.status, 403, `${query} of ${said}`)
         continue
       }
-      const expected = visible(rules, type, 'search', elements, test)
+      const expected = visible(rules, type, { interaction: 'search', elements, test })
       t.same(namesIn(found.body, 'match'), expected, `${query} of ${said}`)
       const counted = await ask(principal, `${query}&_summary=count`)
       t.equal(counted.body.total, expected.length, `total of ${query} of ${said}`)
@@ -207,10 +211,16 @@ async function checkJoins(
     t.equal(found.status, 403, `${chain} of ${said}`)
     return
   }
-  const males = visible(rules, 'Patient', 'search', ['gender'], ({ gender }) => gender === 'male')
-  const expected = visible(rules, 'Observation', 'search', ['subject'], ({ subject }) =>
-    males.includes(subject.reference),
-  )
+  const males = visible(rules, 'Patient', {
+    interaction: 'search',
+    elements: ['gender'],
+    test: ({ gender }) => gender === 'male',
+  })
+  const expected = visible(rules, 'Observation', {
+    interaction: 'search',
+    elements: ['subject'],
+    test: ({ subject }) => males.includes(subject.reference),
+  })
   t.same(namesIn(found.body, 'match'), maySearch ? expected : [], `${chain} of ${said}`)
 }
 
@@ -225,8 +235,12 @@ async function checkHistories(
   if (!may('read') || !may('history')) {
     t.equal(found.status, 403, `Patient/_history of ${said}`)
   } else {
-    const seen = visible(rules, 'Patient', 'read', [], (json) => {
-      return governing(rules, 'history', json, world) !== undefined
+    const seen = visible(rules, 'Patient', {
+      interaction: 'read',
+      elements: [],
+      test: (json) => {
+        return governing(rules, 'history', json, world) !== undefined
+      },
     })
     t.same(namesIn(found.body), seen, `Patient/_history of ${said}`)
   }
@@ -236,8 +250,12 @@ async function checkHistories(
     t.equal(all.status, may('read') ? 404 : 403, `$everything of ${said}`)
     return
   }
-  const seen = visible(rules, 'Observation', 'read', [], ({ subject }) => {
-    return subject.reference === patient
+  const seen = visible(rules, 'Observation', {
+    interaction: 'read',
+    elements: [],
+    test: ({ subject }) => {
+      return subject.reference === patient
+    },
   })
   const answered = namesIn(all.body).filter((name) => name.startsWith('Observation/'))
   t.same(answered, seen, `$everything of ${said}`)

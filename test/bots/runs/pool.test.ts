@@ -63,13 +63,13 @@ function overlap(spans: readonly Span[]): number {
   )
 }
 
-function many(
-  tenant: Tenant,
-  id: string,
-  count: number,
-  ms: number,
-  gate?: string,
-): Promise<Span[]> {
+interface Many {
+  readonly count: number
+  readonly ms: number
+  readonly gate?: string | undefined
+}
+
+function many(tenant: Tenant, id: string, { count, ms, gate }: Many): Promise<Span[]> {
   return Promise.all(
     Array.from({ length: count }, async () => {
       const { status, body, text } = await execute(tenant.admin, id, { ms, gate })
@@ -83,7 +83,7 @@ t.test('runs that only wait take no slots, and nothing caps them unless it is se
   const tenant = await botica.createTenant()
   const id = await aBot(tenant, waiting)
   const { gate, open } = aGate(tenant.admin)
-  const ended = await lineUp(CROWD, () => many(tenant, id, CROWD, 0, gate))
+  const ended = await lineUp(CROWD, () => many(tenant, id, { count: CROWD, ms: 0, gate }))
   await line.resume()
   const path = `/admin/projects/${tenant.project.id}/bots/stats`
   const underWay = async () => (await tenant.admin.get<Untyped>(path)).body.slotsUsed
@@ -106,8 +106,8 @@ t.test('a bot has no more runs at once than it may, and holds up no other', asyn
   const other = await aBot(botica, handler('return { from: Date.now(), to: Date.now() }'))
   await execute(admin, other)
   const { gate, open } = aGate(admin)
-  const crowd = await lineUp(60, () => many(botica, id, 60, 50, gate))
-  const lone = await lineUp(1, () => many(botica, other, 1, 0))
+  const crowd = await lineUp(60, () => many(botica, id, { count: 60, ms: 50, gate }))
+  const lone = await lineUp(1, () => many(botica, other, { count: 1, ms: 0 }))
   await line.resume()
   const [beside] = await lone()
   await open()
@@ -121,7 +121,7 @@ t.test('a Project has no more runs at once than its setting allows', async (t) =
   const tenant = await botica.createTenant()
   await setConcurrency(tenant, 3)
   const ids = [await aBot(tenant, waiting), await aBot(tenant, waiting)]
-  const spans = await Promise.all(ids.map((id) => many(tenant, id, 15, 100)))
+  const spans = await Promise.all(ids.map((id) => many(tenant, id, { count: 15, ms: 100 })))
   const most = overlap(spans.flat())
   t.ok(most <= 3, `${most} at once`)
 })
@@ -130,9 +130,9 @@ t.test('a crowd of one Project does not hold up the run of another', async (t) =
   const [crowded, calm] = [await botica.createTenant(), await botica.createTenant()]
   const crowd = await aBot(crowded, busy)
   const alone = await aBot(calm, busy)
-  await many(calm, alone, 1, 0)
-  const others = await lineUp(300, () => many(crowded, crowd, 300, 20))
-  const lone = await lineUp(1, () => many(calm, alone, 1, 0))
+  await many(calm, alone, { count: 1, ms: 0 })
+  const others = await lineUp(300, () => many(crowded, crowd, { count: 300, ms: 20 }))
+  const lone = await lineUp(1, () => many(calm, alone, { count: 1, ms: 0 }))
   await line.resume()
   const [[own], spans] = await Promise.all([lone(), others()])
   const first = spans.filter(({ from }) => from < (own?.from ?? 0)).length

@@ -96,7 +96,7 @@ function limitedTo(...criteria: readonly string[]): Principal {
 function planned(principal: Principal, search: string): Part {
   const [type = '', parameters = ''] = search.split('?')
   const request = parseSearch(type, parameters)
-  const scene = sightOf({ keys }, principal, type, 'search')
+  const scene = sightOf({ keys }, principal, type, { interaction: 'search' })
   if (scene === undefined) throw new Error(`${type} is not in sight`)
   const tests = request.conditions.map((condition) => testOf(scene, condition))
   const limit = request.count + 1

@@ -176,7 +176,7 @@ t.test('a mailed link leads past strangers who guess', async (t) => {
   const { email, user } = person
   await pauseStrangers(person)
   const system = systemPrincipal(SYSTEM_PROJECT)
-  const link = await createSecurityRequest(services.repository, system, 'reset', user)
+  const link = await createSecurityRequest(services.repository, system, { type: 'reset', user })
   const set = await anonymous.post('/auth/setpassword', { ...link, password: NEW_PASSWORD })
   t.equal(set.status, 200)
   t.equal((await attempt(email, NEW_PASSWORD)).status, 200)
@@ -232,7 +232,10 @@ t.test('sessions are counted apart: passwords and factors that they prove again'
 t.test('a burst of secrets of one mailed link is judged five times', async (t) => {
   const { user } = await aPerson(services, project)
   const system = systemPrincipal(SYSTEM_PROJECT)
-  const { id } = await createSecurityRequest(services.repository, system, 'verify-email', user)
+  const { id } = await createSecurityRequest(services.repository, system, {
+    type: 'verify-email',
+    user,
+  })
   const answers = await burst((place) =>
     anonymous.post<Result>('/auth/verifyemail', { id, secret: String(place).repeat(16) }),
   )

@@ -75,7 +75,7 @@ t.test('many at one account leave room as well', async (t) => {
 t.test('a mailed link that found no room is good for another try', async (t) => {
   const { user } = await aPerson(services, project)
   const system = systemPrincipal(SYSTEM_PROJECT)
-  const link = await createSecurityRequest(services.repository, system, 'reset', user)
+  const link = await createSecurityRequest(services.repository, system, { type: 'reset', user })
   const set = () => anonymous.post('/auth/setpassword', { ...link, password: `${PASSWORD} 2` })
   const { all } = flood((place) => `someone-${place}@example.org`)
   let answer = await set()

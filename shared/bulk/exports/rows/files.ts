@@ -52,7 +52,7 @@ export interface Position {
 }
 
 export interface WrittenBlocks {
-  /** Of their files. */
+  /** The kind of their files. */
   readonly kind: FileKind
   readonly blocks: readonly StoredBlock[]
   readonly reached: Position

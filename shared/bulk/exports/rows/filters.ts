@@ -48,7 +48,12 @@ export async function filterOf(
     const codes = conditions.flatMap((criterion) =>
       codesRead(type, criterion, principal.project.parameters),
     )
-    const scene = sightOf(store, principal, type, 'search', number, units, codes)
+    const scene = sightOf(store, principal, type, {
+      interaction: 'search',
+      project: number,
+      units,
+      codes,
+    })
     if (scene === undefined) return undefined
     // As many as there are may be at the other end of a reference: nobody waits for a page.
     const wide: Scene = { ...scene, isPolicy: true }

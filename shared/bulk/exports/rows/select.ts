@@ -75,8 +75,14 @@ export async function selectionOf(
   // Its presence would reveal whose compartment it is in; a patient is in its own.
   const isOfPatients = !OF_THEMSELVES.has(type) && reachOf(input, type) !== 'all'
   const codes = isOfPatients ? compartmentCodes(type, 'Patient/') : []
-  if (isHidden(store, principal, type, 'search', number, codes)) return undefined
-  const scene = sightOf(store, principal, type, 'search', number, [], codes)
+  if (isHidden(store, principal, type, { interaction: 'search', project: number, codes }))
+    return undefined
+  const scene = sightOf(store, principal, type, {
+    interaction: 'search',
+    project: number,
+    units: [],
+    codes,
+  })
   if (scene === undefined) return undefined
   const grants = grantsFor(principal, type, 'search') ?? []
   const isAlike = grants.every(({ hidden }) => hidden.join() === grants[0]?.hidden.join())

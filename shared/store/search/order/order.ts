@@ -21,7 +21,7 @@ export function orderOf(request: SearchRequest, keys: Keys, own?: OwnParameters)
     if (code === '_id') return { ...plain, column: 'id' }
     if (code === mainDate(type)) return { ...plain, column: 'd_lo' }
   }
-  const terms = sort.map((one) => termOf(keys, type, one, own, conditions))
+  const terms = sort.map((one) => termOf(keys, type, one, { own, conditions }))
   return { column: 'id', descending: false, byType: false, terms }
 }
 

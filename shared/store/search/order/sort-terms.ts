@@ -26,13 +26,17 @@ export interface Term {
   readonly walk?: (project: number, bind: Bind) => string
 }
 
+interface TermScope {
+  readonly own: OwnParameters | undefined
+  readonly conditions: readonly Criterion[]
+}
+
 /** Errors: 400 for a parameter whose values are not kept in any order. */
 export function termOf(
   keys: Keys,
   type: string,
   { code, descending }: SortRule,
-  own: OwnParameters | undefined,
-  conditions: readonly Criterion[],
+  { own, conditions }: TermScope,
 ): Term {
   const name = `${descending ? '-' : ''}${code}`
   const column = columnOf(type, code)

@@ -37,13 +37,17 @@ export interface Prepared {
   readonly queries: readonly Query[]
 }
 
+interface OrderedSearch {
+  readonly order: Order
+  readonly paging: SearchRequest
+  readonly requests: readonly SearchRequest[]
+}
+
 /** `requests` differ in type and conditions only; `paging` holds what they share. Errors: 400, 403. */
 export async function prepare(
   store: Store,
   principal: Principal,
-  order: Order,
-  paging: SearchRequest,
-  requests: readonly SearchRequest[],
+  { order, paging, requests }: OrderedSearch,
 ): Promise<Prepared> {
   const { count, offset, cursor } = paging
   if (requests.some(({ type }) => type === 'Binary')) {
@@ -65,7 +69,7 @@ export async function prepare(
     projects.map(async (project) => {
       const shared = requests.filter(({ type }) => isShared(principal, project, type))
       const units = await unitsOf(store, project, shared)
-      return wantedOf(store, principal, project, units, shared)
+      return wantedOf(store, principal, { project, units, requests: shared })
     }),
   )
   return { projects, after, queries: wanted.flat().map((query) => ({ ...query, ...page })) }
@@ -85,15 +89,21 @@ export function partOf({ statistics }: Pick<Store, 'statistics'>, query: Query):
 
 type Wanted = Pick<Query, 'project' | 'typeNumbers' | 'tests' | 'isLimited' | 'score'>
 
+interface WantedScope {
+  readonly project: number
+  readonly units: readonly string[]
+  readonly requests: readonly SearchRequest[]
+}
+
 /** Planning a type costs half a millisecond; a compartment says the same of all its types. */
 function wantedOf(
   store: Store,
   principal: Principal,
-  project: number,
-  units: readonly string[],
-  requests: readonly SearchRequest[],
+  { project, units, requests }: WantedScope,
 ): readonly Wanted[] {
-  const wanted = requests.map((request) => wantedOfType(store, principal, project, units, request))
+  const wanted = requests.map((request) =>
+    wantedOfType(store, principal, { project, units, request }),
+  )
   const isAlike = ({ conditions }: SearchRequest, i: number) =>
     wanted[i]?.project === project &&
     wanted[i]?.tests.length === conditions.length &&
@@ -106,20 +116,24 @@ function wantedOf(
   }))
 }
 
+interface WantedType {
+  readonly project: number
+  readonly units: readonly string[]
+  readonly request: SearchRequest
+}
+
 /** The caller has asked whether the type may be searched. */
 function wantedOfType(
   store: Store,
   principal: Principal,
-  project: number,
-  units: readonly string[],
-  { type, conditions, sort, count, offset }: SearchRequest,
+  { project, units, request: { type, conditions, sort, count, offset } }: WantedType,
 ): Wanted {
   const { parameters } = principal.project
   const codes = [
     ...conditions.flatMap((criterion) => codesRead(type, criterion, parameters)),
     ...sort.map(({ code }) => code),
   ]
-  const scene = sightOf(store, principal, type, 'search', project, units, codes)
+  const scene = sightOf(store, principal, type, { interaction: 'search', project, units, codes })
   if (scene === undefined) throw forbidden(`no right to search ${type}`)
   const tests = conditions.flatMap((criterion): Test | readonly Test[] => {
     if (!isNamed(criterion)) return testOf(scene, criterion)

@@ -136,7 +136,7 @@ function rowsSql(
     return {
       from: `${table} ${alias}${same}`,
       test,
-      values: partSql(scene, part, alias, bind, isMarked, isRow || isMarked),
+      values: partSql(scene, part, { alias, bind, isMarked, isRow: isRow || isMarked }),
     }
   })
   const from = joins.map(({ from }) => from).join(' join ')
@@ -150,14 +150,18 @@ function rowsSql(
   return `${rows} and ${each.join(' and ')}`
 }
 
+interface PartPlace {
+  readonly alias: string
+  readonly bind: Bind
+  readonly isMarked: boolean
+  readonly isRow: boolean
+}
+
 /** Alternatives. */
 function partSql(
   scene: Scene,
   { kind, value }: Part,
-  alias: string,
-  bind: Bind,
-  isMarked: boolean,
-  isRow: boolean,
+  { alias, bind, isMarked, isRow }: PartPlace,
 ): readonly string[] {
   if (kind === 'string') return [prefixSql(alias, value, bind)]
   if (kind === 'date') {
@@ -167,5 +171,5 @@ function partSql(
   if (kind === 'number' || isMarked) {
     return numberBounds(parseNumberValue(value), alias, bind, isRow)
   }
-  return quantityBounds(scene, parseQuantityValue(value), alias, bind, isRow)
+  return quantityBounds(scene, parseQuantityValue(value), { alias, bind, isRow })
 }

@@ -38,8 +38,14 @@ export function quantityTest(scene: Scene, ps: readonly bigint[], condition: Con
   if (condition.modifier === 'missing') return missingRange(ps, condition)
   const values = condition.values.map((value) => parseQuantityValue(value))
   return inRanges(scene, ps, (bind, isRow) =>
-    values.flatMap((value) => quantityBounds(scene, value, 'g', bind, isRow)),
+    values.flatMap((value) => quantityBounds(scene, value, { alias: 'g', bind, isRow })),
   )
+}
+
+interface BoundPlace {
+  readonly alias: string
+  readonly bind: Bind
+  readonly isRow: boolean
 }
 
 /**
@@ -49,9 +55,7 @@ export function quantityTest(scene: Scene, ps: readonly bigint[], condition: Con
 export function quantityBounds(
   { keys, project, units, isPolicy }: Scene,
   value: QuantityValue,
-  alias: string,
-  bind: Bind,
-  isRow: boolean,
+  { alias, bind, isRow }: BoundPlace,
 ): readonly string[] {
   const { code, system } = value
   if (code === undefined) {

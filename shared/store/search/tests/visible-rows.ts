@@ -9,6 +9,14 @@ import { hidesAny, placeIn, visibleTests } from './grant-tests.ts'
 import type { Scene } from './row-test.ts'
 import type { Test } from './test.ts'
 
+interface VisibleScope {
+  readonly interaction: Interaction
+  readonly project?: number | undefined
+  readonly units?: Scene['units'] | undefined
+  readonly codes?: readonly string[] | undefined
+  readonly from?: string | undefined
+}
+
 /**
  * Undefined for what the Principal may not do; `project` is that of the types outside the registry.
  * `codes` are the parameters that rows are found by. Errors: 403 for one whose element is hidden
@@ -18,11 +26,7 @@ export function sightOf(
   store: Pick<Store, 'keys'>,
   principal: Principal,
   type: string,
-  interaction: Interaction,
-  project: number = principal.project.number,
-  units: Scene['units'] = [],
-  codes: readonly string[] = [],
-  from?: string,
+  { interaction, project = principal.project.number, units = [], codes = [], from }: VisibleScope,
 ): Scene | undefined {
   // The securityContext of a Binary decides who sees it, not a search.
   if (type === 'Binary' || !may(principal, type, interaction)) return undefined
@@ -48,8 +52,20 @@ export function sightOf(
     units,
     visible: [...(isLimited ? [own] : []), ...granted],
     enter: (other, inner) =>
-      sightOf(store, principal, other, 'search', project, units, inner, type),
+      sightOf(store, principal, other, {
+        interaction: 'search',
+        project,
+        units,
+        codes: inner,
+        from: type,
+      }),
   }
+}
+
+interface HiddenScope {
+  readonly interaction: Interaction
+  readonly project: number
+  readonly codes: readonly string[]
 }
 
 /** True when one of the parameters reads what is hidden in every row that may be seen. */
@@ -57,9 +73,7 @@ export function isHidden(
   { keys }: Pick<Store, 'keys'>,
   principal: Principal,
   type: string,
-  interaction: Interaction,
-  project: number,
-  codes: readonly string[],
+  { interaction, project, codes }: HiddenScope,
 ): boolean {
   const grants = grantsFor(principal, type, interaction)
   if (grants === undefined || grants.length === 0) return false
