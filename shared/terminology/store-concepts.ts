@@ -7,7 +7,7 @@ import { typeNumber } from '../fhir/definitions.ts'
 import type { Filter } from '../fhir/terminology.ts'
 import { normaliseString } from '../fhir/values.ts'
 import type { Connection } from '../platform/postgres/statement.ts'
-import type { Bind } from '../store/rows/side-rows.ts'
+import { type Bind, binder } from '../store/rows/side-rows.ts'
 import type { ConceptNode } from './concept-index.ts'
 import {
   type ConceptList,
@@ -50,11 +50,7 @@ export async function listImported(
   const { filters = [], limit } = query
   const regexes = filters.filter(({ op }) => op === 'regex')
   const tests = regexes.map((filter) => regexTest(filter))
-  const values: unknown[] = []
-  const bind: Bind = (value, type) => {
-    values.push(value)
-    return `$${values.length}::${type}`
-  }
+  const { values, bind } = binder()
   const most = regexes.length > 0 ? MOST_TRIED : limit
   const text = `select c.code, c.display, c.definition from concept c
     where ${conditions(owner, query, bind).join(' and ')}

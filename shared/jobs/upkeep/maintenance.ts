@@ -102,14 +102,8 @@ export function createMaintenance(store: Store): Maintenance {
     ownIndexProgress: ({ project }) => ownJobProgress(store.connection, project.number),
     async expunge(principal, type, id) {
       requireAdmin(principal, type)
-      if (!may(principal, type, 'delete')) throw forbidden()
       requirePurger(principal, type)
-      const found = await readJudged(store, principal, type, {
-        id,
-        interactions: ['read', 'delete'],
-      })
-      if (found?.rulings.read === undefined) throw notFound()
-      if (found.rulings.delete === undefined) throw forbidden()
+      await requireDeletable(store, principal, type, id)
       return expunge(store, principal, type, id)
     },
     async purge(principal, type, before) {
@@ -136,6 +130,15 @@ export function createMaintenance(store: Store): Maintenance {
       return await expungeProject(store, principal, projectId)
     },
   }
+}
+
+/** Errors: 403, 404. */
+async function requireDeletable(store: Store, principal: Principal, type: string, id: string) {
+  if (!may(principal, type, 'delete')) throw forbidden()
+  const interactions = ['read', 'delete'] as const
+  const found = await readJudged(store, principal, type, { id, interactions })
+  if (found?.rulings.read === undefined) throw notFound()
+  if (found.rulings.delete === undefined) throw forbidden()
 }
 
 async function purgeAll(store: Store, type: string, before: Date): Promise<number> {

@@ -225,12 +225,9 @@ function searchReply(
   })
   const end = request.offset + request.count
   const shown = standard.slice(request.offset, end)
-  const found = {
-    ...page,
-    size: page.versions.length + shown.length,
-    isMore: standard.length > end,
-  }
-  const links = linksOf(interaction, path, { request, query, page: found })
+  const size = page.versions.length + shown.length
+  const found = { ...page, size, isMore: standard.length > end }
+  const links = linksOf(interaction, path, { request, query }, found)
   const total = page.total === undefined ? undefined : page.total + standard.length
   return pageReply(interaction, { type: 'searchset', total, links }, [
     ...page.versions.map((version) => entryOf(version, 'match')),
@@ -261,17 +258,12 @@ type Found = Pick<SearchPage, 'next' | 'previous'> & {
   readonly isMore: boolean
 }
 
-interface LinkedPage {
-  readonly request: SearchRequest
-  readonly query: URLSearchParams
-  readonly page: Found
-}
-
 /** Links carry the query as it was understood, its parameters in the order of their names. */
 function linksOf(
   interaction: Interaction,
   path: string,
-  { request, query, page }: LinkedPage,
+  { request, query }: Pick<PageReply, 'request' | 'query'>,
+  page: Found,
 ): Link[] {
   const { count, offset, cursor, ignored } = request
   const understood = new URLSearchParams(query)

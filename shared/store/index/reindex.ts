@@ -8,7 +8,7 @@ import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Store } from '../rows/context.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
 import {
-  type Bind,
+  binder,
   codeRows,
   type Listed,
   rangeRows,
@@ -139,18 +139,11 @@ async function rewriteUnchanged(
   rows: readonly VersionRow[],
   own: OwnParameters | undefined,
 ): Promise<readonly VersionRow[]> {
-  const values: unknown[] = []
-  const bind: Bind = (value, type) => {
-    values.push(value)
-    return `$${values.length}::${type}`
-  }
+  const { values, bind } = binder()
   const made = rows.map((row) => {
     const resource = parseVersion(toVersion(row))
-    return {
-      row,
-      index: indexRows(store, project, resource, { parameters: own }),
-      text: newText(own, resource),
-    }
+    const index = indexRows(store, project, resource, { parameters: own })
+    return { row, index, text: newText(own, resource) }
   })
   const list = <T>(items: (made_: (typeof made)[number]) => readonly T[]): Listed<T>[] =>
     made.flatMap((item, i) => items(item).map((one) => ({ n: i + 1, item: one })))

@@ -21,7 +21,7 @@ import { keysLiteral } from '../index/keys.ts'
 import { showAll, without } from '../read/redact.ts'
 import { allow, type Store } from '../rows/context.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
-import type { Bind } from '../rows/side-rows.ts'
+import { type Bind, binder } from '../rows/side-rows.ts'
 import type { Version } from '../rows/version.ts'
 import { hiddenBy, readJudged } from '../rulings/rulings.ts'
 import { fewRowsSql, placeIn, visibleTests } from './tests/grant-tests.ts'
@@ -144,11 +144,7 @@ async function findRows(
   { own, keys, limit, offset }: RowsPage,
 ): Promise<readonly VersionRow[]> {
   const types = typesOf(principal, request)
-  const values: unknown[] = []
-  const bind: Bind = (value, type) => {
-    values.push(value)
-    return `$${values.length}::${type}`
-  }
+  const { values, bind } = binder()
   const numbers = (names: readonly string[]) => bind(names.map(typeNumber), 'smallint[]')
   const { since, after } = request
   const tests = [

@@ -7,7 +7,7 @@ import { type Condition, isCondition, type SearchRequest } from '../../query/sea
 import { unescapeValue } from '../../query/values.ts'
 import { allow, normalId, type Store } from '../rows/context.ts'
 import { idOf, toVersion, versionColumns } from '../rows/rows.ts'
-import type { Bind } from '../rows/side-rows.ts'
+import { type Bind, binder } from '../rows/side-rows.ts'
 import type { SearchPage, Version } from '../rows/version.ts'
 import { isPlain } from '../rulings/rulings.ts'
 import { afterSql, orderOf, orderSql, readCursor, reversed } from './order/order.ts'
@@ -124,13 +124,4 @@ function shownAs(row: Row): Version {
   const meta = { versionId: String(ver), lastUpdated: lastUpdated.toISOString() }
   const content = JSON.stringify({ resourceType: type, id, meta })
   return { ...version, content, metaAt: content.length - 2 }
-}
-
-function binder(): { values: unknown[]; bind: Bind } {
-  const values: unknown[] = []
-  const bind: Bind = (value, type) => {
-    values.push(value)
-    return `$${values.length}::${type}`
-  }
-  return { values, bind }
 }

@@ -6,7 +6,7 @@
 import { tooCostly } from '../../../errors.ts'
 import type { Statement } from '../../../platform/postgres/statement.ts'
 import { versionColumns, WITH_VERSIONS } from '../../rows/rows.ts'
-import type { Bind } from '../../rows/side-rows.ts'
+import { type Bind, binder } from '../../rows/side-rows.ts'
 import { orderSql } from '../order/order.ts'
 import { sortedRows } from '../order/sort-rows.ts'
 import { fewSql, isByKeys, scopeSql, sqlOf } from '../tests/row-test.ts'
@@ -97,11 +97,7 @@ export function countStatement(
 }
 
 function statementBuilder() {
-  const values: unknown[] = []
-  const bind: Bind = (value, type) => {
-    values.push(value)
-    return `$${values.length}::${type}`
-  }
+  const { values, bind } = binder()
   const statement = (text: string): Statement => {
     // The protocol counts them in 16 bits.
     if (values.length > MAX_BINDINGS) throw tooCostly('The search has too many values')
