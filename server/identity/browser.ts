@@ -63,11 +63,7 @@ interface Cookie {
   readonly seconds: number
 }
 
-export function setCookie(
-  ctx: Context,
-  config: Config,
-  { name, value, seconds }: Cookie,
-): void {
+export function setCookie(ctx: Context, config: Config, { name, value, seconds }: Cookie): void {
   const { protocol, pathname } = new URL(config.baseUrl)
   ctx.append(
     'Set-Cookie',
@@ -125,7 +121,11 @@ export function newBinding(): { readonly secret: string; readonly digest: string
 }
 
 export function bindLogin(ctx: Context, config: Config, loginId: string, secret: string): void {
-  setCookie(ctx, config, { name: loginCookie(loginId), value: secret, seconds: UNGRANTED_MS / 1000 })
+  setCookie(ctx, config, {
+    name: loginCookie(loginId),
+    value: secret,
+    seconds: UNGRANTED_MS / 1000,
+  })
 }
 
 export function isBound(login: Resource): boolean {

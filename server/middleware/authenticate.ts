@@ -48,7 +48,13 @@ export function authenticate({ services }: Web): Middleware {
   return async (ctx, next) => {
     const [, scheme = '', credentials = ''] =
       /^(\w+) +([^ ]+) *$/.exec(ctx.req.headers.authorization ?? '') ?? []
-    const found = await lookUp({ scheme: scheme.toLowerCase(), credentials, ip: ctx.ip, byBearer, byBasic })
+    const found = await lookUp({
+      scheme: scheme.toLowerCase(),
+      credentials,
+      ip: ctx.ip,
+      byBearer,
+      byBasic,
+    })
     if (found === undefined) throw challenge(ctx, config.baseUrl, scheme !== '')
     ctx.state.limitTo?.(found.session.principal.project.rateLimits)
     if (!isAllowedFrom(found.session.principal.ipRules, ctx.ip)) throw forbidden()
@@ -88,9 +94,13 @@ interface Lookup {
   readonly byBasic: LookUp
 }
 
-function lookUp(
-  { scheme, credentials, ip, byBearer, byBasic }: Lookup,
-): ReturnType<LookUp> | undefined {
+function lookUp({
+  scheme,
+  credentials,
+  ip,
+  byBearer,
+  byBasic,
+}: Lookup): ReturnType<LookUp> | undefined {
   if (scheme === 'bearer') return byBearer(credentials, ip)
   if (scheme === 'basic') return byBasic(credentials, ip)
   return undefined

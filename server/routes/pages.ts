@@ -26,9 +26,15 @@ export function pageRoutes({ services }: Web): RouteFamily {
       ctx.body = client === undefined ? 'Client not found' : 'Invalid redirect URI'
       return
     }
-    sendPage(ctx, 'oauth', { title: 'Sign in', productName, data: { issuer: baseUrl, ...greeting(client) } })
+    sendPage(ctx, 'oauth', {
+      title: 'Sign in',
+      productName,
+      data: { issuer: baseUrl, ...greeting(client) },
+    })
   })
-  routes.get('/signin', 'public', (ctx) => sendPage(ctx, 'signin', { title: 'Sign in', productName }))
+  routes.get('/signin', 'public', (ctx) =>
+    sendPage(ctx, 'signin', { title: 'Sign in', productName }),
+  )
   routes.get('/resetpassword', 'public', (ctx) => {
     sendPage(ctx, 'resetpassword', { title: 'Reset your password', productName })
   })
@@ -38,7 +44,11 @@ export function pageRoutes({ services }: Web): RouteFamily {
   })
   routes.get('/verifyemail/:id/:secret', 'public', (ctx) => {
     const { id = '', secret = '' } = ctx.params
-    sendPage(ctx, 'verifyemail', { title: 'Confirm your e-mail address', productName, data: { id, secret } })
+    sendPage(ctx, 'verifyemail', {
+      title: 'Confirm your e-mail address',
+      productName,
+      data: { id, secret },
+    })
   })
   routes.get('/pages/script.js', 'public', (ctx) => {
     ctx.type = 'text/javascript'
@@ -156,11 +166,7 @@ interface Page {
 }
 
 /** Loosens the policy of all other answers just enough: our script and style, pictures of codes and logos. */
-function sendPage(
-  ctx: Context,
-  name: PageName,
-  { title, productName, data = {} }: Page,
-): void {
+function sendPage(ctx: Context, name: PageName, { title, productName, data = {} }: Page): void {
   const attributes = Object.entries(data).map(([key, value]) => ` data-${key}="${escaped(value)}"`)
   ctx.set(
     'Content-Security-Policy',

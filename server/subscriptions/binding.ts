@@ -97,5 +97,10 @@ export async function notificationFor(
   binding.sent += 1
   const { id } = binding.subscription
   const fhirUrl = `${services.config.baseUrl}fhir/R4/`
-  return eventNotification(fhirUrl, id, { eventNumber: binding.sent, notification, id: idOf(row.content), body })
+  return eventNotification(fhirUrl, id, {
+    eventNumber: binding.sent,
+    notification,
+    id: idOf(row.content),
+    body,
+  })
 }

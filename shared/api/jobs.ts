@@ -98,10 +98,14 @@ async function cancelJob(services: Services, principal: Principal, id: string): 
   const isRequest = await isAcceptedRequest(services.database, id)
   const onlyIf = isRequest ? ({ onlyIf: 'accepted' } as const) : {}
   try {
-    await finishAsyncJob(services, principal.project, { author, runId: id, end: {
-      status: 'cancelled',
-      ...onlyIf,
-    } })
+    await finishAsyncJob(services, principal.project, {
+      author,
+      runId: id,
+      end: {
+        status: 'cancelled',
+        ...onlyIf,
+      },
+    })
   } catch (error) {
     if (!(error instanceof JobFinished)) throw error
     if (!isRequest || error.status !== 'active') throw notCancellable(error.status)

@@ -58,10 +58,12 @@ export function createRecentRuns(services: Services): RecentRuns {
   async function keepAndAdd(record: RunRecord): Promise<void> {
     const { session, job, attempt, input } = record
     const { id } = session.principal.project
-    const archive = await keepInput(storage, { projectId: id, job, attempt, input }).catch((cause: unknown) => {
-      log.warn({ runId: job.runId, cause }, 'The input of a bot run could not be kept')
-      return undefined
-    })
+    const archive = await keepInput(storage, { projectId: id, job, attempt, input }).catch(
+      (cause: unknown) => {
+        log.warn({ runId: job.runId, cause }, 'The input of a bot run could not be kept')
+        return undefined
+      },
+    )
     void batches.add(rowOf(record, archive))
   }
 

@@ -102,10 +102,7 @@ interface Answer {
 }
 
 /** The executor's answer; a failure's body becomes an OperationOutcome with the run id. */
-export function resultOf(
-  run: BotRun,
-  { done, body, log, sideEffects }: Answer,
-): RunResult {
+export function resultOf(run: BotRun, { done, body, log, sideEffects }: Answer): RunResult {
   const { status, failure, kind, cpuMs, wallMs, memoryMb } = done
   const ended = { body, log, cpuMs, wallMs, memoryMb, sideEffects }
   if (status === 'ok') return { status, kind, ...ended }

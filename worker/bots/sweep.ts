@@ -36,7 +36,11 @@ async function sweep(services: Services, signal: AbortSignal): Promise<boolean> 
   let after = BEFORE_ALL
   for (;;) {
     const { database, queues } = services
-    const page = await pendingRuns(database, queues.home, { olderThanMs: OLDER_THAN_MS, after, count: PAGE })
+    const page = await pendingRuns(database, queues.home, {
+      olderThanMs: OLDER_THAN_MS,
+      after,
+      count: PAGE,
+    })
     for (const run of page) {
       if (signal.aborted) return false
       await look(services, run)

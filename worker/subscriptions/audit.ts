@@ -52,7 +52,12 @@ async function auditSuccesses(
   { count, since }: Unreported,
 ): Promise<void> {
   const text = `${count} attempts received a success status`
-  await store(services, repository, subscription, auditEvent(subscription, { startedAt: since, references: [], outcome: '0', text }))
+  await store(
+    services,
+    repository,
+    subscription,
+    auditEvent(subscription, { startedAt: since, references: [], outcome: '0', text }),
+  )
 }
 
 async function store(

@@ -151,7 +151,11 @@ async function answer(services: Services, ctx: Context, asked: AuthorizeRequest)
     throw new AuthorizeError('consent_required', 'The scope is wider than what was consented to')
   }
   const binding = newBinding()
-  const login = await renewedLogin(services, ctx, { request: asked, known, browser: binding.digest })
+  const login = await renewedLogin(services, ctx, {
+    request: asked,
+    known,
+    browser: binding.digest,
+  })
   if (!wantsNoPage) {
     bindLogin(ctx, services.config, login.id ?? '', binding.secret)
     return page(services, parameters, login.id)

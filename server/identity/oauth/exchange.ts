@@ -33,14 +33,12 @@ export async function grantExchange(
   if (client === undefined) throw invalidClient(services, given, 'Invalid client')
   if (isProving(given) || alwaysProves(client)) await requireProof(services, keys, client, given)
   const scope = optional(form, 'scope') ?? DEFAULT_SCOPE
-  return await exchange(
-    services,
-    ctx,
-    { client,
+  return await exchange(services, ctx, {
+    client,
     token,
     scope: grantedScope(scope),
-    membershipId: optional(form, 'membership_id') },
-  )
+    membershipId: optional(form, 'membership_id'),
+  })
 }
 
 interface TokenExchange {

@@ -132,7 +132,12 @@ async function grantRefresh(
   if (rotation.state === 'reused') await revokeLogin(services, login.id ?? '')
   if (rotation.state !== 'replaced') throw invalidGrant('Invalid refresh token')
   ctx.state.principal = session.principal
-  return await tokenAnswer(services, { session, login: { ...login, scope }, client, refreshToken: rotation.successor })
+  return await tokenAnswer(services, {
+    session,
+    login: { ...login, scope },
+    client,
+    refreshToken: rotation.successor,
+  })
 }
 
 interface Owned {

@@ -34,7 +34,11 @@ export async function beginExport(
     if (!(await transaction.beside((connection) => addExport(connection, job, most)))) return false
     await transaction.create(author, resource, { keepId: true })
     const recording = { repository: transaction }
-    await recordExport(recording, caller, { id, step: 'kick-off', details: { request: input.request } })
+    await recordExport(recording, caller, {
+      id,
+      step: 'kick-off',
+      details: { request: input.request },
+    })
     return true
   })
 }
@@ -84,7 +88,12 @@ export async function endExport(
     const shown = { status, ...(files === undefined ? {} : shownFiles(files)) }
     await changeRecord(transaction, jobPrincipal(project, input.profile), id, shown)
     const recording = { repository: transaction }
-    if (record) await recordExport(recording, record.caller, { id, step: record.step, details: record.details })
+    if (record)
+      await recordExport(recording, record.caller, {
+        id,
+        step: record.step,
+        details: record.details,
+      })
     return true
   })
 }

@@ -76,7 +76,11 @@ async function namedFile(
   const [, number, kind = 'output', type = ''] = NAME.exec(name) ?? []
   if (number === undefined || !isResourceType(type)) throw notFound()
   // The pattern allows these three alone.
-  const file = await findFile(database, id, { kind: kind as FileKind, type, number: Number(number) })
+  const file = await findFile(database, id, {
+    kind: kind as FileKind,
+    type,
+    number: Number(number),
+  })
   if (file === undefined) throw notFound()
   return file
 }

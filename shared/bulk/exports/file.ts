@@ -94,10 +94,7 @@ interface BlockPlace {
 }
 
 /** Storage key of a block. */
-export function blockKey(
-  projectId: string,
-  { job, part, epoch, seq }: BlockPlace,
-): string {
+export function blockKey(projectId: string, { job, part, epoch, seq }: BlockPlace): string {
   return `exports/${projectId}/${job}/${part}-${epoch}-${seq}`
 }
 

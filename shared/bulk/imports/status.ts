@@ -74,7 +74,11 @@ export async function endImport(
   await services.repository.transaction(async (transaction) => {
     const isFirst = await transaction.beside((connection) => cancelImport(connection, id))
     if (!isFirst) throw notFound()
-    await recordImport({ repository: transaction }, principal, { id, step: 'cancel', details: { before: state } })
+    await recordImport({ repository: transaction }, principal, {
+      id,
+      step: 'cancel',
+      details: { before: state },
+    })
   })
 }
 

@@ -188,7 +188,8 @@ t.test('the latest thousand of a bot are kept, for a week', async (t) => {
   const rows = [...Array.from({ length: 1010 }, (_, age) => aRow(age)), aRow(week + 1000)]
   await addBotRuns(database, rows)
   await addBotRuns(database, rows.slice(0, 10))
-  const kept = () => findBotRuns(database, { bot, project: undefined, after: undefined, count: 2000 })
+  const kept = () =>
+    findBotRuns(database, { bot, project: undefined, after: undefined, count: 2000 })
   t.equal((await kept()).length, 1011, 'a row is stored once')
   await removeOldBotRuns(database)
   t.equal((await kept()).length, 1010)

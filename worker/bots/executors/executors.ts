@@ -137,7 +137,12 @@ export class Executors {
         return this.#failed(active, 'crash')
       }
       if (ended.t === 'done') {
-        return resultOf(run, { done: ended.message, body: ended.body, log: ended.log, sideEffects: active.sideEffects })
+        return resultOf(run, {
+          done: ended.message,
+          body: ended.body,
+          log: ended.log,
+          sideEffects: active.sideEffects,
+        })
       }
       const failure = this.#judge(active, ended.death, isApart || ended.isGuilty, repeats)
       if (failure) return this.#failed(active, failure)

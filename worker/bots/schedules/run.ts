@@ -75,7 +75,11 @@ async function tell(
   metrics.occurrence('overlap', 1)
   const project = await services.principals.project(row.projectId)
   if (project === undefined) return
-  await auditSkipped(services, project, { bot: row.bot, time: overlapped, why: 'the run before it has not ended' })
+  await auditSkipped(services, project, {
+    bot: row.bot,
+    time: overlapped,
+    why: 'the run before it has not ended',
+  })
 }
 
 async function enqueue(

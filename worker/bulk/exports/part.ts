@@ -120,7 +120,7 @@ async function output(
   const first = part.type ?? part.types[0]
   if (!isPlanned(job) || first === undefined) throw new Error('A part of an export has no type')
   let type = first
-  const ended = await writeFiles(services, taken, { kind: 'output', type, write: async (writer) => {
+  const ended = await writeFiles(services, taken, { kind: 'output', type }, async (writer) => {
     const session = await copies.open(signal)
     try {
       const lines = {
@@ -142,7 +142,7 @@ async function output(
     } finally {
       await session.close()
     }
-  } })
+  })
   return done(services, taken, ended, signal)
 }
 
@@ -158,11 +158,16 @@ async function deleted(
 ): Promise<TakenPart | undefined> {
   const { job, part } = taken
   if (!isPlanned(job) || !hasType(part)) throw new Error('A part of an export has no type')
-  const ended = await writeFiles(services, taken, { kind: 'deleted', type: 'Bundle', write: async (writer) => {
-    await services.repository
-      .feature(createExports)
-      .readDeleted(principal, job, part, (id, line) => writer.add(id, line))
-  } })
+  const ended = await writeFiles(
+    services,
+    taken,
+    { kind: 'deleted', type: 'Bundle' },
+    async (writer) => {
+      await services.repository
+        .feature(createExports)
+        .readDeleted(principal, job, part, (id, line) => writer.add(id, line))
+    },
+  )
   return done(services, taken, ended, signal)
 }
 
@@ -176,12 +181,17 @@ async function close(
   const { job } = taken
   const { config } = services
   if (job.issues.length > 0 && taken.part.after === undefined) {
-    await writeFiles(services, taken, { kind: 'error', type: 'OperationOutcome', write: async (writer) => {
-      for (const one of job.issues) {
-        const line = JSON.stringify({ resourceType: 'OperationOutcome', issue: [one] })
-        await writer.add(NO_ROW, sliceOf(Buffer.from(line)))
-      }
-    } })
+    await writeFiles(
+      services,
+      taken,
+      { kind: 'error', type: 'OperationOutcome' },
+      async (writer) => {
+        for (const one of job.issues) {
+          const line = JSON.stringify({ resourceType: 'OperationOutcome', issue: [one] })
+          await writer.add(NO_ROW, sliceOf(Buffer.from(line)))
+        }
+      },
+    )
   }
   await makeWhole(services, taken, signal)
   const files = await manifestOf(services, job)

@@ -82,10 +82,9 @@ interface File {
   goesOn: boolean
 }
 
-interface FilesToWrite {
+interface FilesOf {
   readonly kind: FileKind
   readonly type: string
-  readonly write: (writer: ExportWriter) => Promise<void>
 }
 
 /**
@@ -97,7 +96,8 @@ interface FilesToWrite {
 export async function writeFiles(
   exporting: Exporting,
   taken: TakenPart,
-  { kind, type, write }: FilesToWrite,
+  { kind, type }: FilesOf,
+  write: (writer: ExportWriter) => Promise<void>,
 ): Promise<Ended | undefined> {
   const { job, part } = taken
   const last = part.epoch === 1 ? undefined : await lastFile(exporting.database, job.id, part.n)
@@ -305,13 +305,14 @@ class BlockRecord {
     const { storage, blocks } = this.#exporting
     const { job, part } = this.#taken
     const { rows, bytes } = lines
-    const key = blockKey(job.input.projectId, { job: job.id, part: part.n, epoch: part.epoch, seq: this.flushed })
+    const { epoch } = part
     const seq = this.flushed
+    const key = blockKey(job.input.projectId, { job: job.id, part: part.n, epoch, seq })
     const packed = await lines.pack()
     const packedBytes = packed.length
     await storage.put(key, chunksIn(packed)).catch(storageFailed)
     blocks.give(lines)
-    return { key, file, block: [part.epoch, seq, bytes, packedBytes, rows], isWhole }
+    return { key, file, block: [epoch, seq, bytes, packedBytes, rows], isWhole }
   }
 
   /** Deletes blocks without a row: the removal of an export's files would not find them. */

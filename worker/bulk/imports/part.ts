@@ -71,10 +71,7 @@ export async function importPart(
   })
   try {
     const principal = await callerOf(services, part)
-    const { type } = part
-    if (type === null || !may(principal, type, 'create') || !may(principal, type, 'update')) {
-      throw forbidden()
-    }
+    const type = typeFor(principal, part)
     const source = await openSource(services, principal, { url: part.url, from: part.from, signal })
     try {
       if (source.size !== undefined) await notePartSize(database, part, source.size)
@@ -82,12 +79,12 @@ export async function importPart(
       const batches = batchesOf(source.chunks, place, config.maxBodyBytes, spare.blocks)
       for await (const { lines, release } of readAhead(batches)) {
         if (signal.aborted) break
-        const left = leftOf(lines, part)
-        if (left.length === 0) continue
+        const some = { type, lines: leftOf(lines, part), beforeSearch: takeTurn }
+        if (some.lines.length === 0) continue
         // Rights are those of the member now, not those of the kick-off.
         const principal = await callerOf(services, part)
         const plans = reached.allNew ? (spare.plans.pop() ?? new PlannedCreates()) : undefined
-        const read = await readLines(services, principal, { type, lines: left, plans, beforeSearch: takeTurn })
+        const read = await readLines(services, principal, { ...some, plans })
         await lanes.add({ ...read, principal, release })
         reached.line = (lines.at(-1)?.number ?? reached.line) + 1
         if (reached.failures > MOST_FAILURES) throw badRequest('Too many lines were refused')
@@ -106,6 +103,13 @@ export async function importPart(
     return
   }
   if (!signal.aborted) await finishPart(services, part)
+}
+
+/** Errors: 403. */
+function typeFor(principal: Principal, { type }: TakenPart): string {
+  const isOpen = type !== null && may(principal, type, 'create') && may(principal, type, 'update')
+  if (!isOpen) throw forbidden()
+  return type
 }
 
 /** Errors: PartLost where the caller is no member any more, which fails the whole import and not this input alone. */
@@ -200,13 +204,17 @@ async function finish(
     const found = await transaction.beside((connection) => readImport(connection, job))
     const sum = (of: (part: ImportPart) => number) =>
       (found?.parts ?? []).reduce((total, part) => total + of(part), 0)
-    await recordImport({ repository: transaction }, principal, { id: job, step: 'completed', details: {
-      inputs: found?.parts.length ?? 0,
-      created: sum(({ created }) => created),
-      updated: sum(({ updated }) => updated),
-      unchanged: sum(({ unchanged }) => unchanged),
-      skipped: sum(({ skipped }) => skipped),
-      failed: sum(({ failed }) => failed),
-    } })
+    await recordImport({ repository: transaction }, principal, {
+      id: job,
+      step: 'completed',
+      details: {
+        inputs: found?.parts.length ?? 0,
+        created: sum(({ created }) => created),
+        updated: sum(({ updated }) => updated),
+        unchanged: sum(({ unchanged }) => unchanged),
+        skipped: sum(({ skipped }) => skipped),
+        failed: sum(({ failed }) => failed),
+      },
+    })
   })
 }

@@ -79,7 +79,11 @@ async function end(services: Services, { id, projectId, profile }: LostRequest):
   try {
     if (project !== undefined) {
       const author = profile ?? undefined
-      await finishAsyncJob(services, project, { author, runId: id, end: { status: 'error', parameter } })
+      await finishAsyncJob(services, project, {
+        author,
+        runId: id,
+        end: { status: 'error', parameter },
+      })
     }
   } catch (error) {
     const isGone = error instanceof HttpError && error.status < 500

@@ -82,7 +82,12 @@ async function fetchNew(
   let left = 0
   for (const url of wanted) {
     try {
-      await fetchOne(services, principal, { reference: `${type}/${id}`, attachment: there.get(url) ?? {}, url, signal })
+      await fetchOne(services, principal, {
+        reference: `${type}/${id}`,
+        attachment: there.get(url) ?? {},
+        url,
+        signal,
+      })
     } catch (error) {
       if (!(error instanceof FetchRefused)) left++
       const reason = error instanceof Error ? error.message : 'fault'
@@ -174,12 +179,16 @@ async function fetchOne(
       filename,
       isData: false,
     })
-    const isKept = await keep(services, principal, { reference, url, binary: {
-      resourceType: 'Binary',
-      contentType: safeContentType(contentType),
-      securityContext: { reference },
-      url: place,
-    } }).catch(async (error: unknown) => {
+    const isKept = await keep(services, principal, {
+      reference,
+      url,
+      binary: {
+        resourceType: 'Binary',
+        contentType: safeContentType(contentType),
+        securityContext: { reference },
+        url: place,
+      },
+    }).catch(async (error: unknown) => {
       await removeContent(services, place)
       throw error
     })

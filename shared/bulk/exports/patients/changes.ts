@@ -90,7 +90,8 @@ export async function addProvenance(
     if (high === undefined) break
     const range = { low, high }
     const gone = await addAbout(store, job, { about, isLatest: choice === 'latest', range, types })
-    if (gone.length > 0) await addAboutGone(store, job, { about, isLatest: choice === 'latest', range, gone })
+    if (gone.length > 0)
+      await addAboutGone(store, job, { about, isLatest: choice === 'latest', range, gone })
     low = high
   } while (low !== undefined)
   // Only what is there can be the newest.

@@ -54,10 +54,18 @@ export async function listCompartments(
   let missing = 0
   const { patients, others } = await patientsOf(store, principal, job, at)
   for await (const named of patients) {
-    missing += await listSome(store, principal, job, { patients: named, selections: [...selections.values()], at })
+    missing += await listSome(store, principal, job, {
+      patients: named,
+      selections: [...selections.values()],
+      at,
+    })
   }
   // After what is there: what is changed meanwhile is in one of the two, or in both.
-  for (const type of await typesWith(connection, principal, { types: [...selections.keys()], at, orHere: false })) {
+  for (const type of await typesWith(connection, principal, {
+    types: [...selections.keys()],
+    at,
+    orHere: false,
+  })) {
     const selection = selections.get(type)
     if (selection !== undefined) await addChangedRows(store, job.id, selection)
   }

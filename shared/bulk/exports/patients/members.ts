@@ -51,7 +51,9 @@ export async function listMembers(
       if (type === 'Patient') {
         const here = new Set(found)
         const gone = some.filter((one) => !here.has(normalId(one)))
-        listed.push(...(await addPatients(store, principal, { job, members: { found, gone }, types, at })))
+        listed.push(
+          ...(await addPatients(store, principal, { job, members: { found, gone }, types, at })),
+        )
       } else if (types.includes(type)) {
         listed.push(...(await addRows(store, job, typeNumber(type), rows)))
       }

@@ -91,7 +91,9 @@ export async function planExport(
   const [counted, late, changed, deleted] = await Promise.all([
     unlisted.length > 0 ? countRows(connection, principal, unlisted) : NONE,
     isListed && !isPast ? new Set<string>() : lateTypes(connection, principal, others, at),
-    isListed && !isPast ? addChanged(connection, principal, { job: job.id, types: targets, at }) : NONE,
+    isListed && !isPast
+      ? addChanged(connection, principal, { job: job.id, types: targets, at })
+      : NONE,
     deletedTypes(store, principal, types, { since: input.since, at }),
   ])
   const about = mayBeAbout ? await listProvenance(store, principal, job.id, at) : 0

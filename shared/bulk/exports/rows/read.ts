@@ -46,7 +46,8 @@ export async function readType(
   }
   const { line, bad } = lines
   const batches =
-    choice && provenanceLines(provenanceJudge(store, principal, job, { own: selection, choice }), line)
+    choice &&
+    provenanceLines(provenanceJudge(store, principal, job, { own: selection, choice }), line)
   let { low } = all
   let high: string | undefined
   do {
