@@ -21,13 +21,17 @@ export interface OperationOutcome {
   readonly [key: string]: unknown
 }
 
+interface IssueDetails {
+  readonly expression?: string | undefined
+  readonly diagnostics?: string | undefined
+}
+
 /** One issue; `expression` is the FHIRPath of the element at fault, where there is one. */
 export function issue(
   severity: Severity,
   code: string,
   text: string,
-  expression?: string,
-  diagnostics?: string,
+  { expression, diagnostics }: IssueDetails = {},
 ): Issue {
   return {
     severity,
@@ -49,7 +53,7 @@ export const created = outcome('created', issue('information', 'informational', 
 export function accepted(statusUrl: string): OperationOutcome {
   return outcome(
     'accepted',
-    issue('information', 'informational', 'Accepted', undefined, statusUrl),
+    issue('information', 'informational', 'Accepted', { diagnostics: statusUrl }),
   )
 }
 
@@ -79,7 +83,7 @@ export class TooMuchHere extends Error {}
 
 const failure = (status: number, id: string | undefined, code: string) => {
   return (text: string, expression?: string, diagnostics?: string) =>
-    new HttpError(status, outcome(id, issue('error', code, text, expression, diagnostics)))
+    new HttpError(status, outcome(id, issue('error', code, text, { expression, diagnostics })))
 }
 
 /** 400 for a broken business rule or value. */
@@ -96,12 +100,12 @@ export const forbidden = (why?: string) =>
   new HttpError(403, outcome('forbidden', issue('error', 'forbidden', 'Forbidden')), { cause: why })
 /** 403 by a rule of the platform itself, which is no secret: the caller learns the reason. */
 export const refused = (reason: string, expression?: string) =>
-  new HttpError(403, outcome('forbidden', issue('error', 'forbidden', reason, expression)), {
+  new HttpError(403, outcome('forbidden', issue('error', 'forbidden', reason, { expression })), {
     cause: reason,
   })
 /** 403 that names the rule which a write has failed. */
 export const forbiddenBecause = (name: string | undefined, why: string) => {
-  const said = issue('error', 'forbidden', 'Forbidden', undefined, name)
+  const said = issue('error', 'forbidden', 'Forbidden', { diagnostics: name })
   return new HttpError(403, outcome('forbidden', said), { cause: why })
 }
 /** 403 for a search by what is hidden from the caller. */
@@ -193,10 +197,7 @@ export function tooManyRequests(
 ): HttpError {
   return new HttpError(
     429,
-    outcome(
-      'too-many-requests',
-      issue('error', 'throttled', 'Too Many Requests', undefined, diagnostics),
-    ),
+    outcome('too-many-requests', issue('error', 'throttled', 'Too Many Requests', { diagnostics })),
     {
       headers: {
         'Retry-After': String(seconds),

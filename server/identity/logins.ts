@@ -66,7 +66,7 @@ export async function patchLogin(
   id: string,
   change: (login: Resource) => Resource,
 ): Promise<Resource> {
-  const written = await repository.patch(system, 'Login', id, change)
+  const written = await repository.patch(system, { type: 'Login', id }, change)
   principals.forget(id)
   return parseVersion(written)
 }

@@ -188,14 +188,16 @@ export function checkPolicy(policy: Resource, own: OwnParameters | undefined): v
   const issues = entriesOf(policy).flatMap((entry, i) => {
     const problem = problemOf(entry, policy, own)
     const path = `AccessPolicy.resource[${i}]`
-    return problem === undefined ? [] : [issue('error', 'invalid', problem, path)]
+    return problem === undefined ? [] : [issue('error', 'invalid', problem, { expression: path })]
   })
   const rules = Array.isArray(policy.ipAccessRule) ? policy.ipAccessRule : []
   const addresses = rules.flatMap((rule: unknown, i) => {
     const value = isObject(rule) ? rule.value : undefined
     if (typeof value === 'string' && matcherOf(value.trim()) !== undefined) return []
     const text = 'value must be *, an address, a block or the beginning of addresses'
-    return [issue('error', 'invalid', text, `AccessPolicy.ipAccessRule[${i}].value`)]
+    return [
+      issue('error', 'invalid', text, { expression: `AccessPolicy.ipAccessRule[${i}].value` }),
+    ]
   })
   if (issues.length + addresses.length > 0) throw invalid([...issues, ...addresses])
 }

@@ -75,10 +75,14 @@ export async function startAsyncJob(
   author: string | undefined,
   runId: string,
 ): Promise<void> {
-  await repository.patch(jobPrincipal(project, author), 'AsyncJob', runId, (current) => {
-    if (current.status !== 'accepted') throw new JobFinished(String(current.status))
-    return { ...current, status: 'active' }
-  })
+  await repository.patch(
+    jobPrincipal(project, author),
+    { type: 'AsyncJob', id: runId },
+    (current) => {
+      if (current.status !== 'accepted') throw new JobFinished(String(current.status))
+      return { ...current, status: 'active' }
+    },
+  )
 }
 
 export interface FinishedJob {
@@ -94,7 +98,7 @@ export async function finishAsyncJob(
   { author, runId, end: { taking, ...end } }: FinishedJob,
 ): Promise<void> {
   const principal = { ...jobPrincipal(project, author), taking }
-  await repository.patch(principal, 'AsyncJob', runId, (current) => {
+  await repository.patch(principal, { type: 'AsyncJob', id: runId }, (current) => {
     const isRight = !('onlyIf' in end) || current.status === end.onlyIf
     if (!isOpen(current) || !isRight) throw new JobFinished(String(current.status))
     const { output: _, ...rest } = current

@@ -46,7 +46,7 @@ export const deploy: Operation = {
         securityContext: { reference: `Bot/${id}` },
         data: Buffer.from(code).toString('base64'),
       })
-      await inside.patch(principal, 'Bot', id, (latest) => ({
+      await inside.patch(principal, { type: 'Bot', id }, (latest) => ({
         ...latest,
         executableCode: { contentType: JAVASCRIPT, url: `Binary/${binary.id}`, title: filename },
       }))

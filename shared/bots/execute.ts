@@ -124,7 +124,7 @@ async function sendAway(
       botLimits(found.bot, config).wallMs,
     )
     const text = `Bot timed out after ${seconds / 1000} s`
-    const body = outcome(undefined, issue('error', 'timeout', text, undefined, job.runId))
+    const body = outcome(undefined, issue('error', 'timeout', text, { diagnostics: job.runId }))
     throw new HttpError(400, body, { headers: runHeaders(job, '') })
   }
   const url = requestUrl(config, request)

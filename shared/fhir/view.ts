@@ -61,16 +61,20 @@ function named(paths: readonly (readonly string[])[]): Choose {
 /** `resourceType`, `id` and `meta` always stay. */
 function keep(type: string, choose: Choose): View {
   const always = new Set(['resourceType', 'id', 'meta'])
-  return subset((resource) => cut(resource, type, '', choose, always))
+  return subset((resource) => cut(resource, { owner: type, prefix: '', choose, always }))
+}
+
+interface Cutting {
+  readonly owner: string
+  readonly prefix: string
+  readonly choose: Choose
+  readonly always: ReadonlySet<string>
 }
 
 /** Mandatory and modifier elements always stay: without them the rest may be misread. */
 function cut(
   value: Readonly<Record<string, unknown>>,
-  owner: string,
-  prefix: string,
-  choose: Choose,
-  always: ReadonlySet<string>,
+  { owner, prefix, choose, always }: Cutting,
 ): Record<string, unknown> {
   const choices = new Map<string, { choice: Choice; element: ElementDefinition }>()
   for (const element of elementsOf(owner)) {
@@ -102,7 +106,7 @@ function cutChild(
   if (Array.isArray(value)) return value.map((item) => cutChild(item, owner, element, choose))
   if (!isObject(value)) return value
   const [inside, prefix] = insideOf(owner, element)
-  return cut(value, inside, prefix, choose, ONLY_ID)
+  return cut(value, { owner: inside, prefix, choose, always: ONLY_ID })
 }
 
 /** The type whose elements are the children of an element, and what their paths begin with. */

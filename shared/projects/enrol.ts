@@ -200,10 +200,14 @@ async function update(
   const next = { ...existing, ...details }
   requireValid(withoutPlatformMeta(next), { strict: true })
   const fields = givenFields({ resourceType: 'ProjectMembership', ...details })
-  const written = await inside.patch(onBehalfOf(caller), 'ProjectMembership', id, (current) => ({
-    ...current,
-    ...details,
-  }))
+  const written = await inside.patch(
+    onBehalfOf(caller),
+    { type: 'ProjectMembership', id },
+    (current) => ({
+      ...current,
+      ...details,
+    }),
+  )
   if (written.outcome !== 'unchanged') {
     await recordChange(inside, caller, {
       project,

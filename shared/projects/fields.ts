@@ -125,7 +125,7 @@ export class Fields {
   }
 
   #complain(name: string, text: string): void {
-    this.#issues.push(issue('error', 'invalid', text, `${this.#prefix}${name}`))
+    this.#issues.push(issue('error', 'invalid', text, { expression: `${this.#prefix}${name}` }))
   }
 }
 

@@ -94,7 +94,11 @@ export function readInvitation(body: Record<string, unknown>): Invitation {
   }
   const missing =
     email === undefined && externalId === undefined && !fields.hasProblem('email')
-      ? [issue('error', 'invalid', 'Either email or externalId is required', 'email')]
+      ? [
+          issue('error', 'invalid', 'Either email or externalId is required', {
+            expression: 'email',
+          }),
+        ]
       : []
   const issues = [...fields.issues, ...inner.issues, ...missing]
   if (issues.length > 0) throw invalid(issues)

@@ -212,7 +212,7 @@ export const rotateSecret: Operation = {
       return { ...rest, resourceType: client.resourceType }
     }
     const { repository, principals } = services
-    const written = await repository.patch(principal, 'ClientApplication', id, change)
+    const written = await repository.patch(principal, { type: 'ClientApplication', id }, change)
     principals.forget()
     const isExtended = request.headers['x-medplum'] === 'extended'
     return textReply(200, present(written, principal, isExtended))

@@ -104,7 +104,7 @@ async function useUp(
   id: string,
   types: readonly SecurityRequestType[],
 ): Promise<void> {
-  await repository.patch(system, 'UserSecurityRequest', id, (request) => {
+  await repository.patch(system, { type: 'UserSecurityRequest', id }, (request) => {
     requireLive(request, types)
     const { secret: _, ...rest } = request
     return { ...rest, resourceType: request.resourceType, used: true }

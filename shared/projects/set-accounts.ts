@@ -36,16 +36,22 @@ export const setAccounts: Operation = {
     if (interaction.preferences.respondAsync) return await acceptRequest(interaction)
     if (propagates && !call.request.mayWait) await requireFew(call)
     const replaced = new Set((meta?.accounts ?? []).map(({ reference }) => reference))
-    const own = await repository.patch(principal, type, id, (current) =>
+    const own = await repository.patch(principal, { type, id }, (current) =>
       withAccounts(current, accounts),
     )
     let updated = own.outcome === 'unchanged' ? 0 : 1
     for await (const member of propagates ? membersOf(call) : []) {
       call.request.signal?.throwIfAborted()
-      const written = await repository.patch(principal, member.type, member.id, (current) => {
-        const kept = (current.meta?.accounts ?? []).filter((item) => !replaced.has(item.reference))
-        return withAccounts(current, distinctAccounts([...accounts, ...kept]))
-      })
+      const written = await repository.patch(
+        principal,
+        { type: member.type, id: member.id },
+        (current) => {
+          const kept = (current.meta?.accounts ?? []).filter(
+            (item) => !replaced.has(item.reference),
+          )
+          return withAccounts(current, distinctAccounts([...accounts, ...kept]))
+        },
+      )
       if (written.outcome !== 'unchanged') updated += 1
     }
     return parametersReply([['resourcesUpdated', 'valueInteger', updated]])

@@ -110,10 +110,14 @@ function personNeeded(): HttpError {
   const minutes = RECENT_SECONDS / 60
   const text = `This takes your password, or a sign-in less than ${minutes} minutes ago`
   const challenge = `Bearer error="insufficient_user_authentication", max_age="${RECENT_SECONDS}"`
-  return new HttpError(403, outcome('forbidden', issue('error', 'forbidden', text, 'password')), {
-    cause: 'no recent sign-in',
-    headers: { 'WWW-Authenticate': challenge },
-  })
+  return new HttpError(
+    403,
+    outcome('forbidden', issue('error', 'forbidden', text, { expression: 'password' })),
+    {
+      cause: 'no recent sign-in',
+      headers: { 'WWW-Authenticate': challenge },
+    },
+  )
 }
 
 export function sessionDetails(session: Session) {

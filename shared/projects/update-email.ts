@@ -59,7 +59,7 @@ export const updateEmail: Operation = {
     }
     const actor = onBehalfOf(principal)
     const written = await services.repository.transaction(async (inside) => {
-      const changed = await inside.patch(actor, 'User', id, (current) => ({
+      const changed = await inside.patch(actor, { type: 'User', id }, (current) => ({
         ...current,
         // The owner has yet to show that the new address is theirs.
         ...(by === 'owner' ? { email, emailVerified: false } : movedTo(current, email)),
@@ -151,7 +151,7 @@ async function changeTelecom(
   })) {
     const profile = parseReference(referenceIn(membership.profile))
     if (profile === undefined) continue
-    await inside.patch(actor, profile.type, profile.id, (current) => {
+    await inside.patch(actor, { type: profile.type, id: profile.id }, (current) => {
       const telecom = Array.isArray(current.telecom) ? current.telecom.filter(isObject) : []
       const kept = telecom
         .filter(({ value }) => value !== email)

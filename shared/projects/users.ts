@@ -111,7 +111,7 @@ export async function patchUser(
   id: string,
   change: Changes | ((user: Resource) => Changes),
 ): Promise<void> {
-  await repository.patch(system, 'User', id, (user) => {
+  await repository.patch(system, { type: 'User', id }, (user) => {
     const changes = typeof change === 'function' ? change(user) : change
     const next = Object.entries({ ...user, ...changes }).filter(([, value]) => value !== undefined)
     // Safe: `resourceType` is never among the changes.
@@ -151,7 +151,10 @@ export async function revokeLoginsOf(
       .map(parseVersion)
       .filter((login) => login.revoked !== true && isMeant(login))
     for (const { id = '' } of live) {
-      await repository.patch(system, 'Login', id, (login) => ({ ...login, revoked: true }))
+      await repository.patch(system, { type: 'Login', id }, (login) => ({
+        ...login,
+        revoked: true,
+      }))
       principals.forget(id)
     }
     if (versions.length < LOGINS_AT_ONCE) return

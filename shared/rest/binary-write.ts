@@ -92,7 +92,7 @@ async function update(interaction: Interaction, sent: Draft, id: string): Promis
   return write(interaction, draft, async (url) => {
     const change = (current: Resource) => changed(current, draft, url)
     try {
-      return await repository.patch(principal, 'Binary', id, change, options)
+      return await repository.patch(principal, { type: 'Binary', id }, change, options)
     } catch (error) {
       if (!isAbsent(error)) throw error
       if (demandsExistence(request)) throw preconditionFailed()

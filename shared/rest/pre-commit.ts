@@ -110,9 +110,11 @@ export async function patched(
     made = { resource: await apply(current), ver: Number(current.meta?.versionId) }
     throw stop
   }
-  await services.repository.patch(principal, type, id, keep, options).catch((error: unknown) => {
-    if (error !== stop) throw error
-  })
+  await services.repository
+    .patch(principal, { type, id }, keep, options)
+    .catch((error: unknown) => {
+      if (error !== stop) throw error
+    })
   if (made === undefined) throw stop
   return made
 }
@@ -131,7 +133,7 @@ export async function patchAsking(
 ): Promise<WriteResult> {
   const { services, principal } = interaction
   if (!mayAsk(interaction)) {
-    return services.repository.patch(principal, type, id, apply, options)
+    return services.repository.patch(principal, { type, id }, apply, options)
   }
   for (let attempt = 1; attempt <= ATTEMPTS; attempt++) {
     const { resource, ver } = await patched(interaction, { type, id, apply, options })
@@ -166,7 +168,7 @@ async function ask(
     log.warn({ subscription, reason }, 'A pre-commit bot was not asked')
   const found = await repository
     .feature(createEvents)
-    .preCommit(principal, change, resource, ifMatch, skipped)
+    .preCommit(principal, change, { resource, ifMatch, skipped })
   if (found === undefined) return undefined
   const { subscription, bot, row } = found
   const skip = (reason: string) => {
@@ -258,7 +260,10 @@ async function run(
 
 function timedOut({ runId }: ExecuteJob): HttpError {
   const text = `Bot timed out after ${WAIT_MS / 1000} s`
-  return new HttpError(400, outcome(undefined, issue('error', 'timeout', text, undefined, runId)))
+  return new HttpError(
+    400,
+    outcome(undefined, issue('error', 'timeout', text, { diagnostics: runId })),
+  )
 }
 
 /** A bot may throw an outcome of its own making, with anything in it. */

@@ -129,10 +129,10 @@ function identityIssues(
 ): readonly Issue[] {
   if (id === undefined || (mode !== undefined && mode !== 'update')) return []
   if (resource.id === undefined) {
-    return mode === 'update' ? [issue('error', 'invalid', 'Missing id', 'id')] : []
+    return mode === 'update' ? [issue('error', 'invalid', 'Missing id', { expression: 'id' })] : []
   }
   const isSame = typeof resource.id === 'string' && normalId(resource.id) === id
-  return isSame ? [] : [issue('error', 'invalid', 'Incorrect resource ID', 'id')]
+  return isSame ? [] : [issue('error', 'invalid', 'Incorrect resource ID', { expression: 'id' })]
 }
 
 async function contentIssues(
@@ -169,7 +169,7 @@ async function contentIssues(
     ...bound.unknown.map((url) => issue('warning', 'not-found', `Unknown value set "${url}"`)),
     ...unknown.map(({ canonical, steps }) => {
       const path = pathOf([...steps, 'meta', 'profile'])
-      return issue('warning', 'not-found', `Unknown profile "${canonical}"`, path)
+      return issue('warning', 'not-found', `Unknown profile "${canonical}"`, { expression: path })
     }),
     // Nobody may take a resource for checked against a profile that was not there.
     ...wanted.unknown.map(({ canonical }) =>

@@ -241,9 +241,9 @@ function writesOf(store: Store, transact: Transact): Pick<Repository, Writes> {
       judged(principal, resource.resourceType, 'update', (inner) =>
         update(inner, principal, resource, options),
       ),
-    patch: (principal, type, id, change, options) =>
+    patch: (principal, { type, id }, change, options = {}) =>
       judged(principal, type, 'update', (inner) =>
-        patch(inner, principal, type, id, change, options),
+        patch(inner, principal, { type, id, apply: change, options }),
       ),
     delete: (principal, type, id, options) => remove(store, principal, { type, id, options }),
     createConditional: (principal, resource, condition, options) =>

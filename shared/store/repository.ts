@@ -25,6 +25,11 @@ import type { Explanation } from './search/explain.ts'
 import type { ReferenceSearch } from './search/per-reference.ts'
 import type { PlannedCreates } from './write/planned-rows.ts'
 
+export interface ResourceId {
+  readonly type: string
+  readonly id: string
+}
+
 export interface Repository {
   /** Errors: 403 not allowed, 400 bad reference, 409 unique violation. One SQL statement. */
   create(principal: Principal, resource: Resource, options?: WriteOptions): Promise<WriteResult>
@@ -38,7 +43,7 @@ export interface Repository {
   /** In the order asked; undefined where unknown, invisible or deleted. One SQL statement. */
   readMany(
     principal: Principal,
-    references: readonly { readonly type: string; readonly id: string }[],
+    references: readonly ResourceId[],
     signal?: AbortSignal,
   ): Promise<readonly (Version | undefined)[]>
   /** Reads the Binaries that exist and are visible. Two SQL statements at most. */
@@ -65,8 +70,7 @@ export interface Repository {
   /** Reads, applies `change`, writes; a lost race re-reads and applies it again. */
   patch(
     principal: Principal,
-    type: string,
-    id: string,
+    target: ResourceId,
     change: (current: Resource) => Resource | Promise<Resource>,
     options?: WriteOptions,
   ): Promise<WriteResult>
@@ -167,10 +171,7 @@ export interface Transaction extends Repository {
   /** False when one was not written: the transaction must not be committed. Errors: for an id that is taken. */
   createPlanned(principal: Principal, plans: PlannedCreates): Promise<boolean>
   /** Rows that are read by id later on are asked for now, in the same round trip as what comes next. */
-  readAhead(
-    principal: Principal,
-    references: readonly { readonly type: string; readonly id: string }[],
-  ): void
+  readAhead(principal: Principal, references: readonly ResourceId[]): void
   /**
    * Runs pieces of work side by side, each through a Repository of its own: their reads by id are one
    * statement, their inserts one, their updates one, their deletions one. Throws the failure of the
@@ -201,9 +202,9 @@ export function withLinked(own: Repository): Repository {
       await requireOwn(own, principal, resourceType, id)
       return own.update(principal, resource, options)
     },
-    async patch(principal, type, id, change, options) {
-      await requireOwn(own, principal, type, id)
-      return own.patch(principal, type, id, change, options)
+    async patch(principal, target, change, options) {
+      await requireOwn(own, principal, target.type, target.id)
+      return own.patch(principal, target, change, options)
     },
     async delete(principal, type, id, options) {
       await requireOwn(own, principal, type, id)

@@ -36,7 +36,7 @@ import {
 } from './event-match.ts'
 import { filedIn, forgetEvents, takeEvents } from './outbox.ts'
 import { deliveriesReceived, type Receipt } from './state.ts'
-import { type PreCommit, preCommitOf, type Skipped, withUnseen } from './store-pre-commit.ts'
+import { type AskedChange, type PreCommit, preCommitOf, withUnseen } from './store-pre-commit.ts'
 
 export interface MatchOptions {
   /** Reads Subscriptions that are not stored, by row id; ended ones are left out. */
@@ -80,9 +80,7 @@ export interface Events {
   preCommit(
     principal: Principal,
     change: Change,
-    resource: Resource,
-    ifMatch: readonly number[] | undefined,
-    skipped: Skipped,
+    asked: AskedChange,
   ): Promise<PreCommit | undefined>
   /** Merges what a Principal wrote with what it does not see of the version. */
   withUnseen(principal: Principal, row: VersionRow, next: Resource): Promise<Resource>
@@ -133,8 +131,7 @@ export function createEvents(store: Store, transact: Transact): Events {
       const row = await readVersion(store, filedIn(delivery), delivery)
       return { ver: row?.ver ?? 0, isDeleted: row === undefined || row.content === null }
     },
-    preCommit: (principal, change, resource, ifMatch, skipped) =>
-      preCommitOf(store, principal, change, { resource, ifMatch, skipped }),
+    preCommit: (principal, change, asked) => preCommitOf(store, principal, change, asked),
     withUnseen: (principal, row, next) => withUnseen(store, principal, row, next),
     seen: (principal, row, waited) => versionSeen(store, principal, row, waited),
   }

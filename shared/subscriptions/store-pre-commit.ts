@@ -36,7 +36,7 @@ export interface PreCommit {
 /** Called with a Subscription whose expression cannot be evaluated. */
 export type Skipped = (subscription: string, reason: string) => void
 
-interface AskedChange {
+export interface AskedChange {
   readonly resource: Resource
   readonly ifMatch: readonly number[] | undefined
   readonly skipped: Skipped

@@ -137,5 +137,5 @@ export function checkTarget(
   const type = typeof reference === 'string' ? parseReference(reference)?.type : undefined
   if (type === undefined || targets === undefined || targets.includes(type)) return
   const text = `Invalid reference: expected ${targets.join(' or ')}, but found ${type}`
-  report.add('warning', 'structure', text, 'reference')
+  report.add('warning', 'structure', text, { step: 'reference' })
 }

@@ -4,6 +4,11 @@ import { type Issue, issue, type Severity } from '../errors.ts'
 /** No more issues than this are collected. */
 export const MAX_ISSUES = 100
 
+interface Spot {
+  readonly step?: string | number | undefined
+  readonly diagnostics?: string | undefined
+}
+
 /**
  * Steps to the current element are kept on one stack, which several reports may share; a path is only
  * written when something is wrong.
@@ -49,21 +54,15 @@ export class Report {
 
   /** A fault of the JSON shape: an error in every project. */
   error(text: string, step?: string | number): void {
-    this.add('error', 'structure', text, step)
+    this.add('error', 'structure', text, { step })
   }
 
   /** A rule that projects without strict mode do not enforce. */
   rule(text: string, step?: string | number, code = 'structure', diagnostics?: string): void {
-    this.add(this.isStrict ? 'error' : 'warning', code, text, step, diagnostics)
+    this.add(this.isStrict ? 'error' : 'warning', code, text, { step, diagnostics })
   }
 
-  add(
-    severity: Severity,
-    code: string,
-    text: string,
-    step?: string | number,
-    diagnostics?: string,
-  ): void {
+  add(severity: Severity, code: string, text: string, { step, diagnostics }: Spot = {}): void {
     if (this.isFull) {
       // Warnings must not hide that a resource is refused.
       if (severity !== 'error' || this.hasErrors) return
@@ -71,7 +70,7 @@ export class Report {
     }
     if (severity === 'error') this.#errors++
     const steps = step === undefined ? this.#steps : [...this.#steps, step]
-    this.issues.push(issue(severity, code, text, pathOf(steps), diagnostics))
+    this.issues.push(issue(severity, code, text, { expression: pathOf(steps), diagnostics }))
   }
 }
 

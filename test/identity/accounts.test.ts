@@ -202,10 +202,14 @@ t.test('a link is of one kind, for some time, and does not stand guessing', asyn
   }
   t.match(await post('setpassword', { ...reset, password: NEW_PASSWORD }), failure('Already used'))
   const old = await make('reset')
-  await services.repository.patch(system, 'UserSecurityRequest', old.id, (request) => ({
-    ...request,
-    expires: '2020-01-01T00:00:00.000Z',
-  }))
+  await services.repository.patch(
+    system,
+    { type: 'UserSecurityRequest', id: old.id },
+    (request) => ({
+      ...request,
+      expires: '2020-01-01T00:00:00.000Z',
+    }),
+  )
   t.match(await post('setpassword', { ...old, password: NEW_PASSWORD }), failure('Expired'))
 })
 

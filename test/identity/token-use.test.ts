@@ -120,15 +120,19 @@ t.test('what ends a login takes effect in another process within 5 s', async (t)
   }
   const ends: Record<string, (id: string) => Promise<unknown>> = {
     'an inactive membership': async (id) =>
-      repository.patch(system, 'ProjectMembership', await membershipOf(id), (current) => ({
-        ...current,
-        active: false,
-      })),
+      repository.patch(
+        system,
+        { type: 'ProjectMembership', id: await membershipOf(id) },
+        (current) => ({
+          ...current,
+          active: false,
+        }),
+      ),
     'a deleted membership': async (id) =>
       repository.delete(system, 'ProjectMembership', await membershipOf(id)),
     'a deleted client': (id) => repository.delete(system, 'ClientApplication', id),
     'a client that is off': (id) =>
-      repository.patch(system, 'ClientApplication', id, (current) => ({
+      repository.patch(system, { type: 'ClientApplication', id }, (current) => ({
         ...current,
         status: 'off',
       })),

@@ -9,6 +9,7 @@ const ROOT = join(import.meta.dirname, '../..')
 const PRODUCT = ['server', 'worker', 'shared']
 const MOST_LINES = 60
 const MOST_ENTRIES = 25
+const MOST_PARAMETERS = 4
 
 /** A clause that begins so has no subject that a reader knows. */
 const NO_SUBJECT = /^(Of|What|Who|Whom|Whose|Those|That)\b/
@@ -81,16 +82,30 @@ t.test('a file of the product opens with a comment', async (t) => {
 t.test(`no function has more than ${MOST_LINES} lines`, async (t) => {
   const wrong = sources
     .filter(({ path }) => path.endsWith('.ts') && !path.startsWith('test/'))
-    .flatMap((source) => longFunctions(source).map((name) => `${source.path}:${name}`))
+    .flatMap((source) => functionsThat(isLong, source))
   t.same(wrong, [])
 })
 
-function longFunctions({ text }: Source): readonly string[] {
+t.test(`no function takes more than ${MOST_PARAMETERS} parameters by their position`, async (t) => {
+  const wrong = sources
+    .filter(({ path }) => path.endsWith('.ts'))
+    .flatMap((source) => functionsThat(takesMany, source))
+  t.same(wrong, [])
+})
+
+function isLong({ loc }: AnyNode): boolean {
+  return (loc?.end.line ?? 0) - (loc?.start.line ?? 0) >= MOST_LINES
+}
+
+function takesMany(node: AnyNode): boolean {
+  return 'params' in node && node.params.length > MOST_PARAMETERS
+}
+
+function functionsThat(is: (node: AnyNode) => boolean, { path, text }: Source): readonly string[] {
   const options = { ecmaVersion: 'latest', sourceType: 'module', locations: true } as const
   const found: string[] = []
   visit(parse(stripTypeScriptTypes(text), options), '', (node, name) => {
-    const lines = (node.loc?.end.line ?? 0) - (node.loc?.start.line ?? 0) + 1
-    if (lines > MOST_LINES) found.push(name)
+    if (is(node)) found.push(`${path}:${name}`)
   })
   return found
 }

@@ -20,7 +20,7 @@ t.test('a resource of another Project does not exist', async (t) => {
       vread: () => repository.readVersion(caller, 'Patient', id, '1'),
       history: () => repository.history(caller, 'Patient', id, page),
       update: () => repository.update(caller, { resourceType: 'Patient', id, active: true }),
-      patch: () => repository.patch(caller, 'Patient', id, (current) => current),
+      patch: () => repository.patch(caller, { type: 'Patient', id }, (current) => current),
       delete: () => repository.delete(caller, 'Patient', id),
     }
     for (const [name, attempt] of Object.entries(attempts)) {
@@ -153,7 +153,7 @@ t.test('secrets are shown to nobody and survive what others write', async (t) =>
     email: 'a@example.com',
     passwordHash: 'hash',
   })
-  await repository.patch(admin, 'User', user.id, (current) => {
+  await repository.patch(admin, { type: 'User', id: user.id }, (current) => {
     t.notHas(current, 'passwordHash')
     return { ...current, firstName: 'C' }
   })

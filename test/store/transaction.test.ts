@@ -225,7 +225,7 @@ t.test('of one state, a change of what others changed is run again on the new st
         const other = { ...aPatient('other'), id, multipleBirthInteger: 1 }
         await repository.update(member, other)
       }
-      await inner.patch(member, 'Patient', id, (current) => ({
+      await inner.patch(member, { type: 'Patient', id }, (current) => ({
         ...current,
         multipleBirthInteger: Number(current.multipleBirthInteger) + 1,
       }))

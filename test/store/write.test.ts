@@ -160,7 +160,7 @@ t.test('racing patches are applied one after the other', async (t) => {
     ...current,
     multipleBirthInteger: Number(current.multipleBirthInteger) + 1,
   })
-  await Promise.all([1, 2, 3].map(() => repository.patch(member, 'Patient', id, add)))
+  await Promise.all([1, 2, 3].map(() => repository.patch(member, { type: 'Patient', id }, add)))
   const { content = '' } = await repository.read(member, 'Patient', id)
   t.equal(JSON.parse(content).multipleBirthInteger, 3)
 })
@@ -172,7 +172,7 @@ t.test('a deleted resource is gone, keeps its history and can be brought back', 
   t.match(await repository.delete(member, 'Patient', id), { ver: 2 }, 'a second time')
   t.equal(await statusOf(repository.read(member, 'Patient', id)), 410)
   t.equal(await statusOf(repository.readVersion(member, 'Patient', id, '2')), 410)
-  t.equal(await statusOf(repository.patch(member, 'Patient', id, (x) => x)), 410)
+  t.equal(await statusOf(repository.patch(member, { type: 'Patient', id }, (x) => x)), 410)
   t.match(await repository.readVersion(member, 'Patient', id, '1'), { ver: 1 })
   t.match(await repository.history(member, 'Patient', id, { count: 1, offset: 0 }), {
     total: 2,

@@ -58,6 +58,6 @@ export function cancelled(runId: string): Done {
 }
 
 function ended(runId: string, code: string, text: string): ExecuteReply {
-  const body = outcome(undefined, issue('error', code, text, undefined, runId))
+  const body = outcome(undefined, issue('error', code, text, { diagnostics: runId }))
   return { runId, status: 'error', kind: 'outcome', body: JSON.stringify(body) }
 }

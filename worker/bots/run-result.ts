@@ -117,7 +117,9 @@ export function failed(run: BotRun, failure: RunFailure, ended: Ended = {}): Run
     status: 'error',
     failure,
     kind: 'outcome',
-    body: JSON.stringify(outcome(undefined, issue('error', code, text, undefined, run.runId))),
+    body: JSON.stringify(
+      outcome(undefined, issue('error', code, text, { diagnostics: run.runId })),
+    ),
     log: ended.log ?? '',
     cpuMs: ended.cpuMs ?? 0,
     wallMs: ended.wallMs ?? 0,

@@ -49,7 +49,10 @@ export function createRunToken(services: Services, session: Session, wallMs: num
       if (id === undefined) return
       const { repository, principals, log } = services
       try {
-        await repository.patch(system, 'Login', id, (found) => ({ ...found, revoked: true }))
+        await repository.patch(system, { type: 'Login', id }, (found) => ({
+          ...found,
+          revoked: true,
+        }))
         principals.forget(id)
       } catch (cause) {
         log.warn({ cause, login: id }, 'The token of a bot run could not be ended')

@@ -31,7 +31,7 @@ export async function endSubscription(
   const emails = error === undefined ? [] : await adminsOf(services, project.id)
   await repository.transaction(async (inner) => {
     let isEnded = false
-    await inner.patch(systemPrincipal(project), SUBSCRIPTION, id, (current) => {
+    await inner.patch(systemPrincipal(project), { type: SUBSCRIPTION, id }, (current) => {
       isEnded = current.status === 'active'
       return isEnded ? { ...current, ...end } : current
     })

@@ -23,7 +23,7 @@ export async function readFields(ctx: Context): Promise<Fields> {
   const body = await readJsonObject(ctx, BODY_BYTES)
   const issues: Issue[] = []
   const complain = (name: string, text: string) => {
-    issues.push(issue('error', 'invalid', text, name))
+    issues.push(issue('error', 'invalid', text, { expression: name }))
   }
   const optional = (name: string): string | undefined => {
     const value = body[name]

@@ -128,7 +128,7 @@ async function change(
       fields = changedFields(current, changed)
       return changed
     }
-    const result = await inside.patch(unlimited(caller), TYPE, path.id, next, options)
+    const result = await inside.patch(unlimited(caller), { type: TYPE, id: path.id }, next, options)
     if (result.outcome !== 'unchanged') {
       await recordChange(inside, caller, {
         project,

@@ -77,7 +77,7 @@ export async function replaceProjectList(
   const items = checkedItems(list, body)
   const actor = onBehalfOf(caller)
   return await repository.transaction(async (inside) => {
-    const written = await inside.patch(actor, 'Project', projectId, (current) => {
+    const written = await inside.patch(actor, { type: 'Project', id: projectId }, (current) => {
       const { [list]: _, ...rest } = current
       // An empty array is no FHIR: without items the element goes.
       const next = (items.length === 0 ? rest : { ...rest, [list]: items }) as Resource
@@ -98,7 +98,9 @@ function checkedItems(list: ProjectList, body: unknown): readonly unknown[] {
   if (!Array.isArray(body)) throw badRequest(`Content must be an array of ${list} items`)
   const issues = body.flatMap((item, index): Issue[] => {
     const problem = list === 'site' ? siteProblem(item) : settingProblem(item)
-    return problem === undefined ? [] : [issue('error', 'invalid', problem, `${list}[${index}]`)]
+    return problem === undefined
+      ? []
+      : [issue('error', 'invalid', problem, { expression: `${list}[${index}]` })]
   })
   if (issues.length > 0) throw invalid(issues)
   return body

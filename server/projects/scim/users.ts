@@ -152,8 +152,7 @@ async function write(call: ScimCall, { membership, user, name }: Person, next: S
     const { active = membership.active } = next
     const result = await inside.patch(
       { ...caller, rules: undefined },
-      TYPE,
-      membership.id ?? '',
+      { type: TYPE, id: membership.id ?? '' },
       (current) => withValues(current, { ...fields, active }),
     )
     await recordChange(inside, caller, {
@@ -179,8 +178,10 @@ async function writeUser(
     firstName: givenName ?? user.firstName,
     lastName: familyName ?? user.lastName,
   }
-  const written = await inside.patch(onBehalfOf(caller), 'User', user.id ?? '', (current) =>
-    withValues(current, isNew ? { ...names, ...movedTo(current, email) } : names),
+  const written = await inside.patch(
+    onBehalfOf(caller),
+    { type: 'User', id: user.id ?? '' },
+    (current) => withValues(current, isNew ? { ...names, ...movedTo(current, email) } : names),
   )
   if (isNew)
     await notifyOldAddress(inside, services.config, { projectId: caller.project.id, user, email })

@@ -31,7 +31,7 @@ export function checkClient(client: Resource): void {
     const value = client[name]
     if (value === undefined || (typeof value === 'string' && LIFETIME.test(value))) return []
     const text = `${name} must be a lifetime such as "1h"`
-    return [issue('error', 'invalid', text, `ClientApplication.${name}`)]
+    return [issue('error', 'invalid', text, { expression: `ClientApplication.${name}` })]
   })
   const { redirectUri, redirectUris } = client
   const listed: readonly unknown[] = Array.isArray(redirectUris) ? redirectUris : [redirectUris]
@@ -41,13 +41,13 @@ export function checkClient(client: Resource): void {
   ].flatMap(([uri, name]) => {
     if (uri === undefined || (typeof uri === 'string' && isSafeRedirect(uri))) return []
     const text = `${name} must be https, http on a loopback address, or a private scheme with a dot`
-    return [issue('error', 'invalid', text, `ClientApplication.${name}`)]
+    return [issue('error', 'invalid', text, { expression: `ClientApplication.${name}` })]
   })
   const issues = [...lifetimes, ...addresses]
   const field = 'ClientApplication.tokenEndpointAuthMethod'
   const text = `tokenEndpointAuthMethod must be one of ${AUTH_METHODS.slice(1).join(', ')}`
   const isKnown = AUTH_METHODS.includes(client.tokenEndpointAuthMethod)
-  if (!isKnown) issues.push(issue('error', 'invalid', text, field))
+  if (!isKnown) issues.push(issue('error', 'invalid', text, { expression: field }))
   if (issues.length > 0) throw invalid(issues)
 }
 

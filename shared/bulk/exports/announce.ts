@@ -105,7 +105,10 @@ async function changeRecord(
   shown: object,
 ): Promise<void> {
   try {
-    await repository.patch(author, 'BulkDataExport', id, (current) => ({ ...current, ...shown }))
+    await repository.patch(author, { type: 'BulkDataExport', id }, (current) => ({
+      ...current,
+      ...shown,
+    }))
   } catch (error) {
     // Somebody has deleted the record.
     if (!(error instanceof HttpError) || (error.status !== 404 && error.status !== 410)) throw error

@@ -249,7 +249,7 @@ export interface Fault {
 }
 
 export function fault(code: string, text: string, expression: string, isFatal = false): Fault {
-  return { issue: issue('error', code, text, expression), isFatal }
+  return { issue: issue('error', code, text, { expression }), isFatal }
 }
 
 /** Returns the faults that are passed over. Errors: 400 with an issue for each, unless all may be. */

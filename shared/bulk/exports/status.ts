@@ -141,7 +141,7 @@ export function failureOf({ id, failure }: ExportJob): HttpError {
   const code = status === 500 ? 'exception' : 'forbidden'
   return new HttpError(
     status,
-    outcome(undefined, issue('error', code, text, undefined, `Export ${id}`)),
+    outcome(undefined, issue('error', code, text, { diagnostics: `Export ${id}` })),
   )
 }
 

@@ -85,7 +85,12 @@ function* shaped(
   for (const node of nodes) gather(shaping, node.selectionSet?.selections ?? [], fields)
   const made = new Map<string, unknown>()
   for (const [key, child] of Object.entries(value)) {
-    yield* place(shaping, made, key, child, fields.get(key) ?? [], `${path}/${key}`)
+    yield* place(shaping, made, {
+      key,
+      value: child,
+      nodes: fields.get(key) ?? [],
+      path: `${path}/${key}`,
+    })
   }
   return Object.fromEntries(made)
 }
@@ -109,13 +114,17 @@ function gather(
   }
 }
 
+interface Placed {
+  readonly key: string
+  readonly value: unknown
+  readonly nodes: readonly FieldNode[]
+  readonly path: string
+}
+
 function* place(
   shaping: Shaping,
   target: Map<string, unknown>,
-  key: string,
-  value: unknown,
-  nodes: readonly FieldNode[],
-  path: string,
+  { key, value, nodes, path }: Placed,
 ): Generator<void, void> {
   const used = new Set(nodes.flatMap(({ directives = [] }) => directives.map(nameOf)))
   const isList = Array.isArray(value)

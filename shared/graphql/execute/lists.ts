@@ -41,15 +41,20 @@ export function filtered(
   }
 }
 
+/** An expression on each of the items, which are values of `child`. */
+interface Evaluated {
+  readonly items: readonly unknown[]
+  readonly child: Child
+  readonly expression: string
+}
+
 /** The items for which an expression is true. */
 export async function holding(
   run: Run,
   owner: Resource | undefined,
-  items: readonly unknown[],
-  child: Child,
-  expression: string,
+  { items, child, expression }: Evaluated,
 ): Promise<readonly unknown[]> {
-  const values = await evaluateAll(run, owner, items, baseOf(child), expression)
+  const values = await evaluateAll(run, owner, { items, child, expression })
   return items.filter((_, i) => values[i]?.length === 1 && values[i][0] === true)
 }
 
@@ -57,12 +62,10 @@ export async function holding(
 export async function textsOf(
   run: Run,
   owner: Resource | undefined,
-  items: readonly unknown[],
-  child: Child,
-  expression: string,
+  { items, child, expression }: Evaluated,
 ): Promise<readonly string[]> {
   if (expression === '$index') return items.map((_, i) => String(i))
-  const values = await evaluateAll(run, owner, items, baseOf(child), expression)
+  const values = await evaluateAll(run, owner, { items, child, expression })
   return values.map((found) => found.map(String).join(','))
 }
 
@@ -80,9 +83,7 @@ const REFUSED =
 async function evaluateAll(
   run: Run,
   owner: Resource | undefined,
-  items: readonly unknown[],
-  base: string,
-  expression: string,
+  { items, child, expression }: Evaluated,
 ): Promise<readonly unknown[][]> {
   const refused = REFUSED.exec(expression.replace(/'(?:\\.|[^'\\])*'/g, "''"))?.[1]
   if (refused !== undefined)
@@ -91,7 +92,7 @@ async function evaluateAll(
   // Some milliseconds go into each expression that was not compiled before.
   const compiling = run.turns.pace(BATCH)
   if (compiling !== undefined) await compiling
-  const evaluate = compileTenant(expression, base, MAX_TOKENS)
+  const evaluate = compileTenant(expression, baseOf(child), MAX_TOKENS)
   const variables = owner === undefined ? {} : { resource: owner, rootResource: owner }
   run.spend('evaluations', items.length)
   const values: unknown[][] = []

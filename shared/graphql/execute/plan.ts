@@ -82,20 +82,28 @@ export function compile(
 ): Plan {
   const fields = new Map<string, FieldNode[]>()
   const visited = new Set<string>()
-  for (const set of sets) collect(compiling, type, set, fields, visited)
+  for (const set of sets) collect(compiling, type, set, { fields, visited })
   return {
     steps: [...fields].map(([key, nodes], i) => {
-      return stepOf(compiling, type, key, nodes, `${i === 0 ? '{' : ','}${JSON.stringify(key)}:`)
+      return stepOf(compiling, type, {
+        key,
+        nodes,
+        open: `${i === 0 ? '{' : ','}${JSON.stringify(key)}:`,
+      })
     }),
   }
+}
+
+interface Collected {
+  readonly fields: Map<string, FieldNode[]>
+  readonly visited: Set<string>
 }
 
 function collect(
   compiling: Compiling,
   type: GraphQLObjectType,
   { selections }: SelectionSetNode,
-  fields: Map<string, FieldNode[]>,
-  visited: Set<string>,
+  { fields, visited }: Collected,
 ): void {
   for (const selection of selections) {
     if (!isIncluded(compiling, selection)) continue
@@ -111,7 +119,7 @@ function collect(
     const part = isInline ? selection : compiling.fragments.get(selection.name.value)
     if (!isInline) visited.add(selection.name.value)
     if (part === undefined || !fits(compiling, part.typeCondition?.name.value, type)) continue
-    collect(compiling, type, part.selectionSet, fields, visited)
+    collect(compiling, type, part.selectionSet, { fields, visited })
   }
 }
 
@@ -132,12 +140,16 @@ function fits(
   return isAbstractType(found) && schema.isSubType(found, type)
 }
 
+interface Field {
+  readonly key: string
+  readonly nodes: readonly FieldNode[]
+  readonly open: string
+}
+
 function stepOf(
   compiling: Compiling,
   parent: GraphQLObjectType,
-  key: string,
-  nodes: readonly FieldNode[],
-  open: string,
+  { key, nodes, open }: Field,
 ): Step {
   const [node] = nodes
   const name = node?.name.value ?? ''

@@ -37,6 +37,7 @@ interface Parent {
 
 /** A field that is about to be written. */
 interface At {
+  readonly run: Run
   readonly step: Step
   readonly owner: Resource | undefined
   readonly path: Path
@@ -60,7 +61,8 @@ export function writeObject(run: Run, out: Out, { steps }: Plan, parent: Parent)
 }
 
 /** A part of the schema: the same argument is described hundreds of times. */
-function writeDescription(run: Run, out: Out, plan: Plan, value: unknown, path: Path): void {
+function writeDescription(run: Run, out: Out, plan: Plan, parent: Parent): void {
+  const { value } = parent
   const texts = run.texts.get(plan) ?? new Map<unknown, string>()
   run.texts.set(plan, texts)
   const known = texts.get(value)
@@ -69,7 +71,7 @@ function writeDescription(run: Run, out: Out, plan: Plan, value: unknown, path: 
     return
   }
   const part = out.apart()
-  writeObject(run, part, plan, { value, owner: undefined, path })
+  writeObject(run, part, plan, parent)
   if (part.size === 0) texts.set(value, part.text)
   out.append(part)
 }
@@ -80,7 +82,7 @@ const REPORTED = new Error('A required field is null')
 export function writeField(run: Run, out: Out, step: Step, parent: Parent): void {
   const { text, size } = out
   const { owner, path } = parent
-  const at = { step, owner, path: { parent: path, key: step.key } }
+  const at = { run, step, owner, path: { parent: path, key: step.key } }
   try {
     produce(run, out, at, parent.value)
   } catch (error) {
@@ -96,13 +98,13 @@ function produce(run: Run, out: Out, at: At, value: unknown): void {
   const { source } = step
   switch (source?.kind) {
     case undefined:
-      complete(run, out, step.shape, step.isRequired, described(run, step, value), at)
+      complete(out, step, described(run, step, value), at)
       return
     case 'member':
-      complete(run, out, step.shape, step.isRequired, memberOf(value, source.name), at)
+      complete(out, step, memberOf(value, source.name), at)
       return
     case 'list':
-      writeList(run, out, at, source, memberOf(value, source.child.name))
+      writeList(out, at, source, memberOf(value, source.child.name))
       return
     case 'edge':
       // Made by `connection` below.
@@ -110,23 +112,29 @@ function produce(run: Run, out: Out, at: At, value: unknown): void {
       return
     case 'reference': {
       const { given } = run.argsOf(step)
-      writeTarget(run, out, at, targetOf(run, value, at.owner, given), given)
+      writeTarget(out, at, targetOf(run, value, at.owner, given), given)
       return
     }
     case 'read': {
       const { given } = run.argsOf(step)
-      writeTarget(run, out, at, read(run, source.type, String(given.id)), given)
+      writeTarget(out, at, read(run, source.type, String(given.id)), given)
       return
     }
     case 'search':
     case 'referring':
-      writeSearch(run, out, at, source, value)
+      writeSearch(out, at, source, value)
       return
     case 'write':
       throw new Error('Mutations are carried out one by one')
     default:
       source satisfies never
   }
+}
+
+/** The form that a value is to have. */
+interface Value {
+  readonly shape: Shape
+  readonly isRequired: boolean
 }
 
 /** `__typename`, and what a schema says of itself. */
@@ -138,14 +146,8 @@ function described(run: Run, step: Step, value: unknown): unknown {
   return field.resolve?.(value, run.argsOf(step).given, undefined, info)
 }
 
-function complete(
-  run: Run,
-  out: Out,
-  shape: Shape,
-  isRequired: boolean,
-  value: unknown,
-  at: At,
-): void {
+function complete(out: Out, { shape, isRequired }: Value, value: unknown, at: At): void {
+  const { run, owner, path } = at
   if (value === null || value === undefined) {
     if (isRequired) throw new GraphQLError(`Cannot return null for non-nullable field ${at.step}.`)
     out.text += 'null'
@@ -156,19 +158,16 @@ function complete(
       out.text += leafText(shape.type, value)
       return
     case 'object':
-      if (at.step.source === undefined) writeDescription(run, out, shape.plan(), value, at.path)
-      else writeObject(run, out, shape.plan(), { value, owner: at.owner, path: at.path })
+      if (at.step.source === undefined) {
+        writeDescription(run, out, shape.plan(), { value, owner: undefined, path })
+      } else writeObject(run, out, shape.plan(), { value, owner, path })
       return
     case 'any':
-      writeObject(run, out, planFor(shape, value), {
-        value,
-        owner: at.owner,
-        path: at.path,
-      })
+      writeObject(run, out, planFor(shape, value), { value, owner, path })
       return
     case 'list':
       if (!Array.isArray(value)) throw new GraphQLError('Expected Iterable, but did not find one')
-      writeItems(run, out, shape, value, at)
+      writeItems(out, shape, value, at)
       return
     default:
       shape satisfies never
@@ -191,7 +190,6 @@ function planFor(shape: Shape & { readonly kind: 'any' }, value: unknown): Plan 
 }
 
 function writeItems(
-  run: Run,
   out: Out,
   { of, isRequired }: Shape & { readonly kind: 'list' },
   items: readonly unknown[],
@@ -199,20 +197,23 @@ function writeItems(
 ): void {
   // Every failure happens before anything is written.
   if (of.kind === 'any') for (const item of items) planFor(of, item)
+  const item = { shape: of, isRequired }
   const each = (to: Out, i: number) => {
-    complete(run, to, of, isRequired, items[i], { ...at, path: { parent: at.path, key: i } })
+    complete(to, item, items[i], { ...at, path: { parent: at.path, key: i } })
   }
-  writeEach(run, out, items.length, each, of.kind === 'leaf')
+  const { length } = items
+  writeEach(at.run, out, { length, each, isWhole: of.kind === 'leaf' })
 }
 
-/** The items in brackets. `isWhole`: in one go, however many there are. */
-function writeEach(
-  run: Run,
-  out: Out,
-  length: number,
-  each: (out: Out, i: number) => void,
-  isWhole = false,
-): void {
+interface Items {
+  readonly length: number
+  each(out: Out, i: number): void
+  /** They are written in one go, however many there are. */
+  readonly isWhole: boolean
+}
+
+/** The items in brackets. */
+function writeEach(run: Run, out: Out, { length, each, isWhole }: Items): void {
   const writeFrom = (to: Out, from: number): void => {
     for (let i = from; i < length; i++) {
       if (!isWhole && run.turns.isUsedUp) {
@@ -232,13 +233,12 @@ function writeEach(
 
 /** https://hl7.org/fhir/R4/graphql.html#list */
 function writeList(
-  run: Run,
   out: Out,
   at: At,
   { child }: Source & { readonly kind: 'list' },
   value: unknown,
 ): void {
-  const { step, owner } = at
+  const { run, step, owner } = at
   // A list is always of such a shape.
   const shape = step.shape as Shape & { readonly kind: 'list' }
   if (!Array.isArray(value)) {
@@ -249,21 +249,23 @@ function writeList(
   const { given, text } = run.argsOf(step)
   const { items, fhirpath, part } = text === '{}' ? everything(value) : filtered(value, given)
   if (fhirpath === undefined && !step.isSliced) {
-    writeItems(run, out, shape, present(part(items)), at)
+    writeItems(out, shape, present(part(items)), at)
     return
   }
   const hole = out.hole()
   run.later(hole, async () => {
     try {
       const passed =
-        fhirpath === undefined ? items : await holding(run, owner, items, child, fhirpath)
+        fhirpath === undefined
+          ? items
+          : await holding(run, owner, { items, child, expression: fhirpath })
       const list = present(part(passed))
       const slice = step.isSliced ? sliceOf(step.nodes, run.config.variables) : undefined
       if (slice !== undefined) {
         const key = `/${pathOf(at.path).join('/')}`
-        run.slices.set(key, await textsOf(run, owner, list, child, slice))
+        run.slices.set(key, await textsOf(run, owner, { items: list, child, expression: slice }))
       }
-      writeItems(run, hole, shape, list, at)
+      writeItems(hole, shape, list, at)
     } catch (error) {
       run.fail(error, { out: hole, step, path: at.path })
     }
@@ -280,27 +282,31 @@ function present(items: readonly unknown[]): readonly unknown[] {
 }
 
 function writeTarget(
-  run: Run,
   out: Out,
   at: At,
   target: ReturnType<typeof targetOf>,
   { optional }: Given,
 ): void {
+  const { run, step, path } = at
   if (target === null || !isPending(target)) {
     writeResource(run, out, at, target)
     return
   }
-  const { step, path } = at
   run.ask(target, { out: out.hole(), step, path }, (hole, resource) => {
     writeResource(run, hole, at, resource ?? (optional === true ? null : missing()))
   })
 }
 
-export function writeResource(run: Run, out: Out, at: At, resource: Resource | null): void {
+export function writeResource(
+  run: Run,
+  out: Out,
+  at: Omit<At, 'run'>,
+  resource: Resource | null,
+): void {
   // A contained resource is a part of the one that contains it.
   const isContained = at.owner?.contained !== undefined && isPartOf(at.owner, resource)
   const owner = isContained ? at.owner : (resource ?? undefined)
-  complete(run, out, at.step.shape, at.step.isRequired, resource, { ...at, owner })
+  complete(out, at.step, resource, { ...at, run, owner })
 }
 
 function isPartOf({ contained }: Resource, resource: Resource | null): boolean {
@@ -308,13 +314,12 @@ function isPartOf({ contained }: Resource, resource: Resource | null): boolean {
 }
 
 function writeSearch(
-  run: Run,
   out: Out,
   at: At,
   { kind, type, isConnection }: Source & { readonly kind: 'search' | 'referring' },
   value: unknown,
 ): void {
-  const { step, path } = at
+  const { run, step, path } = at
   const args = run.argsOf(step)
   const wanted = { type, args, ...(isConnection ? partsOf(step.shape) : LIST) }
   const isPart = kind === 'referring' && (!isResource(value) || at.owner !== value)
@@ -325,10 +330,11 @@ function writeSearch(
   }
   const write = (hole: Out, page: SearchPage) => {
     if (isConnection) {
-      complete(run, hole, step.shape, false, connection(page, args.given), at)
+      const shown = { shape: step.shape, isRequired: false }
+      complete(hole, shown, connection(page, args.given), at)
       return
     }
-    writePage(run, hole, at, page.versions, kind === 'search' ? publishedFor(type, args.given) : [])
+    writePage(hole, at, page.versions, kind === 'search' ? publishedFor(type, args.given) : [])
   }
   const place = { out: out.hole(), step, path }
   if (kind === 'search') run.ask(search(run, wanted), place, write)
@@ -337,26 +343,28 @@ function writeSearch(
 
 /** `published`: definitions that everybody shares, behind what the Project has of its own. */
 function writePage(
-  run: Run,
   out: Out,
   at: At,
   versions: readonly Version[],
   published: readonly Resource[],
 ): void {
+  const { run, step } = at
   // A search is always of such a shape.
-  const { of } = at.step.shape as Shape & { readonly kind: 'list' }
+  const { of } = step.shape as Shape & { readonly kind: 'list' }
   const own = published.length === 0 ? [] : versions.map((version) => parse(run, version))
   const others = published.filter(({ url }) => own.every((resource) => resource.url !== url))
   const all: readonly (Version | Resource)[] =
     published.length === 0 ? versions : [...own, ...others]
-  const length = Math.min(all.length, sizeOf(run.argsOf(at.step).given))
-  writeEach(run, out, length, (to, i) => {
+  const length = Math.min(all.length, sizeOf(run.argsOf(step).given))
+  const shown = { shape: of, isRequired: true }
+  const each = (to: Out, i: number) => {
     const item = all[i]
     if (item === undefined) return
     const resource = isResource(item) ? item : parse(run, item as Version)
     const path = { parent: at.path, key: i }
-    complete(run, to, of, true, resource, { step: at.step, owner: resource, path })
-  })
+    complete(to, shown, resource, { run, step, owner: resource, path })
+  }
+  writeEach(run, out, { length, each, isWhole: false })
 }
 
 const LIST = { hasTotal: false, hasRows: true }

@@ -45,7 +45,7 @@ export function createTakingBackend(
   const backend = createRedisBackend(name, opts, options)
   const { blockingConnection } = backend
   if (blockingConnection === undefined) throw new Error('A worker waits on a connection of its own')
-  const taker = new Taker(blockingConnection, connection, backend, name, opts)
+  const taker = new Taker(blockingConnection, connection, backend, { name, opts })
   const wait = backend.waitForJob.bind(backend)
   const ask = backend.moveToActive.bind(backend)
   const owner = lockOwner(connection)
@@ -112,8 +112,7 @@ class Taker extends RedisQueueBackend {
     waiting: RedisConnection,
     asking: Redis,
     { keys, toKey }: RedisQueueBackend,
-    name: string,
-    opts: QueueBaseOptions,
+    { name, opts }: { readonly name: string; readonly opts: QueueBaseOptions },
   ) {
     super(waiting, name, keys, toKey, opts, undefined, false)
     this.#asking = asking

@@ -194,7 +194,10 @@ function unmatched(interaction: Interaction, plan: EntryPlan, type: string): Ide
   if (entry.route.kind === 'conditional-patch') {
     const text = 'Conditional PATCH did not match any resources'
     const where = entryPath(entry.index, '.request.url')
-    throw new HttpError(404, outcome('not-found', issue('error', 'not-found', text, where)))
+    throw new HttpError(
+      404,
+      outcome('not-found', issue('error', 'not-found', text, { expression: where })),
+    )
   }
   const chosen = entry.route.kind === 'conditional-update' ? entry.resource?.id : undefined
   if (typeof chosen !== 'string') return fresh(type, plan)

@@ -241,7 +241,7 @@ function searchReply(
 function warnings({ ignored }: SearchRequest, { isCut }: SearchPage): PageEntry[] {
   const texts = new Map(ignored.map(({ name, text }) => [`${name} ${text}`, { name, text }]))
   const issues = [...texts.values()].map(({ name, text }) =>
-    issue('warning', 'not-supported', text, name),
+    issue('warning', 'not-supported', text, { expression: name }),
   )
   if (isCut) {
     const text = 'Not everything is included: there are too many resources or steps'
@@ -364,7 +364,9 @@ async function explain(
   const request = await readSearch({ ...interaction, principal: asked }, type, query)
   const { driver, sql, plan } = await services.repository.explain(asked, request)
   const text = `Found by ${driver ?? 'nothing'}`
-  const plans = issue('information', 'informational', text, undefined, [sql, ...plan].join('\n'))
+  const plans = issue('information', 'informational', text, {
+    diagnostics: [sql, ...plan].join('\n'),
+  })
   const resource = JSON.stringify(outcome(undefined, plans, ...unready))
   const links: Link[] = [
     { relation: 'self', url: absoluteUrl(services, `${type}?${query.toString()}`) },
@@ -393,6 +395,6 @@ async function unreadyIssues({ services, principal }: Interaction, type: string)
   const { seen = 0, total = 0 } = job ?? {}
   return unready.map((code) => {
     const text = `Search parameter ${code} is not ready: ${seen} of ${total} resources are indexed`
-    return issue('warning', 'incomplete', text, code)
+    return issue('warning', 'incomplete', text, { expression: code })
   })
 }

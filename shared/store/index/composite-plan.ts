@@ -111,7 +111,7 @@ function linked({ any, exact, system, code }: Coding, position: number, into: De
   const plain = into.keys.composite(any, position)
   if (exact === undefined) return plain
   const own = into.keys.composite(exact, position)
-  return into.code(plain, own, system, code, undefined) ? own : plain
+  return into.code(plain, own, system, code) ? own : plain
 }
 
 function isKey({ type }: ComponentWalk): boolean {

@@ -99,7 +99,7 @@ export class Derivation {
     this.references.add(exact)
     const version = type === 'canonical' ? target.literal.indexOf('|') : -1
     if (version > 0) {
-      this.code(p, exact, '', target.literal, undefined)
+      this.code(p, exact, '', target.literal)
       const unversioned = this.target(target.literal.slice(0, version))
       this.references.add(this.keys.reference(p, unversioned))
     }
@@ -148,7 +148,7 @@ export class Derivation {
       const key = this.keys.uri(p, uri)
       this.others.add(present)
       this.others.add(key)
-      this.code(p, key, '', uri, undefined)
+      this.code(p, key, '', uri)
     }
   }
 
@@ -193,8 +193,8 @@ export class Derivation {
   }
 
   /** False for what the dictionary cannot keep. */
-  code(p: bigint, k: bigint, system: string, code: string, display: string | undefined): boolean {
-    const row = codeRow(p, k, system, code, display)
+  code(p: bigint, k: bigint, system: string, code: string): boolean {
+    const row = codeRow({ p, k, system, code, display: undefined })
     if (row !== undefined) this.codes.push(row)
     return row !== undefined
   }
@@ -207,7 +207,7 @@ export class Derivation {
     const any = this.keys.token(p, undefined, code)
     this.others.add(any)
     if (system === undefined) {
-      if (kind === 'code') this.code(p, any, '', code, undefined)
+      if (kind === 'code') this.code(p, any, '', code)
       return
     }
     const exact = this.keys.token(p, system, code)
@@ -233,7 +233,7 @@ export class Derivation {
     if (u === this.#lastUnit) return
     this.#lastUnit = u
     if (system === UCUM) this.units.add(code)
-    this.code(this.#constants.units, u, system, code, undefined)
+    this.code(this.#constants.units, u, system, code)
   }
 
   #canonical(url: string): void {

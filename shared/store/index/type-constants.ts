@@ -107,7 +107,7 @@ function makeCoding(keys: Keys, { p, texts }: Constants, token: Token): Coding {
   const { system = '', code, display } = token
   const exact = keys.token(p, system, code)
   const words = display === undefined ? undefined : textKey(keys, texts, display)
-  const rows = [codeRow(p, exact, system, code, display), words?.row]
+  const rows = [codeRow({ p, k: exact, system, code, display }), words?.row]
   return {
     system: token.system,
     display,
@@ -125,20 +125,14 @@ export function textKey(
   const words = plainWords(text)
   if (words === '') return undefined
   const key = keys.token(texts, undefined, words)
-  return { key, row: codeRow(texts, key, '', words, undefined) }
+  return { key, row: codeRow({ p: texts, k: key, system: '', code: words, display: undefined }) }
 }
 
 /** Undefined for what the dictionary cannot keep: PostgreSQL text holds no NUL, and long codes are none. */
-export function codeRow(
-  p: bigint,
-  k: bigint,
-  system: string,
-  code: string,
-  display: string | undefined,
-): CodeRow | undefined {
+export function codeRow(row: CodeRow): CodeRow | undefined {
+  const { system, code, display } = row
   if (system.length + code.length > MAX_CODE) return undefined
   if (system.includes('\0') || code.includes('\0')) return undefined
   const isOdd = display !== undefined && (display.length > MAX_DISPLAY || display.includes('\0'))
-  const shown = isOdd ? display.slice(0, MAX_DISPLAY).replaceAll('\0', '') : display
-  return { p, k, system, code, display: shown }
+  return isOdd ? { ...row, display: display.slice(0, MAX_DISPLAY).replaceAll('\0', '') } : row
 }

@@ -50,9 +50,9 @@ export function withBinarySight(store: Store, own: Repository): Repository {
       await requireSight(principal, resource.resourceType, resource.id ?? '')
       return own.update(principal, resource, options)
     },
-    patch: async (principal, type, id, change, options) => {
-      await requireSight(principal, type, id)
-      return own.patch(principal, type, id, change, options)
+    patch: async (principal, target, change, options) => {
+      await requireSight(principal, target.type, target.id)
+      return own.patch(principal, target, change, options)
     },
     delete: async (principal, type, id, options) => {
       await requireSight(principal, type, id)

@@ -72,7 +72,9 @@ const sights = new WeakMap<readonly Grant[], Map<string, NonNullable<Target['sig
 
 export function invalidReferences(paths: readonly string[]) {
   return invalid(
-    paths.map((path) => issue('error', 'structure', 'Invalid reference (Not found)', path)),
+    paths.map((path) =>
+      issue('error', 'structure', 'Invalid reference (Not found)', { expression: path }),
+    ),
   )
 }
 

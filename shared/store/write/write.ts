@@ -52,14 +52,18 @@ export async function update(
   return change({ store, principal, type, id, options, next: () => resource })
 }
 
+interface Patch {
+  readonly type: string
+  readonly id: string
+  readonly apply: (current: Resource) => Resource | Promise<Resource>
+  readonly options: WriteOptions
+}
+
 /** As update, of what `apply` makes of the live version; 404 or 410 when there is none. */
 export async function patch(
   store: Store,
   principal: Principal,
-  type: string,
-  id: string,
-  apply: (current: Resource) => Resource | Promise<Resource>,
-  options: WriteOptions = {},
+  { type, id, apply, options }: Patch,
 ): Promise<WriteResult> {
   const next: Next = (row, live, hidden) => {
     if (row === undefined) throw notFound()

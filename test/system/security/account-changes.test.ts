@@ -144,7 +144,10 @@ function signIn(person: Person): Promise<Client> {
 async function age(client: Client): Promise<void> {
   const id = String(claimsOf(client.token ?? '').login_id)
   const authTime = new Date(Date.now() - SIX_MINUTES_MS).toISOString()
-  await services.repository.patch(system, 'Login', id, (login) => ({ ...login, authTime }))
+  await services.repository.patch(system, { type: 'Login', id }, (login) => ({
+    ...login,
+    authTime,
+  }))
   services.principals.forget(id)
 }
 

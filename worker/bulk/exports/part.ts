@@ -138,7 +138,7 @@ async function output(
       }
       const { read, readCompartments } = repository.feature(createExports)
       const reading = job.input.organizedBy === undefined ? read : readCompartments
-      await reading(principal, job, part, config.baseUrl, session, lines)
+      await reading(principal, { job, part }, { baseUrl: config.baseUrl, session }, lines)
     } finally {
       await session.close()
     }
@@ -147,7 +147,7 @@ async function output(
 }
 
 function unreadable(type: string, rowId: string) {
-  return issue('error', UNREADABLE, `A ${type} cannot be read`, undefined, `Row ${rowId}`)
+  return issue('error', UNREADABLE, `A ${type} cannot be read`, { diagnostics: `Row ${rowId}` })
 }
 
 async function deleted(

@@ -235,7 +235,7 @@ function keep(
         const { author: _author, ...meta } = current.meta ?? {}
         return { ...changed, meta }
       }
-      await transaction.patch(principal, type, id, change)
+      await transaction.patch(principal, { type, id }, change)
       return true
     })
     .catch((error: unknown) => {

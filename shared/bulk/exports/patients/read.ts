@@ -1,11 +1,11 @@
 /** The lines of a part of an export that is organized by patients: what is in the compartment of one, then the next. */
 import type { Principal } from '../../../access/principal.ts'
 import { typeName } from '../../../fhir/definitions.ts'
-import type { CopySession } from '../../../platform/postgres/copy.ts'
 import { bufferOf, type Slice, sliceOf } from '../../../platform/storage/storage.ts'
 import type { Store } from '../../../store/rows/context.ts'
 import { literal } from '../rows/filters.ts'
 import { bytesOf, type ExportPart, type PlannedJob } from '../rows/jobs.ts'
+import type { Reading } from '../rows/read.ts'
 import { needsMeta, type Show, showOf } from '../rows/redact.ts'
 import { rangeSql, type Selection, selectionOf } from '../rows/select.ts'
 import { typeAtPlace } from './members.ts'
@@ -31,12 +31,8 @@ interface Shown {
 
 /** Reads the blocks behind `part.after`, which is a place, while the bounds of the part are patients. */
 export async function readCompartments(
-  store: Store,
-  principal: Principal,
-  job: PlannedJob,
+  { store, principal, job, baseUrl, session }: Reading,
   part: ExportPart,
-  baseUrl: string,
-  session: CopySession,
   { line, bad }: CompartmentLines,
 ): Promise<void> {
   const shown = await shownTypes(store, principal, job, { range: part, baseUrl })

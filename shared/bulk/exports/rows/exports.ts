@@ -1,7 +1,6 @@
 /** Exports as the store does them: planned and read as a Principal. */
 import type { Principal } from '../../../access/principal.ts'
 import { typeNumber } from '../../../fhir/definitions.ts'
-import type { CopySession } from '../../../platform/postgres/copy.ts'
 import { sliceOf } from '../../../platform/storage/storage.ts'
 import { type Store, scopeOf, until } from '../../../store/rows/context.ts'
 import { idOf, type VersionRow, versionColumns } from '../../../store/rows/rows.ts'
@@ -18,9 +17,14 @@ import {
   type TypeFilter,
 } from './jobs.ts'
 import { type ExportPlan, planExport } from './plan.ts'
-import { readPart, readShared, type SharedLines, type TypedPart } from './read.ts'
+import { type Reading, readPart, readShared, type SharedLines, type TypedPart } from './read.ts'
 import { readAsOf } from './scope.ts'
 import { IN_COMPARTMENT, listedSql, ownSql, rangeSql, reachOf, stateTime } from './select.ts'
+
+export interface PlannedPart {
+  readonly job: PlannedJob
+  readonly part: ExportPart
+}
 
 export interface Exports {
   /** Errors: 400, 403 for a filter that cannot be searched by. */
@@ -36,19 +40,15 @@ export interface Exports {
   /** Every line of a part behind `part.after`, by type and in the order of their row ids. */
   read(
     principal: Principal,
-    job: PlannedJob,
-    part: ExportPart,
-    baseUrl: string,
-    session: CopySession,
+    part: PlannedPart,
+    source: Pick<Reading, 'baseUrl' | 'session'>,
     lines: SharedLines,
   ): Promise<void>
   /** The same of a part of an export that is organized by patients, in the order of these. */
   readCompartments(
     principal: Principal,
-    job: PlannedJob,
-    part: ExportPart,
-    baseUrl: string,
-    session: CopySession,
+    part: PlannedPart,
+    source: Pick<Reading, 'baseUrl' | 'session'>,
     lines: CompartmentLines,
   ): Promise<void>
   /** The same of a part of deletions, whose lines are bundles. */
@@ -71,14 +71,14 @@ export function createExports(store: Store): Exports {
       return new Set(rows.map(({ content }) => idOf(content ?? '')))
     },
     plan: (principal, job, signal) => planExport(until(store, signal), principal, job),
-    async read(principal, job, part, baseUrl, session, lines) {
-      const reading = { store, principal, job, baseUrl, session }
+    async read(principal, { job, part }, source, lines) {
+      const reading = { store, principal, job, ...source }
       if (part.kind === 'shared') return readShared(reading, part, lines)
       if (!hasType(part)) throw new Error('A part of an export has no type')
       return readPart(reading, part, lines)
     },
-    readCompartments: (principal, job, part, baseUrl, session, lines) =>
-      readCompartments(store, principal, job, part, baseUrl, session, lines),
+    readCompartments: (principal, { job, part }, source, lines) =>
+      readCompartments({ store, principal, job, ...source }, part, lines),
     async readDeleted(principal, job, part, line) {
       let { after } = part
       let hasMore = true
