@@ -2,8 +2,8 @@ import t from 'tap'
 import { removeOldJobs } from '../../shared/jobs/long-jobs.ts'
 import { openBotica, until } from '../fixtures/botica.ts'
 import { aBot, execute, finished, handler, type Untyped } from '../fixtures/bots/bots.ts'
-import { AT_GATE, aGate } from '../fixtures/gates.ts'
 import { aSubscription } from '../fixtures/http/receiver.ts'
+import { AT_GATE, aGate } from '../fixtures/waits/gates.ts'
 
 const botica = await openBotica(t, { worker: true })
 const { admin, superAdmin, project, services } = botica

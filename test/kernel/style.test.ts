@@ -129,7 +129,7 @@ function nameOf(node: AnyNode): string | undefined {
 
 t.test(`no folder has more than ${MOST_ENTRIES} entries`, async (t) => {
   const entries = new Map<string, Set<string>>()
-  for (const { path } of product) {
+  for (const { path } of sources) {
     const parts = path.split('/')
     for (let depth = 1; depth < parts.length; depth++) {
       const folder = parts.slice(0, depth).join('/')

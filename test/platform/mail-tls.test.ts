@@ -7,7 +7,7 @@ import type { StoredMail } from '../../shared/platform/mail/mails.ts'
 import { openBotica, until } from '../fixtures/botica.ts'
 import { anEmail, invite } from '../fixtures/invites.ts'
 import { aCertificate } from '../fixtures/services/certificate.ts'
-import { type Smtp, startSmtp } from '../fixtures/smtp.ts'
+import { type Smtp, startSmtp } from '../fixtures/services/smtp.ts'
 import { createDatabase } from '../fixtures/store/own-database.ts'
 
 const SECONDS = 60_000

@@ -3,7 +3,7 @@ import { readConfig } from '../../shared/config/config.ts'
 import { ConfigError } from '../../shared/config/reader.ts'
 import { openBotica, until } from '../fixtures/botica.ts'
 import { anEmail, invite } from '../fixtures/invites.ts'
-import { startSmtp } from '../fixtures/smtp.ts'
+import { startSmtp } from '../fixtures/services/smtp.ts'
 import { createDatabase } from '../fixtures/store/own-database.ts'
 
 const SECONDS = 60_000

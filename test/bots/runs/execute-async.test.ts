@@ -9,7 +9,7 @@ import {
   handler,
   type Untyped,
 } from '../../fixtures/bots/bots.ts'
-import { AT_GATE, aGate } from '../../fixtures/gates.ts'
+import { AT_GATE, aGate } from '../../fixtures/waits/gates.ts'
 
 const botica = await openBotica(t, { env: { QUEUE_BACKLOG_MAX: '20', EXECUTE_WAIT_MS: '110000' } })
 const { admin } = botica

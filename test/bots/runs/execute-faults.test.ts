@@ -10,7 +10,7 @@ import {
   handler,
   type Untyped,
 } from '../../fixtures/bots/bots.ts'
-import { AT_GATE, aGate } from '../../fixtures/gates.ts'
+import { AT_GATE, aGate } from '../../fixtures/waits/gates.ts'
 
 const later = { Prefer: 'respond-async' }
 const PATIENCE_MS = 90_000

@@ -4,7 +4,7 @@ import { once } from 'node:events'
 import t from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
 import { aBot, eventually, execute, handler, type Untyped } from '../../fixtures/bots/bots.ts'
-import { AT_GATE, aGate } from '../../fixtures/gates.ts'
+import { AT_GATE, aGate } from '../../fixtures/waits/gates.ts'
 
 const botica = await openBotica(t, { env: { EXECUTE_WAIT_MS: '110000' } })
 const { admin } = botica

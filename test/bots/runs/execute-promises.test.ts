@@ -4,7 +4,7 @@ import t from 'tap'
 import { PREFIX } from '../../../shared/platform/queue/scripts.ts'
 import { openBotica, until } from '../../fixtures/botica.ts'
 import { aBot, deploy, execute, finished, handler, type Untyped } from '../../fixtures/bots/bots.ts'
-import { AT_GATE, aGate } from '../../fixtures/gates.ts'
+import { AT_GATE, aGate } from '../../fixtures/waits/gates.ts'
 
 const botica = await openBotica(t, { worker: true })
 const { admin } = botica

@@ -2,7 +2,7 @@ import { Redis } from 'ioredis'
 import t from 'tap'
 import { openBotica, until } from '../../fixtures/botica.ts'
 import { aBot, execute, finished, handler } from '../../fixtures/bots/bots.ts'
-import { aGate } from '../../fixtures/gates.ts'
+import { aGate } from '../../fixtures/waits/gates.ts'
 
 const botica = await openBotica(t, { worker: true, env: { WORKER_CONCURRENCY: '2' } })
 const { admin, services } = botica

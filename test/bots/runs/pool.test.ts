@@ -3,7 +3,7 @@ import t from 'tap'
 import { PREFIX } from '../../../shared/platform/queue/scripts.ts'
 import { openBotica, type Tenant, until } from '../../fixtures/botica.ts'
 import { aBot, execute, handler, type Untyped } from '../../fixtures/bots/bots.ts'
-import { AT_GATE, aGate } from '../../fixtures/gates.ts'
+import { AT_GATE, aGate } from '../../fixtures/waits/gates.ts'
 
 const SLOTS = 4
 const CROWD = 100

@@ -1,9 +1,9 @@
 /** Chromium on the pages of another site, while a person is signed in to a confidential client of Botica. */
 import t from 'tap'
-import { openBotica } from '../../fixtures/botica.ts'
-import { hasChromium, openPage } from '../../fixtures/http/chromium.ts'
-import { aPerson, codeFlow, PASSWORD } from '../../fixtures/people.ts'
-import { EXAMPLE_HOSTS, openTls, proxyTo } from '../../fixtures/services/tls-front.ts'
+import { openBotica } from '../../../fixtures/botica.ts'
+import { hasChromium, openPage } from '../../../fixtures/http/chromium.ts'
+import { aPerson, codeFlow, PASSWORD } from '../../../fixtures/people.ts'
+import { EXAMPLE_HOSTS, openTls, proxyTo } from '../../../fixtures/services/tls-front.ts'
 
 if (!hasChromium()) {
   t.pass('there is no chromium here')

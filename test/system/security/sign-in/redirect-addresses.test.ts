@@ -1,9 +1,9 @@
 /** Where a code may be sent to: no address that a browser would run instead of visit, on any path that writes one. */
 import t from 'tap'
-import { isSafeRedirect } from '../../../shared/access/credentials/clients.ts'
-import { openBotica } from '../../fixtures/botica.ts'
-import { changedEveryWay } from '../../fixtures/http/write-paths.ts'
-import type { Raw } from '../../fixtures/oracle/values.ts'
+import { isSafeRedirect } from '../../../../shared/access/credentials/clients.ts'
+import { openBotica } from '../../../fixtures/botica.ts'
+import { changedEveryWay } from '../../../fixtures/http/write-paths.ts'
+import type { Raw } from '../../../fixtures/oracle/values.ts'
 
 const SAFE = [
   'https://app.example/callback',

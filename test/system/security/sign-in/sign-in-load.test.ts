@@ -1,11 +1,11 @@
-import '../../fixtures/waits/costly-passwords.ts'
+import '../../../fixtures/waits/costly-passwords.ts'
 import t from 'tap'
-import { systemPrincipal } from '../../../shared/access/principal.ts'
-import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
-import { createSecurityRequest } from '../../../shared/projects/security-requests.ts'
-import { openBotica, until } from '../../fixtures/botica.ts'
-import type { Answer } from '../../fixtures/client.ts'
-import { aPerson, PASSWORD } from '../../fixtures/people.ts'
+import { systemPrincipal } from '../../../../shared/access/principal.ts'
+import { SYSTEM_PROJECT } from '../../../../shared/access/project-context.ts'
+import { createSecurityRequest } from '../../../../shared/projects/security-requests.ts'
+import { openBotica, until } from '../../../fixtures/botica.ts'
+import type { Answer } from '../../../fixtures/client.ts'
+import { aPerson, PASSWORD } from '../../../fixtures/people.ts'
 
 const MANY = 60
 const FLOOD = { 'X-Forwarded-For': '203.0.113.5' }

@@ -1,13 +1,13 @@
 /** Changes that take an account over need the person: the password, or a sign-in of the last minutes. */
 import t from 'tap'
-import { totpToken } from '../../../shared/access/credentials/totp.ts'
-import { systemPrincipal } from '../../../shared/access/principal.ts'
-import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
-import { scopedPerson } from '../../fixtures/attacks/scoped.ts'
-import { openBotica } from '../../fixtures/botica.ts'
-import type { Client } from '../../fixtures/client.ts'
-import { anEmail, mailsTo } from '../../fixtures/invites.ts'
-import { aPerson, claimsOf, PASSWORD, type Person, pkce } from '../../fixtures/people.ts'
+import { totpToken } from '../../../../shared/access/credentials/totp.ts'
+import { systemPrincipal } from '../../../../shared/access/principal.ts'
+import { SYSTEM_PROJECT } from '../../../../shared/access/project-context.ts'
+import { scopedPerson } from '../../../fixtures/attacks/scoped.ts'
+import { openBotica } from '../../../fixtures/botica.ts'
+import type { Client } from '../../../fixtures/client.ts'
+import { anEmail, mailsTo } from '../../../fixtures/invites.ts'
+import { aPerson, claimsOf, PASSWORD, type Person, pkce } from '../../../fixtures/people.ts'
 
 const botica = await openBotica(t)
 const { admin, services, project } = botica

@@ -1,9 +1,9 @@
 import { SignJWT } from 'jose'
 import t from 'tap'
-import { openBotica } from '../../fixtures/botica.ts'
-import { createClient } from '../../fixtures/client.ts'
-import { openBrowser } from '../../fixtures/http/browser.ts'
-import { aPerson, askToken, claimsOf, PASSWORD, pkce } from '../../fixtures/people.ts'
+import { openBotica } from '../../../fixtures/botica.ts'
+import { createClient } from '../../../fixtures/client.ts'
+import { openBrowser } from '../../../fixtures/http/browser.ts'
+import { aPerson, askToken, claimsOf, PASSWORD, pkce } from '../../../fixtures/people.ts'
 
 const publicUrl = 'https://botica.example/'
 const botica = await openBotica(t, { publicUrl })

@@ -1,8 +1,8 @@
 import t from 'tap'
-import { openBotica } from '../../fixtures/botica.ts'
-import { basic } from '../../fixtures/client.ts'
-import { FOREIGN_FETCH, openBrowser } from '../../fixtures/http/browser.ts'
-import { aPerson, askToken, codeFlow, PASSWORD } from '../../fixtures/people.ts'
+import { openBotica } from '../../../fixtures/botica.ts'
+import { basic } from '../../../fixtures/client.ts'
+import { FOREIGN_FETCH, openBrowser } from '../../../fixtures/http/browser.ts'
+import { aPerson, askToken, codeFlow, PASSWORD } from '../../../fixtures/people.ts'
 
 const publicUrl = 'https://botica.example/'
 const botica = await openBotica(t, { publicUrl, env: { CORS_ORIGINS: '*' } })

@@ -2,9 +2,9 @@ import { hash } from 'node:crypto'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import t from 'tap'
-import { openBotica } from '../../fixtures/botica.ts'
-import { FOREIGN_FETCH, openBrowser } from '../../fixtures/http/browser.ts'
-import { aPerson, askToken, pkce } from '../../fixtures/people.ts'
+import { openBotica } from '../../../fixtures/botica.ts'
+import { FOREIGN_FETCH, openBrowser } from '../../../fixtures/http/browser.ts'
+import { aPerson, askToken, pkce } from '../../../fixtures/people.ts'
 
 const publicUrl = 'https://botica.example/'
 const env = { HOOK_TARGETS: 'all', CORS_ORIGINS: '*' }

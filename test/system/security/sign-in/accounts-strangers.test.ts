@@ -1,12 +1,12 @@
 /** Nobody prepares the account of another person: not a stranger who registers, not a foreign administrator. */
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
-import { totpToken } from '../../../shared/access/credentials/totp.ts'
-import { accountsOf } from '../../fixtures/accounts.ts'
-import { openBotica, until } from '../../fixtures/botica.ts'
-import { createClient } from '../../fixtures/client.ts'
-import { anEmail, invite, mailsTo, usersOf } from '../../fixtures/invites.ts'
-import { aPerson, askToken, PASSWORD } from '../../fixtures/people.ts'
+import { totpToken } from '../../../../shared/access/credentials/totp.ts'
+import { accountsOf } from '../../../fixtures/accounts.ts'
+import { openBotica, until } from '../../../fixtures/botica.ts'
+import { createClient } from '../../../fixtures/client.ts'
+import { anEmail, invite, mailsTo, usersOf } from '../../../fixtures/invites.ts'
+import { aPerson, askToken, PASSWORD } from '../../../fixtures/people.ts'
 
 const STRANGERS = 'a password of some stranger'
 const OWNERS = 'a password of the very owner'

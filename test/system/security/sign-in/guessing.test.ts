@@ -1,13 +1,13 @@
 import t from 'tap'
-import { newTotpSecret, totpToken } from '../../../shared/access/credentials/totp.ts'
-import { systemPrincipal } from '../../../shared/access/principal.ts'
-import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
-import { checkGuess, strangersGuess } from '../../../shared/identity/guesses.ts'
-import { createSecurityRequest } from '../../../shared/projects/security-requests.ts'
-import { patchUser } from '../../../shared/projects/users.ts'
-import { openBotica } from '../../fixtures/botica.ts'
-import { type Answer, basic, type Client, createClient } from '../../fixtures/client.ts'
-import { aPerson, askToken, PASSWORD, type Person, pkce } from '../../fixtures/people.ts'
+import { newTotpSecret, totpToken } from '../../../../shared/access/credentials/totp.ts'
+import { systemPrincipal } from '../../../../shared/access/principal.ts'
+import { SYSTEM_PROJECT } from '../../../../shared/access/project-context.ts'
+import { checkGuess, strangersGuess } from '../../../../shared/identity/guesses.ts'
+import { createSecurityRequest } from '../../../../shared/projects/security-requests.ts'
+import { patchUser } from '../../../../shared/projects/users.ts'
+import { openBotica } from '../../../fixtures/botica.ts'
+import { type Answer, basic, type Client, createClient } from '../../../fixtures/client.ts'
+import { aPerson, askToken, PASSWORD, type Person, pkce } from '../../../fixtures/people.ts'
 
 interface Result {
   readonly login: string
