@@ -5,7 +5,6 @@ import type { Reference } from '../fhir/resource.ts'
 import { AREAS, type Area } from './areas.ts'
 import type { Rules } from './grant.ts'
 import type { IpRule } from './ip-rules.ts'
-import type { RunTaking } from './run-taking.ts'
 
 /** A Project whose resources another one may read. */
 export interface LinkedProject {
@@ -145,4 +144,12 @@ export function systemPrincipal(project: ProjectContext): Principal {
     isProjectAdmin: true,
     rules: undefined,
   }
+}
+
+export interface RunTaking {
+  /** The table of the row: `pending_run`, `occurrence` or `delivery`. */
+  readonly owner: 'r' | 'o' | 'd'
+  readonly run: string
+  /** The count of the row when it was taken. */
+  readonly taking: number
 }

@@ -15,7 +15,7 @@ import { rotateSecret, smartLaunch } from '../projects/provision.ts'
 import { setAccounts } from '../projects/set-accounts.ts'
 import { updateEmail } from '../projects/update-email.ts'
 import type { Operation } from '../request/operation.ts'
-import { versions } from '../request/versions.ts'
+import { jsonReply } from '../request/reply.ts'
 import { csv } from '../rest/csv.ts'
 import { everything } from '../rest/everything.ts'
 import { explainPolicy } from '../rest/explain-policy.ts'
@@ -30,6 +30,19 @@ import { lookup, subsumes } from '../terminology/lookup.ts'
 import { translate } from '../terminology/translate.ts'
 import { validateCode } from '../terminology/validate-code.ts'
 import { cancel } from './jobs.ts'
+
+/** FHIR versions served: https://hl7.org/fhir/R4/capabilitystatement-operation-versions.html */
+const versions: Operation = {
+  name: 'versions',
+  on: [{ level: 'system' }],
+  standard: 'CapabilityStatement',
+  methods: ['GET'],
+  ownFormat: true,
+  async run() {
+    const body = { versions: ['4.0'], default: '4.0' }
+    return jsonReply(200, body, { 'Content-Type': 'application/json; charset=utf-8' })
+  },
+}
 
 export const operations: readonly Operation[] = [
   cancel,

@@ -3,8 +3,12 @@
  * once, by whoever comes first. Its author is the caller, whoever writes it.
  */
 
-import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
-import type { RunTaking } from '../access/run-taking.ts'
+import {
+  type Principal,
+  type ProjectContext,
+  type RunTaking,
+  systemPrincipal,
+} from '../access/principal.ts'
 import { scopeExtension } from '../access/scopes.ts'
 import { allOk, HttpError } from '../errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'

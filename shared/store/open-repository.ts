@@ -1,15 +1,19 @@
 /** The repository as it runs: each of its calls → the file that does it. */
 import { LRUCache } from 'lru-cache'
+import { plainGrant } from '../access/compile.ts'
 import { INTERACTIONS } from '../access/grant.ts'
 import type { Principal } from '../access/principal.ts'
 import { notFound } from '../errors.ts'
 import { typeName } from '../fhir/definitions.ts'
+import type { Resource } from '../fhir/resource.ts'
 import type { Logger } from '../log.ts'
 import { addMail } from '../platform/mail/mails.ts'
 import { type Database, lockStatement } from '../platform/postgres/database.ts'
+import type { SearchRequest } from '../query/search-request.ts'
 import { createNoSubscriberLeases } from './events/no-subscriber-leases.ts'
 import { createWatchers } from './events/subscribers.ts'
 import { type OwnParametersReader, openOwnParameters } from './index/custom-parameters.ts'
+import { indexRows } from './index/index-rows.ts'
 import { Keys } from './index/keys.ts'
 import { readBinaries, withBinarySight } from './read/binaries.ts'
 import { history, historyOf } from './read/history.ts'
@@ -33,7 +37,8 @@ import { explain } from './search/explain.ts'
 import { search, searchMany, searchTypes } from './search/page.ts'
 import { countPerReference, searchPerReference } from './search/per-reference.ts'
 import { openStatistics } from './search/plan/statistics.ts'
-import { finder } from './search/unstored.ts'
+import { decideInMemory, placeIn } from './search/tests/grant-tests.ts'
+import { heldRow } from './search/tests/row-decisions.ts'
 import {
   type Inner,
   inTransaction,
@@ -291,5 +296,23 @@ function opener(store: Store, transact: Transact): Repository['feature'] {
   return <T>(open: (store: Store, transact: Transact) => T): T => {
     if (!opened.has(open)) opened.set(open, open(store, transact))
     return opened.get(open) as T // what `open` itself has returned
+  }
+}
+
+/** Whether the search would find a resource; what takes PostgreSQL to tell finds none. */
+function finder(
+  store: Store,
+  principal: Principal,
+  { type, conditions }: SearchRequest,
+): (resource: Resource) => boolean {
+  if (conditions.length === 0) return () => true
+  const place = placeIn(store.keys, principal, type, principal.project.number)
+  const grant = { ...plainGrant(type, ['search'], 'search'), criteria: conditions }
+  const decide = decideInMemory(place, grant)
+  if (decide === undefined) return () => false
+  return (resource) => {
+    const rows = indexRows(store, place.project, resource, { parameters: place.own })
+    const rowId = store.keys.rowId(type, resource.id ?? '')
+    return decide(heldRow(rowId, rows))
   }
 }

@@ -9,8 +9,13 @@ import { findServer, startRedis } from '../../scripts/redis.ts'
 import { freePort } from '../../scripts/service.ts'
 import { readConfig } from '../../shared/config/config.ts'
 import { createLogger } from '../../shared/log.ts'
-import { sentinelsOf } from '../../shared/platform/redis/address.ts'
-import { endStart, openRedis, unfitness, untilReady } from '../../shared/platform/redis/redis.ts'
+import {
+  endStart,
+  openRedis,
+  sentinelsOf,
+  unfitness,
+  untilReady,
+} from '../../shared/platform/redis/redis.ts'
 
 const PAUSE_MS = 3000
 

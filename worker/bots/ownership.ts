@@ -2,7 +2,7 @@
  * The runs that this worker has. A run that is asked for later is owned by its row of `pending_run`, an occurrence by
  * its own: whoever has lost the row learns it within seconds, and until then its writes are refused.
  */
-import type { RunTaking } from '../../shared/access/run-taking.ts'
+import type { RunTaking } from '../../shared/access/principal.ts'
 import {
   holdPendingRuns,
   notePendingEffect,

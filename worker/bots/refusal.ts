@@ -1,6 +1,6 @@
 /** Refusals of runs that have their turn, and the answers to their callers. */
 
-import type { RunTaking } from '../../shared/access/run-taking.ts'
+import type { RunTaking } from '../../shared/access/principal.ts'
 import { issue, outcome } from '../../shared/errors.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/platform/queue/jobs.ts'
 import { interrupted } from '../../shared/platform/queue/replies.ts'

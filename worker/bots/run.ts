@@ -4,8 +4,7 @@
  * this process, the bridge's own note is enough inside it.
  */
 
-import { askerKey } from '../../shared/access/principal.ts'
-import type { RunTaking } from '../../shared/access/run-taking.ts'
+import { askerKey, type RunTaking } from '../../shared/access/principal.ts'
 import { HttpError, RunLost } from '../../shared/errors.ts'
 import type { Session } from '../../shared/identity/principals.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/platform/queue/jobs.ts'

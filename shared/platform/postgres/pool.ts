@@ -1,12 +1,10 @@
 /** Raw connections below the interface of knex, and its log. */
 
 import createKnex, { type Knex } from 'knex'
-import { type Client, Query } from 'pg'
+import { type Client, Query, types } from 'pg'
 import type { Config } from '../../config/config.ts'
 import type { Logger } from '../../log.ts'
 import type { Statement, WireConnection } from './statement.ts'
-import { columnTypes } from './timestamps.ts'
-
 // `__knex__disposed` is what knex keeps on a raw connection: set, it is not handed out again.
 export interface RawConnection extends Client {
   __knex__disposed?: unknown
@@ -213,4 +211,72 @@ function words(values: readonly number[]): Buffer {
   const bytes = Buffer.allocUnsafe(values.length * 2)
   for (const [i, value] of values.entries()) bytes.writeInt16BE(value, i * 2)
   return bytes
+}
+
+const NO_TLS = /no encryption|SSL off/
+const NO_TLS_THERE = /does not support SSL/
+/** Node's codes of a certificate that is not trusted: OpenSSL's own, and that of another name. */
+const CERTIFICATE =
+  /^(CERT_|ERR_TLS_CERT|UNABLE_TO_|DEPTH_ZERO_|SELF_SIGNED_|CA_|INVALID_(CA|PURPOSE)|PATH_LENGTH)/
+
+/**
+ * A reason that waiting does not mend, without a full stop; undefined for every other error. It never holds
+ * a password. SQLSTATE class 28 is a wrong account or way in, 3D000 no such database.
+ */
+export function connectionRefusal(error: unknown): string | undefined {
+  const cause = error instanceof Error && error.cause !== undefined ? error.cause : error
+  if (!(cause instanceof Error)) return undefined
+  const code = 'code' in cause ? String(cause.code) : ''
+  if (CERTIFICATE.test(code)) {
+    return (
+      `its certificate cannot be checked (${code}); DATABASE_TLS_INSECURE=true takes it unchecked, ` +
+      'NODE_EXTRA_CA_CERTS names the file of its authority'
+    )
+  }
+  if (NO_TLS_THERE.test(cause.message)) {
+    return 'it has no TLS; take sslmode out of DATABASE_URL, or DATABASE_TLS_INSECURE'
+  }
+  if (!/^(28...|3D000)$/.test(code)) return undefined
+  if (!NO_TLS.test(cause.message)) return `${cause.message}; look at DATABASE_URL`
+  return (
+    `it takes encrypted connections only; set DATABASE_TLS_INSECURE=true where its certificate is its own, ` +
+    'or add ?sslmode=verify-full to DATABASE_URL'
+  )
+}
+
+const TIMESTAMPTZ = 1184
+
+/** The readers of columns, for pg. */
+export const columnTypes = {
+  getTypeParser(oid: number, format?: string): (text: string) => unknown {
+    if (format === 'binary') return types.getTypeParser(oid, 'binary')
+    return oid === TIMESTAMPTZ ? readTimestamp : types.getTypeParser(oid, 'text')
+  },
+}
+
+const usual = types.getTypeParser(TIMESTAMPTZ, 'text')
+const [ZERO, DASH, COLON, SPACE, POINT] = [48, 45, 58, 32, 46]
+const SECONDS_END = 19
+
+function readTimestamp(text: string): Date {
+  const end = text.length - 3
+  const at = (place: number) => text.charCodeAt(place)
+  const isUsual =
+    end >= SECONDS_END &&
+    at(4) === DASH &&
+    at(7) === DASH &&
+    at(10) === SPACE &&
+    at(13) === COLON &&
+    at(16) === COLON &&
+    (end === SECONDS_END || at(SECONDS_END) === POINT) &&
+    at(0) > ZERO &&
+    text.endsWith('+00')
+  // Other zones, and years that are not of four digits.
+  if (!isUsual) return usual(text)
+  const two = (place: number) => (at(place) - ZERO) * 10 + at(place + 1) - ZERO
+  const fraction = (place: number) => (place < end ? at(place) - ZERO : 0)
+  const ms = fraction(20) * 100 + fraction(21) * 10 + fraction(22)
+  return new Date(
+    Date.UTC(two(0) * 100 + two(2), two(5) - 1, two(8), two(11), two(14), two(17), ms),
+  )
 }

@@ -1,6 +1,6 @@
 /** Queue names and what a job and its reply carry: where web and worker meet. */
 
-import type { RunTaking } from '../../access/run-taking.ts'
+import type { RunTaking } from '../../access/principal.ts'
 
 export type BotQueue = 'bots-sync' | 'bots-async'
 /** The queue of requests that are answered later; its jobs carry no data, their id says all. */

@@ -1,11 +1,10 @@
 /** One way to open a Redis connection. It reconnects by itself for as long as the process lives. */
 
 import type { Socket } from 'node:net'
-import type { Redis } from 'ioredis'
+import { type RedisOptions as AnyOptions, Redis } from 'ioredis'
 import type { Config } from '../../config/config.ts'
 import { waits } from '../../config/waits.ts'
 import type { Logger } from '../../log.ts'
-import { createRedis } from './address.ts'
 
 export type { Redis }
 
@@ -139,4 +138,41 @@ export async function untilReady(redis: Redis, log: Logger): Promise<void> {
     redis.on('ready', onReady)
     redis.on('error', onError)
   })
+}
+
+type RedisOptions = Omit<AnyOptions, 'replyMapping'>
+
+/** `redis-sentinel://user:password@host:port,host:port/number#name`, as other clients write it. */
+const SENTINEL =
+  /^(rediss?)-sentinel:\/\/(?:([^:@/]*)(?::([^@/]*))?@)?([^/?#]+)(?:\/(\d*))?(?:\?([^#]*))?#(.+)$/
+const SENTINEL_PORT = 26_379
+
+/** A connection to what `REDIS_URL` names. `isTlsInsecure` takes any certificate. */
+export function createRedis(url: string, isTlsInsecure: boolean, options: RedisOptions): Redis {
+  const tls =
+    isTlsInsecure && url.startsWith('rediss') ? { tls: { rejectUnauthorized: false } } : {}
+  const sentinels = sentinelsOf(url)
+  if (sentinels === undefined) return new Redis(url, { ...tls, ...options })
+  // Sentinels are asked over TLS where the servers are.
+  const sentinelTls = url.startsWith('rediss') ? { tls: {}, sentinelTLS: {}, ...tls } : {}
+  return new Redis({ ...sentinels, ...sentinelTls, ...options })
+}
+
+/** Undefined for the URL of a server. `?sentinelPassword=` is for Sentinels that ask for one. */
+export function sentinelsOf(url: string): RedisOptions | undefined {
+  const match = SENTINEL.exec(url)
+  if (match === null) return undefined
+  const [, , username, password, hosts = '', db, query, name = ''] = match
+  const sentinelPassword = new URLSearchParams(query).get('sentinelPassword')
+  return {
+    sentinels: hosts.split(',').map((place) => {
+      const { hostname, port } = new URL(`redis://${place}`)
+      return { host: hostname, port: Number(port || SENTINEL_PORT) }
+    }),
+    name: decodeURIComponent(name),
+    ...(username ? { username: decodeURIComponent(username) } : {}),
+    ...(password ? { password: decodeURIComponent(password) } : {}),
+    ...(db ? { db: Number(db) } : {}),
+    ...(sentinelPassword ? { sentinelPassword } : {}),
+  }
 }

@@ -1,5 +1,5 @@
 /** The parts that a Store is put together from, as types. */
-import type { RunTaking } from '../../access/run-taking.ts'
+import type { RunTaking } from '../../access/principal.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Reference } from '../../fhir/resource.ts'
 import type { EventOrigin } from '../events/rows.ts'

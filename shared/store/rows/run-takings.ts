@@ -1,5 +1,5 @@
 /** Whether a worker still has the run in whose name something is written; `require_run` of the schema tells. */
-import type { RunTaking } from '../../access/run-taking.ts'
+import type { RunTaking } from '../../access/principal.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
 import type { Bind } from './side-rows.ts'
 

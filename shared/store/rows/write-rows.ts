@@ -1,6 +1,6 @@
 /** The rows of one write, and the answer to it. */
 
-import type { RunTaking } from '../../access/run-taking.ts'
+import type { RunTaking } from '../../access/principal.ts'
 import type { ResourceText } from '../../fhir/resource-text.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
 import type { EventOrigin } from '../events/rows.ts'

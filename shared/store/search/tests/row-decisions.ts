@@ -7,6 +7,7 @@ import { comparedText, windowsOf } from '../../../fhir/searched-text.ts'
 import { UCUM } from '../../../fhir/ucum.ts'
 import { type Condition, type Criterion, isCondition } from '../../../query/search-request.ts'
 import {
+  type DateValue,
   type NumberValue,
   parseNumberValue,
   parseQuantityValue,
@@ -16,7 +17,6 @@ import type { IndexRows } from '../../index/indexes.ts'
 import type { RangeRow, StringRow } from '../../index/rows.ts'
 import { normalId } from '../../rows/context.ts'
 import { testOf } from './conditions.ts'
-import { dateHolds, numberHolds } from './range-values.ts'
 import { convertNumber, dateValues } from './ranges.ts'
 import { isMissing, type Scene } from './row-test.ts'
 import { wordsOf } from './strings.ts'
@@ -232,4 +232,57 @@ function missingRange(ps: Parameters, condition: Condition): Decision {
 
 function present({ values }: Condition, isThere: (row: HeldRow) => boolean): Decision {
   return isMissing(values) ? (row) => !isThere(row) : isThere
+}
+
+function dateHolds({ prefix, low, high }: DateValue, lo: number, hi: number): boolean {
+  const isEqual = lo >= low && lo <= high && hi <= high
+  switch (prefix) {
+    case 'eq':
+      return isEqual
+    case 'ne':
+      return !isEqual
+    case 'gt':
+      return hi > high
+    case 'lt':
+      return lo < low
+    case 'ge':
+      return lo >= low || hi > high
+    case 'le':
+      return lo <= high && (hi <= high || lo < low)
+    case 'sa':
+      return lo >= high
+    case 'eb':
+      return lo <= low && hi <= low
+    case 'ap':
+      return lo < high && hi > low
+    default:
+      return prefix satisfies never
+  }
+}
+
+function numberHolds(number: NumberValue, lo: number, hi: number): boolean {
+  const { prefix, value, low, high } = number
+  const overlaps = lo < high && hi >= low
+  switch (prefix) {
+    case 'eq':
+      return overlaps
+    case 'ap':
+      return lo <= high && hi >= low
+    case 'ne':
+      return !overlaps
+    case 'gt':
+      return hi > value
+    case 'lt':
+      return lo < value
+    case 'ge':
+      return hi >= value
+    case 'le':
+      return lo <= value
+    case 'sa':
+      return lo > value
+    case 'eb':
+      return hi < value
+    default:
+      return prefix satisfies never
+  }
 }
