@@ -7,7 +7,7 @@ import { notFound } from '../../shared/errors.ts'
 import { isObject, type Resource } from '../../shared/fhir/resource.ts'
 import type { Context, Web } from '../context.ts'
 import { findClient } from '../identity/auth/apps.ts'
-import { describeApi } from '../openapi.ts'
+import { describeApi } from '../openapi/describe.ts'
 import { createRoutes, type Route, type RouteFamily } from './table.ts'
 
 export function pageRoutes({ services }: Web): RouteFamily {
@@ -76,11 +76,11 @@ function greeting(client: Resource): Record<string, string> {
 /** `others` are all routes but this one. */
 export function openapiRoutes(baseUrl: string, others: readonly Route[]): RouteFamily {
   const family = createRoutes()
-  let text: string | undefined
-  family.get('/openapi.json', 'public', (ctx) => {
-    text ??= JSON.stringify(describeApi(baseUrl, [...others, ...family.routes]))
+  let text: Promise<string> | undefined
+  family.get('/openapi.json', 'public', async (ctx) => {
+    text ??= describeApi(baseUrl, [...others, ...family.routes])
     ctx.type = 'application/json; charset=utf-8'
-    ctx.body = text
+    ctx.body = await text
   })
   return family
 }

@@ -1,18 +1,31 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
+import { adminTexts } from '../../server/openapi/admin-texts.ts'
+import { authTexts } from '../../server/openapi/auth-texts.ts'
+import { oauthTexts } from '../../server/openapi/oauth-texts.ts'
+import { operationTexts } from '../../server/openapi/operation-texts.ts'
+import { serviceTexts } from '../../server/openapi/service-texts.ts'
 import { operations } from '../../shared/api/operations.ts'
+import { resourceTypes } from '../../shared/fhir/definitions.ts'
 import { openBotica } from '../fixtures/botica.ts'
 
 const { anonymous, admin, baseUrl, createMember } = await openBotica(t)
 
 interface Method {
   readonly operationId: string
+  readonly summary: string
+  readonly description: string
+  readonly requestBody?: unknown
+  readonly responses: Readonly<Record<string, { readonly content?: unknown }>>
   readonly security?: readonly unknown[]
 }
 
 interface Document {
   readonly openapi: string
   readonly servers: readonly { readonly url: string }[]
+  readonly components: {
+    readonly schemas: Readonly<Record<string, { readonly properties?: Record<string, unknown> }>>
+  }
   readonly paths: Readonly<Record<string, Readonly<Record<string, Method>>>>
 }
 
@@ -49,6 +62,56 @@ t.test('it names the paths of every part of the service', async (t) => {
       name,
     )
   }
+})
+
+t.test('each call has words of its own, and says what it takes and answers', async (t) => {
+  for (const { path, method, described } of calls) {
+    const what = `${method} ${path}`
+    t.not(described.summary, 'Not described', what)
+    t.ok(described.description.length > 5, what)
+    t.match(described.responses, { default: { $ref: '#/components/responses/Refused' } }, what)
+    t.notOk(method === 'get' && described.requestBody, what)
+  }
+  const create = body.paths['/fhir/R4/{resourceType}']?.post
+  t.match(create, {
+    requestBody: {
+      content: {
+        'application/fhir+json': {
+          schema: { $ref: '#/components/schemas/Resource' },
+          example: { resourceType: 'Patient' },
+        },
+      },
+    },
+    responses: { 201: { description: 'Done' } },
+  })
+})
+
+t.test('no words are left of what is not served', async (t) => {
+  const served = new Set(calls.map(({ path, method }) => `${method.toUpperCase()} ${path}`))
+  const texts = { ...adminTexts, ...authTexts, ...oauthTexts, ...serviceTexts }
+  // These are there with the setting GRAPHIQL_ENABLED.
+  const stale = Object.keys(texts).filter((call) => !served.has(call) && !call.includes('graphiql'))
+  t.same(stale, [])
+  const names: readonly string[] = operations.map(({ name }) => name)
+  t.same(
+    Object.keys(operationTexts).filter((name) => !names.includes(name)),
+    [],
+  )
+})
+
+t.test('every resource type has a schema, and every reference leads to one', async (t) => {
+  const { schemas } = body.components
+  for (const type of resourceTypes) {
+    t.match(schemas[type], { properties: { resourceType: { const: type } } }, type)
+  }
+  t.match(schemas.Patient?.properties, {
+    name: { type: 'array', items: { $ref: '#/components/schemas/HumanName' } },
+    birthDate: { type: 'string', description: /birth/ },
+    contact: { items: { $ref: '#/components/schemas/PatientContact' } },
+  })
+  const referred = [...JSON.stringify(body).matchAll(/"#\/components\/schemas\/(\w+)"/g)]
+  const missing = new Set(referred.map(([, name = '']) => name).filter((name) => !schemas[name]))
+  t.same([...missing], [])
 })
 
 t.test('it tells which calls need a token', async (t) => {

@@ -1,0 +1,301 @@
+/**
+ * OpenAPI 3.1 of the paths that are really there: the routes of the app, and below `/fhir/R4` the
+ * interactions and the table of operations. https://spec.openapis.org/oas/v3.1.0
+ */
+import { operations } from '../../shared/api/operations.ts'
+import { resourceTypes } from '../../shared/fhir/definitions.ts'
+import type { Operation } from '../../shared/request/operation.ts'
+import { type Access, isOpen } from '../middleware/access.ts'
+import { fhirAccess } from '../routes/fhir.ts'
+import { adminTexts } from './admin-texts.ts'
+import { authTexts } from './auth-texts.ts'
+import type { CallText, FieldTexts } from './call-text.ts'
+import { interactionTexts } from './fhir-texts.ts'
+import { oauthTexts } from './oauth-texts.ts'
+import { operationTexts } from './operation-texts.ts'
+import { refTo, resourceSchemas, type Schema } from './schemas.ts'
+import { serviceTexts } from './service-texts.ts'
+
+/** A path in OpenAPI's form, `/admin/projects/{id}`, and its methods in capitals. */
+interface Served {
+  readonly path: string
+  readonly methods: readonly string[]
+  readonly access: Access
+}
+
+/** A call without words of its own is a mistake that a test finds. */
+const NO_WORDS: CallText = { summary: 'Not described' }
+const routeTexts: Readonly<Record<string, CallText>> = {
+  ...adminTexts,
+  ...authTexts,
+  ...oauthTexts,
+  ...serviceTexts,
+}
+
+/** `routes` are those of the app, without the FHIR ones. The text takes several turns of the event loop. */
+export async function describeApi(baseUrl: string, routes: readonly Served[]): Promise<string> {
+  const paths = new Map<string, Record<string, object>>()
+  for (const { path, methods, access } of [...routes.map(inBraces), ...fhirPaths]) {
+    const item = paths.get(path) ?? parametersOf(path)
+    for (const method of methods) item[method.toLowerCase()] = describeCall(path, method, access)
+    paths.set(path, item)
+  }
+  const resources = await resourceSchemas()
+  const document = {
+    openapi: '3.1.0',
+    info: {
+      title: 'Botica',
+      version: 'R4',
+      description: 'FHIR R4 with projects, access policies and bots.',
+      license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
+    },
+    servers: [{ url: baseUrl.replace(/\/$/, '') }],
+    security: [{ bearer: [] }],
+    tags: Object.entries(TAGS).map(([name, description]) => ({ name, description })),
+    paths: Object.fromEntries([...paths].sort(([a], [b]) => (a < b ? -1 : 1))),
+    components: {
+      securitySchemes: {
+        bearer: { type: 'http', scheme: 'bearer' },
+        basic: { type: 'http', scheme: 'basic' },
+      },
+      responses: { Refused: refused },
+    },
+  }
+  // Each schema becomes text by itself: all of them at once would hold the event loop for longer.
+  const schemas = Object.entries({ ...OWN_SCHEMAS, ...resources })
+  const texts = schemas.map(([name, schema]) => `${JSON.stringify(name)}:${JSON.stringify(schema)}`)
+  const text = JSON.stringify(document)
+  return `${text.slice(0, -'}}'.length)},"schemas":{${texts.join(',')}}}}`
+}
+
+const TAGS: Readonly<Record<string, string>> = {
+  fhir: 'Resources: read, search, write',
+  operations: 'Operations of FHIR and of the platform',
+  bots: 'Bots and web hooks',
+  jobs: 'What is done later',
+  admin: 'Projects, members, clients, and the whole service',
+  auth: 'Sign-in and accounts',
+  service: 'Health, figures, pages',
+}
+
+const refused: Schema = {
+  description:
+    'Refused or failed. `code` and the text of each issue say why, `expression` which element or parameter.',
+  content: { 'application/fhir+json': { schema: refTo('OperationOutcome') } },
+}
+
+const OWN_SCHEMAS: Readonly<Record<string, Schema>> = {
+  ResourceType: { enum: resourceTypes },
+  JsonPatch: {
+    type: 'array',
+    description: 'RFC 6902',
+    items: {
+      type: 'object',
+      required: ['op', 'path'],
+      properties: {
+        op: { enum: ['add', 'remove', 'replace', 'move', 'copy', 'test'] },
+        path: { type: 'string' },
+        from: { type: 'string' },
+        value: {},
+      },
+    },
+  },
+  Settings: {
+    type: 'array',
+    items: {
+      type: 'object',
+      required: ['name'],
+      properties: {
+        name: { type: 'string' },
+        valueString: { type: 'string' },
+        valueBoolean: { type: 'boolean' },
+        valueInteger: { type: 'integer' },
+        valueDecimal: { type: 'number' },
+        domain: { type: 'array', items: { type: 'string' } },
+      },
+    },
+  },
+  Token: {
+    type: 'object',
+    required: ['access_token', 'token_type'],
+    properties: {
+      access_token: { type: 'string' },
+      token_type: { const: 'Bearer' },
+      expires_in: { type: 'integer' },
+      scope: { type: 'string' },
+      id_token: { type: 'string' },
+      refresh_token: { type: 'string' },
+    },
+  },
+}
+
+function inBraces({ path, methods, access }: Served): Served {
+  return { path: path.replace(/:(\w+)/g, '{$1}'), methods, access }
+}
+
+const FHIR = '/fhir/R4'
+
+type FhirPath = Omit<Served, 'access'>
+
+/** As in shared/api/handle.ts and shared/api/jobs.ts. */
+const INTERACTIONS: readonly FhirPath[] = Object.entries(
+  Object.groupBy(Object.keys(interactionTexts), (call) => call.split(' ')[1] ?? ''),
+).map(([path, calls = []]) => ({
+  path: `${FHIR}${path}`,
+  methods: calls.map((call) => call.split(' ')[0] ?? ''),
+}))
+
+/** All that is served below `/fhir/R4`. */
+export const fhirPaths: readonly Served[] = [
+  ...INTERACTIONS,
+  ...operations.flatMap(operationPaths),
+].map((served) => ({ ...served, access: fhirAccess(served.path.slice(FHIR.length + 1)) }))
+
+function operationPaths({ name, on, methods }: Operation): readonly FhirPath[] {
+  return on.map(({ level, type = '{resourceType}' }) => {
+    const place = { system: '', type: `/${type}`, instance: `/${type}/{id}` }[level]
+    return { path: `${FHIR}${place}/$${name}`, methods }
+  })
+}
+
+const PATH_PARAMETERS: Readonly<Record<string, string>> = {
+  resourceType: 'A resource type',
+  target: 'The resource type that is searched',
+  versionId: 'Id of a version',
+  member: 'Id of the ProjectMembership',
+  login: 'Id of the sign-in',
+  clientId: 'Id of the client',
+  vid: 'Id of the version',
+  secret: 'The secret of the link',
+  file: 'Name of the file',
+}
+
+function parametersOf(path: string): Record<string, object> {
+  const names = [...path.matchAll(/\{(\w+)\}/g)].map(([, name = '']) => name)
+  if (names.length === 0) return {}
+  return {
+    parameters: names.map((name) => ({
+      name,
+      in: 'path',
+      required: true,
+      description: PATH_PARAMETERS[name] ?? 'An id',
+      schema:
+        name === 'resourceType' || name === 'target' ? refTo('ResourceType') : { type: 'string' },
+    })),
+  }
+}
+
+function describeCall(path: string, method: string, access: Access): object {
+  const { summary, description, query = {}, ...text } = wordsOf(path, method)
+  const isOperation = path.includes('$')
+  const hasBody = method === 'POST' || method === 'PUT' || method === 'PATCH'
+  // A POST of an operation has its inputs in Parameters.
+  const body =
+    text.body ?? (isOperation && Object.keys(query).length > 0 ? 'Parameters' : undefined)
+  const inUrl = isOperation && method === 'POST' ? {} : query
+  return {
+    operationId: `${method.toLowerCase()}${path.replace(/[^A-Za-z0-9]+/g, '-')}`.replace(/-$/, ''),
+    summary,
+    description: `${description ?? `${summary}.`}${inputsOf(isOperation && method === 'POST' ? query : {})}`,
+    tags: [tagOf(path)],
+    ...securityOf(access),
+    ...(Object.keys(inUrl).length > 0
+      ? { parameters: Object.entries(inUrl).map(queryParameter) }
+      : {}),
+    ...(hasBody && body !== undefined
+      ? { requestBody: { content: contentOf(path, method, body, text.example) } }
+      : {}),
+    responses: {
+      [text.status ?? 200]: {
+        description: 'Done',
+        ...(text.answer === undefined
+          ? {}
+          : { content: contentOf(path, 'answer', text.answer, text.answers) }),
+      },
+      '4XX': { $ref: '#/components/responses/Refused' },
+      default: { $ref: '#/components/responses/Refused' },
+    },
+  }
+}
+
+function wordsOf(path: string, method: string): CallText {
+  const [, name] = /\$([\w-]+)$/.exec(path) ?? []
+  if (name !== undefined) return operationTexts[name] ?? NO_WORDS
+  const own = routeTexts[`${method} ${path}`]
+  if (own !== undefined) return own
+  return interactionTexts[`${method} ${path.slice(FHIR.length)}`] ?? NO_WORDS
+}
+
+/** The inputs of an operation as a list: Parameters have no schema of their own. */
+function inputsOf(query: FieldTexts): string {
+  const lines = Object.entries(query).map(([name, text]) => `\n- \`${name}\`, ${text}`)
+  return lines.length === 0 ? '' : `\n\nIts parameters:\n${lines.join('')}`
+}
+
+/** Whoever signs in does so by a token, which the description as a whole says. */
+function securityOf(access: Access): object {
+  if (access === 'secret') return { security: [{ basic: [] }, { bearer: [] }] }
+  return isOpen(access) ? { security: [] } : {}
+}
+
+function queryParameter([name, text]: readonly [string, string]): object {
+  const { required, description, ...schema } = fieldOf(text)
+  return { name, in: 'query', ...(required ? { required } : {}), description, schema }
+}
+
+/** `text!: What it is` as a schema. */
+function fieldOf(
+  text: string,
+): Schema & { readonly required: boolean; readonly description: string } {
+  const [, type = '', mark = '', description = ''] = /^(\w+)(!?): (.*)$/s.exec(text) ?? []
+  const required = mark === '!'
+  if (type === 'list') return { type: 'array', items: {}, description, required }
+  const names: Readonly<Record<string, string>> = {
+    flag: 'boolean',
+    whole: 'integer',
+    text: 'string',
+  }
+  return { type: names[type] ?? 'object', description, required }
+}
+
+function contentOf(
+  path: string,
+  method: string,
+  what: FieldTexts | string,
+  example: unknown,
+): Schema {
+  const shown = example === undefined ? {} : { example }
+  if (typeof what === 'string' && what.includes('/')) return { [what]: shown }
+  return { [mediaType(path, method, what)]: { schema: schemaOf(what), ...shown } }
+}
+
+function mediaType(path: string, method: string, what: FieldTexts | string): string {
+  if (what === 'JsonPatch') return 'application/json-patch+json'
+  const isForm = path.startsWith('/oauth2/') || path.endsWith('/_search')
+  if (isForm && method !== 'answer') return 'application/x-www-form-urlencoded'
+  const isResource = typeof what === 'string' && what !== 'object'
+  return path.startsWith(FHIR) && isResource ? 'application/fhir+json' : 'application/json'
+}
+
+function schemaOf(what: FieldTexts | string): Schema {
+  if (what === 'object') return { type: 'object' }
+  if (typeof what === 'string') return refTo(what)
+  const fields = Object.entries(what).map(([name, text]) => [name, fieldOf(text)] as const)
+  const required = fields.filter(([, field]) => field.required).map(([name]) => name)
+  return {
+    type: 'object',
+    ...(required.length > 0 ? { required } : {}),
+    properties: Object.fromEntries(
+      fields.map(([name, { required: _, ...field }]) => [name, field]),
+    ),
+  }
+}
+
+function tagOf(path: string): string {
+  if (path.startsWith(`${FHIR}/Bot/`) || path.startsWith('/webhook/')) return 'bots'
+  if (path.startsWith(`${FHIR}/job/`) || path.startsWith(`${FHIR}/AsyncJob/`)) return 'jobs'
+  if (path.startsWith(FHIR)) return path.includes('$') ? 'operations' : 'fhir'
+  if (/^\/(admin|scim|email)\//.test(path)) return 'admin'
+  if (/^\/(auth|oauth2?|\.well-known)(\/|$)/.test(path)) return 'auth'
+  return 'service'
+}
