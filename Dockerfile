@@ -1,4 +1,13 @@
-# Two stages: packages are installed with npm, the image that runs has Node, the packages and the code alone.
+# Three stages: the console is bundled, packages are installed with npm, and the image that runs has Node, the
+# packages, the bundle and the code alone.
+FROM node:24-bookworm-slim AS bundle
+WORKDIR /app
+COPY package.json package-lock.json .npmrc ./
+RUN npm ci --omit=optional --no-audit --no-fund
+COPY scripts ./scripts
+COPY server ./server
+RUN npm run build
+
 FROM node:24-bookworm-slim AS packages
 WORKDIR /app
 COPY package.json package-lock.json .npmrc ./
@@ -16,6 +25,7 @@ COPY shared ./shared
 COPY server ./server
 COPY worker ./worker
 COPY scripts ./scripts
+COPY --from=bundle /app/dist ./dist
 USER node
 EXPOSE 8103
 VOLUME /data

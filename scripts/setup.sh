@@ -29,3 +29,14 @@ if ! PATH="$PWD/node_modules/.bin:$PATH" node -e 'process.exit(Number(process.ve
   echo 'Node 24 or newer is needed; npm installs it on Linux, elsewhere it is at https://nodejs.org' >&2
   exit 1
 fi
+
+# Bundles the console when it is missing or one of its files is newer; a folder is newer when a file of it is gone.
+built=dist/console/manifest.json
+is_built() {
+  [ -e "$built" ] && [ -z "$(find server/console scripts/console.ts package-lock.json -newer "$built")" ]
+}
+
+# Without the packages for development there is nothing to bundle with, and what is there is served.
+if [ -w . ] && [ -x node_modules/.bin/esbuild ] && ! is_built; then
+  npm run -s build
+fi

@@ -15,12 +15,13 @@ import { paths } from './middleware/paths.ts'
 import { requests, turns } from './middleware/requests.ts'
 import { adminRoutes } from './routes/admin.ts'
 import { authRoutes } from './routes/auth.ts'
+import { consoleRoutes } from './routes/console.ts'
 import { discoveryRoutes } from './routes/discovery.ts'
 import { emailRoutes } from './routes/email.ts'
 import { fhir, storageRoutes } from './routes/fhir.ts'
 import { healthRoutes } from './routes/health.ts'
 import { oauthRoutes } from './routes/oauth.ts'
-import { graphiqlRoutes, openapiRoutes, pageRoutes } from './routes/pages.ts'
+import { openapiRoutes, pageRoutes } from './routes/pages.ts'
 import { scimRoutes } from './routes/scim.ts'
 import { type Route, routerOf } from './routes/table.ts'
 import { webhookRoutes } from './routes/webhook.ts'
@@ -60,7 +61,7 @@ export function routesOf(web: Web, authenticated: Middleware): readonly Route[] 
     oauthRoutes(web, authenticated),
     authRoutes(web),
     pageRoutes(web),
-    graphiqlRoutes(web),
+    consoleRoutes(web),
     adminRoutes(web),
     scimRoutes(web),
     emailRoutes(web),

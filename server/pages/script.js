@@ -2,7 +2,7 @@
  * The pages a person signs in on. Each step is a form that calls one of `/auth/*` and shows the next
  * step by its answer. Texts reach the page as text only, never as HTML.
  */
-const { page, welcome, logo, id, secret } = document.body.dataset
+const { page, own, welcome, logo, id, secret } = document.body.dataset
 const asked = new URLSearchParams(location.search)
 const content = document.getElementById('content')
 const problem = document.getElementById('problem')
@@ -104,19 +104,7 @@ function request() {
     redirectUri: 'redirect_uri',
   }
   const fields = Object.entries(names).map(([name, parameter]) => [name, asked.get(parameter) ?? ''])
-  return { ...Object.fromEntries(fields), ...own }
-}
-
-/** The challenge of a page that holds the token itself (RFC 7636 §4.1 and §4.2). */
-async function challenge() {
-  const base64 = (bytes) =>
-    btoa(String.fromCharCode(...new Uint8Array(bytes)))
-      .replaceAll('+', '-')
-      .replaceAll('/', '_')
-      .replaceAll('=', '')
-  const verifier = base64(crypto.getRandomValues(new Uint8Array(32)))
-  const digest = await crypto.subtle.digest('SHA-256', new TextEncoder().encode(verifier))
-  return { verifier, own: { codeChallenge: base64(digest), codeChallengeMethod: 'S256' } }
+  return Object.fromEntries(fields)
 }
 
 function askPassword() {
@@ -271,7 +259,7 @@ function askVerify() {
 
 async function start() {
   const login = asked.get('login')
-  if (page === 'graphiql' || !login) return askPassword()
+  if (!login) return askPassword()
   const before = sessionStorage.getItem(ASKED)
   sessionStorage.removeItem(ASKED)
   if (page === 'signin' && before !== null) {
@@ -287,23 +275,15 @@ async function start() {
   }
 }
 
-async function openGraphiql(code) {
-  const graphiql = await import('/graphiql/start.js')
-  await graphiql.openGraphiql(code, verifier)
-}
-
 /** The use that each kind of sign-in makes of its code. */
 const ARRIVALS = {
-  oauth: askConsent,
+  oauth: (login, code) => (own ? leave(asked.get('redirect_uri'), { code }) : askConsent(login, code)),
   signin: () => said('Signed in', 'You are signed in.'),
-  graphiql: (_login, code) => openGraphiql(code),
 }
-const { verifier, own } = page === 'graphiql' ? await challenge() : {}
 
 const PAGES = {
   oauth: start,
   signin: start,
-  graphiql: start,
   resetpassword: askReset,
   setpassword: askNewPassword,
   verifyemail: askVerify,

@@ -5,6 +5,7 @@ import { readFileSync } from 'node:fs'
 import { unauthorized } from '../../shared/errors.ts'
 import type { Services } from '../../shared/services.ts'
 import type { Context, Middleware, Web } from '../context.ts'
+import { hasConsole } from './console.ts'
 import { createRoutes, type RouteFamily } from './table.ts'
 
 const CHECK_MS = 2000
@@ -25,6 +26,12 @@ export function healthRoutes({ services, metrics }: Web, authenticate: Middlewar
   }
 
   routes.get('/', 'public', (ctx) => {
+    ctx.vary('Accept')
+    // A program that takes anything is answered as before.
+    if (hasConsole(services.config) && ctx.accepts('json', 'html') === 'html') {
+      ctx.redirect('/console')
+      return
+    }
     ctx.body = { name: 'botica', fhir: `${services.config.baseUrl}fhir/R4` }
   })
   routes.get('/robots.txt', 'public', (ctx) => {

@@ -1,9 +1,10 @@
 /** Pages of our own and the shell around them, as long as no app has taken their place. */
-import { createReadStream, readFileSync } from 'node:fs'
-import { createRequire } from 'node:module'
-import { dirname, join } from 'node:path'
-import { isRegisteredRedirect, signInFormOf } from '../../shared/access/credentials/clients.ts'
-import { notFound } from '../../shared/errors.ts'
+import { readFileSync } from 'node:fs'
+import {
+  CONSOLE_CLIENT_ID,
+  isRegisteredRedirect,
+  signInFormOf,
+} from '../../shared/access/credentials/clients.ts'
 import { isObject, type Resource } from '../../shared/fhir/resource.ts'
 import type { Context, Web } from '../context.ts'
 import { findClient } from '../identity/auth/apps.ts'
@@ -26,10 +27,12 @@ export function pageRoutes({ services }: Web): RouteFamily {
       ctx.body = client === undefined ? 'Client not found' : 'Invalid redirect URI'
       return
     }
+    // The console is a part of the product: nobody has to consent to it.
+    const own = client.id === CONSOLE_CLIENT_ID ? { own: 'true' } : {}
     sendPage(ctx, 'oauth', {
       title: 'Sign in',
       productName,
-      data: { issuer: baseUrl, ...greeting(client) },
+      data: { issuer: baseUrl, ...own, ...greeting(client) },
     })
   })
   routes.get('/signin', 'public', (ctx) =>
@@ -85,56 +88,8 @@ export function openapiRoutes(baseUrl: string, others: readonly Route[]): RouteF
   return family
 }
 
-/** The files of the page, and where each lies. */
-const FILES: readonly (readonly [name: string, within: string, path: string])[] = [
-  ['react.js', 'react', 'umd/react.production.min.js'],
-  ['react-dom.js', 'react-dom', 'umd/react-dom.production.min.js'],
-  ['graphiql.js', 'graphiql', 'graphiql.min.js'],
-  ['graphiql.css', 'graphiql', 'graphiql.min.css'],
-]
-
-const START = join(import.meta.dirname, '..', 'pages', 'graphiql.js')
-
-/** No routes where it is switched off, the pages are another app's, or its packages are left out. */
-export function graphiqlRoutes({ services: { config, log } }: Web): RouteFamily {
-  const routes = createRoutes()
-  if (!config.graphiqlEnabled || config.appUrl !== config.baseUrl) return routes
-  const paths = installed()
-  if (paths === undefined) {
-    log.warn('GRAPHIQL_ENABLED needs the optional packages, which are not installed')
-    return routes
-  }
-  routes.get('/graphiql', 'public', (ctx) => {
-    sendPage(ctx, 'graphiql', { title: 'Sign in', productName: config.productName })
-    // The fonts are in its style sheet.
-    ctx.set(
-      'Content-Security-Policy',
-      `${ctx.response.get('Content-Security-Policy')}; font-src data:`,
-    )
-  })
-  routes.get('/graphiql/:file', 'public', (ctx) => {
-    const path = paths.get(ctx.params.file ?? '')
-    if (path === undefined) throw notFound()
-    ctx.type = path.endsWith('.css') ? 'text/css' : 'text/javascript'
-    ctx.set('Cache-Control', 'private, max-age=3600')
-    ctx.body = createReadStream(path)
-  })
-  return routes
-}
-
-function installed(): ReadonlyMap<string, string> | undefined {
-  const { resolve } = createRequire(import.meta.url)
-  const folderOf = (name: string) => dirname(resolve(`${name}/package.json`))
-  try {
-    const found = FILES.map(([name, within, path]) => [name, join(folderOf(within), path)] as const)
-    return new Map([['start.js', START], ...found])
-  } catch {
-    return undefined
-  }
-}
-
 /** Which page it is: script.js knows the same names. */
-type PageName = 'oauth' | 'signin' | 'graphiql' | 'resetpassword' | 'setpassword' | 'verifyemail'
+type PageName = 'oauth' | 'signin' | 'resetpassword' | 'setpassword' | 'verifyemail'
 
 const STYLE = `
 :root { color-scheme: light dark; font: 1rem/1.5 system-ui, sans-serif }

@@ -90,8 +90,8 @@ export interface Config {
   readonly passwordCheckUrl: string
   /** The client of the command line tool is there without being stored. */
   readonly cliClientEnabled: boolean
-  /** `/graphiql` is there: an editor of queries for people who sign in. */
-  readonly graphiqlEnabled: boolean
+  /** `/console` is there: pages for the people of a Project. */
+  readonly consoleEnabled: boolean
   /** GraphQL shows its types to others than admins, too, where their Project has the feature. */
   readonly introspectionEnabled: boolean
   /** Where the AuditEvents of what GraphQL reads go. */
@@ -268,7 +268,7 @@ function features(read: Reader) {
       read.url('PASSWORD_CHECK_URL', 'https://api.pwnedpasswords.com/range/'),
     ),
     cliClientEnabled: read.flag('CLI_CLIENT_ENABLED', true),
-    graphiqlEnabled: read.flag('GRAPHIQL_ENABLED', false),
+    consoleEnabled: read.flag('CONSOLE_ENABLED', true),
     introspectionEnabled: read.flag('INTROSPECTION_ENABLED', true),
     graphqlAudit: read.oneOf('GRAPHQL_AUDIT', 'log', ['log', 'resource']),
     introspectionOpen: read.flag('INTROSPECTION_OPEN', false),

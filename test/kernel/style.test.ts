@@ -26,14 +26,15 @@ const product = sources.filter(({ path }) => PRODUCT.includes(path.split('/')[0]
 function sourcesIn(folder: string): Source[] {
   const names = readdirSync(join(ROOT, folder), { recursive: true, encoding: 'utf8' })
   return names
-    .filter((name) => /\.(ts|js|cjs)$/.test(name) && !/(^|\/)data\//.test(name))
+    .filter((name) => /\.(ts|tsx|js|cjs)$/.test(name) && !/(^|\/)data\//.test(name))
     .map((name) => `${folder}/${name}`)
     .sort()
     .map((path) => ({ path, text: readFileSync(join(ROOT, path), 'utf8') }))
 }
 
 /** Each block, and each run of line comments, without its marks. */
-function commentsOf({ text }: Source): readonly string[] {
+function commentsOf({ path, text }: Source): readonly string[] {
+  if (path.endsWith('.tsx')) return commentsOfTsx(text)
   const found: Comment[] = []
   const options = { ecmaVersion: 'latest', sourceType: 'module', onComment: found } as const
   for (const _ of tokenizer(text, options));
@@ -45,6 +46,14 @@ function commentsOf({ text }: Source): readonly string[] {
     else Object.assign(last, { value: last.value + comment.value, end: comment.end })
   }
   return joined.map(({ value }) => value.replace(/^\s*\*+ ?/gm, '').trim())
+}
+
+/** The tokenizer takes the texts between tags for code. */
+function commentsOfTsx(text: string): readonly string[] {
+  const found = text.matchAll(/\/\*([\s\S]*?)\*\/|((?:^[ \t]*\/\/.*\n)+)/gm)
+  return [...found].map(([, block, lines]) =>
+    (block ?? lines ?? '').replace(/^\s*(\*+|\/\/) ?/gm, '').trim(),
+  )
 }
 
 function commentsThat(isWrong: (comment: string) => boolean): readonly string[] {

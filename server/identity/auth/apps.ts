@@ -1,6 +1,8 @@
 /** The app that a person signs in to: a client, its Project, the launch that brought them. */
 import {
   CLI_CLIENT,
+  CONSOLE_CLIENT_ID,
+  consoleClient,
   isActiveClient,
   isRegisteredRedirect,
 } from '../../../shared/access/credentials/clients.ts'
@@ -94,12 +96,13 @@ export async function findApp(
   return { client, projectId, isNewProject, launch }
 }
 
-/** Undefined for clients that are unknown or not active. One statement, none for the command line tool. */
+/** Undefined for clients that are unknown or not active. One statement, none for the clients that have no row. */
 export async function findClient(
   { repository, config }: Services,
   id: string,
 ): Promise<Resource | undefined> {
   if (id === CLI_CLIENT.id) return config.cliClientEnabled ? CLI_CLIENT : undefined
+  if (id === CONSOLE_CLIENT_ID) return config.consoleEnabled ? consoleClient(config) : undefined
   if (!/^[A-Za-z0-9\-.]{1,64}$/.test(id)) return undefined
   const [found] = await repository.readMany(system, [{ type: 'ClientApplication', id }])
   if (found?.content === undefined) return undefined
@@ -107,7 +110,7 @@ export async function findClient(
   return isActiveClient(client) ? client : undefined
 }
 
-/** Undefined for the command line tool, which serves every Project. */
+/** Undefined for the command line tool and the console, which serve every Project. */
 export function projectOfClient(client: Resource): string | undefined {
   return client.meta?.project
 }

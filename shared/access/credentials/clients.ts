@@ -120,6 +120,24 @@ export const CLI_CLIENT: Resource = {
   pkceOptional: true,
 }
 
+export const CONSOLE_CLIENT_ID = 'botica-console'
+
+/** The console of this service: no row, no secret, always PKCE. */
+export function consoleClient({ baseUrl, productName }: ConsoleSettings): Resource {
+  return {
+    resourceType: 'ClientApplication',
+    id: CONSOLE_CLIENT_ID,
+    name: `${productName} console`,
+    redirectUris: [`${baseUrl}console`],
+    tokenEndpointAuthMethod: 'none',
+  }
+}
+
+interface ConsoleSettings {
+  readonly baseUrl: string
+  readonly productName: string
+}
+
 /** True when there is a secret or a key that the client can prove itself by. */
 export function ownsCredentials({ secret, retiringSecret, jwks, jwksUri }: Resource): boolean {
   return [secret, retiringSecret, jwks, jwksUri].some((item) => item !== undefined)

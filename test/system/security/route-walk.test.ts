@@ -30,10 +30,16 @@ const OPEN = [
   'GET /auth/external public',
   'GET /auth/login/:login public',
   'GET /auth/login/:login/consent public',
+  'GET /console public',
+  'GET /console/:page public',
+  'GET /console/:page/:a public',
+  'GET /console/:page/:a/:b public',
+  'GET /console/:page/:a/:b/:c public',
+  'GET /console/:page/:a/:b/:c/:d public',
+  'GET /console/assets/:file public',
   'GET /fhir/R4/.well-known/smart-configuration public',
   'GET /fhir/R4/.well-known/smart-styles.json public',
   'GET /graphiql public',
-  'GET /graphiql/:file public',
   'GET /healthcheck public',
   'GET /livez public',
   'GET /metrics secret',
@@ -74,7 +80,7 @@ const OPEN = [
 /** Nothing that answers a stranger may hold it. */
 const MARKER = `Walked${randomUUID().replaceAll('-', '')}`
 
-const botica = await openBotica(t, { env: { GRAPHIQL_ENABLED: 'true' } })
+const botica = await openBotica(t)
 const { baseUrl, services, admin, adminCredentials, superAdmin } = botica
 const [foreign, member, project, patient, members] = await Promise.all([
   botica.createTenant(),

@@ -1,0 +1,61 @@
+/** How pages read and change things: one hook for each, over the client of the API. */
+import { notifications } from '@mantine/notifications'
+import {
+  type UseMutationResult,
+  type UseQueryResult,
+  useMutation,
+  useQuery,
+  useQueryClient,
+} from '@tanstack/react-query'
+import { problemLines } from './parts/problem.tsx'
+import { medplum } from './session.ts'
+import { texts } from './texts/texts.ts'
+
+interface GetOptions {
+  readonly enabled?: boolean
+  /** Milliseconds after which it is read again. */
+  readonly every?: number | false
+}
+
+/** The answer to a GET of an address of the service, `fhir/R4/…` or `admin/…`. */
+export function useGet<T>(path: string, options: GetOptions = {}): UseQueryResult<T> {
+  const { enabled = true, every = false } = options
+  return useQuery({
+    queryKey: [path],
+    queryFn: ({ signal }) => medplum.get<T>(path, { cache: 'no-store', signal }),
+    enabled,
+    refetchInterval: every,
+  })
+}
+
+interface SendOptions<I, O> {
+  readonly send: (input: I) => Promise<O>
+  /** Shown when it has worked. */
+  readonly done?: string
+  readonly then?: (output: O) => void
+  /** False where the page itself shows what went wrong. */
+  readonly notify?: boolean
+}
+
+/** Changes something: says that it has worked, or why not, and reads anew whatever is on the page. */
+export function useSend<I = void, O = unknown>(
+  options: SendOptions<I, O>,
+): UseMutationResult<O, unknown, I> {
+  const queries = useQueryClient()
+  const { send, done, then, notify = true } = options
+  return useMutation<O, unknown, I>({
+    mutationFn: send,
+    onSuccess: async (output) => {
+      if (done) notifications.show({ message: done, color: 'green' })
+      await queries.invalidateQueries()
+      then?.(output)
+    },
+    onError: (error) => {
+      if (!notify) return
+      const message = problemLines(error)
+        .map(({ text }) => text)
+        .join('\n')
+      notifications.show({ title: texts.common.problem, message, color: 'red', autoClose: 10_000 })
+    },
+  })
+}

@@ -1,0 +1,76 @@
+/** The start of the console: the nonce for style sheets, the person, then the pages. */
+import '@mantine/core/styles.css'
+import '@mantine/charts/styles.css'
+import '@mantine/notifications/styles.css'
+import './console.css'
+import { Button, Center, createTheme, MantineProvider } from '@mantine/core'
+import { Notifications } from '@mantine/notifications'
+import { QueryClient, QueryClientProvider } from '@tanstack/react-query'
+import { createRoot } from 'react-dom/client'
+import { Router } from 'wouter'
+import { nonce } from './nonce.ts'
+import { Problem } from './parts/problem.tsx'
+import { type Me, MeProvider, medplum, signedIn, startSignIn } from './session.ts'
+import { Shell } from './shell.tsx'
+import { texts } from './texts/texts.ts'
+
+const theme = createTheme({
+  fontFamily: 'system-ui, sans-serif',
+  fontFamilyMonospace: 'ui-monospace, monospace',
+  primaryShade: { light: 7, dark: 8 },
+  defaultRadius: 'md',
+  autoContrast: true,
+  cursorType: 'pointer',
+})
+
+const queries = new QueryClient({
+  defaultOptions: {
+    // The client of the API repeats by itself what may be repeated.
+    queries: { retry: false, refetchOnWindowFocus: false, staleTime: 2000 },
+    mutations: { retry: false },
+  },
+})
+
+const root = createRoot(document.getElementById('root') ?? document.body)
+
+function render(content: React.ReactNode): void {
+  root.render(
+    <MantineProvider theme={theme} defaultColorScheme="auto" getStyleNonce={() => nonce}>
+      <Notifications position="bottom-right" />
+      <QueryClientProvider client={queries}>{content}</QueryClientProvider>
+    </MantineProvider>,
+  )
+}
+
+/** The service has one address that sign-ins come back to. */
+function isElsewhere(): boolean {
+  const { origin } = document.body.dataset
+  if (origin === undefined || origin === location.origin) return false
+  location.replace(origin + location.pathname + location.search)
+  return true
+}
+
+async function start(): Promise<void> {
+  if (isElsewhere()) return
+  try {
+    await signedIn()
+    const me: Me = await medplum.get('auth/me', { cache: 'no-store' })
+    render(
+      <MeProvider value={me}>
+        <Router base="/console">
+          <Shell />
+        </Router>
+      </MeProvider>,
+    )
+  } catch (error) {
+    render(
+      <Center mih="100vh" p="md">
+        <Problem title={texts.session.failed} error={error}>
+          <Button onClick={() => void startSignIn()}>{texts.session.signIn}</Button>
+        </Problem>
+      </Center>,
+    )
+  }
+}
+
+void start()

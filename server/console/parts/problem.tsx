@@ -1,0 +1,63 @@
+/** A failure in the words of the service. */
+
+import { Alert, Button, Group, List, Text } from '@mantine/core'
+import { OperationOutcomeError } from '@medplum/core'
+import type { OperationOutcomeIssue } from '@medplum/fhirtypes'
+import { fill, texts } from '../texts/texts.ts'
+
+interface Props {
+  readonly error: unknown
+  readonly title?: string
+  readonly retry?: (() => void) | undefined
+  readonly children?: React.ReactNode
+}
+
+/** Nothing while there is no error. */
+export function Problem({ error, title = texts.common.problem, retry, children }: Props) {
+  if (error === undefined || error === null) return null
+  const lines = problemLines(error)
+  return (
+    <Alert color="red" variant="light" title={title} role="alert">
+      <List spacing={4} listStyleType={lines.length > 1 ? 'disc' : 'none'} size="sm">
+        {lines.map(({ text, place }) => (
+          <List.Item key={text + place}>
+            {text}
+            {place !== '' && (
+              <Text c="dimmed" size="xs">
+                {fill(texts.common.at, { place })}
+              </Text>
+            )}
+          </List.Item>
+        ))}
+      </List>
+      {(retry || children) && (
+        <Group mt="sm">
+          {retry && (
+            <Button size="xs" variant="default" onClick={retry}>
+              {texts.common.retry}
+            </Button>
+          )}
+          {children}
+        </Group>
+      )}
+    </Alert>
+  )
+}
+
+export interface ProblemLine {
+  readonly text: string
+  /** The path of the element, where the service names one. */
+  readonly place: string
+}
+
+/** One line an issue of the OperationOutcome; otherwise the message. */
+export function problemLines(error: unknown): readonly ProblemLine[] {
+  if (error instanceof OperationOutcomeError) return error.outcome.issue?.map(lineOf) ?? []
+  if (error instanceof TypeError) return [{ text: texts.common.away, place: '' }]
+  return [{ text: error instanceof Error ? error.message : String(error), place: '' }]
+}
+
+function lineOf({ details, diagnostics, code, expression }: OperationOutcomeIssue): ProblemLine {
+  const text = details?.text ?? diagnostics ?? code ?? ''
+  return { text, place: expression?.join(', ') ?? '' }
+}

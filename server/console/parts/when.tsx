@@ -1,0 +1,22 @@
+/** A point in time, in the zone of the reader; the exact one, with the zone, on pointing at it. */
+import { Text, Tooltip } from '@mantine/core'
+import { texts } from '../texts/texts.ts'
+
+interface Props {
+  readonly at: string | number | undefined
+}
+
+const short = new Intl.DateTimeFormat(undefined, { dateStyle: 'medium', timeStyle: 'medium' })
+const long = new Intl.DateTimeFormat(undefined, { dateStyle: 'full', timeStyle: 'long' })
+
+export function When({ at }: Props) {
+  const date = new Date(at ?? Number.NaN)
+  if (Number.isNaN(date.getTime())) return <>{at ?? texts.common.never}</>
+  return (
+    <Tooltip label={long.format(date)}>
+      <Text component="time" dateTime={date.toISOString()} inherit>
+        {short.format(date)}
+      </Text>
+    </Tooltip>
+  )
+}

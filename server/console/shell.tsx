@@ -1,0 +1,218 @@
+/** The frame around all pages: head, menu, and what happens when a session or a page ends. */
+import {
+  ActionIcon,
+  Anchor,
+  AppShell,
+  Burger,
+  Button,
+  Group,
+  Menu,
+  Modal,
+  NavLink,
+  ScrollArea,
+  Stack,
+  Text,
+  useComputedColorScheme,
+  useMantineColorScheme,
+} from '@mantine/core'
+import { useDisclosure } from '@mantine/hooks'
+import { Suspense, useEffect, useSyncExternalStore } from 'react'
+import { Link, Route, Switch, useLocation } from 'wouter'
+import { type PageEntry, pages } from './pages.ts'
+import { Boundary } from './parts/boundary.tsx'
+import { Empty } from './parts/empty.tsx'
+import { Waiting } from './parts/loaded.tsx'
+import { type Me, sessionEnd, signOut, startSignIn, useMe } from './session.ts'
+import { texts } from './texts/texts.ts'
+
+const product = document.body.dataset.product
+
+export function Shell() {
+  const [isOpen, { toggle, close }] = useDisclosure()
+  const [location] = useLocation()
+  // A new page closes the menu of a phone and begins at its top.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the address is the event.
+  useEffect(() => {
+    close()
+    window.scrollTo(0, 0)
+  }, [location])
+  return (
+    <AppShell
+      header={{ height: 56 }}
+      navbar={{ width: 220, breakpoint: 'sm', collapsed: { mobile: !isOpen } }}
+      padding="md"
+    >
+      <AppShell.Header>
+        <Head isOpen={isOpen} toggle={toggle} />
+      </AppShell.Header>
+      <AppShell.Navbar p="xs" aria-label={texts.app.pages}>
+        <ScrollArea type="never">
+          <Navigation location={location} />
+        </ScrollArea>
+      </AppShell.Navbar>
+      <AppShell.Main id="main">
+        <Boundary key={location}>
+          <Suspense fallback={<Waiting />}>
+            <Switch>
+              {pages.map(({ path, Page }) => (
+                <Route key={path} path={path} component={Page} />
+              ))}
+              <Route>
+                <NotFound />
+              </Route>
+            </Switch>
+          </Suspense>
+        </Boundary>
+      </AppShell.Main>
+      <SessionEnd />
+    </AppShell>
+  )
+}
+
+interface HeadProps {
+  readonly isOpen: boolean
+  readonly toggle: () => void
+}
+
+function Head({ isOpen, toggle }: HeadProps) {
+  const { project } = useMe()
+  return (
+    <Group h="100%" px="md" justify="space-between" wrap="nowrap">
+      <Group gap="sm" wrap="nowrap" miw={0}>
+        <Burger
+          opened={isOpen}
+          onClick={toggle}
+          hiddenFrom="sm"
+          size="sm"
+          aria-label={texts.app.menu}
+        />
+        <Anchor href="#main" className="skip-link">
+          {texts.app.skip}
+        </Anchor>
+        <Text fw={700} component={Link} href="/">
+          {product}
+        </Text>
+        <Text c="dimmed" truncate>
+          {project.name}
+        </Text>
+      </Group>
+      <Group gap="xs" wrap="nowrap">
+        <ThemeButton />
+        <Account />
+      </Group>
+    </Group>
+  )
+}
+
+function ThemeButton() {
+  const { setColorScheme } = useMantineColorScheme()
+  const scheme = useComputedColorScheme('light')
+  return (
+    <ActionIcon
+      variant="subtle"
+      color="gray"
+      aria-label={texts.app.theme}
+      onClick={() => setColorScheme(scheme === 'dark' ? 'light' : 'dark')}
+    >
+      {scheme === 'dark' ? '☀' : '☾'}
+    </ActionIcon>
+  )
+}
+
+function Account() {
+  const me = useMe()
+  return (
+    <Menu>
+      <Menu.Target>
+        <Button variant="subtle" size="compact-md" maw={180} aria-label={texts.app.account}>
+          {nameOf(me)}
+        </Button>
+      </Menu.Target>
+      <Menu.Dropdown>
+        {me.user?.email && <Menu.Label>{me.user.email}</Menu.Label>}
+        <Menu.Item onClick={() => void signOut()}>{texts.app.signOut}</Menu.Item>
+      </Menu.Dropdown>
+    </Menu>
+  )
+}
+
+function nameOf({ membership: { profile } }: Me): string {
+  return profile?.display ?? profile?.reference ?? ''
+}
+
+interface NavigationProps {
+  readonly location: string
+}
+
+function Navigation({ location }: NavigationProps) {
+  const me = useMe()
+  const shown = pages.filter(({ menu }) => menu?.shows(me))
+  const groups = Map.groupBy(shown, ({ menu }) => menu?.group)
+  return (
+    <Stack gap="xs">
+      {[...groups].map(([group, entries]) => (
+        <div key={group ?? ''}>
+          {group && (
+            <Text size="xs" c="dimmed" px="sm" fw={600}>
+              {texts.groups[group]}
+            </Text>
+          )}
+          {entries.map((entry) => (
+            <Entry key={entry.path} entry={entry} location={location} />
+          ))}
+        </div>
+      ))}
+    </Stack>
+  )
+}
+
+interface EntryProps extends NavigationProps {
+  readonly entry: PageEntry
+}
+
+function Entry({ entry: { path, menu }, location }: EntryProps) {
+  const isHere = path === '/' ? location === '/' : `${location}/`.startsWith(`${path}/`)
+  return (
+    <NavLink
+      component={Link}
+      href={path}
+      label={menu?.label}
+      active={isHere}
+      aria-current={isHere ? 'page' : undefined}
+    />
+  )
+}
+
+function NotFound() {
+  return (
+    <Empty
+      title={texts.app.notFound}
+      hint={texts.app.notFoundHint}
+      action={
+        <Button component={Link} href="/">
+          {texts.app.toHome}
+        </Button>
+      }
+    />
+  )
+}
+
+/** Stands over the page, so that what was typed there is still seen. */
+function SessionEnd() {
+  const isEnded = useSyncExternalStore(sessionEnd.subscribe, sessionEnd.isEnded)
+  return (
+    <Modal
+      opened={isEnded}
+      onClose={() => undefined}
+      withCloseButton={false}
+      title={texts.session.ended}
+    >
+      <Stack>
+        <Text size="sm">{texts.session.endedHint}</Text>
+        <Button onClick={() => void startSignIn()} data-autofocus>
+          {texts.session.signIn}
+        </Button>
+      </Stack>
+    </Modal>
+  )
+}
