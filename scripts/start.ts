@@ -29,7 +29,7 @@ let stopping: Promise<void> | undefined
 async function main(): Promise<void> {
   const env = { ...process.env }
   if (env.PORT?.trim() === '0') env.PORT = String(await freePort())
-  // Addresses that are not given are made below; every other setting is judged before anything starts.
+  // Addresses that are not given are made below; every other setting is checked before anything starts.
   const first = readConfig({
     ...env,
     DATABASE_URL: env.DATABASE_URL || 'local',

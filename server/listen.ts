@@ -27,7 +27,7 @@ export interface Listening {
   stop(patienceMs: number, drainMs?: number): Promise<void>
 }
 
-/** Room for a URL of 32 KiB, which the app itself judges. */
+/** Room for a URL of 32 KiB, which the app itself checks. */
 const MAX_HEADER_BYTES = 65_536
 /** Above the idle time of common load balancers, Heroku's router with its 90 s included, so that they close first. */
 const KEEP_ALIVE_MS = 95_000

@@ -20,7 +20,7 @@ export function limits(services: Services): Middleware {
   const usual = { requests: config.rateLimitPerMinute, auth: config.authRateLimitPerMinute }
   return (ctx, next) => {
     const kind = isSensitive(ctx.path) ? 'auth' : 'requests'
-    const judge = (units: number, limit: number) => {
+    const refusalFor = (units: number, limit: number) => {
       const isNone = limit <= 0
       const most = isNone ? Number.MAX_SAFE_INTEGER : limit
       const spent = limiters[kind].spend(addressOf(ctx.ip), units, most)
@@ -31,13 +31,13 @@ export function limits(services: Services): Middleware {
       return tooManyRequests(secondsOf(spent.resetMs), diagnostics)
     }
     const limitTo = (limit: number | undefined) => {
-      const refusal = limit === undefined ? undefined : judge(0, limit)
+      const refusal = limit === undefined ? undefined : refusalFor(0, limit)
       if (refusal !== undefined) throw refusal
     }
     // Named first: V8 makes a function old at once that is written into a property, and with it all of the request.
     const limitToOwn: typeof ctx.state.limitTo = (own) => limitTo(own?.[kind])
     ctx.state.limitTo = limitToOwn
-    const refusal = judge(1, usual[kind])
+    const refusal = refusalFor(1, usual[kind])
     if (refusal === undefined) return next()
     return projectLimits(services, ctx).then((found) => {
       if (found?.[kind] === undefined) throw refusal

@@ -218,7 +218,7 @@ function accountsOf({ meta }: Resource): readonly string[] {
   return accounts.flatMap(({ reference }) => reference ?? [])
 }
 
-// The criteria of a Subscription as those of a policy, so that both are judged by the same keys.
+// The criteria of a Subscription as those of a policy, so that both are matched by the same keys.
 
 const PATH = 'Subscription.criteria'
 /** They shape the answer of a search, and there is none. */

@@ -197,7 +197,7 @@ async function answerRoute(
 const answerEntry: Respond = (services, principal, request) =>
   answerRoute(services, principal, request, findRoute(request.method, request.path))
 
-/** The Accept of content names its media type, which is not for `readPreferences` to judge. */
+/** The Accept of content names its media type, which is not for `readPreferences` to read. */
 function versionWithContent(
   { repository }: Services,
   principal: Principal,

@@ -50,7 +50,7 @@ export async function findTarget(
     if (error instanceof HttpError && error.status < 500) return undefined
     throw error
   })
-  if (version?.content === undefined) return { isOff: false, text: 'The Bot is not in sight' }
+  if (version?.content === undefined) return { isOff: false, text: 'The Bot is not visible' }
   // A stored version of type Bot with its own id.
   const bot = JSON.parse(version.content) as BotTarget['bot']
   const projectId = platformMeta(version).project ?? ''

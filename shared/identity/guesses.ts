@@ -1,6 +1,6 @@
 /**
  * Guesses at passwords and second factors, counted in Redis, where all processes see them. A guess is counted
- * before it is judged, so that parallel ones get no further than a series: five are judged, then each has to wait
+ * before it is checked, so that parallel ones get no further than a series: five are checked, then each has to wait
  * for a pause, of a minute first and of twice as much each time after, up to 15 minutes, never for good.
  *
  * Strangers who guess at an account share one count. A device on which the User has signed in before has a count
@@ -52,7 +52,7 @@ for _, guesses in ipairs(redis.call('HVALS', KEYS[1])) do sum = sum + guesses en
 /**
  * KEYS count, pause, address if it counts; ARGV whose account (none: only look), most guesses, seconds of the
  * window, of the first and of the longest pause, most guesses of an address. Answers the ms of the pause, 0 where
- * the guess may be judged.
+ * the guess may be checked.
  */
 const RESERVE = script(`
 local pause = redis.call('PTTL', KEYS[2])
@@ -76,7 +76,7 @@ return 0`)
 
 /**
  * KEYS as before; ARGV whose account, most guesses, 1 where the guess was right. A right guess forgives the wrong
- * ones at the same account; one that was not judged takes itself back.
+ * ones at the same account; one that was not checked takes itself back.
  */
 const RELEASE = script(`
 if ARGV[3] == '1' or redis.call('HINCRBY', KEYS[1], ARGV[1], -1) <= 0 then
@@ -92,19 +92,19 @@ export async function requireNoPause(redis: Redis, guessed: Guessed): Promise<vo
 }
 
 /**
- * Runs `judge` on a guess at the account `whose`; undefined is a wrong guess. A guess whose judge fails
- * does not count. Errors: 429 during a pause, and the errors of `judge`.
+ * Runs `decide` on a guess at the account `whose`; undefined is a wrong guess. A guess whose check fails
+ * does not count. Errors: 429 during a pause, and the errors of `check`.
  */
 export async function checkGuess<T>(
   redis: Redis,
   guessed: Guessed,
   whose: string,
-  judge: () => Promise<T | undefined>,
+  check: () => Promise<T | undefined>,
 ): Promise<T | undefined> {
   await reserve(redis, guessed, whose)
   let found: T | undefined
   try {
-    found = await judge()
+    found = await check()
   } catch (error) {
     await release(redis, guessed, whose, 0)
     throw error

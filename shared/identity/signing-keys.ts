@@ -89,8 +89,8 @@ function isOld([newest]: readonly StoredKey[]): boolean {
 
 /** The one that signs, then the others that are published. `stored` is newest first. */
 export function inUse(stored: readonly StoredKey[], now: number): readonly SigningKey[] {
-  const begun = stored.findIndex(({ madeAt }) => madeAt + PUBLISHED_BEFORE_MS <= now)
-  const signer = begun === -1 ? stored.length - 1 : begun
+  const usable = stored.findIndex(({ madeAt }) => madeAt + PUBLISHED_BEFORE_MS <= now)
+  const signer = usable === -1 ? stored.length - 1 : usable
   const published = stored.filter((_, place) => {
     // Each stopped signing when the next newer one began.
     const stoppedAt = (stored[place - 1]?.madeAt ?? now) + PUBLISHED_BEFORE_MS

@@ -14,7 +14,7 @@ import type { Connection } from '../platform/postgres/statement.ts'
 import type { Condition } from '../query/search-request.ts'
 import type { OwnParametersReader } from '../store/index/custom-parameters.ts'
 import { Keys } from '../store/index/keys.ts'
-import { readMany } from '../store/read/read-judged.ts'
+import { readMany } from '../store/read/read.ts'
 import type { Repository } from '../store/repository.ts'
 import {
   type Attempt,

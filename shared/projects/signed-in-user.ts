@@ -87,8 +87,8 @@ const IN_PERSON = new Set<unknown>(['password', 'google', 'external'])
 
 /** True while the login of the person is young; renewals keep the time of the sign-in. */
 export function isRecent(login: Resource | undefined): boolean {
-  const begun = Date.parse(String(login?.authTime))
-  return IN_PERSON.has(login?.authMethod) && Date.now() - begun < RECENT_SECONDS * 1000
+  const startedAt = Date.parse(String(login?.authTime))
+  return IN_PERSON.has(login?.authMethod) && Date.now() - startedAt < RECENT_SECONDS * 1000
 }
 
 /** Errors: 403 when neither is there, 400 for a wrong password, 429 for one guess too many. */

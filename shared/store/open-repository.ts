@@ -15,10 +15,10 @@ import { createWatchers } from './events/subscribers.ts'
 import { type OwnParametersReader, openOwnParameters } from './index/custom-parameters.ts'
 import { indexRows } from './index/index-rows.ts'
 import { Keys } from './index/keys.ts'
-import { readBinaries, withBinarySight } from './read/binaries.ts'
+import { readBinaries, withVisibleBinaries } from './read/binaries.ts'
 import { history, historyOf } from './read/history.ts'
 import { metaSummary } from './read/meta-summary.ts'
-import { read, readMany, readVersion } from './read/read-judged.ts'
+import { read, readMany, readVersion } from './read/read.ts'
 import { type Repository, type Transaction, withLinked } from './repository.ts'
 import {
   rowKey,
@@ -30,7 +30,7 @@ import {
 } from './rows/context.ts'
 import { createFetch, createRecentVersions, fetchTogether } from './rows/fetch.ts'
 import { createTenants } from './rows/tenants.ts'
-import { criteriaSql, needsSql, readJudged } from './rulings/rulings.ts'
+import { criteriaSql, needsSql, readRuled } from './rulings/rulings.ts'
 import { readCompartment } from './search/compartment.ts'
 import { searchDeleted } from './search/deleted.ts'
 import { explain } from './search/explain.ts'
@@ -166,7 +166,7 @@ interface Transactions {
 }
 
 function repositoryOf(store: Store, transactions: Transactions): Repository {
-  return withLinked(withBinarySight(store, ownRepository(store, transactions)))
+  return withLinked(withVisibleBinaries(store, ownRepository(store, transactions)))
 }
 
 /** The Principal's own Project, searches aside. */
@@ -205,7 +205,7 @@ function readsOf(store: Store): Pick<Repository, Reads> {
     history: (principal, type, id, request) => history(store, principal, type, { id, request }),
     historyOf: (principal, type, request) => historyOf(store, principal, type, request),
     rulings: async (principal, type, id) => {
-      const found = await readJudged(store, principal, type, { id, interactions: INTERACTIONS })
+      const found = await readRuled(store, principal, type, { id, interactions: INTERACTIONS })
       if (found === undefined) throw notFound()
       return found.rulings
     },
@@ -224,8 +224,8 @@ type Writes =
   | 'deleteConditional'
 
 function writesOf(store: Store, transact: Transact): Pick<Repository, Writes> {
-  /** Runs in a transaction where it takes PostgreSQL to judge what was written. */
-  const judged = <T>(
+  /** Runs in a transaction where it takes PostgreSQL to rule on what was written. */
+  const ruled = <T>(
     principal: Principal,
     type: string,
     interaction: 'create' | 'update',
@@ -238,16 +238,16 @@ function writesOf(store: Store, transact: Transact): Pick<Repository, Writes> {
   }
   return {
     create: (principal, resource, options) =>
-      judged(principal, resource.resourceType, 'create', (inner) =>
+      ruled(principal, resource.resourceType, 'create', (inner) =>
         create(inner, principal, resource, options),
       ),
     planCreate: (principal, resource, plans) => planCreate(store, principal, resource, plans),
     update: (principal, resource, options) =>
-      judged(principal, resource.resourceType, 'update', (inner) =>
+      ruled(principal, resource.resourceType, 'update', (inner) =>
         update(inner, principal, resource, options),
       ),
     patch: (principal, { type, id }, change, options = {}) =>
-      judged(principal, type, 'update', (inner) =>
+      ruled(principal, type, 'update', (inner) =>
         patch(inner, principal, { type, id, apply: change, options }),
       ),
     delete: (principal, type, id, options) => remove(store, principal, { type, id, options }),

@@ -19,7 +19,7 @@ import type {
   WriteOptions,
   WriteResult,
 } from './rows/version.ts'
-import type { Judged } from './rulings/rows.ts'
+import type { Ruled } from './rulings/rows.ts'
 import type { CompartmentPage, CompartmentRequest } from './search/compartment.ts'
 import type { Explanation } from './search/explain.ts'
 import type { ReferenceSearch } from './search/per-reference.ts'
@@ -52,7 +52,7 @@ export interface Repository {
     ids: readonly string[],
   ): Promise<ReadonlyMap<string, BinaryHead>>
   readVersion(principal: Principal, type: string, id: string, ver: string): Promise<Version>
-  /** Errors: 403, 404 for an id that was never used or is not in sight, 400 for a bad cursor. */
+  /** Errors: 403, 404 for an id that was never used or is not visible, 400 for a bad cursor. */
   history(
     principal: Principal,
     type: string,
@@ -75,7 +75,7 @@ export interface Repository {
     options?: WriteOptions,
   ): Promise<WriteResult>
   /** Returns the policy's rulings on a resource, for every interaction. Errors: 404. */
-  rulings(principal: Principal, type: string, id: string): Promise<Judged['rulings']>
+  rulings(principal: Principal, type: string, id: string): Promise<Ruled['rulings']>
   /** Returns a grant's condition on rows `r`, without values; `true`: none. */
   criteriaSql(principal: Principal, type: string, grant: Grant): string
   /** Idempotent; the version returned is the deletion. */

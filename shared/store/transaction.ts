@@ -117,7 +117,7 @@ function createReadAhead(connection: Connection, fetch: Fetch) {
       }
     },
     fetch(key: RowKey) {
-      if (key.judging !== undefined) return fetch(key)
+      if (key.ruling !== undefined) return fetch(key)
       const name = nameOf(key)
       const row = ahead.get(name)
       ahead.delete(name)

@@ -1,5 +1,5 @@
 /**
- * Does a Subscription wait for this change? Its criteria are judged as those of a policy, by the keys
+ * Does a Subscription wait for this change? Its criteria are matched as those of a policy, by the keys
  * and ranges that the row of the resource holds, so a search and a Subscription never disagree.
  */
 import { withoutPaths } from '../access/fields/paths.ts'

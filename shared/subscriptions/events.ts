@@ -13,7 +13,7 @@ import {
   type WatchRow,
   watcherFrom,
 } from '../store/events/subscribers.ts'
-import { inSight } from '../store/read/binaries.ts'
+import { requireVisible } from '../store/read/binaries.ts'
 import { without } from '../store/read/redact.ts'
 import type { Store, Transact } from '../store/rows/context.ts'
 import { toVersion, type VersionRow, versionColumns } from '../store/rows/rows.ts'
@@ -44,7 +44,7 @@ export interface MatchOptions {
   /** Called with a Subscription that cannot be matched. */
   skipped(subscription: string, error: unknown): void
   /** Called with the match of a change that is sent again verbosely. */
-  judged(subscription: string, event: ChangeEvent, isPending: boolean): void
+  compared(subscription: string, event: ChangeEvent, isPending: boolean): void
 }
 
 export interface Matched {
@@ -163,7 +163,7 @@ async function matchTaken(
           watcher !== undefined &&
           !watcher.terms.isPreCommit &&
           (await isWaitedFor(inner, candidate, watcher))
-        if (verbose) options.judged(watch.id, event, isMatch)
+        if (verbose) options.compared(watch.id, event, isMatch)
         if (!isMatch) continue
         if (!watch.isStored) notifications.push({ subscription: watch.id, event })
         else if (watcher.terms.hook !== undefined) {
@@ -203,7 +203,7 @@ async function versionSeen(
   if (waited !== undefined && (await revealsHidden(store, row, hidden, waited))) return undefined
   const version = without(toVersion(row), hidden)
   if (version.type !== 'Binary') return version
-  return inSight(store, principal, version).catch((error: unknown) => {
+  return requireVisible(store, principal, version).catch((error: unknown) => {
     if (error instanceof HttpError && error.status === 404) return undefined
     throw error
   })

@@ -11,7 +11,7 @@ import type { Store } from '../store/rows/context.ts'
 import { parseVersion, toVersion } from '../store/rows/rows.ts'
 import { REGISTRY_PROJECT } from '../store/rows/tenants.ts'
 import type { Version } from '../store/rows/version.ts'
-import { readJudged } from '../store/rulings/rulings.ts'
+import { readRuled } from '../store/rulings/rulings.ts'
 import { addResend } from './outbox.ts'
 import { redeliver, type SubscriptionState, stateOf } from './state.ts'
 
@@ -40,7 +40,7 @@ interface SubscriptionReport {
 
 export function createPendingDeliveries(store: Store): PendingDeliveries {
   async function find(principal: Principal, type: string, id: string) {
-    const found = await readJudged(store, principal, type, { id, interactions: ['read'] })
+    const found = await readRuled(store, principal, type, { id, interactions: ['read'] })
     if (found?.rulings.read === undefined) throw notFound()
     return found.row
   }

@@ -57,7 +57,7 @@ export async function createSocketSubscription(
   return { ...toVersion(row), outcome: 'created' }
 }
 
-/** Undefined when there is none, or none in sight. */
+/** Undefined when there is none, or none visible. */
 export async function readSocketSubscription(
   services: Services,
   principal: Principal,

@@ -1,6 +1,6 @@
 /**
  * Which bot is asked about a write before it is made. The version that would be written is
- * composed as the write will compose it and judged like a stored one; nothing is locked meanwhile.
+ * composed as the write will compose it and ruled on like a stored one; nothing is locked meanwhile.
  */
 
 import { fieldsNotCreated, hiddenFields, keep, keptFields } from '../access/fields/fields.ts'
@@ -17,7 +17,7 @@ import { ownParametersOf } from '../store/index/custom-parameters.ts'
 import type { Store } from '../store/rows/context.ts'
 import type { WritePlace } from '../store/rows/ports.ts'
 import { parseVersion, toVersion, type VersionRow } from '../store/rows/rows.ts'
-import { hiddenBy, readJudged, rulingsOfContents } from '../store/rulings/rulings.ts'
+import { hiddenBy, readRuled, rulingsOfContents } from '../store/rulings/rulings.ts'
 import { readonlyBy } from '../store/rulings/write.ts'
 import { accountsGiven } from '../store/write/accounts.ts'
 import { prepare, rowOf } from '../store/write/prepare.ts'
@@ -98,7 +98,7 @@ async function matterOf(
 ): Promise<Pick<PreCommit, 'change' | 'row'> | undefined> {
   const { resourceType: type, id = '' } = resource
   if (change === 'create') return newMatter(store, principal, resource, own)
-  const before = await readJudged(store, principal, type, { id, interactions: ['read', change] })
+  const before = await readRuled(store, principal, type, { id, interactions: ['read', change] })
   if (before === undefined) {
     const { isSuperAdmin, project } = principal
     const isMade = change === 'update' && (isSuperAdmin || project.updateAsCreate)

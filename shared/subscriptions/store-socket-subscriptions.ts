@@ -1,6 +1,6 @@
 /**
  * Subscriptions of web sockets are held in Redis (socket-store.ts): here they are made as they would be
- * stored, and judged. What the store keeps of one is a row that says who waits for what, while a socket
+ * stored, and ruled on. What the store keeps of one is a row that says who waits for what, while a socket
  * is bound.
  */
 import { randomUUIDv7 } from 'node:crypto'
@@ -21,7 +21,7 @@ import type { WritePlace } from '../store/rows/ports.ts'
 import { toVersion, type VersionRow } from '../store/rows/rows.ts'
 import type { Version } from '../store/rows/version.ts'
 import { hiddenBy, needsSql, rulingsOfContents } from '../store/rulings/rulings.ts'
-import { judgeNew } from '../store/rulings/write.ts'
+import { ruleOnNew } from '../store/rulings/write.ts'
 import { accountsGiven } from '../store/write/accounts.ts'
 import { prepare, rowOf } from '../store/write/prepare.ts'
 import { requireShown } from './write-rule.ts'
@@ -102,7 +102,7 @@ async function compose(
     accounts: accountsGiven(principal, type),
     own,
   }
-  const { prepared } = judgeNew(store, principal, active, (next) =>
+  const { prepared } = ruleOnNew(store, principal, active, (next) =>
     prepare({ store, principal, resource: next, place, stored: undefined, options: {} }),
   )
   return rowOf(prepared, new Date())

@@ -20,8 +20,8 @@ import { outlastLeases } from '../store/events/no-subscriber-leases.ts'
 import { makesEvents } from '../store/events/rows.ts'
 import type { Admission, Store, WritePart, WriteRule } from '../store/rows/context.ts'
 import type { Bind, Listed } from '../store/rows/side-rows.ts'
-import { readJudged } from '../store/rulings/rulings.ts'
-import { sightOf } from '../store/search/tests/visible-rows.ts'
+import { readRuled } from '../store/rulings/rulings.ts'
+import { visibleRows } from '../store/search/tests/visible-rows.ts'
 import { checkGuarded } from '../store/write/guards.ts'
 
 const MOST_ACTIVE = 1000
@@ -60,7 +60,7 @@ interface ShownTerms {
   readonly own: OwnParameters | undefined
 }
 
-/** Errors: 400 for criteria that nothing can be judged by, 403 for those that read what is hidden from who asks. */
+/** Errors: 400 for criteria that nothing can be matched by, 403 for those that read what is hidden from who asks. */
 export function requireShown(
   store: Store,
   principal: Principal,
@@ -69,7 +69,7 @@ export function requireShown(
   const { type } = terms
   const { criteria } = criteriaGrant(terms, own)
   const codes = criteria.flatMap((criterion) => testedCodes(type, criterion))
-  sightOf(store, principal, type, { interaction: 'read', project, units: [], codes })
+  visibleRows(store, principal, type, { interaction: 'read', project, units: [], codes })
 }
 
 /** The type that a written Subscription waits for; null: it waits for nothing any more. */
@@ -142,10 +142,10 @@ async function checkEndpoint(
   if (hook.bot === undefined) return requireTarget(hook.endpoint, hookTargets, path)
   const isSeen =
     may(principal, 'Bot', 'read') &&
-    (await readJudged(store, principal, 'Bot', { id: hook.bot, interactions: ['read'] }).then(
+    (await readRuled(store, principal, 'Bot', { id: hook.bot, interactions: ['read'] }).then(
       (found) => found?.rulings.read !== undefined && found.row.content !== null,
     ))
-  if (!isSeen) throw badRequest(`No Bot/${hook.bot} is in sight`, path)
+  if (!isSeen) throw badRequest(`No Bot/${hook.bot} is visible`, path)
 }
 
 function requireTarget(endpoint: string, rules: Outbound, path: string): void {

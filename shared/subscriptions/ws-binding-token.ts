@@ -48,7 +48,7 @@ export const wsBindingToken: Operation = {
   },
 }
 
-/** Errors: 400 for what is not there, not in sight, or of another channel. */
+/** Errors: 400 for what is not there, not visible, or of another channel. */
 async function requireSubscription(
   services: Services,
   principal: Principal,

@@ -192,9 +192,9 @@ function versionKey({ id, meta }: Resource): string | undefined {
 function indexOf(codeSystem: CodeSystem, key: string): Promise<ConceptIndex> {
   const known = indexes.get(key)
   if (known !== undefined) return Promise.resolve(known)
-  const begun = indexing.get(key) ?? indexConcepts(codeSystem)
-  indexing.set(key, begun)
-  return begun
+  const running = indexing.get(key) ?? indexConcepts(codeSystem)
+  indexing.set(key, running)
+  return running
     .then((index) => {
       indexes.set(key, index)
       return index

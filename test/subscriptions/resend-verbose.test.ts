@@ -28,7 +28,7 @@ t.test('what each Subscription makes of a verbose $resend is told', async (t) =>
     const { deliveries } = await repository.feature(createEvents).match(100, {
       sockets: async () => new Map(),
       skipped: (subscription) => t.fail(`${subscription} was skipped`),
-      judged(subscription, event, isPending) {
+      compared(subscription, event, isPending) {
         t.equal(event.id, id)
         found.set(subscription, isPending)
       },

@@ -31,23 +31,23 @@ export function startLiveLog(
   }
   const isHeard = followed.has(botId)
   // A short run is one message; a longer one has several.
-  let isTold = false
+  let isStartSent = false
   const onLog = (text: string) => {
     const events = [
-      ...(isTold ? [] : [start]),
+      ...(isStartSent ? [] : [start]),
       ...(text === '' ? [] : [{ type: 'log' as const, runId, text: redact(text) }]),
     ]
     if (events.length > 0) tell(...events)
-    isTold = true
+    isStartSent = true
   }
   return {
     onLog: isHeard ? onLog : undefined,
     end({ failure, endedAt, result, log }) {
       if (!isHeard && !followed.has(botId)) return
-      const isLogTold = isHeard || log === ''
+      const isLogSent = isHeard || log === ''
       tell(
-        ...(isTold ? [] : [start]),
-        ...(isLogTold ? [] : [{ type: 'log' as const, runId, text: log }]),
+        ...(isStartSent ? [] : [start]),
+        ...(isLogSent ? [] : [{ type: 'log' as const, runId, text: log }]),
         {
           type: 'end',
           runId,

@@ -11,29 +11,29 @@ const EVERY_MS = 250
 
 /** `ask` gives the whole log, or rejects when its isolate has ended. */
 export function followLog(ask: () => Promise<unknown>, tell: (text: string) => void): FollowedLog {
-  let told = ''
-  let toldAt = performance.now()
+  let sent = ''
+  let sentAt = performance.now()
   let isOver = false
 
   async function tellNews(): Promise<void> {
     const log = await ask()
     if (isOver || typeof log !== 'string') return
-    tell(newLines(told, log))
-    told = log
-    toldAt = performance.now()
+    tell(newLines(sent, log))
+    sent = log
+    sentAt = performance.now()
   }
 
   return {
     look() {
-      if (performance.now() - toldAt < EVERY_MS) return
+      if (performance.now() - sentAt < EVERY_MS) return
       // A busy isolate answers when it comes to rest, so one question at a time is enough.
-      toldAt = Number.POSITIVE_INFINITY
+      sentAt = Number.POSITIVE_INFINITY
       // Its end is reported otherwise.
       tellNews().catch(() => {})
     },
     rest(log) {
       isOver = true
-      return newLines(told, log)
+      return newLines(sent, log)
     },
   }
 }

@@ -32,5 +32,5 @@ export interface RunEnd {
   readonly body: string
   readonly log: string
   /** For a followed run: the part of its log that was not sent yet. */
-  readonly untold: string
+  readonly unsent: string
 }

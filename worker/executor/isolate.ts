@@ -378,8 +378,8 @@ export class BotIsolate implements Watched, Inmate {
     clearTimeout(active.deadline)
     for (const timer of active.timers.values()) clearTimeout(timer)
     const wallMs = performance.now() - active.startedAt
-    const untold = active.followed?.rest(log) ?? ''
-    active.end({ ...(lostBy && { lostBy }), message: { ...message, wallMs }, body, log, untold })
+    const unsent = active.followed?.rest(log) ?? ''
+    active.end({ ...(lostBy && { lostBy }), message: { ...message, wallMs }, body, log, unsent })
   }
 
   #onCatastrophe(message: string): void {

@@ -131,7 +131,7 @@ async function finish(message: RunMessage, isolate: BotIsolate, end: RunEnd): Pr
   const { resultBytes, logBytes } = message.limits
   const log = withinBytes(end.log, logBytes)
   const done = { t: 'done', run: message.run, cpuMs, wallMs, memoryMb } as const
-  if (end.untold !== '') say({ t: 'log', run: message.run }, end.untold)
+  if (end.unsent !== '') say({ t: 'log', run: message.run }, end.unsent)
   if (Buffer.byteLength(end.body) > resultBytes) {
     say({ ...done, status: 'error', failure: 'result', kind: 'undefined' }, '', log)
   } else {

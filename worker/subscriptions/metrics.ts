@@ -6,7 +6,7 @@ import type { Sent } from './hooks.ts'
 
 export interface EventMetrics {
   matched(found: Matched): void
-  /** A Subscription could not be judged. */
+  /** A Subscription could not be matched. */
   skipped(): void
   attempted(delivery: Delivery, sent: Sent, startedAt: Date): void
 }
@@ -21,7 +21,7 @@ export function createEventMetrics(registry: Registry): EventMetrics {
     new Histogram({ name, help, buckets: BUCKETS, registers })
   const events = counter('events_total', 'Changes that were looked at')
   const matches = counter('event_matches_total', 'Subscriptions that wait for one', 'channel')
-  const skips = counter('event_skipped_matches_total', 'Subscriptions that could not be judged')
+  const skips = counter('event_skipped_matches_total', 'Subscriptions that could not be matched')
   const attempts = counter('event_attempts_total', 'Attempts to deliver an event', 'outcome')
   const wait = histogram('event_wait_seconds', 'From the match of an event to its first attempt')
   const duration = histogram('event_attempt_seconds', 'Time of an attempt')

@@ -37,12 +37,12 @@ export function startEvents(
     skipped(subscription, error) {
       const reason = error instanceof Error ? error.message : 'unknown'
       metrics.skipped()
-      log.warn({ subscription, reason }, 'A Subscription could not be judged')
+      log.warn({ subscription, reason }, 'A Subscription could not be matched')
     },
-    judged(subscription, { type, id, ver, change, cause }, isPending) {
+    compared(subscription, { type, id, ver, change, cause }, isPending) {
       const { requestId, traceId } = cause
       const about = { subscription, resource: `${type}/${id}`, version: ver, interaction: change }
-      log.info({ ...about, isPending, requestId, traceId }, 'A Subscription was judged')
+      log.info({ ...about, isPending, requestId, traceId }, 'A Subscription was matched')
     },
   }
   const matching = startLoop(

@@ -109,9 +109,9 @@ export async function beginLogin(
     ...(speaksForProject(user, projectId, options) ? { vouchedBy: 'project' } : {}),
   }
   const chosen = only === undefined ? login : await withMembership(services, ctx, login, only)
-  const begun = parseVersion(await services.repository.create(system, chosen))
-  if (binding !== undefined) bindLogin(ctx, services.config, begun.id ?? '', binding.secret)
-  return begun
+  const stored = parseVersion(await services.repository.create(system, chosen))
+  if (binding !== undefined) bindLogin(ctx, services.config, stored.id ?? '', binding.secret)
+  return stored
 }
 
 /** A Project's own provider is trusted with its own Users; others it only lets into the Project. */

@@ -60,7 +60,7 @@ export async function fileReply(
     open: async () => {
       const reads = openReads(services.storage)
       const segments = isPacked ? packedSegments(reads, job, file) : plainSegments(reads, job, file)
-      const pieces = await begun(cut(segments, { start, end }))
+      const pieces = await started(cut(segments, { start, end }))
       return readable(pieces, reads.close)
     },
   }
@@ -132,7 +132,7 @@ function openReads(storage: Storage): Reads {
 }
 
 /** With the first of its stored bytes read: while nothing is sent an answer can say that it failed. */
-async function begun(pieces: AsyncGenerator<Buffer>): Promise<AsyncGenerator<Buffer>> {
+async function started(pieces: AsyncGenerator<Buffer>): Promise<AsyncGenerator<Buffer>> {
   const first: Buffer[] = []
   let size = 0
   while (size <= GZIP_HEADER.length) {

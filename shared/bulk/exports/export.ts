@@ -142,7 +142,7 @@ function refusedTypes(
   return faults
 }
 
-/** One answer for a patient that is not there, is out of sight, or is no member of the Group. */
+/** One answer for a patient that is not there, is not visible, or is no member of the Group. */
 async function unknownPatients(
   { services, principal, id }: OperationCall,
   level: ExportLevel,

@@ -157,7 +157,7 @@ async function readUrl(
   return path
 }
 
-/** The worker judges what the address leads to. */
+/** The worker checks what the address leads to. */
 function readOutside({ config }: Services, text: string, place: string): string {
   const url = text.length <= LONGEST_URL ? importAddress(config, text) : undefined
   if (url === undefined) throw badRequest('The input must be an https address or a Binary', place)

@@ -19,7 +19,7 @@ import { type ScanPage, type ScanPosition, scanPage } from '../../store/rows/sca
 import { REGISTRY_PROJECT } from '../../store/rows/tenants.ts'
 import { addOwnParametersJob, ownJobProgress } from '../../store/rows/upkeep-jobs.ts'
 import type { Version } from '../../store/rows/version.ts'
-import { readJudged } from '../../store/rulings/rulings.ts'
+import { readRuled } from '../../store/rulings/rulings.ts'
 import { CONDEMN } from '../../store/write/stored-contents.ts'
 
 /** The resources that are indexed anew. */
@@ -78,7 +78,7 @@ export function createMaintenance(store: Store): Maintenance {
   return {
     async reindex(principal, type, id) {
       requireAdmin(principal, type)
-      const found = await readJudged(store, principal, type, { id, interactions: ['read'] })
+      const found = await readRuled(store, principal, type, { id, interactions: ['read'] })
       if (found?.rulings.read === undefined) throw notFound()
       const { row } = found
       if (row.content === null) throw gone()
@@ -136,7 +136,7 @@ export function createMaintenance(store: Store): Maintenance {
 async function requireDeletable(store: Store, principal: Principal, type: string, id: string) {
   if (!may(principal, type, 'delete')) throw forbidden()
   const interactions = ['read', 'delete'] as const
-  const found = await readJudged(store, principal, type, { id, interactions })
+  const found = await readRuled(store, principal, type, { id, interactions })
   if (found?.rulings.read === undefined) throw notFound()
   if (found.rulings.delete === undefined) throw forbidden()
 }

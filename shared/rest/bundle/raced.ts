@@ -25,7 +25,7 @@ const TARGET = /[A-Z][A-Za-z]+\/[A-Za-z0-9\-.]{1,64}/g
 export function createRaces(interaction: Interaction): Races {
   const found = new Map<Identity, Identity>()
   /** Steps whose links nobody has asked about yet, and what the others refer to. */
-  const begun: Step[] = []
+  const started: Step[] = []
   const used = new Set<string>()
 
   const current = (step: Step): Step => {
@@ -35,7 +35,7 @@ export function createRaces(interaction: Interaction): Races {
 
   /** True when an entry refers to it, which may be stored already. */
   const isReferredTo = (target: string) => {
-    for (const { entry, identities } of begun.splice(0)) {
+    for (const { entry, identities } of started.splice(0)) {
       const text = JSON.stringify(rewrite(entry.resource ?? {}, identities))
       for (const [reference] of text.matchAll(TARGET)) used.add(reference)
     }
@@ -63,10 +63,10 @@ export function createRaces(interaction: Interaction): Races {
   }
 
   return {
-    began: (step) => void begun.push(step),
+    began: (step) => void started.push(step),
     lookAgain,
     async run(step, carryOut) {
-      begun.push(step)
+      started.push(step)
       try {
         return await carryOut(current(step))
       } catch (error) {

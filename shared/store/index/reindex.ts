@@ -106,7 +106,7 @@ interface MeantRows {
   readonly rows: readonly VersionRow[]
 }
 
-/** Judged by what the rows hold, not by their index: that may be the very thing that is wrong. */
+/** Ruled on by what the rows hold, not by their index: that may be the very thing that is wrong. */
 async function meantBy(
   store: Store,
   filter: string,

@@ -1,5 +1,5 @@
 /**
- * A Binary with a `securityContext` is in sight of those only who may read that resource
+ * A Binary with a `securityContext` is visible to those only who may read that resource
  * (https://hl7.org/fhir/R4/binary.html#security). The rows are those of any type; what is added here is one
  * statement that reads the contexts.
  */
@@ -12,92 +12,94 @@ import type { Repository } from '../repository.ts'
 import { isLegalId, readRow, type Store, scopeOf } from '../rows/context.ts'
 import { toVersion } from '../rows/rows.ts'
 import type { BinaryHead, HistoryPage, Version } from '../rows/version.ts'
-import { readMany } from './read-judged.ts'
+import { readMany } from './read.ts'
 
 const BINARY = 'Binary'
 
-/** The same Repository, whose Binaries are those in sight. */
-export function withBinarySight(store: Store, own: Repository): Repository {
-  const requireSight = async (principal: Principal, type: string, id: string) => {
-    if (type === BINARY) await requireInSight(store, principal, id)
+/** The same Repository, whose Binaries are the visible ones. */
+export function withVisibleBinaries(store: Store, own: Repository): Repository {
+  const requireTarget = async (principal: Principal, type: string, id: string) => {
+    if (type === BINARY) await requireVisibleId(store, principal, id)
   }
   return {
     ...own,
     read: (principal, type, id) => {
       const found = own.read(principal, type, id)
-      return type === BINARY ? found.then((version) => inSight(store, principal, version)) : found
+      return type === BINARY
+        ? found.then((version) => requireVisible(store, principal, version))
+        : found
     },
     readMany: (principal, references, signal) => {
       const found = own.readMany(principal, references, signal)
       return references.some(({ type }) => type === BINARY)
-        ? found.then((versions) => manyInSight(store, principal, versions))
+        ? found.then((versions) => visibleVersions(store, principal, versions))
         : found
     },
     readVersion: async (principal, type, id, ver) => {
       const version = await own.readVersion(principal, type, id, ver)
-      return type === BINARY ? inSight(store, principal, version) : version
+      return type === BINARY ? requireVisible(store, principal, version) : version
     },
     history: async (principal, type, id, request) => {
       const found = await own.history(principal, type, id, request)
-      return type === BINARY ? historyInSight(store, principal, found) : found
+      return type === BINARY ? visibleHistory(store, principal, found) : found
     },
     historyOf: async (principal, type, request) => {
       const found = await own.historyOf(principal, type, request)
-      const versions = await manyInSight(store, principal, found.versions)
+      const versions = await visibleVersions(store, principal, found.versions)
       return { ...found, versions: versions.filter((version) => version !== undefined) }
     },
     update: async (principal, resource, options) => {
-      await requireSight(principal, resource.resourceType, resource.id ?? '')
+      await requireTarget(principal, resource.resourceType, resource.id ?? '')
       return own.update(principal, resource, options)
     },
     patch: async (principal, target, change, options) => {
-      await requireSight(principal, target.type, target.id)
+      await requireTarget(principal, target.type, target.id)
       return own.patch(principal, target, change, options)
     },
     delete: async (principal, type, id, options) => {
-      await requireSight(principal, type, id)
+      await requireTarget(principal, type, id)
       return own.delete(principal, type, id, options)
     },
   }
 }
 
 /** The version itself. Errors: 404. */
-export async function inSight(
+export async function requireVisible(
   store: Store,
   principal: Principal,
   version: Version,
 ): Promise<Version> {
-  const [found] = await keepInSight(store, principal, [version], contextOf)
+  const [found] = await keepVisible(store, principal, [version], contextOf)
   if (found === undefined) throw notFound()
   return found
 }
 
 /** Errors: 404 for a Binary that may not be read, so may not be changed either. */
-async function requireInSight(store: Store, principal: Principal, id: string) {
+async function requireVisibleId(store: Store, principal: Principal, id: string) {
   const row = await readRow(store, principal, BINARY, id)
-  if (row !== undefined) await inSight(store, principal, toVersion(row, id))
+  if (row !== undefined) await requireVisible(store, principal, toVersion(row, id))
 }
 
-/** Without the versions that are out of sight. Errors: 404 when none is left. */
-async function historyInSight(
+/** Without the versions that are not visible. Errors: 404 when none is left. */
+async function visibleHistory(
   store: Store,
   principal: Principal,
   page: HistoryPage,
 ): Promise<HistoryPage> {
-  const versions = await keepInSight(store, principal, page.versions, contextOf)
+  const versions = await keepVisible(store, principal, page.versions, contextOf)
   const hidden = page.versions.length - versions.length
   if (versions.length === 0 && hidden > 0) throw notFound()
   return { ...page, total: page.total && page.total - hidden, versions }
 }
 
 /** Binaries that the Principal may not see become undefined; other types stay. */
-async function manyInSight(
+async function visibleVersions(
   store: Store,
   principal: Principal,
   versions: readonly (Version | undefined)[],
 ): Promise<readonly (Version | undefined)[]> {
   const binaries = versions.filter((version) => version?.type === BINARY) as readonly Version[]
-  const left = new Set(await keepInSight(store, principal, binaries, contextOf))
+  const left = new Set(await keepVisible(store, principal, binaries, contextOf))
   return versions.map((version) =>
     version === undefined || version.type !== BINARY || left.has(version) ? version : undefined,
   )
@@ -137,7 +139,7 @@ export async function readBinaries(
       typeNumber(BINARY),
     ],
   })
-  const left = await keepInSight(store, principal, rows, ({ context }) =>
+  const left = await keepVisible(store, principal, rows, ({ context }) =>
     context === null ? undefined : referenceOf(JSON.parse(context)),
   )
   return new Map(
@@ -149,7 +151,7 @@ export async function readBinaries(
   )
 }
 
-async function keepInSight<T>(
+async function keepVisible<T>(
   store: Store,
   principal: Principal,
   binaries: readonly T[],

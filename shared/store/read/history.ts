@@ -1,7 +1,7 @@
 /**
  * History of a resource, of a type and of a Project, newest first unless asked otherwise. Versions are in the
  * order (lu, type, id, ver), which no two share, so a page continues where the last one ended. A policy decides
- * for each version whether it is visible; a deletion is judged by what was deleted.
+ * for each version whether it is visible; a deletion is ruled on by what was deleted.
  */
 import { seal, unseal } from '../../access/credentials/sealing.ts'
 import type { Interaction } from '../../access/grant.ts'
@@ -14,12 +14,12 @@ import { allow, isLegalId, projectTest, type Store, scopeOf } from '../rows/cont
 import { idOf, toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
 import { type Bind, binder } from '../rows/side-rows.ts'
 import type { HistoryPage, HistoryRequest, Version } from '../rows/version.ts'
-import { hiddenBy, lastContents, readJudged, rulingsOfContents } from '../rulings/rulings.ts'
+import { hiddenBy, lastContents, readRuled, rulingsOfContents } from '../rulings/rulings.ts'
 import { without } from './redact.ts'
 
 const V = versionColumns('v')
 
-/** Versions that are judged to be counted, in one request and in one statement. */
+/** Versions that are ruled on to be counted, in one request and in one statement. */
 const MOST_JUDGED = 10_000
 const JUDGED_AT_ONCE = 1000
 
@@ -28,7 +28,7 @@ interface HistoryOf {
   readonly request: HistoryRequest
 }
 
-/** Deletions included; 404 when the id was never used or is not in sight. */
+/** Deletions included; 404 when the id was never used or is not visible. */
 export async function history(
   store: Store,
   principal: Principal,
@@ -81,14 +81,14 @@ export async function history(
   }
 }
 
-/** Errors: 404 unless the newest version is in sight, 403 unless its history is. */
+/** Errors: 404 unless the newest version is visible, 403 unless its history is. */
 async function requireVisible(
   store: Store,
   principal: Principal,
   type: string,
   id: string,
 ): Promise<void> {
-  const newest = await readJudged(store, principal, type, { id, interactions: ['read', 'history'] })
+  const newest = await readRuled(store, principal, type, { id, interactions: ['read', 'history'] })
   if (newest?.rulings.read === undefined) throw notFound()
   if (newest.rulings.history === undefined) {
     throw forbidden('criteria of every entry for history')
@@ -163,17 +163,17 @@ function pageStatement(
   }
 }
 
-/** Where a policy distinguishes versions each is judged; undefined where those are too many. */
+/** Where a policy distinguishes versions each is ruled on; undefined where those are too many. */
 async function totalOf(
   store: Store,
   principal: Principal,
   types: readonly string[],
   request: HistoryRequest,
 ): Promise<number | undefined> {
-  const judged = types.filter((type) => !isWholeHistory(principal, type))
-  const whole = types.filter((type) => !judged.includes(type))
+  const ruled = types.filter((type) => !isWholeHistory(principal, type))
+  const whole = types.filter((type) => !ruled.includes(type))
   const seen =
-    judged.length === 0 ? 0 : await countSeen(store, principal, { types: judged, span: request })
+    ruled.length === 0 ? 0 : await countSeen(store, principal, { types: ruled, span: request })
   return seen === undefined ? undefined : seen + (await countAll(store, principal, whole, request))
 }
 
@@ -332,18 +332,18 @@ async function seenVersions<Row extends VersionRow>(
   rows: readonly Row[],
   idFor: (row: Row) => string,
 ): Promise<readonly VisibleVersion<Row>[]> {
-  const judged = rows.filter(({ type }) => !isWholeHistory(principal, typeName(type)))
-  const deletions = judged.filter(({ content }) => content === null)
+  const ruled = rows.filter(({ type }) => !isWholeHistory(principal, typeName(type)))
+  const deletions = ruled.filter(({ content }) => content === null)
   const before = await lastContents(store, deletions)
   const last = new Map<VersionRow, VersionRow | undefined>(
     deletions.map((row, i) => [row, before[i]]),
   )
-  const contents = judged.flatMap((row) => (row.content === null ? (last.get(row) ?? []) : row))
+  const contents = ruled.flatMap((row) => (row.content === null ? (last.get(row) ?? []) : row))
   const answers = await rulingsOfContents(store, principal, ASKED, contents)
   const found = new Map(contents.map((content, i) => [content, answers[i]]))
   return rows.flatMap((row) => {
     const version = toVersion(row, row.content === null ? idFor(row) : undefined)
-    if (!judged.includes(row)) return [{ row, version }]
+    if (!ruled.includes(row)) return [{ row, version }]
     const content = row.content === null ? last.get(row) : row
     const rulings = ASKED.map((item) => content && found.get(content)?.[item])
     if (rulings.some((ruling) => ruling === undefined)) return []

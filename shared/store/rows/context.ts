@@ -196,7 +196,7 @@ export type Transact = <T>(
   locks: readonly bigint[],
 ) => Promise<T>
 
-/** The newest version in sight, a deletion included; undefined for unknown or invisible ids. */
+/** The newest visible version, a deletion included; undefined for unknown or invisible ids. */
 export async function readRow(
   store: Store,
   principal: Principal,

@@ -16,11 +16,11 @@ export interface RowKey {
   /** Where the project has no such row, that of another one. */
   readonly everywhere: boolean
   /** A further question about the row; the same value for the same question. */
-  readonly judging?: Judging | undefined
+  readonly ruling?: RulingStatement | undefined
 }
 
 /** Reads rows of one type in one project with answers about them: columns beside those of the version. */
-export type Judging = (ids: readonly string[]) => Statement
+export type RulingStatement = (ids: readonly string[]) => Statement
 
 /** A deletion included; undefined for unknown or invisible ids. */
 export type Fetch = (key: RowKey) => Promise<VersionRow | undefined>
@@ -70,8 +70,8 @@ export function createFetch(database: Pick<Database, 'lane'>): Fetch {
   return createBatches<RowKey, VersionRow | undefined>(database, {
     take(queue, share) {
       const count = Math.min(share, MAX_ROWS)
-      const judging = queue[0]?.item.judging
-      const alike = queue.filter(({ item }) => item.judging === judging)
+      const ruling = queue[0]?.item.ruling
+      const alike = queue.filter(({ item }) => item.ruling === ruling)
       const batch = new Set(alike.slice(0, count))
       return [[...batch], queue.filter((pending) => !batch.has(pending))]
     },
@@ -96,7 +96,7 @@ export async function fetchAll(
   connection: Connection,
   keys: readonly RowKey[],
 ): Promise<readonly (VersionRow | undefined)[]> {
-  const places = Map.groupBy(keys.keys(), (place) => keys[place]?.judging)
+  const places = Map.groupBy(keys.keys(), (place) => keys[place]?.ruling)
   if (places.size === 1) return fetchAlike(connection, keys)
   const found: (VersionRow | undefined)[] = []
   for (const own of places.values()) {
@@ -113,12 +113,12 @@ async function fetchAlike(
   connection: Connection,
   keys: readonly RowKey[],
 ): Promise<readonly (VersionRow | undefined)[]> {
-  const judging = keys[0]?.judging
-  if (judging !== undefined) {
-    const judged = await connection.query<VersionRow & { n: number }>(
-      judging(keys.map(({ id }) => id)),
+  const ruling = keys[0]?.ruling
+  if (ruling !== undefined) {
+    const ruled = await connection.query<VersionRow & { n: number }>(
+      ruling(keys.map(({ id }) => id)),
     )
-    return inOrder(keys, judged)
+    return inOrder(keys, ruled)
   }
   const everywhere = keys.some((key) => key.everywhere)
   const [only] = keys
@@ -172,7 +172,7 @@ export function createRecentVersions(): RecentVersions {
   return {
     get: ({ everywhere, ...key }) => (everywhere ? undefined : rows.get(nameOf(key))),
     keep(row) {
-      // Rows of the registry hold secrets, and some are not in sight of all who may ask for them.
+      // Rows of the registry hold secrets, and some are not visible to all who may ask for them.
       if (row.project !== REGISTRY_PROJECT && row.content !== null) rows.set(nameOf(row), row)
     },
     drop: (row) => void rows.delete(nameOf(row)),

@@ -16,7 +16,7 @@ export interface Target {
   readonly id: string
   readonly key: bigint | undefined
   /** True of rows `r` that the caller may read; undefined: all. The same value for the same question. */
-  readonly sight: ((bind: Bind) => string) | undefined
+  readonly visible: ((bind: Bind) => string) | undefined
 }
 
 /** In the place of a target: a patient of the write holds accounts. */
@@ -49,8 +49,8 @@ export function missingTargets(targets: readonly Listed<Target>[], bind: Bind): 
     n,
     item: { ...item, place: i - targets.findIndex((first) => first.n === n) },
   }))
-  const sights = [...new Set(targets.flatMap(({ item }) => item.sight ?? []))]
-  const seen = sights.map((sight, i) => `when ${i} then ${sight(bind)}`)
+  const conditions = [...new Set(targets.flatMap(({ item }) => item.visible ?? []))]
+  const seen = conditions.map((visible, i) => `when ${i} then ${visible(bind)}`)
   const isSeen = seen.length === 0 ? '' : `and case x.sight ${seen.join(' ')} else true end`
   const list = unnest(places, bind, [
     ['project', 'int', (x) => x.project],
@@ -58,7 +58,7 @@ export function missingTargets(targets: readonly Listed<Target>[], bind: Bind): 
     ['id', 'uuid', (x) => x.id],
     ['key', 'bigint', (x) => x.key ?? null],
     ['target', 'int', (x) => x.place],
-    ['sight', 'int', (x) => (x.sight === undefined ? null : sights.indexOf(x.sight))],
+    ['sight', 'int', (x) => (x.visible === undefined ? null : conditions.indexOf(x.visible))],
   ])
   return `bad as (select x.n, x.target from ${list}
     where not exists (select 1 from resource r

@@ -70,7 +70,7 @@ export function writeStatement(writes: readonly Write[]): Statement {
     (part) => `union all select n, null::timestamptz, target, false, false from ${part}`,
   )
   // The conditions of a policy differ each time.
-  const isNamed = targets.every(({ item }) => item.sight === undefined)
+  const isNamed = targets.every(({ item }) => item.visible === undefined)
   return {
     ...(isNamed ? { name: shape.join('-') } : {}),
     text: `with ${parts.join(',\n')}

@@ -14,7 +14,7 @@ import type { VersionRow } from '../rows/rows.ts'
 import { type Bind, binder } from '../rows/side-rows.ts'
 import { fewRowsSql, grantTests, type Place, placeIn } from '../search/tests/grant-tests.ts'
 import type { HeldRow } from '../search/tests/row-decisions.ts'
-import type { Judged, Ruling } from './rows.ts'
+import type { Ruled, Ruling } from './rows.ts'
 
 /** A version and what it would be found by. */
 export interface Content {
@@ -34,7 +34,7 @@ export async function askContents(
   principal: Principal,
   type: string,
   { contents, asked }: AskedContents,
-): Promise<readonly Judged['rulings'][]> {
+): Promise<readonly Ruled['rulings'][]> {
   const [first] = contents
   if (first === undefined) return []
   const place = placeIn(keys, principal, type, first.row.project)

@@ -9,7 +9,7 @@ import { storedParameters, typeNumber } from '../../fhir/definitions.ts'
 import { type Criterion, isCondition } from '../../query/search-request.ts'
 import type { Only } from '../index/index-plan.ts'
 import { isLegalId, readRow, type Store, scopeOf } from '../rows/context.ts'
-import type { Judging } from '../rows/fetch.ts'
+import type { RulingStatement } from '../rows/fetch.ts'
 import { type VersionRow, versionColumns } from '../rows/rows.ts'
 import { type Bind, binder } from '../rows/side-rows.ts'
 import { behindSelect } from '../search/plan/walk.ts'
@@ -19,7 +19,7 @@ import { fewRowsSql, grantTests, type Place, placeIn } from '../search/tests/gra
 export type Ruling = Grant | 'all' | undefined
 
 /** The newest version of a resource, and what each interaction that was asked about says of it. */
-export interface Judged {
+export interface Ruled {
   readonly row: VersionRow
   readonly rulings: Readonly<Partial<Record<Interaction, Ruling>>>
 }
@@ -31,19 +31,19 @@ interface AskedId {
   readonly asked: readonly Interaction[]
 }
 
-/** Undefined for ids that are unknown or not in sight. One statement, shared; two for who reads everywhere. */
+/** Undefined for ids that are unknown or not visible. One statement, shared; two for who reads everywhere. */
 export async function readAsking(
   store: Store,
   principal: Principal,
   type: string,
   { id, asked }: AskedId,
-): Promise<Judged | undefined> {
+): Promise<Ruled | undefined> {
   if (!isLegalId(id)) return undefined
   const { project, metaPrefix, everywhere } = scopeOf(principal, type)
   if (everywhere) return readThenAsk(store, principal, type, { id, asked })
   const key = { project, type: typeNumber(type), id: store.keys.rowId(type, id), metaPrefix }
-  const judging = judgingOf(store, principal, type, { project, metaPrefix, asked })
-  const row = await store.fetch({ ...key, everywhere, judging })
+  const ruling = rulingStatement(store, principal, type, { project, metaPrefix, asked })
+  const row = await store.fetch({ ...key, everywhere, ruling })
   // Its statement has the columns that were asked for.
   return (
     row && { row, rulings: rulingsIn(principal, type, asked, row as VersionRow & RulingColumns) }
@@ -57,32 +57,32 @@ interface AskedPlace {
 }
 
 /** Made once for the grants of a session: whoever asks the same shares statements. */
-function judgingOf(
+function rulingStatement(
   { keys }: Pick<Store, 'keys'>,
   principal: Principal,
   type: string,
   { project, metaPrefix, asked }: AskedPlace,
-): Judging {
+): RulingStatement {
   const place = placeIn(keys, principal, type, project)
   const stamp = `${place.own?.stamp ?? ''} ${place.units.join(' ')}`
   const name = `${project} ${type} ${asked.join()} ${metaPrefix} ${stamp}`
   // Grants are kept with the rules, or with the Principal whose own right it is.
   const owner = grantsFor(principal, type, asked[0] ?? 'read') ?? []
-  const known = judgings.get(owner)?.get(name)
+  const known = statements.get(owner)?.get(name)
   if (known !== undefined) return known
-  const made = makeJudging(place, principal, metaPrefix, asked)
-  judgings.set(owner, (judgings.get(owner) ?? new Map()).set(name, made))
+  const made = makeStatement(place, principal, metaPrefix, asked)
+  statements.set(owner, (statements.get(owner) ?? new Map()).set(name, made))
   return made
 }
 
-const judgings = new WeakMap<readonly Grant[], Map<string, Judging>>()
+const statements = new WeakMap<readonly Grant[], Map<string, RulingStatement>>()
 
-function makeJudging(
+function makeStatement(
   place: Place,
   principal: Principal,
   metaPrefix: string,
   asked: readonly Interaction[],
-): Judging {
+): RulingStatement {
   const { values, bind } = binder()
   const [ids, project, type] = [
     bind([], 'uuid[]'),
@@ -108,7 +108,7 @@ async function readThenAsk(
   principal: Principal,
   type: string,
   { id, asked }: AskedId,
-): Promise<Judged | undefined> {
+): Promise<Ruled | undefined> {
   const row = await readRow(store, principal, type, id)
   if (row === undefined) return undefined
   const [first] = await ask(store, principal, type, { project: row.project, ids: [row.id], asked })
@@ -121,7 +121,7 @@ function nameOf(text: string): { readonly name?: string } {
   if (known !== undefined) return { name: known }
   // A connection keeps what has a name; most policies ask in the same words.
   if (names.size === MAX_NAMES) return {}
-  const name = `judge-${names.size}`
+  const name = `ruling-${names.size}`
   names.set(text, name)
   return { name }
 }
@@ -141,7 +141,7 @@ export async function ask(
   principal: Principal,
   type: string,
   { project, ids, asked }: AskedRows,
-): Promise<readonly Judged['rulings'][]> {
+): Promise<readonly Ruled['rulings'][]> {
   const { values, bind: plainBind } = binder()
   const bind = behindSelect(plainBind)
   const place = placeIn(store.keys, principal, type, project)
@@ -177,7 +177,7 @@ function rulingsIn(
   type: string,
   asked: readonly Interaction[],
   row: RulingColumns,
-): Judged['rulings'] {
+): Ruled['rulings'] {
   const found: Partial<Record<Interaction, Ruling>> = {}
   for (const item of asked) {
     const grants = grantsFor(principal, type, item)

@@ -1,7 +1,7 @@
 /**
  * Which grant of a Principal governs a resource. Its content decides where it can, by the same keys and
  * ranges that its row holds; else PostgreSQL decides, in the statement that reads the row or, after a
- * write, in its transaction. A version without a row is judged by its own content, with what that refers
+ * write, in its transaction. A version without a row is ruled on by its own content, with what that refers
  * to as it is now.
  */
 import { membersOf } from '../../access/fields/fields.ts'
@@ -26,7 +26,7 @@ import {
 } from '../search/tests/grant-tests.ts'
 import { type HeldRow, heldRow } from '../search/tests/row-decisions.ts'
 import { askContents, type Content } from './contents.ts'
-import { ask, codesNamed, type Judged, type Ruling, readAsking } from './rows.ts'
+import { ask, codesNamed, type Ruled, type Ruling, readAsking } from './rows.ts'
 
 export function hiddenBy(ruling: Ruling): readonly string[] {
   return ruling === undefined || ruling === 'all' ? [] : ruling.hidden
@@ -119,58 +119,58 @@ const held = new WeakMap<
   { readonly rules: Rules | undefined; readonly held: HeldRow }
 >()
 
-interface JudgedId {
+interface RuledId {
   readonly id: string
   readonly interactions: readonly Interaction[]
 }
 
-/** One statement, and one more for a deletion. Undefined for ids that are unknown or not in sight. */
-export async function readJudged(
+/** One statement, and one more for a deletion. Undefined for ids that are unknown or not visible. */
+export async function readRuled(
   store: Store,
   principal: Principal,
   type: string,
-  { id, interactions }: JudgedId,
-): Promise<Judged | undefined> {
-  // Reads by id are batched with those of other callers, which is worth more than judging here costs.
+  { id, interactions }: RuledId,
+): Promise<Ruled | undefined> {
+  // Reads by id are batched with those of other callers, which is worth more than ruling here costs.
   const asked = interactions.filter((item) => needsSql(store, principal, type, item))
   if (asked.length === 0) {
     const row = await readRow(store, principal, type, id)
-    return row && judged(store, principal, type, { row, interactions, known: {} })
+    return row && ruled(store, principal, type, { row, interactions, known: {} })
   }
   const found = await readAsking(store, principal, type, { id, asked })
   return (
-    found && judged(store, principal, type, { row: found.row, interactions, known: found.rulings })
+    found && ruled(store, principal, type, { row: found.row, interactions, known: found.rulings })
   )
 }
 
-interface JudgedRow {
+interface RuledRow {
   readonly row: VersionRow
   readonly interactions: readonly Interaction[]
 }
 
 /** Rules on a row that is known already; undefined where PostgreSQL has to decide. */
-export async function judgeRow(
+export async function ruleOnRow(
   store: Store,
   principal: Principal,
   type: string,
-  { row, interactions }: JudgedRow,
-): Promise<Judged | undefined> {
+  { row, interactions }: RuledRow,
+): Promise<Ruled | undefined> {
   const isAsked = interactions.some((item) => needsSql(store, principal, type, item))
-  return isAsked ? undefined : judged(store, principal, type, { row, interactions, known: {} })
+  return isAsked ? undefined : ruled(store, principal, type, { row, interactions, known: {} })
 }
 
 interface KnownRow {
   readonly row: VersionRow
   readonly interactions: readonly Interaction[]
-  readonly known: Judged['rulings']
+  readonly known: Ruled['rulings']
 }
 
-async function judged(
+async function ruled(
   store: Store,
   principal: Principal,
   type: string,
   { row, interactions, known }: KnownRow,
-): Promise<Judged> {
+): Promise<Ruled> {
   const rulings: Partial<Record<Interaction, Ruling>> = {}
   if (row.content === null) {
     const isAlike = interactions.every((item) => isPlain(principal, type, item))
@@ -201,8 +201,8 @@ export async function rulingsOfContents(
   principal: Principal,
   interactions: readonly Interaction[],
   rows: readonly VersionRow[],
-): Promise<readonly Judged['rulings'][]> {
-  const found = new Map<VersionRow, Judged['rulings']>()
+): Promise<readonly Ruled['rulings'][]> {
+  const found = new Map<VersionRow, Ruled['rulings']>()
   for (const group of Map.groupBy(rows, ({ project, type }) => `${project} ${type}`).values()) {
     const type = typeName(group[0]?.type ?? 0)
     const asked = interactions.filter((item) => needsSql(store, principal, type, item))
@@ -232,8 +232,8 @@ export async function meeting(
   { project, parameters, rows }: MeetingRows,
 ): Promise<readonly VersionRow[]> {
   const context = { ...SYSTEM_PROJECT, number: project, parameters }
-  const judge: Principal = { ...systemPrincipal(context), rules: { grants } }
-  const rulings = await rulingsOfContents(store, judge, ['read'], rows)
+  const policy: Principal = { ...systemPrincipal(context), rules: { grants } }
+  const rulings = await rulingsOfContents(store, policy, ['read'], rows)
   return rows.filter((_, i) => rulings[i]?.read !== undefined)
 }
 

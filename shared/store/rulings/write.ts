@@ -24,9 +24,9 @@ export function readonlyBy(ruling: Ruling): readonly string[] {
 
 /**
  * Drops what the caller may not set, which can change who governs the rest. `ruling` undefined: it is to
- * be judged when it is written. Errors: 403.
+ * be ruled on when it is written. Errors: 403.
  */
-export function judgeNew(
+export function ruleOnNew(
   store: Store,
   principal: Principal,
   sent: Resource,
@@ -60,8 +60,8 @@ function pathsOf({ hidden, readonly }: Grant): readonly string[] {
   return [...hidden, ...readonly]
 }
 
-/** Undefined: it is to be judged when it is written. Errors: 403. */
-export function judgeChanged(
+/** Undefined: it is to be ruled on when it is written. Errors: 403. */
+export function ruleOnChange(
   store: Store,
   principal: Principal,
   prepared: Prepared,
@@ -79,7 +79,7 @@ export function judgeChanged(
 
 /** A refusal must undo the write. */
 function requireTransaction({ deferred }: Store): void {
-  if (deferred === undefined) throw new Error('This policy is judged inside a transaction')
+  if (deferred === undefined) throw new Error('This policy is applied inside a transaction')
 }
 
 interface WrittenVersion {
@@ -89,7 +89,7 @@ interface WrittenVersion {
 }
 
 /** Asks PostgreSQL when nothing else has decided. Errors: 403, which the transaction must not survive. */
-export async function judgeWritten(
+export async function ruleOnWritten(
   store: Store,
   principal: Principal,
   interaction: Writing,

@@ -23,7 +23,7 @@ import { allow, type Store } from '../rows/context.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
 import { type Bind, binder } from '../rows/side-rows.ts'
 import type { Version } from '../rows/version.ts'
-import { hiddenBy, readJudged } from '../rulings/rulings.ts'
+import { hiddenBy, readRuled } from '../rulings/rulings.ts'
 import { fewRowsSql, placeIn, visibleTests } from './tests/grant-tests.ts'
 
 export interface CompartmentRequest {
@@ -65,7 +65,7 @@ export async function readCompartment(
 ): Promise<CompartmentPage> {
   const { type, id, count, offset, after } = request
   allow(principal, type, 'read')
-  const found = await readJudged(store, principal, type, { id, interactions: ['read'] })
+  const found = await readRuled(store, principal, type, { id, interactions: ['read'] })
   const ruling = found?.rulings.read
   if (found === undefined || ruling === undefined) throw notFound()
   const { row } = found

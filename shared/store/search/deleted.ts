@@ -15,7 +15,7 @@ import type { SortedRow } from './order/position.ts'
 import { pageOf } from './page.ts'
 import { codesRead } from './tests/joins.ts'
 import { lastUpdatedSql } from './tests/main-date.ts'
-import { sightOf } from './tests/visible-rows.ts'
+import { visibleRows } from './tests/visible-rows.ts'
 
 interface Row extends SortedRow {
   /** Start of the text of the version before. */
@@ -23,7 +23,7 @@ interface Row extends SortedRow {
 }
 
 /**
- * Errors: 403 for who does not see all of the type, since a deletion has no content to judge by, and for what
+ * Errors: 403 for who does not see all of the type, since a deletion has no content to rule by, and for what
  * is hidden of it; 400 for
  * other parameters than `_id`, `_lastUpdated` and `_compartment`, and for other orders.
  */
@@ -37,7 +37,7 @@ export async function searchDeleted(
   if (!isPlain(principal, type, 'search') || REGISTRY_TYPES.has(type)) throw forbidden()
   const { parameters } = principal.project
   const codes = request.conditions.flatMap((criterion) => codesRead(type, criterion, parameters))
-  sightOf(store, principal, type, { interaction: 'search', units: [], codes })
+  visibleRows(store, principal, type, { interaction: 'search', units: [], codes })
   const order = orderOf(request, store.keys)
   if (order.terms.length > 0 || order.column === 'd_lo') {
     throw badRequest('Deletions are sorted by _lastUpdated or _id', '_sort')

@@ -5,7 +5,7 @@ import type { Store } from '../rows/context.ts'
 import { plan } from './page.ts'
 
 export interface Explanation {
-  /** `keys`, `ids`, `dates`, `join` or `walk`; undefined when nothing is in sight. */
+  /** `keys`, `ids`, `dates`, `join` or `walk`; undefined when nothing is visible. */
   readonly driver: string | undefined
   readonly sql: string
   readonly plan: readonly string[]

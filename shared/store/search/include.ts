@@ -22,7 +22,7 @@ import { factsOf } from './plan/total.ts'
 import { wayOf } from './plan/ways.ts'
 import { holdsSql, type Scene } from './tests/row-test.ts'
 import type { Test } from './tests/test.ts'
-import { isHidden, sightOf } from './tests/visible-rows.ts'
+import { isHidden, visibleRows } from './tests/visible-rows.ts'
 
 export interface Followed {
   /** Each once, and none of the matches. */
@@ -112,7 +112,7 @@ function queriesOf(
     const unseen = [...ids].map(normalId).filter((id) => !seen.has(`${type}/${id}`))
     if (!isShared(principal, project, type)) continue
     if (unseen.length > 0) {
-      const scene = sightOf(store, principal, type, { interaction: 'read', project })
+      const scene = visibleRows(store, principal, type, { interaction: 'read', project })
       if (scene !== undefined) add(scene, idsTest(scene, unseen))
     }
     // Finding a resource by its url reveals the url.
@@ -120,7 +120,7 @@ function queriesOf(
       urls.size > 0 &&
       !isHidden(store, principal, type, { interaction: 'read', project, codes: ['url'] })
     ) {
-      const scene = sightOf(store, principal, type, {
+      const scene = visibleRows(store, principal, type, {
         interaction: 'read',
         project,
         units: [],
@@ -166,7 +166,7 @@ function holderScenes(
   return groups.flatMap((group) => {
     if (isHidden(store, principal, type, { interaction: 'search', project, codes: group }))
       return []
-    const scene = sightOf(store, principal, type, {
+    const scene = visibleRows(store, principal, type, {
       interaction: 'search',
       project,
       units: [],

@@ -15,7 +15,7 @@ import { pageStatement, pagesStatement } from './plan/compile.ts'
 import { partOf, prepare } from './plan/prepare.ts'
 import type { Part, Query } from './plan/query.ts'
 import { countRows } from './plan/total.ts'
-import { sightOf } from './tests/visible-rows.ts'
+import { visibleRows } from './tests/visible-rows.ts'
 
 /** Errors: 403, 400 for what cannot be searched or sorted by and for a damaged cursor. */
 export async function search(
@@ -41,7 +41,7 @@ export async function searchTypes(
   requests: readonly SearchRequest[],
 ): Promise<SearchPage> {
   const allowed = requests.filter(({ type }) =>
-    sightOf(store, principal, type, { interaction: 'search' }),
+    visibleRows(store, principal, type, { interaction: 'search' }),
   )
   const [first] = allowed
   if (first === undefined) throw forbidden()

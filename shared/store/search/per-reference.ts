@@ -25,7 +25,7 @@ import { testOf } from './tests/conditions.ts'
 import { hidesAny } from './tests/grant-tests.ts'
 import { fewSql, probeSql, scopeSql } from './tests/row-test.ts'
 import { isSteady } from './tests/test-scope.ts'
-import { sightOf } from './tests/visible-rows.ts'
+import { visibleRows } from './tests/visible-rows.ts'
 
 export interface ReferenceSearch {
   /** Without the condition on the reference, and without a cursor. */
@@ -87,7 +87,7 @@ export async function countPerReference(
 
 interface Asked {
   readonly order: Order
-  /** One a Project in sight. */
+  /** One a visible Project. */
   readonly queries: readonly Query[]
   readonly sought: readonly Sought[]
 }
@@ -116,7 +116,12 @@ async function ask(
   const order = orderOf(request, store.keys, principal.project.parameters)
   const prepared = await prepare(store, principal, { order, paging: request, requests: [request] })
   const scenes = prepared.queries.map(({ project }) =>
-    sightOf(store, principal, type, { interaction: 'search', project, units: [], codes: [code] }),
+    visibleRows(store, principal, type, {
+      interaction: 'search',
+      project,
+      units: [],
+      codes: [code],
+    }),
   )
   // A row whose reference a policy hides is not found by it.
   const isHidden = grantsFor(principal, type, 'search')?.some((grant) =>

@@ -41,25 +41,25 @@ export function patientsOf(
 }
 
 /**
- * Runs `judge` on a new resource; with the accounts of its patients where these may matter. Errors:
- * those of `judge`; a 403 only when they do not help.
+ * Runs `rule` on a new resource; with the accounts of its patients where these may matter. Errors:
+ * those of `rule`; a 403 only when they do not help.
  */
-export async function judgeHeir<T>(
+export async function ruleOnHeir<T>(
   store: Store,
   project: number,
   patients: readonly string[],
-  judge: (inherited: readonly Reference[] | undefined) => T,
+  rule: (inherited: readonly Reference[] | undefined) => T,
 ): Promise<T> {
-  if (patients.length === 0) return judge([])
+  if (patients.length === 0) return rule([])
   if (patients.some((id) => store.holders.has(id)))
-    return judge(await inheritedAccounts(store, project, patients))
+    return rule(await inheritedAccounts(store, project, patients))
   try {
-    return judge(undefined)
+    return rule(undefined)
   } catch (error) {
     if (!(error instanceof HttpError) || error.status !== 403) throw error
     const inherited = await inheritedAccounts(store, project, patients)
     if (inherited.length === 0) throw error
-    return judge(inherited)
+    return rule(inherited)
   }
 }
 

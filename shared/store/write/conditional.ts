@@ -80,8 +80,8 @@ export async function updateConditional(
   }
   const match = await findOne(store, principal, condition)
   if (match !== undefined) {
-    const isJudgedLate = needsSql(store, principal, match.type, 'update')
-    return isJudgedLate ? transact((inner) => overwrite(inner, match), []) : overwrite(store, match)
+    const isRuledLate = needsSql(store, principal, match.type, 'update')
+    return isRuledLate ? transact((inner) => overwrite(inner, match), []) : overwrite(store, match)
   }
   return locked(store, transact, principal, {
     condition,

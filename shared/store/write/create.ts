@@ -1,4 +1,4 @@
-/** A new resource: judged as it would be stored, and written by one statement. */
+/** A new resource: ruled on as it would be stored, and written by one statement. */
 import { randomUUIDv7 } from 'node:crypto'
 import { fieldsNotCreated, keep } from '../../access/fields/fields.ts'
 import { REGISTRY_TYPES } from '../../access/policy.ts'
@@ -12,14 +12,14 @@ import { allow, type Store } from '../rows/context.ts'
 import { REGISTRY_PROJECT } from '../rows/tenants.ts'
 import type { WriteOptions, WriteResult } from '../rows/version.ts'
 import { hiddenBy } from '../rulings/rulings.ts'
-import { judgeNew, judgeWritten } from '../rulings/write.ts'
+import { ruleOnNew, ruleOnWritten } from '../rulings/write.ts'
 import {
   accountsGiven,
   distinctAccounts,
   InheritsAccounts,
   inheritedAccounts,
-  judgeHeir,
   patientsOf,
+  ruleOnHeir,
 } from './accounts.ts'
 import { givenId, isTaken, resultOf, submit } from './coalesce.ts'
 import { checkAttempt } from './guards.ts'
@@ -33,11 +33,11 @@ export async function create(
   options: WriteOptions = {},
 ): Promise<WriteResult> {
   const { resourceType: type } = resource
-  const { id, project, heirOf, judge } = await draft(store, principal, resource, options)
-  const write = async ({ prepared, ruling }: ReturnType<typeof judge>) => {
+  const { id, project, heirOf, decide } = await draft(store, principal, resource, options)
+  const write = async ({ prepared, ruling }: ReturnType<typeof decide>) => {
     const written = await submit(store, type, prepared)
     if (written === undefined) throw new Error('An insert wrote no row')
-    const governing = await judgeWritten(store, principal, 'create', {
+    const governing = await ruleOnWritten(store, principal, 'create', {
       prepared,
       decided: ruling,
       stored: undefined,
@@ -48,10 +48,10 @@ export async function create(
     )
   }
   try {
-    return await write(await judgeHeir(store, project, heirOf, judge)).catch(
+    return await write(await ruleOnHeir(store, project, heirOf, decide)).catch(
       async (error: unknown) => {
         if (!(error instanceof InheritsAccounts)) throw error
-        return await write(judge(await inheritedAccounts(store, project, heirOf)))
+        return await write(decide(await inheritedAccounts(store, project, heirOf)))
       },
     )
   } catch (error) {
@@ -68,7 +68,7 @@ export interface Draft {
   /** Row ids of patients that it may inherit accounts from. */
   readonly heirOf: readonly string[]
   /** `inherited` undefined: where one of these holds accounts, the writing statement refuses it. Errors: 403. */
-  readonly judge: (inherited: readonly Reference[] | undefined) => ReturnType<typeof judgeNew>
+  readonly decide: (inherited: readonly Reference[] | undefined) => ReturnType<typeof ruleOnNew>
 }
 
 /** Errors: 400, 403. */
@@ -96,14 +96,14 @@ export async function draft(
   const heirOf = patientsOf(store, principal, kept)
   const given = accountsGiven(principal, type)
   const start = { kind: 'insert', ver: 1, after: undefined, project, projectId, id, own } as const
-  const judge: Draft['judge'] = (inherited) => {
+  const decide: Draft['decide'] = (inherited) => {
     const accounts = distinctAccounts([...given, ...(inherited ?? [])])
     const place = { ...start, accounts, ...(inherited === undefined ? { heirOf } : {}) }
-    return judgeNew(store, principal, admitted, (next) =>
+    return ruleOnNew(store, principal, admitted, (next) =>
       prepare({ store, principal, resource: next, place, stored: undefined, options }),
     )
   }
-  return { id, project, own, heirOf, judge }
+  return { id, project, own, heirOf, decide }
 }
 
 /** The Project a new resource goes to: the Principal's, or the one a super admin names in `meta`. */

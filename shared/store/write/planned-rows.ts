@@ -313,11 +313,11 @@ export async function planCreate(
   const { resourceType: type } = resource
   const isPlain = !principal.isSuperAdmin && grantsFor(principal, type, 'create') === undefined
   if (!isPlain || store.rules.get(type)?.admit !== undefined) return false
-  const { own, heirOf, judge } = await draft(store, principal, resource, { keepId: true })
+  const { own, heirOf, decide } = await draft(store, principal, resource, { keepId: true })
   if (heirOf.some((patient) => store.holders.has(patient))) return false
   if (plans.rows.length === 0) plans.own = own
   if (plans.own !== own) return false
-  const { write, references } = judge(heirOf.length === 0 ? [] : undefined).prepared
+  const { write, references } = decide(heirOf.length === 0 ? [] : undefined).prepared
   if (!plans.rows.add(write)) return false
   // In a transaction references are looked for once all is written.
   plans.references.push(...references)

@@ -49,26 +49,26 @@ export function referencesToCheck({
         isRegistry && !principal.isSuperAdmin
           ? projectKey(store.keys, type, principal.project.id)
           : undefined,
-      sight: readSight(placeIn(store.keys, principal, type, home), principal),
+      visible: readableRows(placeIn(store.keys, principal, type, home), principal),
     })
   })
   return found
 }
 
 /** The condition that visible rows share; undefined where all are visible. */
-function readSight(place: Place, principal: Principal): Target['sight'] {
+function readableRows(place: Place, principal: Principal): Target['visible'] {
   const grants = grantsFor(principal, place.type, 'read')
   if (grants === undefined || grants.some(({ criteria }) => criteria.length === 0)) return undefined
   const name = `${place.project} ${place.type}`
-  const known = sights.get(grants)?.get(name)
+  const known = readable.get(grants)?.get(name)
   if (known !== undefined) return known
   const made = (bind: Bind) =>
     `(${grants.map((grant) => fewRowsSql(grantTests(place, grant).tests, bind)).join(' or ')})`
-  sights.set(grants, (sights.get(grants) ?? new Map()).set(name, made))
+  readable.set(grants, (readable.get(grants) ?? new Map()).set(name, made))
   return made
 }
 
-const sights = new WeakMap<readonly Grant[], Map<string, NonNullable<Target['sight']>>>()
+const readable = new WeakMap<readonly Grant[], Map<string, NonNullable<Target['visible']>>>()
 
 export function invalidReferences(paths: readonly string[]) {
   return invalid(
@@ -99,7 +99,7 @@ export async function missingReferences<T extends CheckedReference>(
     bind,
   )
   const rows = await connection.query<{ target: number }>({
-    ...(references.some(({ sight }) => sight) ? {} : { name: 'check-references' }),
+    ...(references.some(({ visible: sight }) => sight) ? {} : { name: 'check-references' }),
     text: `with ${bad} select target from bad order by target`,
     values,
   })

@@ -7,7 +7,7 @@ import { eventOrigin } from '../events/rows.ts'
 import { allow, isLegalId, readRow, type Store, scopeOf } from '../rows/context.ts'
 import { toVersion } from '../rows/rows.ts'
 import type { Deletion, WriteOptions } from '../rows/version.ts'
-import { isPlain, readJudged } from '../rulings/rulings.ts'
+import { isPlain, readRuled } from '../rulings/rulings.ts'
 import { retrying } from './coalesce.ts'
 import { profileKey } from './deletions.ts'
 import { authorId } from './prepare.ts'
@@ -21,7 +21,7 @@ interface Removal {
   readonly options?: WriteOptions | undefined
 }
 
-/** Idempotent. Errors: 403, 404 unknown or not in sight, 412. */
+/** Idempotent. Errors: 403, 404 unknown or not visible, 412. */
 export async function remove(
   store: Store,
   principal: Principal,
@@ -32,24 +32,24 @@ export async function remove(
   const isMember = principal.membershipId !== undefined
   if (isMember) await store.rules.get(type)?.checkRemoval?.(store, principal, id)
   if (!isPlain(principal, type, 'delete') || !isSeen(principal, type)) {
-    return removeJudged(store, principal, { type, id, options })
+    return removeRuled(store, principal, { type, id, options })
   }
   return removeRow(store, principal, { type, id, options })
 }
 
-/** Every resource of the type is in sight. */
+/** Every resource of the type is visible. */
 function isSeen(principal: Principal, type: string): boolean {
   return may(principal, type, 'read') && isPlain(principal, type, 'read')
 }
 
 /** Deletes the version that was ruled on: one that came in between is ruled on anew. */
-async function removeJudged(
+async function removeRuled(
   store: Store,
   principal: Principal,
   { type, id, options = {} }: Removal,
 ): Promise<Deletion> {
   for (let attempt = 0; attempt <= LOST_RACES; attempt++) {
-    const before = await readJudged(store, principal, type, {
+    const before = await readRuled(store, principal, type, {
       id,
       interactions: ['read', 'delete'],
     })

@@ -27,9 +27,9 @@ import { allow, normalId, readRow, rowKey, type Store, scopeOf } from '../rows/c
 import type { WritePlace } from '../rows/ports.ts'
 import { parseVersion, toVersion, type VersionRow } from '../rows/rows.ts'
 import type { Version, WriteOptions, WriteResult } from '../rows/version.ts'
-import type { Judged, Ruling } from '../rulings/rows.ts'
-import { hiddenBy, judgeRow, readJudged } from '../rulings/rulings.ts'
-import { hiddenAfter, judgeChanged, judgeWritten, readonlyBy } from '../rulings/write.ts'
+import type { Ruled, Ruling } from '../rulings/rows.ts'
+import { hiddenBy, readRuled, ruleOnRow } from '../rulings/rulings.ts'
+import { hiddenAfter, readonlyBy, ruleOnChange, ruleOnWritten } from '../rulings/write.ts'
 import { accountsGiven, distinctAccounts, inheritedAccounts, patientsOf } from './accounts.ts'
 import { givenId, isTaken, resultOf, submit } from './coalesce.ts'
 import { create } from './create.ts'
@@ -108,7 +108,7 @@ async function changeNow(wanted: Wanted): Promise<WriteResult> {
   const early = await changeRecent(wanted)
   if (early !== undefined) return early
   for (let attempt = 0; attempt <= LOST_RACES; attempt++) {
-    const before = await readJudged(store, principal, type, { id, interactions: INTERACTIONS })
+    const before = await readRuled(store, principal, type, { id, interactions: INTERACTIONS })
     const planned = await planChange(wanted, before)
     const result = isChange(planned) ? await writeChange(store, principal, planned) : planned
     if (result !== undefined) return result
@@ -125,7 +125,7 @@ async function changeRecent(wanted: Wanted): Promise<WriteResult | undefined> {
   const { store, principal, type, id } = wanted
   const row = store.recent?.get(rowKey(store, principal, type, id))
   if (row === undefined) return undefined
-  const before = await judgeRow(store, principal, type, { row, interactions: INTERACTIONS })
+  const before = await ruleOnRow(store, principal, type, { row, interactions: INTERACTIONS })
   const planned = before && (await planChange(wanted, before).catch(() => undefined))
   const result = isChange(planned) ? await writeChange(store, principal, planned) : undefined
   if (result === undefined) store.recent?.drop(row)
@@ -150,7 +150,7 @@ function isChange(planned: Change | WriteResult | undefined): planned is Change 
 /** The result, where nothing is left to be changed; undefined when another write came first. */
 async function planChange(
   wanted: Wanted,
-  before: Judged | undefined,
+  before: Ruled | undefined,
 ): Promise<Change | WriteResult | undefined> {
   const { store, principal, type, id, options, next } = wanted
   const row = before?.row
@@ -216,7 +216,7 @@ async function planOver(
   requireRoom(prepared, live, options)
   if (live && stored && saysTheSame(live, stored, prepared))
     return { ...without(live, hidden), outcome: 'unchanged' }
-  const ruling = judgeChanged(store, principal, prepared, stored)
+  const ruling = ruleOnChange(store, principal, prepared, stored)
   return { prepared, isLive: live !== undefined, stored, ruling, hidden, id: place.id }
 }
 
@@ -254,7 +254,7 @@ async function writeChange(
     lastUpdated: written,
     outcome: 'updated',
   })
-  const governing = await judgeWritten(store, principal, 'update', {
+  const governing = await ruleOnWritten(store, principal, 'update', {
     prepared,
     decided: ruling,
     stored,
@@ -276,7 +276,7 @@ async function createAt(
   } catch (error) {
     const isLostRace = error instanceof HttpError && error.status === 409
     if (!isLostRace || store.deferred) throw error
-    // Another create took this id: the next attempt finds the row, if it is in sight.
+    // Another create took this id: the next attempt finds the row, if it is visible.
     const found = await readRow(store, principal, resource.resourceType, resource.id ?? '')
     if (found !== undefined) return undefined
     throw error

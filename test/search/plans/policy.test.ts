@@ -14,7 +14,7 @@ import type { Part } from '../../../shared/store/search/plan/query.ts'
 import { WAYS } from '../../../shared/store/search/plan/ways.ts'
 import { testOf } from '../../../shared/store/search/tests/conditions.ts'
 import { withVisible } from '../../../shared/store/search/tests/grant-tests.ts'
-import { sightOf } from '../../../shared/store/search/tests/visible-rows.ts'
+import { visibleRows } from '../../../shared/store/search/tests/visible-rows.ts'
 import { until } from '../../fixtures/botica.ts'
 import { openPlannedStore } from '../../fixtures/store/planned-store.ts'
 import { keptBuffers, ownBuffers } from '../../fixtures/store/plans.ts'
@@ -96,7 +96,7 @@ function limitedTo(...criteria: readonly string[]): Principal {
 function planned(principal: Principal, search: string): Part {
   const [type = '', parameters = ''] = search.split('?')
   const request = parseSearch(type, parameters)
-  const scene = sightOf({ keys }, principal, type, { interaction: 'search' })
+  const scene = visibleRows({ keys }, principal, type, { interaction: 'search' })
   if (scene === undefined) throw new Error(`${type} is not in sight`)
   const tests = request.conditions.map((condition) => testOf(scene, condition))
   const limit = request.count + 1

@@ -173,13 +173,13 @@ export interface Pace {
 /** `isBusy`: somebody waits for the processors that exports use. */
 export function createPace(isBusy: () => boolean): Pace {
   let awaitedUntil = Number.NEGATIVE_INFINITY
-  let begun = 0
+  let burstAt = 0
   let resting: Promise<void> | undefined
 
   function isAwaited(): boolean {
     const now = performance.now()
     if (isBusy()) {
-      if (now > awaitedUntil) begun = now
+      if (now > awaitedUntil) burstAt = now
       awaitedUntil = now + REMEMBERED_MS
     }
     return now <= awaitedUntil
@@ -188,14 +188,14 @@ export function createPace(isBusy: () => boolean): Pace {
   async function rest(ms: number): Promise<void> {
     await delay(Math.min(ms, LONGEST_REST_MS))
     resting = undefined
-    begun = performance.now()
+    burstAt = performance.now()
   }
 
   return {
     isAwaited,
     async keep() {
       if (isAwaited()) {
-        const burst = performance.now() - begun
+        const burst = performance.now() - burstAt
         if (burst > BURST_MS) resting ??= rest(burst * REST)
       }
       await resting

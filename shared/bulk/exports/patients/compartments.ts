@@ -195,7 +195,7 @@ interface Selected {
   readonly at: Date
 }
 
-/** Answers how many of those that were named are not there, or out of sight. */
+/** Answers how many of those that were named are not there, or not visible. */
 async function listSome(
   store: Store,
   principal: Principal,

@@ -49,19 +49,19 @@ interface ProvenanceRow {
 }
 
 /** Picks those that go with the export, in their order. */
-type ProvenanceJudge = (rows: readonly ProvenanceRow[]) => Promise<ReadonlySet<string>>
+type ProvenanceFilter = (rows: readonly ProvenanceRow[]) => Promise<ReadonlySet<string>>
 
 interface ProvenanceScope {
   readonly own: Selection
   readonly choice: ProvenanceChoice
 }
 
-export function provenanceJudge(
+export function provenanceFilter(
   store: Store,
   principal: Principal,
   job: PlannedJob,
   { own, choice }: ProvenanceScope,
-): ProvenanceJudge {
+): ProvenanceFilter {
   const types = new Set(targetTypes(principal, job.input))
   const selections = new Map<string, Promise<Selection | undefined>>()
   const selectionFor = (type: string) => {
@@ -115,7 +115,7 @@ export function provenanceJudge(
 const AT_ONCE = 1000
 
 /** Hands on the lines of what goes with the export, some at a time and in their order. */
-export function provenanceLines(judge: ProvenanceJudge, line: LineSink) {
+export function provenanceLines(filter: ProvenanceFilter, line: LineSink) {
   let batch: { readonly id: Buffer; readonly content: string; readonly shown: Buffer }[] = []
   let before = Promise.resolve()
 
@@ -124,7 +124,7 @@ export function provenanceLines(judge: ProvenanceJudge, line: LineSink) {
     batch = []
     before = before.then(async () => {
       const named = rows.map(({ id, content }) => ({ id: uuidOf(id), content }))
-      const going = await judge(named)
+      const going = await filter(named)
       for (const [i, { id, shown }] of rows.entries()) {
         if (going.has(named[i]?.id ?? '')) await line(sliceOf(id), sliceOf(shown))
       }

@@ -119,7 +119,7 @@ interface DeletionsAfter {
   readonly after: string | undefined
 }
 
-/** The next of one type behind a row id. One statement, and one more where only PostgreSQL can judge. */
+/** The next of one type behind a row id. One statement, and one more where only PostgreSQL can decide. */
 async function deletionsOf(
   store: Store,
   principal: Principal,

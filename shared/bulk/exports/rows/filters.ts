@@ -1,6 +1,6 @@
 /**
  * `_typeFilter`: rows of a type of which one of several searches holds. They are asked as the searches of
- * the member are, in sight of it; of a version that has no row any more its content is asked.
+ * the member are, visible to it; of a version that has no row any more its content is asked.
  */
 import { escapeLiteral } from 'pg'
 import type { Grant } from '../../../access/grant.ts'
@@ -17,7 +17,7 @@ import { codesRead } from '../../../store/search/tests/joins.ts'
 import { filter, type Scene, scopeSql } from '../../../store/search/tests/row-test.ts'
 import type { Test } from '../../../store/search/tests/test.ts'
 import { unitsOf } from '../../../store/search/tests/units.ts'
-import { sightOf } from '../../../store/search/tests/visible-rows.ts'
+import { visibleRows } from '../../../store/search/tests/visible-rows.ts'
 import type { TypeFilter } from './jobs.ts'
 
 export interface Filter {
@@ -48,7 +48,7 @@ export async function filterOf(
     const codes = conditions.flatMap((criterion) =>
       codesRead(type, criterion, principal.project.parameters),
     )
-    const scene = sightOf(store, principal, type, {
+    const scene = visibleRows(store, principal, type, {
       interaction: 'search',
       project: number,
       units,
@@ -114,8 +114,8 @@ export async function filtered(
       and ${allSql([test], bind)}`,
     values,
   })
-  const inSight = new Set(seen.map(({ id }) => id))
-  return found.filter(({ id }) => inSight.has(id))
+  const visible = new Set(seen.map(({ id }) => id))
+  return found.filter(({ id }) => visible.has(id))
 }
 
 // `literal` is the one place that writes values into the text of a statement: COPY takes no parameters. The driver's

@@ -3,7 +3,7 @@ import type { Principal } from '../../../access/principal.ts'
 import type { CopySession, RowSink } from '../../../platform/postgres/copy.ts'
 import { bufferOf, type Slice, sliceOf } from '../../../platform/storage/storage.ts'
 import type { Store } from '../../../store/rows/context.ts'
-import { provenanceChoice, provenanceJudge, provenanceLines } from '../patients/provenance.ts'
+import { provenanceChoice, provenanceFilter, provenanceLines } from '../patients/provenance.ts'
 import { type ExportPart, type Lines, type PlannedJob, type Range, ROW_ID_BYTES } from './jobs.ts'
 import { isListedAlone, listedQueries, plainSql } from './plain.ts'
 import { needsMeta, type Show, showOf } from './redact.ts'
@@ -47,7 +47,7 @@ export async function readType(
   const { line, bad } = lines
   const batches =
     choice &&
-    provenanceLines(provenanceJudge(store, principal, job, { own: selection, choice }), line)
+    provenanceLines(provenanceFilter(store, principal, job, { own: selection, choice }), line)
   let { low } = all
   let high: string | undefined
   do {
@@ -137,18 +137,18 @@ export interface SharedLines extends Lines {
 /** Reads the rows behind `part.after` of `part.type`. */
 export async function readShared(
   reading: Reading,
-  { types, type: begun, after }: Pick<ExportPart, 'types' | 'type' | 'after'>,
+  { types, type: current, after }: Pick<ExportPart, 'types' | 'type' | 'after'>,
   lines: SharedLines,
 ): Promise<void> {
   const { store, principal, job } = reading
-  const afterIn = (type: string | undefined) => (type === begun ? after : undefined)
+  const afterIn = (type: string | undefined) => (type === current ? after : undefined)
   let together: Selection[] = []
   const flush = async () => {
     const some = together
     together = []
     if (some.length > 0) await readTogether(reading, some, afterIn(some[0]?.scene.type), lines)
   }
-  for (const type of types.slice(Math.max(0, types.indexOf(begun ?? '')))) {
+  for (const type of types.slice(Math.max(0, types.indexOf(current ?? '')))) {
     const selection = await selectionOf(store, principal, type, job)
     if (selection === undefined) continue
     if (isListedAlone(selection)) {

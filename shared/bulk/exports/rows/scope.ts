@@ -90,7 +90,7 @@ interface IdsAt {
   readonly at: Date
 }
 
-/** In no order; one statement for a hundred, and one more where only PostgreSQL can judge. */
+/** In no order; one statement for a hundred, and one more where only PostgreSQL can decide. */
 export async function readAsOf(
   store: Store,
   principal: Principal,

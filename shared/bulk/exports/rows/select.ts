@@ -15,7 +15,7 @@ import { type Bind, binder } from '../../../store/rows/side-rows.ts'
 import { rulingsOfContents } from '../../../store/rulings/rulings.ts'
 import { allSql, grantTests, hidesAny, placeIn } from '../../../store/search/tests/grant-tests.ts'
 import { type Scene, scopeSql } from '../../../store/search/tests/row-test.ts'
-import { isHidden, sightOf } from '../../../store/search/tests/visible-rows.ts'
+import { isHidden, visibleRows } from '../../../store/search/tests/visible-rows.ts'
 import { type Filter, filtered, filterOf, literal } from './filters.ts'
 import type { ExportInput, PlannedJob, Range } from './jobs.ts'
 import { listedIdsSql } from './list.ts'
@@ -77,7 +77,7 @@ export async function selectionOf(
   const codes = isOfPatients ? compartmentCodes(type, 'Patient/') : []
   if (isHidden(store, principal, type, { interaction: 'search', project: number, codes }))
     return undefined
-  const scene = sightOf(store, principal, type, {
+  const scene = visibleRows(store, principal, type, {
     interaction: 'search',
     project: number,
     units: [],
@@ -204,9 +204,9 @@ export function rulingSql({ ruled, scene, principal }: Selection, bind: Bind): s
   return `case ${cases.join(' ')} end`
 }
 
-/** So many at a time; of those that are judged by their contents fewer. */
+/** So many at a time; of those whose contents decide fewer. */
 const CHANGED = 5000
-const JUDGED = 200
+const RULED = 200
 
 /** Returns rows in the range, up to `high` of the answer, which is that of the range when there are no more. */
 export async function changedRows(
@@ -216,12 +216,12 @@ export async function changedRows(
   range: Range,
 ): Promise<{ readonly rows: readonly ChangedRow[]; readonly high: string | undefined }> {
   const { principal, scene, ruled, filter, codes } = selection
-  const isJudged = scene.visible.length > 0 || ruled !== undefined || filter !== undefined
-  const most = isJudged ? JUDGED : CHANGED
+  const isRuled = scene.visible.length > 0 || ruled !== undefined || filter !== undefined
+  const most = isRuled ? RULED : CHANGED
   const { values, bind } = binder()
-  const columns = isJudged ? versionColumns('v') : 'v.id, v.ver'
+  const columns = isRuled ? versionColumns('v') : 'v.id, v.ver'
   const found = await connection.query<VersionRow>({
-    // Earlier states are read for newer rows only: to judge all versions took 6 s for 2,500 of 25,000.
+    // Earlier states are read for newer rows only: ruling on all versions took 6 s for 2,500 of 25,000.
     text: `select ${columns} from version n cross join lateral (select v.* from version v
         where v.project = n.project and v.type = n.type and v.id = n.id and v.ver = n.ver - 1
         offset 0) v
@@ -231,18 +231,18 @@ export async function changedRows(
   })
   const rows = found.slice(0, most)
   const high = found.length > most ? rows.at(-1)?.id : range.high
-  if (!isJudged) return { rows: rows.map(({ id, ver }) => ({ id, ver, ruling: undefined })), high }
+  if (!isRuled) return { rows: rows.map(({ id, ver }) => ({ id, ver, ruling: undefined })), high }
   const asking = { ...store, connection }
   const wanted = filter === undefined ? rows : await filtered(asking, filter, rows)
   const rulings = await rulingsOfContents(asking, principal, ['search'], wanted)
-  const judged = wanted.flatMap(({ id, ver }, i): ChangedRow[] => {
+  const changed = wanted.flatMap(({ id, ver }, i): ChangedRow[] => {
     const ruling = rulings[i]?.search
     if (ruling === undefined) return []
     if (ruling !== 'all' && hidesAny(ruling, scene.type, codes, scene.own)) return []
     const place = ruling === 'all' ? -1 : (ruled?.indexOf(ruling) ?? -1)
     return [{ id, ver, ruling: place === -1 ? undefined : place }]
   })
-  return { rows: judged, high }
+  return { rows: changed, high }
 }
 
 function changedTests(selection: Selection, range: Range, bind: Bind): string[] {

@@ -24,14 +24,14 @@ import type { IdsTest, Test } from '../tests/test.ts'
 import { reachOf } from '../tests/test-scope.ts'
 import { scoreOf } from '../tests/texts.ts'
 import { unitsOf } from '../tests/units.ts'
-import { sightOf } from '../tests/visible-rows.ts'
+import { visibleRows } from '../tests/visible-rows.ts'
 import type { Part, Query } from './query.ts'
 import { matchesOf, rareBelow } from './shares.ts'
 import { checkSortable, factsOf } from './total.ts'
 import { wayOf } from './ways.ts'
 
 export interface Prepared {
-  /** The Principal's own or the one it names, then linked ones; none: none is in sight. */
+  /** The Principal's own or the one it names, then linked ones; none: none is visible. */
   readonly projects: readonly number[]
   readonly after: Position | undefined
   readonly queries: readonly Query[]
@@ -133,7 +133,12 @@ function wantedOfType(
     ...conditions.flatMap((criterion) => codesRead(type, criterion, parameters)),
     ...sort.map(({ code }) => code),
   ]
-  const scene = sightOf(store, principal, type, { interaction: 'search', project, units, codes })
+  const scene = visibleRows(store, principal, type, {
+    interaction: 'search',
+    project,
+    units,
+    codes,
+  })
   if (scene === undefined) throw forbidden(`no right to search ${type}`)
   const tests = conditions.flatMap((criterion): Test | readonly Test[] => {
     if (!isNamed(criterion)) return testOf(scene, criterion)

@@ -1,4 +1,4 @@
-/** How many there are: counted, or estimated by PostgreSQL's own statistics where nothing is out of sight. */
+/** How many there are: counted, or estimated by PostgreSQL's own statistics where everything is visible. */
 import { tooCostly } from '../../../errors.ts'
 import type { Store } from '../../rows/context.ts'
 import { countStatement } from './compile.ts'
@@ -8,7 +8,7 @@ import type { KeyStatistics } from './statistics.ts'
 
 /** Up to here even an estimated total is counted: 9 ms, and pages of small results stay exact. */
 const EXACT_COUNT = 10_000
-/** Under a policy an estimate is counted up to here: the statistics know of rows that are out of sight. */
+/** Under a policy an estimate is counted up to here: the statistics know of rows that are not visible. */
 const LIMITED_COUNT = 100_000
 /** Above this number an accurate total is an estimate, too. */
 const MAX_COUNTED = 1_000_000

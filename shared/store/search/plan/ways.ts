@@ -50,7 +50,7 @@ const FEW_KEYS = 200
 /** Errors: none; the last way fits every search of one type, the first every search of several. */
 export function wayOf(asked: Query, facts: Facts): Part {
   const tests = asked.tests.map((test) =>
-    test.kind === 'join' && test.told !== undefined ? test.told(facts.statistics) : test,
+    test.kind === 'join' && test.informed !== undefined ? test.informed(facts.statistics) : test,
   )
   const query = { ...asked, tests }
   const fitting = WAYS.filter(({ fits }) => fits(query))
@@ -150,13 +150,13 @@ const dates: Way = {
       const order = { column: 'd_lo', descending: false } as const
       return walkSql({ ...query, tests, order, after: undefined }, end, bind)
     }
-    const begun = query.tests.map((test) =>
+    const tests = query.tests.map((test) =>
       test.kind === 'date' && test.begins !== undefined ? { ...test, within: test.begins } : test,
     )
     const from = `(${along(query.tests, undefined)}) r`
     return staged(query, most, bind, {
       with: [
-        `c as materialized (select count(*) as n from (${along(begun, bind(few + 1, 'int'))}) b)`,
+        `c as materialized (select count(*) as n from (${along(tests, bind(few + 1, 'int'))}) b)`,
       ],
       walk: {
         when: `(select n from c) > ${bind(few, 'int')}`,

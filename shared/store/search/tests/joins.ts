@@ -76,15 +76,15 @@ export function joinTest(scene: Scene, join: Join, testOf: TestOf): Test {
     check: (keys) => (bySelf ? isHeldSql('r.keys[1]', keys) : holdsSql(keys)),
     many: (statistics) => manyOf(isChain, parts, statistics),
     ...(isChain ? {} : probing(parts)),
-    ...(scene.isPolicy ? judging(isChain, parts) : {}),
+    ...(scene.isPolicy ? policyBounds(isChain, parts) : {}),
     isSteady: parts.every(({ inner, test }) => [...inner.visible, test].every(isSteady)),
   }
   if (isChain || scene.isPolicy) return test
-  const told = (statistics: KeyStatistics): JoinTest => ({
+  const informed = (statistics: KeyStatistics): JoinTest => ({
     ...test,
     ...probing(parts.map((part) => ({ ...part, isCommon: isCommon(part, statistics) }))),
   })
-  return { ...test, told }
+  return { ...test, informed }
 }
 
 /** Most rows of the other side match: any that refers to the row at hand will do. */
@@ -137,8 +137,8 @@ function manyOf(isChain: boolean, parts: readonly Side[], statistics: KeyStatist
     return { held: (rows) => Math.max(1, rows / Math.max(targets, 1)) }
   }
   const isCounted = parts.every(({ test }) => test.kind === 'keys')
-  const isTold = isCounted && ends.every((end) => statistics.knows(...end))
-  if (isTold || parts.some(({ test }) => test.kind === 'join')) return { held: () => 1 }
+  const isKnown = isCounted && ends.every((end) => statistics.knows(...end))
+  if (isKnown || parts.some(({ test }) => test.kind === 'join')) return { held: () => 1 }
   const isMany = (bind: Bind) => {
     const rows = parts.map(({ inner, test }) => `(${rowsSql(inner, test, bind)})`)
     const most = bind(MANY_MATCHES, 'int')
@@ -151,7 +151,7 @@ function manyOf(isChain: boolean, parts: readonly Side[], statistics: KeyStatist
 const MANY_MATCHES = 1000
 
 /** For a policy: most rows of a type hold one of the keys, so rows are walked in order before they are looked for. */
-function judging(
+function policyBounds(
   isChain: boolean,
   parts: readonly Side[],
 ): Pick<JoinTest, 'probe' | 'walk' | 'reach'> {

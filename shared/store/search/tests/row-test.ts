@@ -114,7 +114,7 @@ export function alternativeSql(test: Test, bind: Bind): string {
   return test.kind === 'ids' ? `r.id = any(array(${test.ids(bind)}))` : sqlOf(test, bind)
 }
 
-/** Rows of one type that are in sight and fulfil the tests; `isHeld`: and hold a key that is looked for. */
+/** Rows of one type that are visible and fulfil the tests; `isHeld`: and hold a key that is looked for. */
 export function whereSql(
   { project, type, visible }: Scene,
   tests: readonly Test[],

@@ -68,7 +68,7 @@ export interface JoinTest {
   /** A walk that is worth a try before the keys are looked for, which may be many or held by many rows. */
   readonly walk?: JoinWalk
   /** The same where the statistics say how to look rows up; absent: in one way. */
-  readonly told?: (statistics: KeyStatistics) => JoinTest
+  readonly informed?: (statistics: KeyStatistics) => JoinTest
   /** Says what to do where the keys may be many; absent: they are few, or `walk` says it. */
   readonly many?: (statistics: KeyStatistics) => Many
   /** The scope of `probe`; absent: whatever its values lead to. */

@@ -22,7 +22,7 @@ interface VisibleScope {
  * `codes` are the parameters that rows are found by. Errors: 403 for one whose element is hidden
  * in every row. `from`: the type that a reference leads here from.
  */
-export function sightOf(
+export function visibleRows(
   store: Pick<Store, 'keys'>,
   principal: Principal,
   type: string,
@@ -52,7 +52,7 @@ export function sightOf(
     units,
     visible: [...(isLimited ? [own] : []), ...granted],
     enter: (other, inner) =>
-      sightOf(store, principal, other, {
+      visibleRows(store, principal, other, {
         interaction: 'search',
         project,
         units,

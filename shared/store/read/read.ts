@@ -11,7 +11,7 @@ import {
   hiddenBy,
   isPlain,
   lastContents,
-  readJudged,
+  readRuled,
   rulingOfRow,
   rulingsOfContents,
   rulingsOfRows,
@@ -27,7 +27,7 @@ export async function read(
   id: string,
 ): Promise<Version> {
   allow(principal, type, 'read')
-  const found = await readJudged(store, principal, type, { id, interactions: ['read'] })
+  const found = await readRuled(store, principal, type, { id, interactions: ['read'] })
   const ruling = found?.rulings.read
   if (found === undefined || ruling === undefined) throw notFound()
   if (found.row.content === null) throw gone()
@@ -50,7 +50,7 @@ export async function readVersion(
   // Larger numbers are no versions, and no int of PostgreSQL either.
   if (!isLegalId(id) || !/^[1-9]\d{0,8}$/.test(ver)) throw notFound()
   if (!isPlain(principal, type, 'read') || !isPlain(principal, type, 'vread')) {
-    return readJudgedVersion(store, principal, { type, id }, Number(ver))
+    return readRuledVersion(store, principal, { type, id }, Number(ver))
   }
   allow(principal, type, 'vread')
   const { project, metaPrefix, everywhere } = scopeOf(principal, type)
@@ -69,14 +69,14 @@ export async function readVersion(
   return without(toVersion(row), rulings.flatMap(hiddenBy))
 }
 
-/** The newest version must be in sight, and the one that is asked for as well. */
-async function readJudgedVersion(
+/** The newest version must be visible, and the one that is asked for as well. */
+async function readRuledVersion(
   store: Store,
   principal: Principal,
   { type, id }: Omit<VersionId, 'ver'>,
   ver: number,
 ): Promise<Version> {
-  const newest = await readJudged(store, principal, type, { id, interactions: ['read', 'vread'] })
+  const newest = await readRuled(store, principal, type, { id, interactions: ['read', 'vread'] })
   if (newest?.rulings.read === undefined) throw notFound()
   const isNewest = newest.row.ver === ver
   const row = isNewest ? newest.row : await rowOf(store, newest.row, ver)
@@ -110,7 +110,7 @@ async function rowOf(
   return row
 }
 
-/** In the order asked; undefined for what is unknown, deleted or not in sight. */
+/** In the order asked; undefined for what is unknown, deleted or not visible. */
 export async function readMany(
   store: Store,
   principal: Principal,
