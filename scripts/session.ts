@@ -1,4 +1,4 @@
-/** A signed-in client of a running service, for demo, bench and bot: BASE_URL and the first-start credentials. */
+/** A signed-in client of a running service, for demo and bench: BASE_URL and the first-start credentials. */
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
 
@@ -12,6 +12,11 @@ export interface Session {
   send(method: string, url: string, body: string, contentType: string): Promise<string>
 }
 
+/** The address that `npm start` prints. */
+export function serviceAddress(): string {
+  return process.env.BASE_URL ?? `http://localhost:${process.env.PORT ?? 8103}/`
+}
+
 interface Client {
   readonly id: string
   readonly secret: string
@@ -19,7 +24,7 @@ interface Client {
 
 /** Client credentials sign-in; without a client it is the super admin's of the first start. */
 export async function connect(client?: Client): Promise<Session> {
-  const baseUrl = process.env.BASE_URL ?? `http://localhost:${process.env.PORT ?? 8103}/`
+  const baseUrl = serviceAddress()
   const { id, secret } = client ?? (await superAdminClient())
   const form = new URLSearchParams({
     grant_type: 'client_credentials',
@@ -64,13 +69,14 @@ export async function connect(client?: Client): Promise<Session> {
   }
 }
 
-async function superAdminClient(): Promise<Client> {
+/** From the environment, else from the file of the first start. */
+export async function superAdminClient(): Promise<Client> {
   const { SUPER_ADMIN_CLIENT_ID: id, SUPER_ADMIN_CLIENT_SECRET: secret } = process.env
   if (id && secret) return { id, secret }
   const file = path.join(process.env.DATA_DIR ?? '.data', 'credentials.json')
   const text = await readFile(file, 'utf8').catch(() => {
     throw new Error(
-      `Neither SUPER_ADMIN_CLIENT_ID and SUPER_ADMIN_CLIENT_SECRET nor ${file} is there`,
+      `Nobody to sign in as: ${file}, which the first \`npm start\` writes, is not there; set DATA_DIR, or SUPER_ADMIN_CLIENT_ID and SUPER_ADMIN_CLIENT_SECRET`,
     )
   })
   const { clientId, clientSecret } = JSON.parse(text) as Record<string, string>

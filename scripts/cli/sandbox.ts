@@ -2,14 +2,16 @@
 import { createHash, randomUUID } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
-import { checkCode, codeFormat } from '../shared/bots/code.ts'
-import { toJavaScript } from '../shared/bots/typescript.ts'
-import { EVERYWHERE } from '../shared/config/outbound.ts'
-import { createLogger } from '../shared/log.ts'
-import { fetchOutside } from '../shared/platform/outbound/fetch-outside.ts'
-import { openExecutors } from '../worker/bots/executors/executors.ts'
-import type { BotRun, HostCall, RunResult } from '../worker/bots/run-result.ts'
-import type { Session } from './session.ts'
+import { checkCode, codeFormat } from '../../shared/bots/code.ts'
+import { toJavaScript } from '../../shared/bots/typescript.ts'
+import { EVERYWHERE } from '../../shared/config/outbound.ts'
+import { createLogger } from '../../shared/log.ts'
+import { fetchOutside } from '../../shared/platform/outbound/fetch-outside.ts'
+import { openExecutors } from '../../worker/bots/executors/executors.ts'
+import type { BotRun, HostCall, RunResult } from '../../worker/bots/run-result.ts'
+import type { Session as WholeSession } from '../session.ts'
+
+type Session = Pick<WholeSession, 'baseUrl' | 'token' | 'get'>
 
 export interface SandboxRun {
   readonly result: RunResult

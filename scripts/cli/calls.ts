@@ -1,0 +1,133 @@
+/** What the commands ask a service for: deploy, call, runs, replay, and the live log. */
+import { readFile } from 'node:fs/promises'
+import path from 'node:path'
+import { type MedplumClient, OperationOutcomeError } from '@medplum/core'
+import type { BotFolder } from './folder.ts'
+import { readInput } from './sandbox.ts'
+
+/** One line of `$runs`. */
+export interface Run {
+  readonly runId: string
+  readonly status: string
+  readonly started: string
+  readonly durationMs: number
+  readonly attempt: number
+  readonly mode: string
+  readonly replayable?: boolean
+  readonly error?: string
+  readonly log?: string
+}
+
+interface Outcome {
+  readonly issue: readonly { readonly details?: { readonly text?: string } }[]
+}
+
+interface Part {
+  readonly name: string
+  readonly part?: readonly Part[]
+}
+
+/** Returns what the service warns of. Errors: those of the code, with line and column. */
+export async function deployFile(
+  medplum: MedplumClient,
+  botId: string,
+  file: string,
+): Promise<readonly string[]> {
+  const code = await readFile(file, 'utf8')
+  const url = medplum.fhirUrl('Bot', botId, '$deploy')
+  const { issue }: Outcome = await medplum.post(url, { code, filename: path.basename(file) })
+  const [, ...warnings] = issue
+  return warnings.map(({ details }) => details?.text ?? '')
+}
+
+/** The answer as the bot gave it, and whether it is JSON. */
+export interface Answer {
+  readonly text: string
+  readonly isJson: boolean
+}
+
+export async function call(bot: BotFolder, file: string): Promise<Answer> {
+  const { contentType, kind, text } = await readInput(file)
+  const body = kind === 'bytes' ? Buffer.from(text, 'base64') : text
+  return await send(bot, '$execute', {
+    method: 'POST',
+    body,
+    headers: { 'Content-Type': contentType },
+  })
+}
+
+/** Runs the bot again, on the input of an earlier run: the named one, or the latest that failed. */
+export async function replay(bot: BotFolder, given: string | undefined): Promise<Answer> {
+  const runId = given ?? (await latestFailure(bot))
+  const headers = { 'Content-Type': 'application/json' }
+  return await send(bot, '$replay', { method: 'POST', body: JSON.stringify({ runId }), headers })
+}
+
+async function latestFailure(bot: BotFolder): Promise<string> {
+  const failed = (await runs(bot, 100)).find(
+    ({ status, replayable }) => status !== 'ok' && replayable,
+  )
+  if (failed !== undefined) return failed.runId
+  throw new Error(
+    'None of the last 100 runs failed with its input kept; inputs are kept by a service with BOT_INPUT_ARCHIVE=true, for a project whose setting has BOT_INPUT_ARCHIVE',
+  )
+}
+
+/** The newest first. */
+export async function runs(bot: BotFolder, count: number): Promise<readonly Run[]> {
+  const { parameter = [] }: { parameter?: Part[] } = await bot.medplum.get(
+    bot.operation(`$runs?_count=${count}`),
+  )
+  return parameter.filter(({ name }) => name === 'run').map(runOf)
+}
+
+function runOf({ part = [] }: Part): Run {
+  const entries = part.map(({ name, ...value }) => [name, Object.values(value)[0]])
+  const run = Object.fromEntries(entries) as Run // the names of $runs
+  return { ...run, runId: run.runId.replace('urn:uuid:', '') }
+}
+
+/** Calls `hear` with each event of `$logs`; comes again when the service ends the stream, until `signal`. */
+export async function follow(
+  bot: BotFolder,
+  hear: (type: string, data: Record<string, string>) => void,
+  signal?: AbortSignal,
+): Promise<void> {
+  while (!signal?.aborted) {
+    const answer = await fetch(bot.operation('$logs'), {
+      headers: headersOf(bot),
+      signal: signal ?? null,
+    })
+    if (!answer.ok || answer.body === null) throw await refusalOf(answer)
+    let rest = ''
+    for await (const chunk of answer.body.pipeThrough(new TextDecoderStream())) {
+      const events = `${rest}${chunk}`.split('\n\n')
+      rest = events.pop() ?? ''
+      for (const event of events) {
+        const [, type, data] = /^event: (\w+)\ndata: (.*)$/.exec(event) ?? []
+        if (type !== undefined && data !== undefined) hear(type, JSON.parse(data))
+        else if (event === ': listening') hear('listening', {})
+      }
+    }
+    await bot.medplum.refreshIfExpired()
+  }
+}
+
+async function send(bot: BotFolder, name: string, request: RequestInit): Promise<Answer> {
+  const headers = { ...request.headers, ...headersOf(bot) }
+  const answer = await fetch(bot.operation(name), { ...request, headers })
+  if (!answer.ok) throw await refusalOf(answer)
+  const isJson = /json/.test(answer.headers.get('content-type') ?? '')
+  return { text: await answer.text(), isJson }
+}
+
+function headersOf({ medplum }: BotFolder): Record<string, string> {
+  return { Authorization: `Bearer ${medplum.getAccessToken()}` }
+}
+
+async function refusalOf(answer: Response): Promise<Error> {
+  const text = await answer.text()
+  const isOutcome = text.startsWith('{"resourceType":"OperationOutcome"')
+  if (isOutcome) return new OperationOutcomeError(JSON.parse(text))
+  return new Error(`The service answered ${answer.status}: ${text}`)
+}

@@ -1,0 +1,92 @@
+/**
+ * The folder of a bot: its code, a test, `medplum.config.json` with the id of the bot, and `.env` with the service and
+ * the client. The published command line tool reads the same two files.
+ */
+import { existsSync, readFileSync } from 'node:fs'
+import path from 'node:path'
+import { loadEnvFile } from 'node:process'
+import { MedplumClient, normalizeErrorString } from '@medplum/core'
+
+export const CONFIG = 'medplum.config.json'
+export const FIRST_FOLDER = 'first-bot'
+
+export interface BotFolder {
+  readonly folder: string
+  readonly botId: string
+  /** The file that is deployed. */
+  readonly source: string
+  readonly medplum: MedplumClient
+  /** An address of the bot's own, such as `$logs`. */
+  operation(name: string): string
+}
+
+/** npm runs scripts in the root of the repository, wherever its caller stands. */
+export function callerFolder(): string {
+  const { npm_lifecycle_event: event, INIT_CWD } = process.env
+  const isScript = event === 'botica' || event === 'first-bot'
+  return (isScript ? INIT_CWD : undefined) ?? process.cwd()
+}
+
+/** Errors: a sentence when there is no folder of a bot, or nobody answers, or the client is not admitted. */
+export async function openFolder(given: string | undefined): Promise<BotFolder> {
+  const folder = findFolder(given)
+  const config = JSON.parse(readFileSync(path.join(folder, CONFIG), 'utf8'))
+  const { bots = [] } = config as { bots?: { id?: string; source?: string }[] } // as init writes it
+  const [{ id: botId = '', source = 'bot.ts' } = {}] = bots
+  if (botId === '') throw new Error(`${path.join(folder, CONFIG)} names no bot`)
+  const env = path.join(folder, '.env')
+  // What is in the environment already goes first.
+  if (existsSync(env)) loadEnvFile(env)
+  const { MEDPLUM_BASE_URL, MEDPLUM_CLIENT_ID: id, MEDPLUM_CLIENT_SECRET: secret } = process.env
+  if (!MEDPLUM_BASE_URL || !id || !secret) {
+    throw new Error(
+      `MEDPLUM_BASE_URL, MEDPLUM_CLIENT_ID or MEDPLUM_CLIENT_SECRET is missing; set it, or write it to ${env}`,
+    )
+  }
+  const medplum = await signIn(MEDPLUM_BASE_URL, { id, secret })
+  const operation = (name: string) => medplum.fhirUrl('Bot', botId, name).href
+  return { folder, botId, source: path.join(folder, source), medplum, operation }
+}
+
+function findFolder(given: string | undefined): string {
+  const here = callerFolder()
+  const places =
+    given === undefined ? [here, path.join(here, FIRST_FOLDER)] : [path.resolve(here, given)]
+  const found = places.find((place) => existsSync(path.join(place, CONFIG)))
+  if (found !== undefined) return found
+  throw new Error(
+    `No ${CONFIG} in ${places.join(' or ')}; make a bot by \`botica init\`, or name its folder by --folder`,
+  )
+}
+
+/** Errors: the service's own words, or that nobody answers. */
+export async function signIn(
+  baseUrl: string,
+  client: { readonly id: string; readonly secret: string },
+): Promise<MedplumClient> {
+  const medplum = new MedplumClient({ baseUrl, fetch: fetchOrSay, cacheTime: 0 })
+  try {
+    await medplum.startClientLogin(client.id, client.secret)
+  } catch (error) {
+    if (error instanceof NobodyAnswers) throw error
+    throw new Error(`${baseUrl} does not admit client ${client.id}: ${sentenceOf(error)}`)
+  }
+  return medplum
+}
+
+class NobodyAnswers extends Error {}
+
+async function fetchOrSay(url: string | URL | Request, options?: RequestInit): Promise<Response> {
+  try {
+    return await fetch(url, options)
+  } catch (error) {
+    if (options?.signal?.aborted) throw error
+    const { origin } = new URL(url instanceof Request ? url.url : url)
+    throw new NobodyAnswers(`No service answers at ${origin}; is \`npm start\` running?`)
+  }
+}
+
+/** An error in the words of the OperationOutcome, where there is one. */
+export function sentenceOf(error: unknown): string {
+  return normalizeErrorString(error)
+}

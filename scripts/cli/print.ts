@@ -1,0 +1,73 @@
+/** What a person reads in a terminal, and a program from a pipe: colours, tables and line ends differ. */
+import { styleText } from 'node:util'
+import type { Answer, Run } from './calls.ts'
+import type { SandboxRun } from './sandbox.ts'
+
+type Style = Parameters<typeof styleText>[0]
+
+/** On standard error; without colours where that is no terminal. */
+export function note(style: Style, text: string): void {
+  console.error(styleText(style, text, { stream: process.stderr }))
+}
+
+/** On standard output: JSON over several lines, all else as it came. */
+export function printAnswer({ text, isJson }: Answer): void {
+  console.log(isJson ? JSON.stringify(JSON.parse(text), undefined, 2) : shown(text))
+}
+
+/** The segments of an HL7 message end in CR, with which a terminal would write them over each other. */
+function shown(text: string): string {
+  return process.stdout.isTTY ? text.replaceAll('\r', '\n') : text
+}
+
+/** A table in a terminal, else lines of fields between tabs. */
+export function printRuns(runs: readonly Run[]): void {
+  const rows = runs.map(({ runId, status, started, durationMs, error = '' }) => ({
+    run: runId,
+    status,
+    started,
+    ms: durationMs,
+    error: error.split('\n')[0] ?? '',
+  }))
+  if (process.stdout.isTTY) console.table(rows)
+  else for (const row of rows) console.log(Object.values(row).join('\t'))
+}
+
+/** One event of the live log. */
+export function printEvent(type: string, data: Record<string, string>): void {
+  const short = data.runId?.slice(0, 8)
+  if (type === 'log') process.stdout.write(`${data.text?.trimEnd()}\n`)
+  if (type === 'start') note('dim', `run ${short} began`)
+  if (type === 'end') {
+    note(
+      data.status === 'ok' ? 'green' : 'red',
+      `run ${short} ${data.status} in ${data.durationMs} ms`,
+    )
+  }
+  if (type === 'gap') note('yellow', `${data.messages} messages were left out`)
+}
+
+/** A run in the sandbox of this machine; false for one that failed. */
+export function printSandboxRun({ result, requests, requestMs, startMs }: SandboxRun): boolean {
+  const { status, failure, kind, body, log } = result
+  const isOk = status === 'ok'
+  if (log !== '') note('dim', log.trimEnd())
+  if (isOk && kind !== 'undefined')
+    printAnswer({ text: body, isJson: kind === 'json' || kind === 'outcome' })
+  if (!isOk) note('red', messageOf(body))
+  const facts = [
+    `${isOk ? 'ok' : failure} in ${result.wallMs.toFixed(1)} ms`,
+    `CPU ${result.cpuMs.toFixed(1)} ms`,
+    ...(result.memoryMb === undefined ? [] : [`heap ${result.memoryMb.toFixed(1)} MB`]),
+    `${requests} ${requests === 1 ? 'request' : 'requests'} in ${requestMs.toFixed(1)} ms`,
+    `sandbox ready after ${startMs.toFixed(0)} ms`,
+  ]
+  note(isOk ? 'green' : 'red', facts.join(', '))
+  return isOk
+}
+
+/** The text of the outcome's first issue, else all of it. */
+function messageOf(body: string): string {
+  const { issue } = JSON.parse(body) as { issue?: { details?: { text?: string } }[] } // of the sandbox
+  return issue?.[0]?.details?.text ?? body
+}

@@ -1,0 +1,210 @@
+/** `botica …`, as the author of a bot uses it: on a running service, its folder in the repository. */
+import { type ChildProcess, execFile, spawn } from 'node:child_process'
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import { openBotica, until } from '../fixtures/botica.ts'
+
+const root = join(import.meta.dirname, '../..')
+const botica = await openBotica(t, { worker: true, env: { BOT_INPUT_ARCHIVE: 'true' } })
+// Packages are looked for in the folders above.
+mkdirSync(join(root, '.test-data'), { recursive: true })
+const home = mkdtempSync(join(root, '.test-data', 'botica-'))
+t.teardown(() => rmSync(home, { recursive: true, force: true }))
+const folder = join(home, 'greeter')
+const LONG_MS = 60_000
+
+interface Run {
+  readonly code: number
+  readonly stdout: string
+  readonly stderr: string
+}
+
+function start(words: readonly string[], end: (run: Run) => void = () => {}): ChildProcess {
+  const own = { ...process.env, NODE_OPTIONS: '', BASE_URL: botica.baseUrl }
+  const args = ['--disable-warning=ExperimentalWarning', join(root, 'scripts/botica.ts'), ...words]
+  return execFile(process.execPath, args, { cwd: home, env: own }, (error, stdout, stderr) => {
+    end({ code: error === null ? 0 : Number(error.code ?? 1), stdout, stderr })
+  })
+}
+
+/** In the folder of the bot, but for `init` and what names another. */
+function run(...words: string[]): Promise<Run> {
+  return new Promise((resolve) => start(['--folder', folder, ...words], resolve))
+}
+
+function write(name: string, text: string): string {
+  const file = join(home, name)
+  writeFileSync(file, text)
+  return file
+}
+
+t.test('init makes a project, a client that may deploy, and a bot that answers', async (t) => {
+  const made = await run('init', 'greeter', '--name', 'Greetings')
+  t.equal(made.code, 0, made.stderr)
+  t.match(made.stdout, /^Project [\da-f-]{36}, client [\da-f-]{36}, bot [\da-f-]{36}\n/)
+  t.match(readFileSync(join(folder, '.env'), 'utf8'), /^MEDPLUM_BASE_URL=.*\nMEDPLUM_CLIENT_ID=/)
+
+  const answer = await run('call', join(folder, 'person.json'))
+  t.equal(answer.code, 0, answer.stderr)
+  t.match(JSON.parse(answer.stdout), { name: [{ family: 'Chalmers', given: ['Peter'] }] })
+
+  const again = await run('init', 'greeter')
+  t.match(again, { code: 1, stderr: /greeter has a bot already/ })
+})
+
+t.test('the test of the folder passes', async (t) => {
+  const { code, stdout, stderr } = await run('test')
+  t.equal(code, 0, stderr + stdout)
+  t.match(stdout, /a person is stored as a Patient/)
+})
+
+t.test('a failure is listed, mended and replayed', async (t) => {
+  const failed = await run('call', write('half.json', '{"family":"Jones"}'))
+  t.match(failed, { code: 1, stdout: '' })
+  t.match(failed.stderr, /^Invalid null value .*Patient\.name\[0\]\.given\[0\]/)
+
+  const [line = ''] = (await run('runs')).stdout.split('\n')
+  t.match(line.split('\t'), [/^[\da-f-]{36}$/, 'thrown', /Z$/, /^[\d.]+$/, 'Invalid null value'])
+  const [latest] = JSON.parse((await run('runs', '--json', '--count', '1')).stdout)
+  t.match(latest, { runId: line.split('\t')[0], replayable: true, log: /ERROR .*\n.*bot\.ts:/s })
+
+  const source = join(folder, 'bot.ts')
+  const code = readFileSync(source, 'utf8')
+  writeFileSync(source, code.replace('given: [given]', 'given: given ? [given] : []'))
+  t.match(await run('deploy'), { code: 0, stderr: 'deployed bot.ts\n' })
+  const replayed = await run('replay', latest.runId)
+  t.equal(replayed.code, 0, replayed.stderr)
+  t.match(JSON.parse(replayed.stdout), { name: [{ family: 'Jones' }] })
+  t.match(await run('replay', '00000000-0000-4000-8000-000000000000'), {
+    code: 1,
+    stderr: /^Not found/,
+  })
+})
+
+t.test('dev deploys on each save and shows the log of runs', async (t) => {
+  const source = join(folder, 'bot.ts')
+  const dev = start(['--folder', folder, 'dev'])
+  const ended = new Promise((resolve) => dev.once('close', resolve))
+  const said = { out: '', err: '' }
+  dev.stdout?.on('data', (text) => (said.out += text))
+  dev.stderr?.on('data', (text) => (said.err += text))
+  try {
+    await until(async () => said.err.includes('waiting for changes'), LONG_MS)
+    writeFileSync(source, 'export const handler = ;')
+    await until(async () => /bot\.ts: .*line 1, column 24/.test(said.err), LONG_MS)
+    writeFileSync(
+      source,
+      `export async function handler() { console.log('seen live'); return 'a\\rb' }`,
+    )
+    await until(async () => said.err.split('deployed bot.ts').length === 3, LONG_MS)
+    // The worker hears within seconds that somebody listens.
+    await until(async () => {
+      t.equal((await run('call', join(folder, 'person.json'))).stdout, 'a\rb\n')
+      return /INFO seen live/.test(said.out)
+    }, LONG_MS)
+    await until(async () => /run [\da-f]{8} ok in/.test(said.err), LONG_MS)
+  } finally {
+    dev.kill('SIGINT')
+    await ended
+  }
+})
+
+t.test('run uses the sandbox of this machine, and log and result go apart', async (t) => {
+  const messages = join(root, 'test/data/hl7v2')
+  const [message = ''] = readdirSync(messages).filter((name) => /^ADT.*A01.*\.hl7$/.test(name))
+  const admitted = await run(
+    ...['run', join(root, 'examples/admit.ts'), '--input', join(messages, message)],
+  )
+  t.equal(admitted.code, 0, admitted.stderr)
+  t.match(admitted.stdout, /^MSH\|.*\rMSA\|AA\|/)
+  t.match(
+    admitted.stderr,
+    /ok in [\d.]+ ms, CPU [\d.]+ ms, heap [\d.]+ MB, \d+ requests in [\d.]+ ms/,
+  )
+
+  const code = `import type { BotEvent, MedplumClient } from '@medplum/core'
+    export async function handler(medplum: MedplumClient, event: BotEvent) {
+      console.log('got', event.input.n)
+      const { meta } = await medplum.createResource({ resourceType: 'Patient' })
+      const { status } = await fetch(medplum.getBaseUrl() + 'healthcheck')
+      return { author: meta.author.reference, status, token: medplum.getAccessToken !== undefined }
+    }`
+  const mine = await run('run', write('mine.ts', code), '--input', write('in.json', '{"n":7}'))
+  t.equal(mine.code, 0, mine.stderr)
+  t.match(JSON.parse(mine.stdout), { author: /^ClientApplication\//, status: 200, token: true })
+  t.match(mine.stderr, /INFO got 7\n/)
+  t.match(mine.stderr, /2 requests in/)
+})
+
+t.test('a run in the sandbox that fails ends with an exit code', async (t) => {
+  const cases: readonly [name: string, code: string, says: RegExp, seconds?: string][] = [
+    [
+      'throws.js',
+      'exports.handler = async () => { throw new Error("no bed left") }',
+      /^no bed left$/m,
+    ],
+    [
+      'loops.js',
+      'exports.handler = async () => { for (;;); }',
+      /^Bot (timed out|exceeded CPU)/m,
+      '1',
+    ],
+    ['wrong.ts', 'export const handler = ;', /^wrong\.ts: .*line 1, column 24/m],
+    ['needs.js', 'exports.handler = require("fs")', /^Cannot find module 'fs'/m],
+  ]
+  for (const [name, code, says, seconds = '60'] of cases) {
+    const ran = await run('run', write(name, code), '--timeout', seconds)
+    t.match(ran, { code: 1, stdout: '' }, name)
+    t.match(ran.stderr, says)
+  }
+  t.match(await run('run', join(home, 'none.js')), { code: 1, stderr: /no such file/ })
+})
+
+t.test('what cannot work is said in one line, without a warning of Node', async (t) => {
+  const cases: readonly [words: string[], says: RegExp][] = [
+    [['runs', '--count', 'x'], /^error: option '--count <number>' argument 'x' is invalid/],
+    [['fly'], /^error: unknown command 'fly'/],
+    [['--folder', '/none', 'runs'], /^No medplum\.config\.json in \/none; make a bot by/],
+    [
+      ['init', 'elsewhere', '--url', 'http://127.0.0.1:9/'],
+      /^No service answers at http:\/\/127\.0\.0\.1:9; is `npm start` running\?\n$/,
+    ],
+    [['init', 'other', '--project', 'none'], /^Not found/],
+  ]
+  for (const [words, says] of cases) {
+    const { code, stderr, stdout } = await run(...words)
+    t.match({ code, stdout, stderr }, { code: 1, stdout: '', stderr: says }, words.join(' '))
+  }
+  for (const command of [
+    '',
+    'init',
+    'dev',
+    'deploy',
+    'call',
+    'run',
+    'test',
+    'logs',
+    'runs',
+    'replay',
+  ]) {
+    const { code, stderr, stdout } = await run(...[command, '--help'].filter((word) => word !== ''))
+    t.match({ code, stdout, stderr }, { code: 0, stdout: /^Usage: botica /, stderr: '' }, command)
+  }
+})
+
+t.test('a terminal gets a table and its own line ends', async (t) => {
+  const words = (name: string) =>
+    `${process.execPath} --disable-warning=ExperimentalWarning ${root}/scripts/botica.ts -f ${folder} ${name}`
+  const inTerminal = (name: string): Promise<string> =>
+    new Promise((resolve, reject) => {
+      const args = ['-qec', words(name), '/dev/null']
+      const shown: Buffer[] = []
+      const terminal = spawn('script', args, { stdio: ['ignore', 'pipe', 'inherit'] })
+      terminal.stdout.on('data', (chunk) => shown.push(chunk))
+      terminal.once('error', reject)
+      terminal.once('close', () => resolve(Buffer.concat(shown).toString()))
+    })
+  t.match(await inTerminal('runs'), /│ \(index\) │ run/)
+  t.match(await inTerminal(`call ${folder}/person.json`), /^a\r\nb\r\n$/)
+})
