@@ -1,4 +1,4 @@
-/** What the commands ask a service for: deploy, call, runs, replay, and the live log. */
+/** Requests of the commands to a service: deploy, call, runs, replay, and the live log. */
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
 import { type MedplumClient, OperationOutcomeError } from '@medplum/core'

@@ -35,7 +35,7 @@ export async function openFolder(given: string | undefined): Promise<BotFolder> 
   const [{ id: botId = '', source = 'bot.ts' } = {}] = bots
   if (botId === '') throw new Error(`${path.join(folder, CONFIG)} names no bot`)
   const env = path.join(folder, '.env')
-  // What is in the environment already goes first.
+  // Variables of the environment go first.
   if (existsSync(env)) loadEnvFile(env)
   const { MEDPLUM_BASE_URL, MEDPLUM_CLIENT_ID: id, MEDPLUM_CLIENT_SECRET: secret } = process.env
   if (!MEDPLUM_BASE_URL || !id || !secret) {

@@ -1,4 +1,4 @@
-/** What a person reads in a terminal, and a program from a pipe: colours, tables and line ends differ. */
+/** Output for a person at a terminal, and for a program at a pipe: colours, tables and line ends differ. */
 import { styleText } from 'node:util'
 import type { Answer, Run } from './calls.ts'
 import type { SandboxRun } from './sandbox.ts'

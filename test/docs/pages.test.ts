@@ -1,0 +1,53 @@
+/** The commands of the documentation print what its pages say, against a fresh service. */
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import t from 'tap'
+import { openBotica } from '../fixtures/botica.ts'
+import { someOf } from '../fixtures/depth.ts'
+import { createDatabase } from '../fixtures/store/own-database.ts'
+import { follow, makeClone, pagesWithSteps, patternOf, stepsOf } from './page.ts'
+
+const FIRST = ['README.md', 'docs/first-hour.md']
+const MAKE_BOT = { command: 'npm run -s first-bot\n', expected: undefined }
+
+t.setTimeout(400_000)
+const home = mkdtempSync(join(tmpdir(), 'botica-pages-'))
+t.teardown(() => rmSync(home, { recursive: true, force: true }))
+const botica = await openBotica(t, {
+  worker: true,
+  env: {
+    DATABASE_URL: await createDatabase(t),
+    STORAGE_URL: `file:${home}/storage`,
+    WORKER_QUEUES: 'bots-sync,bots-async,requests,schedules,export,import,change,upkeep',
+    BOT_INPUT_ARCHIVE: 'true',
+  },
+})
+const { superAdminClientId: clientId, superAdminClientSecret: clientSecret } =
+  botica.services.config
+
+const all = pagesWithSteps()
+for (const page of [
+  ...FIRST,
+  ...someOf(
+    all.filter((name) => !FIRST.includes(name)),
+    0.25,
+  ),
+]) {
+  t.test(`${page} does what it says`, async (t) => {
+    const folder = mkdtempSync(join(home, 'clone-'))
+    makeClone(folder, { clientId, clientSecret })
+    const own = stepsOf(page)
+    const steps = own.some(({ command }) => command.includes('first-bot\n'))
+      ? own
+      : [MAKE_BOT, ...own]
+    for (const { command, expected, printed, code } of await follow(
+      steps,
+      folder,
+      botica.baseUrl,
+    )) {
+      t.equal(code, 0, `${command}\n${printed}`)
+      if (expected !== undefined) t.match(printed.trim(), patternOf(expected), command)
+    }
+  })
+}
