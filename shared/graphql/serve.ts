@@ -221,6 +221,7 @@ async function begin(
     schema,
     variables: coerced.values,
     keepsDecimals: prepared.asksNumbers,
+    asksWhole: prepared.asksWhole,
     text: query,
     locate: (position) => locate(position, prepared.spans, scanned.spans),
   })

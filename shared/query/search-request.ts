@@ -96,6 +96,8 @@ export interface SearchRequest {
   readonly includes: readonly Include[]
   readonly sort: readonly SortRule[]
   readonly count: number
+  /** False where nobody asks for another page. */
+  readonly hasNext?: boolean
   readonly offset: number
   readonly cursor: string | undefined
   readonly total: 'none' | 'estimate' | 'accurate'

@@ -93,6 +93,8 @@ export interface Prepared {
   readonly hasLiterals: boolean
   /** It may read numbers of resources; decimals that keep their digits take longer to parse. */
   readonly asksNumbers: boolean
+  /** It has expressions, which may look at any element of a resource. */
+  readonly asksWhole: boolean
   /** It uses directives of FHIR. */
   readonly hasDirectives: boolean
   /** Variables that decide what is included. */
@@ -207,7 +209,7 @@ function preparedOf(
     fragments: fragmentsOf(document),
     spans: spans ?? [],
     hasLiterals: spans !== undefined,
-    asksNumbers: asksNumbers(schema, document),
+    ...needsOf(schema, document),
     hasDirectives: usesDirectives(document),
     conditions: openOnce(() => conditionsIn(document)),
     plans: new Map(),
@@ -243,21 +245,25 @@ async function validateInTurns(
   return errors.slice(0, MAX_ERRORS)
 }
 
-/** A field that is a number, or an expression, which may read any. */
-function asksNumbers(schema: LazySchema, document: DocumentNode): boolean {
+/** Whether a field is a number, and whether there is an expression, which may read any. */
+function needsOf(
+  schema: LazySchema,
+  document: DocumentNode,
+): Pick<Prepared, 'asksNumbers' | 'asksWhole'> {
   const types = new TypeInfo(schema)
-  let found = false
+  let asksNumbers = false
+  let asksWhole = usesDirectives(document)
   const visitor = visitWithTypeInfo(types, {
     Field: () => {
       const type = types.getType()
-      found ||= type === undefined || type === null || getNamedType(type) === Float
+      asksNumbers ||= type === undefined || type === null || getNamedType(type) === Float
     },
     Argument: ({ name }) => {
-      found ||= name.value === 'fhirpath' || name.value === 'path'
+      asksWhole ||= name.value === 'fhirpath' || name.value === 'path'
     },
   })
   visit(document, visitor)
-  return found
+  return { asksNumbers: asksNumbers || asksWhole, asksWhole }
 }
 
 function conditionsIn(document: DocumentNode): readonly string[] {

@@ -48,6 +48,15 @@ interface Evaluated {
   readonly expression: string
 }
 
+export function everything(items: readonly unknown[]): Filtered {
+  return { items, fhirpath: undefined, part: (all) => all }
+}
+
+/** In a list of primitives null stands for one that has extensions only. */
+export function present(items: readonly unknown[]): readonly unknown[] {
+  return items.includes(null) ? items.filter((item) => item !== null) : items
+}
+
 /** The items for which an expression is true. */
 export async function holding(
   run: Run,

@@ -33,6 +33,8 @@ export type VariableValues = NonNullable<ReturnType<typeof getVariableValues>['v
 
 export interface Plan {
   readonly steps: readonly Step[]
+  /** The members of a resource that its fields look at; those that name it are among them. */
+  readonly members: () => ReadonlySet<string>
 }
 
 export interface Step {
@@ -83,15 +85,22 @@ export function compile(
   const fields = new Map<string, FieldNode[]>()
   const visited = new Set<string>()
   for (const set of sets) collect(compiling, type, set, { fields, visited })
-  return {
-    steps: [...fields].map(([key, nodes], i) => {
-      return stepOf(compiling, type, {
-        key,
-        nodes,
-        open: `${i === 0 ? '{' : ','}${JSON.stringify(key)}:`,
-      })
-    }),
-  }
+  const steps = [...fields].map(([key, nodes], i) => {
+    return stepOf(compiling, type, {
+      key,
+      nodes,
+      open: `${i === 0 ? '{' : ','}${JSON.stringify(key)}:`,
+    })
+  })
+  return { steps, members: openOnce(() => membersOf(steps)) }
+}
+
+function membersOf(steps: readonly Step[]): ReadonlySet<string> {
+  const names = steps.flatMap(({ source }) => {
+    if (source?.kind === 'member') return source.name
+    return source?.kind === 'list' ? source.child.name : []
+  })
+  return new Set(['resourceType', 'id', ...names])
 }
 
 interface Collected {

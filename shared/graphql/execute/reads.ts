@@ -5,6 +5,7 @@ import { textOf } from '../../binary/attachments.ts'
 import { badRequest, forbidden, HttpError, notFound } from '../../errors.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
 import { parseJson } from '../../fhir/json.ts'
+import { membersOf } from '../../fhir/members.ts'
 import { isObject, isResource, parseReference, type Resource } from '../../fhir/resource.ts'
 import type { SearchRequest } from '../../query/search-request.ts'
 import { READ, SEARCH } from '../../request/quota.ts'
@@ -28,36 +29,35 @@ export interface Search {
   readonly args: Args
   readonly hasTotal: boolean
   readonly hasRows: boolean
+  readonly hasNext: boolean
 }
 
 /** A resource weighs as much as so many values of a list. */
 const RESOURCE_WORK = 50
 
 /** A resource that a search has found, as the Principal may see it. */
-export function parse(run: Run, version: Version): Resource {
+export function parse(run: Run, version: Version, members?: ReadonlySet<string>): Resource {
   const { principal } = run.config.interaction
   run.spend('characters', version.content?.length ?? 0)
   // Its text: what is parsed dies young, while hundreds that were kept are copied by every collection.
   if (isSeenAlike(principal)) run.known.set(`${version.type}/${version.id}`, version)
-  return parsedText(run, version)
+  return parsedText(run, version, members)
 }
 
-function parsedText(run: Run, version: Version): Resource {
-  const { interaction, keepsDecimals } = run.config
+/** `members`: those that are looked at; absent, all of them. */
+export function parsedText(run: Run, version: Version, members?: ReadonlySet<string>): Resource {
+  const { interaction, keepsDecimals, asksWhole } = run.config
   run.turns.spend(RESOURCE_WORK)
   const text = textOf(interaction, version)
+  const parseText = keepsDecimals ? parseJson : parsePlain
+  // A reference that begins with # leads to what is contained, or to the resource itself.
+  const isWhole = members === undefined || asksWhole || text.includes('"#')
   // Our own text, checked when it was written.
-  return (keepsDecimals ? parseJson(text) : JSON.parse(text)) as Resource
+  return ((isWhole ? undefined : membersOf(text, members, parseText)) ??
+    parseText(text)) as Resource
 }
 
-/** Undefined for what was found absent, deleted or not visible, and for what was not looked for. */
-function knownBy(run: Run, name: string): Resource | undefined {
-  const known = run.known.get(name)
-  if (known === undefined || isResource(known)) return known
-  const resource = parsedText(run, known)
-  run.known.set(name, resource)
-  return resource
-}
+const parsePlain = (text: string): unknown => JSON.parse(text)
 
 /** Nothing that a search finds looks different, or is another resource, when it is read by its id. */
 function isSeenAlike({ rules, isSuperAdmin, project }: Principal): boolean {
@@ -74,23 +74,23 @@ export async function readRoot(run: Run, { type, id }: Reference): Promise<Resou
 }
 
 /** Errors: 403 for a type that is not to be read, 404. */
-export function read(run: Run, type: string, id: string): Resource | Loading {
+export function read(run: Run, type: string, id: string): Version | Loading {
   if (!isResourceType(type)) throw notFound()
   const { principal } = run.config.interaction
   if (!may(principal, type, 'read')) throw forbidden(`no right to read ${type}`)
   return load(run, { type, id }) ?? missing()
 }
 
-type Loading = Pending<Reference, Resource | undefined>
+type Loading = Pending<Reference, Version | undefined>
 
 export function isPending(value: object): value is Loading {
   return 'run' in value && 'item' in value
 }
 
 /** Undefined for what was found absent, deleted or not visible. */
-function load(run: Run, reference: Reference): Resource | undefined | Loading {
+function load(run: Run, reference: Reference): Version | undefined | Loading {
   const name = `${reference.type}/${reference.id}`
-  if (run.known.has(name)) return knownBy(run, name)
+  if (run.known.has(name)) return run.known.get(name)
   return { key: 'read', item: reference, run: (references) => readMany(run, references) }
 }
 
@@ -120,12 +120,12 @@ async function readMany(run: Run, references: readonly Reference[]) {
       const version = found.get(name)
       if (!known.has(name)) {
         run.spend('characters', version?.content?.length ?? 0)
-        known.set(name, version && parsedText(run, version))
+        known.set(name, version)
       }
-      return knownBy(run, name)
+      return known.get(name)
     })
   }
-  return names.map((name) => () => knownBy(run, name))
+  return names.map((name) => () => known.get(name))
 }
 
 /** As `readMany`, in a statement that reads of other requests share. */
@@ -148,7 +148,7 @@ export function targetOf(
   source: unknown,
   owner: Resource | undefined,
   { type, optional }: Given,
-): Resource | null | Loading {
+): Resource | Version | null | Loading {
   const reference = isObject(source) ? source.reference : undefined
   const isWanted = (found: string) => typeof type !== 'string' || type === found
   if (typeof reference === 'string' && reference.startsWith('#')) {
@@ -282,15 +282,15 @@ function requestOf(run: Run, wanted: Search): Promise<SearchRequest> {
 
 async function readRequest(
   { config: { interaction } }: Run,
-  { type, args, hasTotal, hasRows }: Search,
+  { type, args, hasTotal, hasRows, hasNext }: Search,
 ): Promise<SearchRequest> {
   if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
   const query = queryOf(type, args.given)
   const request = await resolved(interaction, parsed(interaction, type, query, 'strict'))
   const total = hasTotal ? 'accurate' : 'none'
-  return { ...request, count: hasRows ? request.count : 0, total }
+  return { ...request, count: hasRows ? request.count : 0, total, hasNext }
 }
 
-function keyOf({ type, args, hasTotal, hasRows }: Search): string {
-  return `${type} ${hasTotal} ${hasRows} ${args.text}`
+function keyOf({ type, args, hasTotal, hasRows, hasNext }: Search): string {
+  return `${type} ${hasTotal} ${hasRows} ${hasNext} ${args.text}`
 }

@@ -78,6 +78,8 @@ export interface RunConfig {
   readonly variables: VariableValues
   /** Decimals of resources are read as they are written. */
   readonly keepsDecimals: boolean
+  /** Any element of a resource may be looked at. */
+  readonly asksWhole: boolean
   /** The document as it was sent, and where a position of the compiled one stands in it. */
   readonly text: string
   locate(position: number): number
@@ -89,13 +91,13 @@ export class Run {
   readonly turns = new Turns()
   readonly errors: GraphQLError[] = []
   readonly used = { searches: 0, resources: 0, evaluations: 0, values: 0, characters: 0 }
-  /** Resources by `Type/id`, as text until they are asked for; undefined: absent or not visible. A write empties it. */
-  readonly known = new Map<string, Resource | Version | undefined>()
+  /** Resources by `Type/id`; undefined: absent or not visible. A write empties it. */
+  readonly known = new Map<string, Version | undefined>()
   /** Shared by the searches of equal arguments. */
   readonly requests = new Map<string, Promise<SearchRequest>>()
   /** Texts of the slices of a list, by the path of its field. */
   readonly slices = new Map<string, readonly string[]>()
-  /** Texts of what a schema says of itself, most of which it says again: by plan and described object. */
+  /** Texts of what is written again and again, by plan: resources that many refer to, and what a schema says of itself. */
   readonly texts = new Map<Plan, Map<unknown, string>>()
   readonly #args = new Map<Step, Args>()
   #groups = new Map<string, Group>()

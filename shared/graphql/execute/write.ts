@@ -19,14 +19,21 @@ import type { SearchPage, Version } from '../../store/rows/version.ts'
 import { Float } from '../schema/elements.ts'
 import type { Given, Source } from '../schema/sources.ts'
 import { sliceOf } from './directives.ts'
-import { filtered, holding, publishedFor, textsOf } from './lists.ts'
+import { everything, filtered, holding, present, publishedFor, textsOf } from './lists.ts'
 import type { Out } from './out.ts'
+import { connection, type Edge, LIST, parseFor, partsOf, planOf, sizeOf } from './pages.ts'
 import type { Plan, Shape, Step } from './plan.ts'
-import { isPending, missing, parse, read, referring, search, targetOf } from './reads.ts'
+import {
+  isPending,
+  missing,
+  parse,
+  parsedText,
+  read,
+  referring,
+  search,
+  targetOf,
+} from './reads.ts'
 import { type Path, pathOf, type Run } from './run.ts'
-
-const DEFAULT_COUNT = 20
-const MAX_COUNT = 1000
 
 /** An object, and the resource that it is a part of. */
 interface Parent {
@@ -62,17 +69,27 @@ export function writeObject(run: Run, out: Out, { steps }: Plan, parent: Parent)
 
 /** A part of the schema: the same argument is described hundreds of times. */
 function writeDescription(run: Run, out: Out, plan: Plan, parent: Parent): void {
-  const { value } = parent
+  writeOnce(run, out, { plan, of: parent.value }, (part) => writeObject(run, part, plan, parent))
+}
+
+/** The text of an object by a plan; one with holes or errors, which have places of their own, is written again. */
+function writeOnce(
+  run: Run,
+  out: Out,
+  { plan, of }: { readonly plan: Plan; readonly of: unknown },
+  write: (part: Out) => void,
+): void {
   const texts = run.texts.get(plan) ?? new Map<unknown, string>()
   run.texts.set(plan, texts)
-  const known = texts.get(value)
+  const known = texts.get(of)
   if (known !== undefined) {
     out.text += known
     return
   }
   const part = out.apart()
-  writeObject(run, part, plan, parent)
-  if (part.size === 0) texts.set(value, part.text)
+  const { length } = run.errors
+  write(part)
+  if (part.size === 0 && run.errors.length === length) texts.set(of, part.text)
   out.append(part)
 }
 
@@ -108,7 +125,7 @@ function produce(run: Run, out: Out, at: At, value: unknown): void {
       return
     case 'edge':
       // Made by `connection` below.
-      writeResource(run, out, at, parse(run, (value as Edge).version))
+      writeResource(run, out, at, parseFor(run, step.shape, (value as Edge).version))
       return
     case 'reference': {
       const { given } = run.argsOf(step)
@@ -272,15 +289,6 @@ function writeList(
   })
 }
 
-function everything(items: readonly unknown[]): ReturnType<typeof filtered> {
-  return { items, fhirpath: undefined, part: (all) => all }
-}
-
-/** In a list of primitives null stands for one that has extensions only. */
-function present(items: readonly unknown[]): readonly unknown[] {
-  return items.includes(null) ? items.filter((item) => item !== null) : items
-}
-
 function writeTarget(
   out: Out,
   at: At,
@@ -288,12 +296,31 @@ function writeTarget(
   { optional }: Given,
 ): void {
   const { run, step, path } = at
-  if (target === null || !isPending(target)) {
+  if (target === null || isResource(target)) {
     writeResource(run, out, at, target)
     return
   }
-  run.ask(target, { out: out.hole(), step, path }, (hole, resource) => {
-    writeResource(run, hole, at, resource ?? (optional === true ? null : missing()))
+  if (!isPending(target)) {
+    writeVersion(out, at, target)
+    return
+  }
+  run.ask(target, { out: out.hole(), step, path }, (hole, version) => {
+    if (version !== undefined) writeVersion(hole, at, version)
+    else writeResource(run, hole, at, optional === true ? null : missing())
+  })
+}
+
+/** Many refer to the same resource: its text is made once. */
+function writeVersion(out: Out, at: At, version: Version): void {
+  const { run, step, path } = at
+  const plan = planOf(step.shape, version)
+  if (plan === undefined || run.config.asksWhole) {
+    writeResource(run, out, at, parsedText(run, version))
+    return
+  }
+  writeOnce(run, out, { plan, of: version }, (part) => {
+    const value = parsedText(run, version, plan.members())
+    writeObject(run, part, plan, { value, owner: value, path })
   })
 }
 
@@ -360,38 +387,11 @@ function writePage(
   const each = (to: Out, i: number) => {
     const item = all[i]
     if (item === undefined) return
-    const resource = isResource(item) ? item : parse(run, item as Version)
+    const resource = isResource(item) ? item : parseFor(run, of, item as Version)
     const path = { parent: at.path, key: i }
     complete(to, shown, resource, { run, step, owner: resource, path })
   }
   writeEach(run, out, { length, each, isWhole: false })
-}
-
-const LIST = { hasTotal: false, hasRows: true }
-
-/** Counting and fetching are left out when their fields are. */
-function partsOf(shape: Shape) {
-  const steps = shape.kind === 'object' ? shape.plan().steps : []
-  const names = new Set(steps.map(({ field }) => field?.name))
-  const hasRows = ['edges', 'next', 'previous'].some((name) => names.has(name))
-  return { hasTotal: names.has('count'), hasRows }
-}
-
-interface Edge {
-  readonly mode: 'match'
-  readonly version: Version
-}
-
-/** https://hl7.org/fhir/R4/graphql.html#connection */
-function connection({ versions, total, previous, next }: SearchPage, given: Given): object {
-  const size = sizeOf(given)
-  const edges: readonly Edge[] = versions.map((version) => ({ mode: 'match', version }))
-  const sizes = { offset: given._offset ?? 0, pageSize: size, pagesize: size }
-  return { count: total, ...sizes, first: null, previous, next, last: null, edges }
-}
-
-function sizeOf({ _count }: Given): number {
-  return typeof _count === 'number' ? Math.min(_count, MAX_COUNT) : DEFAULT_COUNT
 }
 
 function memberOf(source: unknown, name: string): unknown {

@@ -49,7 +49,7 @@ export async function prepare(
   principal: Principal,
   { order, paging, requests }: OrderedSearch,
 ): Promise<Prepared> {
-  const { count, offset, cursor } = paging
+  const { count, offset, cursor, hasNext = true } = paging
   if (requests.some(({ type }) => type === 'Binary')) {
     throw badRequest('Cannot search on Binary resource type')
   }
@@ -62,7 +62,7 @@ export async function prepare(
     order: after?.isBackwards ? reversed(order) : order,
     after,
     // One row more than asked for tells whether there is a next page.
-    limit: count + 1,
+    limit: hasNext ? count + 1 : count,
     offset,
   }
   const wanted = await Promise.all(

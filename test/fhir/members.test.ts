@@ -1,0 +1,38 @@
+import t from 'tap'
+import { membersOf } from '../../shared/fhir/members.ts'
+import { r4Examples } from '../fixtures/resources.ts'
+
+const parse = (text: string): unknown => JSON.parse(text)
+
+const awkward = [
+  '{"a":"\\"","b":"\\\\","c":"x\\\\\\"y,\\"b\\":1","d":2}',
+  '{"a":{"b":[{"c":"}]"}],"d":{}},"b":[],"c":-1.5e-7,"d":null}',
+  '{"a":[[1,2],["]",{"b":"[{"}]],"b":true,"c":false,"d":"ü{€}"}',
+  '{"a":1}',
+]
+for (const text of awkward) {
+  t.test(`each member of ${text} is read alone`, async (t) => {
+    const all = JSON.parse(text) as Record<string, unknown>
+    for (const [name, value] of Object.entries(all)) {
+      t.same(membersOf(text, new Set([name]), parse), { [name]: value })
+    }
+    t.same(membersOf(text, new Set([...Object.keys(all), 'none']), parse), all)
+  })
+}
+
+t.test('each member of each published example is read alone', async (t) => {
+  for (const resource of await r4Examples()) {
+    const text = JSON.stringify(resource)
+    const wrong = Object.entries(resource).filter(([name, value]) => {
+      const found = membersOf(text, new Set([name, 'none']), parse)
+      return JSON.stringify(found) !== JSON.stringify({ [name]: value })
+    })
+    t.same(wrong, [], `${resource.resourceType}/${resource.id}`)
+  }
+})
+
+for (const text of ['{ "a":1}', '{"a" :1}', '{"a": 1}', '{"a":1, "b":2}', '{"a\\"b":1}', '{}']) {
+  t.test(`${text} is left to the parser`, async (t) => {
+    t.equal(membersOf(text, new Set(['b']), parse), undefined)
+  })
+}
