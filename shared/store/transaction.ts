@@ -1,6 +1,7 @@
 /** Transactions of the repository: one connection, a group that shares statements, one check at the end. */
-import type { Database, TransactionOptions } from '../platform/postgres/database.ts'
+import type { Database } from '../platform/postgres/database.ts'
 import type { Connection } from '../platform/postgres/statement.ts'
+import type { TransactionOptions } from '../platform/postgres/transaction.ts'
 import { type Group, GroupRefused, StatementGroup } from './group.ts'
 import type { Guard } from './repository.ts'
 import type { Store } from './rows/context.ts'

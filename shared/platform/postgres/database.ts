@@ -18,6 +18,7 @@ import {
 } from './pool.ts'
 import { isAway, toFailure } from './sql-error.ts'
 import { type Connection, countDatabaseTime, type Statement } from './statement.ts'
+import { runTransaction, type TransactionOptions, type TransactionPool } from './transaction.ts'
 
 export interface Database extends Connection {
   readonly knex: Knex
@@ -69,6 +70,7 @@ class PooledDatabase implements Database {
   #statements = 0
   #roundTrips = 0
   #isAway = false
+  #isClosing = false
   #fullAt = Number.NEGATIVE_INFINITY
 
   constructor(config: DatabaseConfig, log: Logger, silenceMs: number, stuckMs: number) {
@@ -194,6 +196,7 @@ class PooledDatabase implements Database {
   }
 
   async close(): Promise<void> {
+    this.#isClosing = true
     for (const release of this.#lanes) await release()
     await this.#brief.close()
     await this.knex.destroy()
@@ -250,151 +253,16 @@ class PooledDatabase implements Database {
     }
   }
 
-  /** Said once for all requests that meet it. A busy pool is not away, nor is one that closes. */
+  /** Said once for all requests that meet it. A pool that is merely busy is not away, nor is one that is closed. */
   #noteAway(error: unknown): void {
-    if (this.#isAway || !(error instanceof Error) || /^KnexTime|: abort/.test(`${error}`)) return
+    if (
+      this.#isClosing ||
+      this.#isAway ||
+      !(error instanceof Error) ||
+      error.name === 'KnexTimeoutError'
+    )
+      return
     this.#isAway = true
     this.#log.error({ reason: error.message }, 'PostgreSQL is away')
   }
-}
-
-/*
- * A transaction on one connection. Statements are sent while those before them still run, so what does
- * not wait for an answer shares a round trip: `begin` and the locks go out together with the first
- * statement, and a transaction that sends none costs nothing.
- */
-
-export interface TransactionOptions {
-  /** All statements see one state (REPEATABLE READ); without, each sees its own (READ COMMITTED). */
-  readonly oneState?: boolean
-  /** Advisory locks, held until the end; taken in this order, and before that state is chosen. */
-  readonly locks?: readonly bigint[]
-}
-
-/** The part of the pool that a transaction needs. */
-interface TransactionPool<Raw> {
-  acquire(): Promise<Raw>
-  send<Row extends object>(connection: Raw, statement: Statement): Promise<Row[]>
-  /** Into the pool again; with a failure, never again. */
-  release(connection: Raw, failure?: unknown): Promise<void>
-}
-
-/** Errors: those of `work`; the first failure of a statement, whichever came after it. */
-async function runTransaction<Raw, T>(
-  pool: TransactionPool<Raw>,
-  work: (connection: Connection) => Promise<T>,
-  options: TransactionOptions = {},
-): Promise<T> {
-  const transaction = new Transaction(pool, options)
-  try {
-    const result = await work(transaction)
-    await transaction.commit()
-    return result
-  } catch (error) {
-    await transaction.abandon()
-    throw error
-  }
-}
-
-class Transaction<Raw> implements Connection {
-  readonly #pool: TransactionPool<Raw>
-  readonly #frame: ReturnType<typeof frameOf>
-  #opened: Promise<Raw> | undefined
-  #lost: { readonly reason: unknown } | undefined
-  #hasEnded = false
-  #last: Promise<unknown> = Promise.resolve()
-
-  constructor(pool: TransactionPool<Raw>, options: TransactionOptions) {
-    this.#pool = pool
-    this.#frame = frameOf(options)
-  }
-
-  async query<Row extends object>(statement: Statement): Promise<Row[]> {
-    this.#opened ??= this.#open()
-    const connection = await this.#opened
-    if (this.#hasEnded) throw new Error('A statement was sent after the end of its transaction')
-    return this.#sendAfterOthers<Row>(connection, statement)
-  }
-
-  async commit(): Promise<void> {
-    const connection = await this.#opened
-    this.#hasEnded = true
-    if (connection === undefined) return
-    // A statement that nobody waited for counts, too.
-    await this.#last
-    if (this.#lost !== undefined) throw this.#lost.reason
-    await Promise.all(this.#frame.ending.map((statement) => this.#pool.send(connection, statement)))
-    await this.#pool.release(connection)
-  }
-
-  async abandon(): Promise<void> {
-    this.#hasEnded = true
-    const connection = await this.#opened?.catch(() => undefined)
-    if (connection === undefined) return
-    const failures = await Promise.allSettled(
-      this.#frame.abandoning.map((statement) => this.#pool.send(connection, statement)),
-    )
-    await this.#pool.release(connection, failures.find(isRejected)?.reason)
-  }
-
-  async #open(): Promise<Raw> {
-    const connection = await this.#pool.acquire()
-    for (const statement of this.#frame.opening) {
-      void this.#sendAfterOthers(connection, statement).catch(() => {})
-    }
-    return connection
-  }
-
-  #sendAfterOthers<Row extends object>(connection: Raw, statement: Statement): Promise<Row[]> {
-    const sent = this.#send<Row>(connection, statement)
-    this.#last = sent.catch(() => undefined)
-    return sent
-  }
-
-  async #send<Row extends object>(connection: Raw, statement: Statement): Promise<Row[]> {
-    try {
-      const rows = await this.#pool.send<Row>(connection, statement)
-      if (this.#lost === undefined) return rows
-    } catch (error) {
-      // Only the first failure has a reason of its own: PostgreSQL refuses whatever comes after it.
-      this.#lost ??= { reason: error }
-    }
-    throw this.#lost.reason
-  }
-}
-
-function isRejected(result: PromiseSettledResult<unknown>): result is PromiseRejectedResult {
-  return result.status === 'rejected'
-}
-
-/**
- * A state is chosen by the first statement, so where there is one for all the locks come before
- * `begin` and belong to the session: a lock that had to be waited for would else be followed by a look
- * at what was there before.
- */
-function frameOf({ oneState = false, locks = [] }: TransactionOptions) {
-  const held = locks.length > 0
-  const begin = statementOf(oneState ? 'begin isolation level repeatable read' : 'begin')
-  const unlock = held && oneState ? [statementOf('select pg_advisory_unlock_all()')] : []
-  const lock = held ? [lockStatement(locks, oneState ? 'pg_advisory_lock' : XACT_LOCK)] : []
-  return {
-    opening: oneState ? [...lock, begin] : [begin, ...lock],
-    ending: [statementOf('commit'), ...unlock],
-    abandoning: [statementOf('rollback'), ...unlock],
-  }
-}
-
-const XACT_LOCK = 'pg_advisory_xact_lock'
-
-/** Takes advisory locks until the transaction ends. */
-export function lockStatement(locks: readonly bigint[], how = XACT_LOCK): Statement {
-  return {
-    name: how,
-    text: `select ${how}(k) from unnest($1::bigint[]) k`,
-    values: [`{${locks.join(',')}}`],
-  }
-}
-
-function statementOf(text: string): Statement {
-  return { text, values: [] }
 }
