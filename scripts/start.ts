@@ -8,6 +8,7 @@ import { createServer } from 'node:net'
 import { join, resolve } from 'node:path'
 import { type Config, readConfig } from '../shared/config/config.ts'
 import { asEnvironment, credentialsFile, readCredentials, writeCredentials } from './credentials.ts'
+import { followFailures } from './follow-failures.ts'
 import { prepare } from './migrate.ts'
 import { startPostgres } from './postgres.ts'
 import { endSurvivor, notedProcess, noteProcess } from './processes.ts'
@@ -159,7 +160,10 @@ async function startProcesses(
       stopSignal: 'SIGTERM',
       isReady,
     }
-    await startService(program, (service) => keep(name, service))
+    await startService(program, (service) => {
+      keep(name, service)
+      followFailures(join(place, 'log'), console.log)
+    })
   }
   await Promise.all([
     start('web', () => answers(`${url}livez`)),

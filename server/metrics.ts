@@ -23,11 +23,13 @@ export interface Metrics {
   request(method: string, route: string, status: number, seconds: number): void
   /** How many web sockets there are, and what is bound to them. */
   watchSockets(read: () => Readonly<Record<'sockets' | 'bindings', number>>): void
+  /** 1 for each part of the service that is there, 0 for one that is away. */
+  watchParts(read: () => Promise<Readonly<Record<string, number>>>): void
   /** One message to a web socket. */
   message(kind: 'pong' | 'handshake' | 'heartbeat' | 'event-notification' | 'refusal'): void
 }
 
-type Watched = Pick<Services, 'database' | 'queues' | 'redis'>
+type Watched = Pick<Services, 'database' | 'queues' | 'redis' | 'storage'>
 
 const BUCKETS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30]
 
@@ -58,6 +60,7 @@ export function createMetrics(services: Watched): Metrics {
     registers,
   })
   watchDatabase(registry, services)
+  watchStorage(registry, services.storage)
   watchQueues(service, services)
   watchProjects(service, services)
   watchExports(service, services)
@@ -76,6 +79,7 @@ export function createMetrics(services: Watched): Metrics {
       durations.observe({ method, route }, seconds)
     },
     watchSockets: (read) => watchSockets(registry, read),
+    watchParts: (read) => watchParts(registry, read),
     message: (kind) => messages.inc({ kind }),
   }
 }
@@ -98,6 +102,19 @@ function watchDatabase(registry: Registry, { database }: Watched): void {
     registers,
     collect() {
       this.set(database.statements)
+    },
+  })
+}
+
+function watchStorage(registry: Registry, storage: Services['storage']): void {
+  const registers = [registry]
+  new Counter({
+    name: 'storage_errors_total',
+    help: 'Calls of the storage that have failed',
+    registers,
+    collect() {
+      this.reset()
+      this.inc(storage.failures ?? 0)
     },
   })
 }
@@ -191,6 +208,22 @@ function watchEvents(registry: Registry, { database }: Watched): () => Promise<v
     oldest.set(backlog.oldestSeconds)
     paused.set(backlog.paused)
   }
+}
+
+function watchParts(
+  registry: Registry,
+  read: () => Promise<Readonly<Record<string, number>>>,
+): void {
+  const registers = [registry]
+  new Gauge({
+    name: 'service_up',
+    help: 'Whether a part that the service stands on is there',
+    labelNames: ['part'],
+    registers,
+    async collect() {
+      for (const [part, up] of Object.entries(await read())) this.set({ part }, up)
+    },
+  })
 }
 
 function watchSockets(

@@ -18,6 +18,7 @@ import { openQueues } from './platform/queue/queue.ts'
 import { createAnnouncer } from './platform/queue/scripts.ts'
 import { createLimiter } from './platform/redis/limiter.ts'
 import { endStart, openRedis, unfitness, untilReady } from './platform/redis/redis.ts'
+import { counted } from './platform/storage/counted.ts'
 import { openStorage } from './platform/storage/disk.ts'
 import type { Services } from './services.ts'
 import { openOwnParameters } from './store/index/custom-parameters.ts'
@@ -58,7 +59,7 @@ export async function openServices(config: Config, log: Logger): Promise<Service
   })
   const keys = await openSigningKeys(config, database, repository, log)
   opened.defer(() => keys.close())
-  const storage = await openStorage(config)
+  const storage = counted(await openStorage(config))
   opened.defer(() => storage.close())
   const queues = await openQueues(config, log)
   opened.defer(() => queues.close())

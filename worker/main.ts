@@ -75,7 +75,7 @@ async function main(): Promise<void> {
   const executors = await startExecutors(services)
   const served = botQueues(config.workerQueues)
   const runs = await openRuns(config, log)
-  const metrics = createMetrics(() => executors.stats())
+  const metrics = createMetrics(() => executors.stats(), services.storage)
   const stats = createStats()
   const followed = await openFollowed(config, log, services.redis)
   const reports = createRunReports(createAudit(services), createRecentRuns(services), followed)

@@ -26,6 +26,7 @@ const metrics: Metrics = {
   text: async () => '',
   request: (...request) => say({ kind: 'request', request }),
   watchSockets: () => undefined,
+  watchParts: () => undefined,
   message: () => undefined,
 }
 

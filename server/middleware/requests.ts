@@ -13,6 +13,8 @@ const SANE_ID = /^[A-Za-z0-9._-]{1,128}$/
 /** W3C Trace Context: version, trace id, parent id, flags; an all-zero trace id is invalid. */
 const TRACEPARENT = /^[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}/
 const TRACE_ID = /^([0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})$/i
+const RUN = /\/Bot\/([A-Za-z0-9.-]{1,64})\/\$execute$/
+const BOT = /^Bot\/(.+)$/
 const KNOWN_METHODS = new Set(['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS'])
 
 /** Outermost: everything below finds `requestId` and `traceId` in the state. */
@@ -30,7 +32,7 @@ export function requests(log: Logger, metrics: Metrics): Middleware {
     if (correlation !== undefined) ctx.res.setHeader('X-Correlation-Id', correlation)
 
     ctx.res.once('close', () => {
-      const { requestId, principal } = ctx.state
+      const { requestId, traceId, principal } = ctx.state
       const route = routeOf(ctx)
       const { method, res } = ctx
       const ms = performance.now() - startedAt
@@ -43,7 +45,11 @@ export function requests(log: Logger, metrics: Metrics): Middleware {
           status: res.statusCode,
           ms: Math.round(ms * 10) / 10,
           requestId,
+          traceId,
           project: principal?.project.id,
+          client: principal?.clientId,
+          bot: botOf(ctx),
+          run: res.getHeader('X-Bot-Run-Id'),
           ...(res.writableFinished ? {} : { aborted: true }),
         },
         'request',
@@ -68,6 +74,13 @@ function traceId({ traceparent, 'x-trace-id': given }: IncomingHttpHeaders): str
 function routeOf(ctx: Context): string {
   const { _matchedRoute: matched } = ctx as { _matchedRoute?: unknown }
   return ctx.state.route ?? (typeof matched === 'string' ? matched : 'unmatched')
+}
+
+/** Id of the Bot that is run, else of the one that asks; undefined where it is neither. */
+function botOf({ path, state }: Context): string | undefined {
+  const { principal, route } = state
+  if (route?.endsWith('/$execute')) return RUN.exec(path)?.[1]
+  return BOT.exec(principal?.profile ?? '')?.[1]
 }
 
 /** A request that comes along with hundreds of others waits for its turn of the event loop. */

@@ -3,15 +3,15 @@
 import { timingSafeEqual } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { unauthorized } from '../../shared/errors.ts'
-import type { Services } from '../../shared/services.ts'
 import type { Context, Middleware, Web } from '../context.ts'
+import { type Checks, openParts, PARTS } from '../parts.ts'
 import { hasConsole } from './console.ts'
 import { createRoutes, type RouteFamily } from './table.ts'
 
-const CHECK_MS = 2000
-
 export function healthRoutes({ services, metrics }: Web, authenticate: Middleware): RouteFamily {
   const routes = createRoutes()
+  const parts = openParts(services)
+  metrics.watchParts(async () => mapParts(await parts.check(), (part) => Number(part.ok)))
   const versions = {
     version: productVersion(),
     platform: process.platform,
@@ -46,16 +46,15 @@ export function healthRoutes({ services, metrics }: Web, authenticate: Middlewar
       ctx.body = { ok: true }
       return
     }
-    const parts = await checkParts(services)
-    const ok = parts.postgres.ok && parts.redis.ok
-    ctx.status = ok ? 200 : 503
-    if (!ok) ctx.set('Retry-After', '2')
+    const checks = await parts.check()
+    const { reason } = checks
+    ctx.status = reason === undefined ? 200 : 503
+    if (reason !== undefined) ctx.set('Retry-After', '2')
     ctx.body = {
-      ok,
-      // Without these two no token can be looked up.
-      ...(ok ? await versionsFor(ctx) : {}),
-      ...mapParts(parts, (part) => part.ok),
-      latencyMs: mapParts(parts, (part) => part.ms),
+      ok: reason === undefined,
+      ...(reason === undefined ? await versionsFor(ctx) : { reason }),
+      ...mapParts(checks, (part) => part.ok),
+      latencyMs: mapParts(checks, (part) => part.ms),
     }
   })
   routes.get('/metrics', 'secret', async (ctx) => {
@@ -66,43 +65,6 @@ export function healthRoutes({ services, metrics }: Web, authenticate: Middlewar
     ctx.body = await metrics.text()
   })
   return routes
-}
-
-interface Check {
-  readonly ok: boolean
-  readonly ms: number
-}
-
-type Checks = Readonly<Record<'postgres' | 'redis' | 'storage' | 'workers' | 'clocks', Check>>
-
-async function checkParts(services: Services): Promise<Checks> {
-  const { database, queues, storage: files } = services
-  const [postgres, redis, storage, workers, clocks] = await Promise.all([
-    check(async () => (await database.ping()) >= 0 && database.hasRoom),
-    check(async () => (await queues.ping()) >= 0),
-    check(async () => {
-      await files.check()
-      return true
-    }),
-    check(async () => (await queues.workers()).length > 0),
-    check(async () => (await queues.workersOffTime()).length === 0),
-  ])
-  return { postgres, redis, storage, workers, clocks }
-}
-
-/** A check that hangs is a failed one. */
-async function check(ask: () => Promise<boolean>): Promise<Check> {
-  const startedAt = performance.now()
-  const timer = Promise.withResolvers<boolean>()
-  const timeout = setTimeout(timer.resolve, CHECK_MS, false)
-  const asked = ask().catch(() => false)
-  const ok = await Promise.race([asked, timer.promise])
-  clearTimeout(timeout)
-  return { ok, ms: Math.round((performance.now() - startedAt) * 10) / 10 }
-}
-
-function mapParts<T>(parts: Checks, read: (part: Check) => T): Record<string, T> {
-  return Object.fromEntries(Object.entries(parts).map(([name, part]) => [name, read(part)]))
 }
 
 /** Without a token for scrapers only this machine may ask; behind a proxy everybody looks like that. */
@@ -120,4 +82,8 @@ function productVersion(): string {
   const file = new URL('../../package.json', import.meta.url)
   const parsed: unknown = JSON.parse(readFileSync(file, 'utf8'))
   return String((parsed as { version?: unknown }).version)
+}
+
+function mapParts<T>(checks: Checks, read: (part: Checks['postgres']) => T): Record<string, T> {
+  return Object.fromEntries(PARTS.map((name) => [name, read(checks[name])]))
 }

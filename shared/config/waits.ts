@@ -8,6 +8,8 @@ export interface Waits {
   readonly startMs: number
   /** After SIGTERM a web process takes requests for so long. */
   readonly drainMs: number
+  /** Without storage, or without any worker, for so long a web process is no longer well. */
+  readonly outageMs: number
   /** A session that was read is used so long; from half of that time on it is read again. */
   readonly sessionMs: number
   /**
@@ -26,6 +28,7 @@ export interface Waits {
 const DEFAULTS: Waits = {
   startMs: 30_000,
   drainMs: 3000,
+  outageMs: 60_000,
   sessionMs: 4000,
   indexMs: 6000,
   sweepMs: 10_000,

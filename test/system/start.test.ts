@@ -6,8 +6,11 @@ import { createServer } from 'node:net'
 import { join } from 'node:path'
 import t from 'tap'
 import { temporaryFolder } from '../../scripts/account.ts'
+import { readCredentials } from '../../scripts/credentials.ts'
 import { notedProcess } from '../../scripts/processes.ts'
 import { freePort } from '../../scripts/service.ts'
+import { makeTenant, until } from '../fixtures/botica.ts'
+import { aBot, execute, handler } from '../fixtures/bots/bots.ts'
 import { signIn } from '../fixtures/client.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
@@ -90,6 +93,38 @@ t.test(
     })
   },
 )
+
+t.test('failed runs and failed requests show at the terminal, a line each', async (t) => {
+  const run = await start({ BATCH_TIMEOUT_MS: '1', LOG_LEVEL: 'info' })
+  let output = ''
+  run.process.stdout?.on('data', (data) => {
+    output += data
+  })
+  const { clientId, clientSecret } = readCredentials(folder, {})
+  const superAdmin = await signIn(baseUrl, clientId, clientSecret)
+  const tenant = await makeTenant(baseUrl, superAdmin, 'Terminal')
+  const id = await aBot(tenant, handler('throw new Error("a secret of a patient")'))
+  const failed = await execute(tenant.admin, id)
+  const request = { method: 'POST', url: 'Patient' }
+  const entry = Array.from({ length: 50 }, () => ({
+    resource: { resourceType: 'Patient' },
+    request,
+  }))
+  const late = await tenant.admin.post('', { resourceType: 'Bundle', type: 'transaction', entry })
+  t.equal(late.status, 504)
+  await until(async () => output.split('\n').length > 2, 60_000)
+  const runId = failed.headers.get('x-bot-run-id')
+  const [place, requestId] = [`project ${tenant.project.id}`, late.headers.get('x-request-id')]
+  const lines = output
+    .trim()
+    .split('\n')
+    .map((line) => line.replace(/ \d[\d.]* ms/, ' some ms'))
+  t.same(lines.toSorted(), [
+    `Bot ${id} failed, thrown, after some ms (run ${runId}, ${place})`,
+    `POST /fhir/R4 answered 504 after some ms (request ${requestId}, ${place})`,
+  ])
+  t.equal(await end(run, 'SIGTERM'), 0)
+})
 
 t.test('a start after a kill takes the data over from what was left running', async (t) => {
   const killed = await start()

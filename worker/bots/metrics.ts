@@ -1,6 +1,7 @@
 /** The worker's metrics; web's /metrics shows them for all workers together. */
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
 import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
+import type { Services } from '../../shared/services.ts'
 import type { ExecutorsStats } from './executors/executors.ts'
 import type { RunResult } from './run-result.ts'
 import type { HeldRuns } from './slots.ts'
@@ -37,7 +38,10 @@ interface Labels {
   readonly bot: string
 }
 
-export function createMetrics(stats: () => ExecutorsStats): RunMetrics {
+export function createMetrics(
+  stats: () => ExecutorsStats,
+  storage: Services['storage'],
+): RunMetrics {
   const registry = new Registry()
   collectDefaultMetrics({ register: registry, prefix: 'worker_' })
   const calls = new Counter({
@@ -54,6 +58,15 @@ export function createMetrics(stats: () => ExecutorsStats): RunMetrics {
     'Time from the start to the end of a handler',
   )
   watchExecutors(registry, stats)
+  new Counter({
+    name: 'worker_storage_errors_total',
+    help: 'Calls of the storage that have failed in workers',
+    registers: [registry],
+    collect() {
+      this.reset()
+      this.inc(storage.failures ?? 0)
+    },
+  })
   return {
     registry,
     started: countRuns(registry),

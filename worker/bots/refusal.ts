@@ -1,7 +1,8 @@
-/** Refusals of runs that have their turn, and the answers to their callers. */
+/** Refusals of runs that have their turn, the answers to their callers, and the lines of those that fail. */
 
 import type { RunTaking } from '../../shared/access/principal.ts'
 import { issue, outcome } from '../../shared/errors.ts'
+import type { Logger } from '../../shared/log.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/platform/queue/jobs.ts'
 import { interrupted } from '../../shared/platform/queue/replies.ts'
 import type { Runs } from '../../shared/platform/queue/runs.ts'
@@ -60,4 +61,15 @@ export function cancelled(runId: string): Done {
 function ended(runId: string, code: string, text: string): ExecuteReply {
   const body = outcome(undefined, issue('error', code, text, { diagnostics: runId }))
   return { runId, status: 'error', kind: 'outcome', body: JSON.stringify(body) }
+}
+
+/** What is no failure, and what has been logged with its cause. */
+const SILENT: ReadonlySet<Done['failure']> = new Set([undefined, 'cancelled', 'unavailable'])
+
+/** Without the text of its error, which may be about a patient: `$runs` and the AuditEvent have that. */
+export function noteFailure(log: Logger, job: ExecuteJob, failure: Done['failure'], ms: number) {
+  if (SILENT.has(failure)) return
+  const { runId, botId, projectId, requestId, traceId } = job
+  const ids = { runId, bot: botId, project: projectId, requestId, traceId }
+  log.warn({ ...ids, failure, ms }, 'A bot run failed')
 }

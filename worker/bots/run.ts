@@ -27,7 +27,7 @@ import {
   type Owned,
   type Ownership,
 } from './ownership.ts'
-import { type Attempt, cancelled, type Done, refusal } from './refusal.ts'
+import { type Attempt, cancelled, type Done, noteFailure, refusal } from './refusal.ts'
 import { Again, retryAfterMs } from './retries.ts'
 import type { RunReport, RunReports } from './run-reports.ts'
 import { isKilled, type RunResult } from './run-result.ts'
@@ -125,6 +125,7 @@ export class Runner {
       executors.suspect({ botKey: botKey(job), codeHash })
     }
     await this.#ownership.whileOwned(job, true, this.#stopRun(job), async () => {
+      noteFailure(this.#services.log, job, 'interrupted', 0)
       stats.run(job, isPoison ? 'poison' : 'interrupted', 0, 0)
       await this.#finish(job, interrupted(job.runId), 0)
     })
@@ -218,6 +219,7 @@ export class Runner {
     })
     const outcome = done.failure ?? 'ok'
     const ranMs = Date.now() - startedAt
+    noteFailure(this.#services.log, job, done.failure, ranMs)
     ended(outcome, queuedMs, ranMs)
     stats.run(job, outcome, queuedMs, ranMs)
     return { ...done, ranMs }

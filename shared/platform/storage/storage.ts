@@ -35,6 +35,8 @@ export interface Storage {
   removeAbandoned(before: Date): Promise<void>
   /** Throws when nothing can be stored at present. */
   check(): Promise<void>
+  /** Calls that have failed since the process started, by no fault of who called; absent where nobody counts. */
+  readonly failures?: number
   close(): Promise<void>
 }
 
