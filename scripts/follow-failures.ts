@@ -1,4 +1,4 @@
-/** What whoever has started the service at a terminal wants to see of its logs: failed runs and requests, a line each. */
+/** Failed runs and requests are shown to whoever has started the service at a terminal, a line each. */
 import { openSync, readSync } from 'node:fs'
 import { StringDecoder } from 'node:string_decoder'
 

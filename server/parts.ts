@@ -1,4 +1,4 @@
-/** What a web process stands on, looked at when somebody asks. */
+/** The parts that a web process stands on are looked at when somebody asks. */
 
 import { waits } from '../shared/config/waits.ts'
 import type { Services } from '../shared/services.ts'

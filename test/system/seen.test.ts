@@ -1,4 +1,4 @@
-/** What an operator sees of a process: lines of its log, and whether it is well. */
+/** An operator sees of a process the lines of its log, and whether it is well. */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'

@@ -63,7 +63,7 @@ function ended(runId: string, code: string, text: string): ExecuteReply {
   return { runId, status: 'error', kind: 'outcome', body: JSON.stringify(body) }
 }
 
-/** What is no failure, and what has been logged with its cause. */
+/** The first two are no failures, and the last one has been logged with its cause. */
 const SILENT: ReadonlySet<Done['failure']> = new Set([undefined, 'cancelled', 'unavailable'])
 
 /** Without the text of its error, which may be about a patient: `$runs` and the AuditEvent have that. */
