@@ -203,7 +203,9 @@ function operationsAt(type: string | undefined): { name: string; definition: str
   }))
 }
 
-function definitionOf({ name, standard }: Operation, type: string | undefined): string {
+function definitionOf(operation: Operation, type: string | undefined): string {
+  const { name, standard, definition } = operation
+  if (definition !== undefined) return definition
   if (standard === 'bulk') {
     return `${BULK}/OperationDefinition/${type === undefined ? '' : `${type.toLowerCase()}-`}${name}`
   }

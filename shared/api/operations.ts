@@ -21,6 +21,11 @@ import { everything } from '../rest/everything.ts'
 import { explainPolicy } from '../rest/explain-policy.ts'
 import { graph } from '../rest/graph.ts'
 import { meta, metaAdd, metaDelete } from '../rest/meta.ts'
+import { docref } from '../rest/operations/docref.ts'
+import { document } from '../rest/operations/document.ts'
+import { lastn } from '../rest/operations/lastn.ts'
+import { match, memberMatch } from '../rest/operations/match.ts'
+import { summary } from '../rest/operations/summary.ts'
 import { validate } from '../rest/validate.ts'
 import { subscriptionStatus } from '../subscriptions/pending-deliveries.ts'
 import { redeliver, resend } from '../subscriptions/resend.ts'
@@ -49,6 +54,8 @@ export const operations: readonly Operation[] = [
   clone,
   csv,
   deploy,
+  docref,
+  document,
   everything,
   execute,
   expand,
@@ -61,8 +68,11 @@ export const operations: readonly Operation[] = [
   importResources,
   importRows,
   init,
+  lastn,
   logs,
   lookup,
+  match,
+  memberMatch,
   meta,
   metaAdd,
   metaDelete,
@@ -76,6 +86,7 @@ export const operations: readonly Operation[] = [
   smartLaunch,
   subscriptionStatus,
   subsumes,
+  summary,
   translate,
   updateEmail,
   validate,

@@ -10,8 +10,19 @@ export interface Link {
   readonly url: string
 }
 
+type BundleType =
+  | 'searchset'
+  | 'history'
+  | 'batch-response'
+  | 'transaction-response'
+  | 'transaction'
+  | 'collection'
+  | 'document'
+
 export interface BundleHead {
-  readonly type: 'searchset' | 'history' | 'batch-response' | 'transaction-response' | 'collection'
+  readonly type: BundleType
+  /** `identifier`, `timestamp`; left out when undefined. */
+  readonly members?: Readonly<Record<string, unknown>> | undefined
   /** Left out when undefined. */
   readonly total?: number | undefined
   readonly links: readonly Link[]
@@ -85,11 +96,12 @@ export function searchEntry({ fullUrl, resource, mode, score }: SearchEntry): st
 
 /** Resources and no more. */
 export function plainBundle(
-  type: 'collection' | 'searchset',
+  type: 'collection' | 'searchset' | 'document',
   entries: readonly Omit<SearchEntry, 'mode'>[],
+  members?: BundleHead['members'],
 ): string {
   return bundleText(
-    { type, links: [] },
+    { type, members, links: [] },
     entries.map(
       ({ fullUrl, resource }) => `{"fullUrl":${JSON.stringify(fullUrl)},"resource":${resource}}`,
     ),
@@ -103,8 +115,9 @@ export function bundleText(head: BundleHead, entries: Iterable<string>): string 
   return text
 }
 
-function* bundleParts({ type, total, links }: BundleHead, entries: Iterable<string>) {
+function* bundleParts({ type, members: own, total, links }: BundleHead, entries: Iterable<string>) {
   const members = [`"resourceType":"Bundle"`, `"type":"${type}"`]
+  if (own !== undefined) members.push(JSON.stringify(own).slice(1, -1))
   if (total !== undefined) members.push(`"total":${total}`)
   if (links.length > 0) members.push(`"link":${JSON.stringify(links)}`)
   yield `{${members.join(',')}`

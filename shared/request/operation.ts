@@ -24,6 +24,8 @@ export interface Operation {
   }[]
   /** Defined by the standard, for its type, for every Resource or for the CapabilityStatement; by the guide of bulk data. */
   readonly standard?: 'type' | 'Resource' | 'CapabilityStatement' | 'bulk'
+  /** Canonical of the definition in another guide. */
+  readonly definition?: string
   readonly methods: readonly string[]
   /** A GET begins something, so that HEAD, which is safe, is none of its methods (RFC 9110 §9.2.1). */
   readonly acts?: true

@@ -6,13 +6,17 @@ import { badRequest } from '../errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import { numberOf } from '../fhir/json.ts'
 import { isObject, isResource, type Resource } from '../fhir/resource.ts'
+import { escapeValue } from '../query/values.ts'
 import { readJson, readPreferences } from './negotiate.ts'
 import type { OperationCall } from './operation.ts'
 import { jsonReply } from './reply.ts'
 import type { FhirReply, Interaction } from './request.ts'
 
-/** `text` is any primitive that JSON writes as a string: uri, code, dateTime, id … */
-type Kind = 'text' | 'whole' | 'flag' | 'object' | 'resource' | 'part'
+/**
+ * `text` is any primitive that JSON writes as a string: uri, code, dateTime, id …, `reference` the same or a Reference,
+ * `token` a text as searches have it, a Coding or a CodeableConcept; both are read as texts.
+ */
+type Kind = 'text' | 'reference' | 'token' | 'whole' | 'flag' | 'object' | 'resource' | 'part'
 
 export interface ParameterDefinition {
   readonly name: string
@@ -104,6 +108,8 @@ function fromQuery(
 function fromText(kind: Kind, text: string, name: string): unknown {
   switch (kind) {
     case 'text':
+    case 'reference':
+    case 'token':
       return text
     case 'whole':
       if (/^-?\d{1,9}$/.test(text)) return Number(text)
@@ -201,6 +207,13 @@ function valueOfKind(
     case 'text':
       if (typeof value === 'string' && value !== '') return value
       throw badRequest(`"${name}" must be a string`, path)
+    case 'reference': {
+      const text = isObject(value) ? value.reference : value
+      if (typeof text === 'string' && text !== '') return text
+      throw badRequest(`"${name}" must be a reference`, path)
+    }
+    case 'token':
+      return tokenText(name, value, path)
     case 'whole': {
       const number = numberOf(value)
       if (Number.isSafeInteger(number)) return number
@@ -215,6 +228,19 @@ function valueOfKind(
     default:
       return kind satisfies never
   }
+}
+
+/** The codings of a concept are alternatives. Errors: 400 for one without a code. */
+export function tokenText(name: string, value: unknown, path: string): string {
+  if (typeof value === 'string' && value !== '') return value
+  const concept = isObject(value) && Array.isArray(value.coding) ? value.coding : [value]
+  const tokens = concept.filter(isObject).flatMap(({ system, code }) => {
+    if (typeof code !== 'string') return []
+    const isNamed = typeof system === 'string'
+    return [isNamed ? `${escapeValue(system)}|${escapeValue(code)}` : escapeValue(code)]
+  })
+  if (tokens.length > 0) return tokens.join(',')
+  throw badRequest(`"${name}" must have a code`, path)
 }
 
 /** `[name, value member, value]`; entries without a value are left out. */

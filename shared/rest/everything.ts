@@ -194,7 +194,12 @@ function referencesIn(version: Version): { type: string; id: string }[] {
   return found
 }
 
-function entryOf(interaction: Interaction, version: Version, mode: SearchEntry['mode']): PageEntry {
+/** An entry of a searchset. */
+export function entryOf(
+  interaction: Interaction,
+  version: Version,
+  mode: SearchEntry['mode'],
+): PageEntry {
   const fullUrl = absoluteUrl(interaction.services, `${version.type}/${version.id}`)
   const write = () => searchEntry({ fullUrl, resource: textOf(interaction, version), mode })
   return { content: version.content ?? '', write }

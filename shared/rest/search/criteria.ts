@@ -5,6 +5,7 @@ import type { SearchRequest } from '../../query/search-request.ts'
 import { readQuery } from '../../request/negotiate.ts'
 import { absoluteUrl } from '../../request/reply.ts'
 import type { Asking, Interaction } from '../../request/request.ts'
+import type { SearchPage } from '../../store/rows/version.ts'
 import { withCodes } from './codes.ts'
 import { withRegistry } from './registry.ts'
 
@@ -59,4 +60,17 @@ export async function readSearch(
 /** Its codes are listed, and its joins are those of one place. Errors: 400, 403. */
 export async function resolved(asking: Asking, request: SearchRequest): Promise<SearchRequest> {
   return withRegistry(asking, await withCodes(asking, request))
+}
+
+/** A page of what a query means, for an operation. Errors: 400, 403. */
+export async function found(
+  asking: Asking,
+  type: string,
+  query: URLSearchParams,
+  count: number,
+  cursor?: string,
+): Promise<SearchPage> {
+  const request = await resolved(asking, parsed(asking, type, query, 'strict'))
+  const { services, principal } = asking
+  return services.repository.search(principal, { ...request, count, cursor })
 }

@@ -1,0 +1,93 @@
+/**
+ * `Composition/$document`: a Composition and all that it names, as a Bundle that can be kept.
+ * https://hl7.org/fhir/R4/composition-operation-document.html
+ * Graphs are not followed: the standard asks for what the Composition refers to itself.
+ */
+import { randomUUID } from 'node:crypto'
+import { textOf } from '../../binary/attachments.ts'
+import { badRequest, businessRule } from '../../errors.ts'
+import { plainBundle } from '../../fhir/bundle.ts'
+import { parseJson } from '../../fhir/json.ts'
+import { parseReference, urlOf, visitReferences } from '../../fhir/resource.ts'
+import type { Operation, OperationCall } from '../../request/operation.ts'
+import { interactionOf, readInputs } from '../../request/parameters.ts'
+import { absoluteUrl, textReply } from '../../request/reply.ts'
+import { parseVersion } from '../../store/rows/rows.ts'
+import type { Version } from '../../store/rows/version.ts'
+import { createFrom } from '../resources.ts'
+
+const MOST_REFERENCES = 1000
+
+/** Errors: 404, 422 for what the Composition names and the caller does not see: no part is left out silently. */
+export const document: Operation = {
+  name: 'document',
+  on: [
+    { type: 'Composition', level: 'instance' },
+    { type: 'Composition', level: 'type' },
+  ],
+  standard: 'type',
+  methods: ['GET', 'POST'],
+  async run(call) {
+    const { services, principal } = call
+    const inputs = readInputs(call, [
+      { name: 'id', kind: 'text' },
+      { name: 'persist', kind: 'flag' },
+      { name: 'graph', kind: 'text' },
+    ])
+    if (inputs.text('graph') !== undefined) throw badRequest('"graph" is not supported', 'graph')
+    const isKept = inputs.flag('persist') === true
+    if (isKept && call.request.method === 'GET') {
+      throw badRequest('A document is stored by POST', 'persist')
+    }
+    const id = call.id ?? compositionId(call, inputs.required('id'))
+    const composition = await services.repository.read(principal, 'Composition', id)
+    const interaction = interactionOf(call)
+    const versions = [composition, ...(await namedBy(call, composition))]
+    const entries = versions.map((version) => ({
+      fullUrl: absoluteUrl(services, `${version.type}/${version.id}`),
+      resource: textOf(interaction, version),
+    }))
+    const text = plainBundle('document', entries, documentHead())
+    if (!isKept) return textReply(200, text)
+    return { ...(await createFrom(interaction, 'Bundle', parseJson(text), undefined)), status: 200 }
+  },
+}
+
+/** https://hl7.org/fhir/R4/bundle.html#bdl-9 and bdl-10 */
+export function documentHead(): Readonly<Record<string, unknown>> {
+  return {
+    identifier: { system: 'urn:ietf:rfc:3986', value: `urn:uuid:${randomUUID()}` },
+    timestamp: new Date().toISOString(),
+  }
+}
+
+/** The standard's type is uri: an address of ours, or an id. */
+function compositionId({ services }: OperationCall, uri: string): string {
+  const base = absoluteUrl(services, '')
+  const path = urlOf(uri.startsWith(base) ? uri.slice(base.length) : uri)
+  const { type, id } = parseReference(path.includes('/') ? path : `Composition/${path}`) ?? {}
+  if (type === 'Composition' && id !== undefined) return id
+  throw badRequest('"id" must name a Composition', 'id')
+}
+
+async function namedBy(
+  { services, principal }: OperationCall,
+  composition: Version,
+): Promise<readonly Version[]> {
+  const { meta: _, ...content } = parseVersion(composition)
+  const named = new Map<string, { readonly type: string; readonly id: string }>()
+  visitReferences(content, 'Composition', (text) => {
+    const target = parseReference(text)
+    if (target !== undefined) named.set(`${target.type}/${target.id}`, target)
+  })
+  named.delete(`Composition/${composition.id}`)
+  if (named.size > MOST_REFERENCES) {
+    throw businessRule(`A document may hold ${MOST_REFERENCES} resources`)
+  }
+  const found = await services.repository.readMany(principal, [...named.values()])
+  const names = [...named.keys()]
+  return found.map((version, index) => {
+    if (version !== undefined) return version
+    throw businessRule(`The Composition refers to ${names[index]}, which cannot be read`)
+  })
+}
