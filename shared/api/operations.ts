@@ -21,8 +21,10 @@ import { everything } from '../rest/everything.ts'
 import { explainPolicy } from '../rest/explain-policy.ts'
 import { graph } from '../rest/graph.ts'
 import { meta, metaAdd, metaDelete } from '../rest/meta.ts'
+import { book } from '../rest/operations/book.ts'
 import { docref } from '../rest/operations/docref.ts'
 import { document } from '../rest/operations/document.ts'
+import { find } from '../rest/operations/find.ts'
 import { lastn } from '../rest/operations/lastn.ts'
 import { match, memberMatch } from '../rest/operations/match.ts'
 import { summary } from '../rest/operations/summary.ts'
@@ -50,6 +52,7 @@ const versions: Operation = {
 }
 
 export const operations: readonly Operation[] = [
+  book,
   cancel,
   clone,
   csv,
@@ -63,6 +66,7 @@ export const operations: readonly Operation[] = [
   explainPolicy,
   exportData,
   expunge,
+  find,
   graph,
   graphql,
   importResources,

@@ -1,4 +1,5 @@
 /** Interactions on one resource. https://hl7.org/fhir/R4/http.html */
+import { randomUUIDv7 } from 'node:crypto'
 import { textOf } from '../binary/attachments.ts'
 import { isBinary, withContentOf } from '../binary/content.ts'
 import { withData } from '../binary/read.ts'
@@ -15,6 +16,7 @@ import { viewOf } from '../fhir/view.ts'
 import { afterDeletion } from '../projects/admin-writes.ts'
 import { newProject } from '../projects/provision.ts'
 import { readJson, readPatchBody } from '../request/negotiate.ts'
+import { charge, WRITE } from '../request/quota.ts'
 import {
   demandsExistence,
   emptyReply,
@@ -26,7 +28,8 @@ import {
   writeOptions,
 } from '../request/reply.ts'
 import type { FhirReply, Interaction } from '../request/request.ts'
-import type { Version } from '../store/rows/version.ts'
+import type { Guard, Repository } from '../store/repository.ts'
+import type { Version, WriteResult } from '../store/rows/version.ts'
 import {
   createSocketSubscription,
   deleteSocketSubscription,
@@ -112,6 +115,34 @@ export async function createFrom(
   const keepId = next.id !== undefined
   const written = await services.repository.create(principal, next, { keepId })
   return writeReply(interaction, written, warnings)
+}
+
+/**
+ * Creates what an operation makes, all of it or nothing, under ids by which the resources name each other. `check` sees
+ * the state that they are added to. Errors: as create.
+ */
+export async function createTogether(
+  interaction: Interaction,
+  made: readonly Resource[],
+  check: (inside: Repository) => Promise<void> = async () => {},
+  guard?: Guard,
+): Promise<readonly WriteResult[]> {
+  const { services, principal, request } = interaction
+  await charge(services, principal, request, WRITE * made.length)
+  const accepted: Resource[] = []
+  for (const body of made) {
+    const { resource } = await acceptNew(interaction, body.resourceType, body)
+    const id = body.id ?? randomUUIDv7()
+    accepted.push(await beforeWrite(interaction, 'create', { ...resource, id }))
+  }
+  return services.repository.transaction(async (inside) => {
+    await check(inside)
+    const written: WriteResult[] = []
+    for (const resource of accepted) {
+      written.push(await inside.create(principal, resource, { keepId: true }))
+    }
+    return written
+  }, guard)
 }
 
 /** Checks a new resource, whose id is not the sender's to choose. Errors: 400. */

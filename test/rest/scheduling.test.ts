@@ -1,0 +1,260 @@
+import t from 'tap'
+import type { Resource } from '../../shared/fhir/resource.ts'
+import { openBotica } from '../fixtures/botica.ts'
+import { memberUnder } from '../fixtures/policy/policy.ts'
+import { aPatient, aPractitioner } from '../fixtures/resources.ts'
+
+const botica = await openBotica(t)
+const { admin } = botica
+const stranger = (await botica.createTenant()).admin
+
+const parametersOf = (...parameter: object[]) => ({ resourceType: 'Parameters', parameter })
+const minutes = (url: string, value: number) => ({ url, valueDuration: { value, unit: 'min' } })
+const EXTENSION = 'https://medplum.com/fhir/StructureDefinition/SchedulingParameters'
+
+const practitioner = await admin.create(
+  aPractitioner({
+    extension: [
+      { url: 'http://hl7.org/fhir/StructureDefinition/timezone', valueCode: 'America/New_York' },
+    ],
+  }),
+)
+const patient = await admin.create(aPatient())
+const service = await admin.create({
+  resourceType: 'HealthcareService',
+  type: [{ coding: [{ code: 'office-visit' }] }],
+  availableTime: [
+    {
+      daysOfWeek: ['mon', 'tue', 'wed', 'thu', 'fri'],
+      availableStartTime: '09:00:00',
+      availableEndTime: '11:00:00',
+    },
+  ],
+  extension: [
+    {
+      url: EXTENSION,
+      extension: [
+        minutes('duration', 30),
+        minutes('alignmentInterval', 30),
+        minutes('bufferAfter', 15),
+      ],
+    },
+  ],
+})
+const aSchedule = (more: object = {}) =>
+  admin.create({
+    resourceType: 'Schedule',
+    actor: [{ reference: `Practitioner/${practitioner.id}` }],
+    ...more,
+  })
+
+interface Times extends Resource {
+  readonly parameter: readonly [
+    {
+      readonly resource: {
+        readonly entry?: readonly {
+          readonly resource: Resource & Readonly<Record<string, unknown>>
+        }[]
+      }
+    },
+  ]
+}
+
+const SERVICE = `HealthcareService/${service.id}`
+const timesOf = ({ parameter }: Times) =>
+  (parameter[0].resource.entry ?? []).map(({ resource }) => resource)
+const find = (id: string, start: string, end: string, client = admin) =>
+  client.get<Times>(
+    `Schedule/${id}/$find?start=${start}&end=${end}&service-type-reference=${SERVICE}`,
+  )
+/** The week in which the clocks of New York go forward, on Sunday 10 March. */
+const [FRIDAY, TUESDAY] = ['2024-03-08T00:00:00Z', '2024-03-12T00:00:00Z']
+
+const slotAt = (schedule: string, start: string, end: string, more: object = {}) => ({
+  resourceType: 'Slot',
+  schedule: { reference: `Schedule/${schedule}` },
+  status: 'busy',
+  start,
+  end,
+  ...more,
+})
+const proposed = (slots: object[], start: string, end: string) => ({
+  resourceType: 'Appointment',
+  status: 'proposed',
+  start,
+  end,
+  serviceType: [
+    {
+      extension: [
+        {
+          url: 'https://medplum.com/fhir/service-type-reference',
+          valueReference: { reference: SERVICE },
+        },
+      ],
+    },
+  ],
+  participant: [{ actor: { reference: `Patient/${patient.id}` }, status: 'accepted' }],
+  contained: slots,
+})
+const bookingOf = (appointment: object) =>
+  parametersOf({ name: 'appointment', resource: appointment })
+
+t.test('free time is that of the local hours, whatever the clocks do', async (t) => {
+  const { id } = await aSchedule()
+  const { status, body } = await find(id, FRIDAY, TUESDAY)
+  t.equal(status, 200)
+  t.same(
+    timesOf(body).map(({ start }) => start),
+    [
+      '2024-03-08T14:00:00.000Z',
+      '2024-03-08T14:30:00.000Z',
+      '2024-03-08T15:00:00.000Z',
+      '2024-03-08T15:30:00.000Z',
+      '2024-03-11T13:00:00.000Z',
+      '2024-03-11T13:30:00.000Z',
+      '2024-03-11T14:00:00.000Z',
+      '2024-03-11T14:30:00.000Z',
+    ],
+  )
+  t.match(timesOf(body)[0], {
+    resourceType: 'Slot',
+    status: 'free',
+    end: '2024-03-08T14:30:00.000Z',
+    schedule: { reference: `Schedule/${id}` },
+  })
+  for (const wrong of [
+    `Schedule/${id}/$find`,
+    `Schedule/${id}/$find?start=${TUESDAY}&end=${FRIDAY}`,
+    `Schedule/${id}/$find?start=2024-01-01&end=2024-03-01`,
+    `Schedule/${id}/$find?start=${FRIDAY}&end=${TUESDAY}&service-type-reference=Patient/${patient.id}`,
+    `Appointment/$find?start=${FRIDAY}&end=${TUESDAY}`,
+  ]) {
+    t.equal((await admin.get(wrong)).status, 400, wrong)
+  }
+  t.equal((await find(id, FRIDAY, TUESDAY, stranger)).status, 404)
+})
+
+t.test('a Schedule narrows the hours of its service, and windows may cross midnight', async (t) => {
+  const nights = {
+    url: 'availability',
+    extension: [
+      {
+        url: 'availableTime',
+        extension: [
+          { url: 'daysOfWeek', valueCode: 'fri' },
+          { url: 'availableStartTime', valueTime: '23:30:00' },
+          { url: 'availableEndTime', valueTime: '00:30:00' },
+        ],
+      },
+    ],
+  }
+  const own = { url: 'service', valueReference: { reference: SERVICE } }
+  const utc = { url: 'timezone', valueCode: 'Etc/UTC' }
+  const { id } = await aSchedule({ extension: [{ url: EXTENSION, extension: [own, nights, utc] }] })
+  const { body } = await find(id, FRIDAY, TUESDAY)
+  t.same(
+    timesOf(body).map(({ start }) => start),
+    ['2024-03-08T23:30:00.000Z', '2024-03-09T00:00:00.000Z'],
+  )
+})
+
+t.test('without parameters the free Slots themselves are offered', async (t) => {
+  const { id } = await aSchedule()
+  const free = await admin.create(
+    slotAt(id, '2024-03-08T10:00:00Z', '2024-03-08T10:20:00Z', { status: 'free' }),
+  )
+  const path = `Schedule/${id}/$find?start=${FRIDAY}&end=${TUESDAY}`
+  t.match(timesOf((await admin.get<Times>(path)).body), [{ start: '2024-03-08T10:00:00.000Z' }])
+  const { resourceType, schedule, start, end } = free
+  const slot = { resourceType, schedule, start, end }
+  const booking = parametersOf(
+    { name: 'slot', resource: { ...slot, status: 'free' } },
+    { name: 'patient-reference', valueReference: { reference: `Patient/${patient.id}` } },
+  )
+  const booked = await admin.post('Appointment/$book', booking)
+  t.match(booked, { status: 201, body: { entry: [{ resource: { status: 'booked' } }] } })
+  t.same(timesOf((await admin.get<Times>(path)).body), [])
+  t.equal((await admin.post('Appointment/$book', booking)).status, 400)
+})
+
+t.test('a booking takes its time and its buffer, once', async (t) => {
+  const [one, two] = [await aSchedule(), await aSchedule()]
+  const offered = await admin.get<Times>(
+    `Appointment/$find?start=${FRIDAY}&end=${TUESDAY}&service-type-reference=${SERVICE}` +
+      `&schedule=Schedule/${one.id}&schedule=Schedule/${two.id}&_count=1`,
+  )
+  const [appointment] = timesOf(offered.body)
+  t.match(appointment, { status: 'proposed', contained: [{ status: 'busy' }, { status: 'busy' }] })
+
+  const many = await Promise.all(
+    Array.from({ length: 6 }, () => admin.post('Appointment/$book', bookingOf(appointment ?? {}))),
+  )
+  t.same(many.map(({ status }) => status).sort(), [201, 400, 400, 400, 400, 400])
+  const answer = many.find(({ status }) => status === 201)
+  t.match(answer?.body, {
+    type: 'transaction-response',
+    entry: [
+      { response: { status: '201' }, resource: { resourceType: 'Appointment', status: 'booked' } },
+      { resource: { resourceType: 'Slot', status: 'busy' } },
+      { resource: { status: 'busy-unavailable', start: '2024-03-08T14:30:00.000Z' } },
+    ],
+  })
+  const slots = await admin.get<{ total: number }>(
+    `Slot?schedule=Schedule/${one.id},Schedule/${two.id}&_total=accurate`,
+  )
+  t.equal(slots.body.total, 4)
+  const left = await find(one.id, FRIDAY, TUESDAY)
+  t.same(timesOf(left.body)[0]?.start, '2024-03-08T15:00:00.000Z', 'the buffer is kept free')
+})
+
+t.test('what is not free, or not as the Schedule gives it, is not booked', async (t) => {
+  const { id } = await aSchedule()
+  const at = (start: string, end: string) =>
+    bookingOf(proposed([slotAt(id, start, end)], start, end))
+  const [start, end] = ['2024-03-08T14:00:00Z', '2024-03-08T14:30:00Z']
+  for (const [why, body] of [
+    ['night', at('2024-03-08T03:00:00Z', '2024-03-08T03:30:00Z')],
+    ['length', at('2024-03-08T14:00:00Z', '2024-03-08T15:00:00Z')],
+    ['no Slot', bookingOf(proposed([], start, end))],
+    ['other time', bookingOf(proposed([slotAt(id, start, end)], start, '2024-03-08T14:40:00Z'))],
+    ['no time', bookingOf(proposed([slotAt(id, 'soon', end)], start, end))],
+    ['booked', bookingOf({ ...proposed([slotAt(id, start, end)], start, end), slot: [{}] })],
+    ['type', bookingOf(aPatient())],
+    ['nothing', parametersOf()],
+  ] as const) {
+    t.equal((await admin.post('Appointment/$book', body)).status, 400, why)
+  }
+  const slots = await admin.get<{ total: number }>(`Slot?schedule=Schedule/${id}&_total=accurate`)
+  t.equal(slots.body.total, 0, 'nothing is left behind')
+  t.equal((await stranger.post('Appointment/$book', at(start, end))).status, 404)
+})
+
+t.test('a caller books by its own rights, and not over what it does not see', async (t) => {
+  const { id } = await aSchedule()
+  const [start, end] = ['2024-03-08T14:00:00Z', '2024-03-08T14:30:00Z']
+  const hidden = await admin.create(slotAt(id, start, end, { comment: 'secret' }))
+  const body = bookingOf(proposed([slotAt(id, start, end)], start, end))
+  const readers = ['Schedule', 'HealthcareService', 'Practitioner', 'Appointment'].map(
+    (resourceType) => ({ resourceType }),
+  )
+  const partly = { resourceType: 'Slot', criteria: 'Slot?status=free' }
+  const { client } = await memberUnder(botica, { entries: [...readers, partly] })
+  t.equal(
+    timesOf((await find(id, FRIDAY, TUESDAY, client)).body)[0]?.start,
+    '2024-03-08T14:00:00.000Z',
+  )
+  const refused = await client.post('Appointment/$book', body)
+  t.equal(refused.status, 400)
+  t.notMatch(refused.text, 'secret')
+  t.notMatch(refused.text, hidden.id)
+  const later = ['2024-03-08T15:00:00Z', '2024-03-08T15:30:00Z'] as const
+  const mayNot = await client.post(
+    'Appointment/$book',
+    bookingOf(proposed([slotAt(id, ...later)], ...later)),
+  )
+  t.equal(mayNot.status, 403, 'a busy Slot is not for it to write')
+  const appointments = await admin.get<{ total: number }>(
+    'Appointment?date=2024-03-08T15:00:00Z&_total=accurate',
+  )
+  t.equal(appointments.body.total, 0)
+})
