@@ -21,9 +21,12 @@ import { everything } from '../rest/everything.ts'
 import { explainPolicy } from '../rest/explain-policy.ts'
 import { graph } from '../rest/graph.ts'
 import { meta, metaAdd, metaDelete } from '../rest/meta.ts'
+import { apply } from '../rest/operations/apply.ts'
 import { book } from '../rest/operations/book.ts'
 import { docref } from '../rest/operations/docref.ts'
 import { document } from '../rest/operations/document.ts'
+import { evaluateMeasure } from '../rest/operations/evaluate-measure.ts'
+import { extract } from '../rest/operations/extract.ts'
 import { find } from '../rest/operations/find.ts'
 import { lastn } from '../rest/operations/lastn.ts'
 import { match, memberMatch } from '../rest/operations/match.ts'
@@ -52,6 +55,7 @@ const versions: Operation = {
 }
 
 export const operations: readonly Operation[] = [
+  apply,
   book,
   cancel,
   clone,
@@ -59,6 +63,7 @@ export const operations: readonly Operation[] = [
   deploy,
   docref,
   document,
+  evaluateMeasure,
   everything,
   execute,
   expand,
@@ -66,6 +71,7 @@ export const operations: readonly Operation[] = [
   explainPolicy,
   exportData,
   expunge,
+  extract,
   find,
   graph,
   graphql,

@@ -1,10 +1,13 @@
 /** The search that a conditional interaction depends on. https://hl7.org/fhir/R4/http.html#cond-update */
 import { badRequest } from '../../errors.ts'
+import { chosen, parseReference, type Resource, urlOf } from '../../fhir/resource.ts'
 import { parseSearch } from '../../query/search.ts'
 import type { SearchRequest } from '../../query/search-request.ts'
+import { escapeValue } from '../../query/values.ts'
 import { readQuery } from '../../request/negotiate.ts'
 import { absoluteUrl } from '../../request/reply.ts'
 import type { Asking, Interaction } from '../../request/request.ts'
+import { parseVersion } from '../../store/rows/rows.ts'
 import type { SearchPage } from '../../store/rows/version.ts'
 import { withCodes } from './codes.ts'
 import { withRegistry } from './registry.ts'
@@ -73,4 +76,24 @@ export async function found(
   const request = await resolved(asking, parsed(asking, type, query, 'strict'))
   const { services, principal } = asking
   return services.repository.search(principal, { ...request, count, cursor })
+}
+
+const MOST_VERSIONS = 50
+
+/** What a canonical, or a literal reference in its place, names among resources of a type that the caller may read. */
+export async function canonicalOf(
+  asking: Asking,
+  type: string,
+  canonical: string,
+): Promise<Resource | undefined> {
+  const { services, principal } = asking
+  const literal = parseReference(canonical)
+  if (literal !== undefined) {
+    if (literal.type !== type) return undefined
+    const [version] = await services.repository.readMany(principal, [literal])
+    return version && parseVersion(version)
+  }
+  const query = new URLSearchParams({ url: escapeValue(urlOf(canonical)) })
+  const { versions } = await found(asking, type, query, MOST_VERSIONS)
+  return chosen(versions.map(parseVersion), canonical)
 }

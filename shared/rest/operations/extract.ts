@@ -1,0 +1,239 @@
+/**
+ * `QuestionnaireResponse/$extract`: resources made of answers, as a transaction that is not carried out.
+ * https://hl7.org/fhir/uv/sdc/extraction.html
+ * By Observations (`observationExtract`) and by templates (`templateExtract`, of a resource). Extraction by definitions,
+ * by whole Bundles and by StructureMaps is refused, so that no answer is left out silently.
+ */
+import { randomUUID } from 'node:crypto'
+import { badRequest, notSupported, tooCostly, unknownDefinition } from '../../errors.ts'
+import { isObject, isResource, type Resource, referenceIn } from '../../fhir/resource.ts'
+import { withinLimits } from '../../fhirpath/custom.ts'
+import { ownTurn } from '../../platform/event-loop-turns.ts'
+import type { Operation, OperationCall } from '../../request/operation.ts'
+import { type Inputs, readInputs } from '../../request/parameters.ts'
+import { jsonReply } from '../../request/reply.ts'
+import { parseVersion } from '../../store/rows/rows.ts'
+import { canonicalOf } from '../search/criteria.ts'
+import { evaluated, filled, type Scope } from './template.ts'
+
+const RESPONSE = 'QuestionnaireResponse'
+const SDC = 'http://hl7.org/fhir/uv/sdc/StructureDefinition/sdc-questionnaire-'
+const MOST_ENTRIES = 200
+
+/** Errors: 400, 404. */
+export const extract: Operation = {
+  name: 'extract',
+  on: [
+    { type: RESPONSE, level: 'instance' },
+    { type: RESPONSE, level: 'type' },
+  ],
+  definition: 'http://hl7.org/fhir/uv/sdc/OperationDefinition/QuestionnaireResponse-extract',
+  methods: ['GET', 'POST'],
+  async run(call) {
+    const inputs = readInputs(call, [
+      { name: 'questionnaire-response', kind: 'resource' },
+      { name: 'questionnaire', kind: 'resource' },
+    ])
+    const response = await responseOf(call, inputs)
+    const questionnaire = await questionnaireOf(call, inputs, response)
+    requireKnown(questionnaire)
+    const variables = { questionnaire, context: response }
+    const makers: (() => Entry)[] = []
+    const walk = { response, questionnaire, makers, isObserved: false }
+    walkItems(walk, { node: response, root: response, variables })
+    if (makers.length > MOST_ENTRIES)
+      throw tooCostly(`It would make more than ${MOST_ENTRIES} resources`)
+    const entries: Entry[] = []
+    for (const make of makers) {
+      entries.push(withinLimits(make))
+      await ownTurn()
+    }
+    const bundle = { resourceType: 'Bundle', type: 'transaction' }
+    return jsonReply(200, entries.length === 0 ? bundle : { ...bundle, entry: entries })
+  },
+}
+
+async function responseOf(
+  { services, principal, id }: OperationCall,
+  inputs: Inputs,
+): Promise<Resource> {
+  if (id !== undefined) return parseVersion(await services.repository.read(principal, RESPONSE, id))
+  const given = inputs.resource('questionnaire-response')
+  if (given?.resourceType === RESPONSE) return given
+  throw badRequest(`"questionnaire-response" must hold a ${RESPONSE}`)
+}
+
+async function questionnaireOf(
+  call: OperationCall,
+  inputs: Inputs,
+  { questionnaire: canonical, contained }: Resource,
+): Promise<Resource> {
+  const given = inputs.resource('questionnaire')
+  if (given !== undefined) {
+    if (given.resourceType === 'Questionnaire') return given
+    throw badRequest('"questionnaire" must hold a Questionnaire')
+  }
+  if (typeof canonical !== 'string') throw badRequest('The response names no Questionnaire')
+  const inside = Array.isArray(contained) ? contained.filter(isResource) : []
+  const found = canonical.startsWith('#')
+    ? inside.find((one) => `#${one.id}` === canonical && one.resourceType === 'Questionnaire')
+    : await canonicalOf(call, 'Questionnaire', canonical)
+  if (found !== undefined) return found
+  throw unknownDefinition('The Questionnaire of the response is not known')
+}
+
+const OTHER_WAYS =
+  /itemExtractionContext|definitionExtract|templateExtractBundle|targetStructureMap/
+
+function requireKnown(questionnaire: Resource): void {
+  const walk = (item: Item) => {
+    const other = listOf(item.extension).find(({ url }) => OTHER_WAYS.test(String(url)))
+    if (other !== undefined) throw notSupported(`${String(other.url)} is not supported`)
+    for (const child of listOf(item.item)) walk(child)
+  }
+  walk(questionnaire)
+}
+
+type Item = Readonly<Record<string, unknown>>
+
+interface Entry {
+  readonly fullUrl: string
+  readonly resource: Resource
+  readonly request: Readonly<Record<string, unknown>>
+}
+
+interface Walk {
+  readonly response: Resource
+  /** The Questionnaire, or the item of it, that the node answers. */
+  readonly questionnaire: Item
+  /** Each makes one entry. */
+  readonly makers: (() => Entry)[]
+  /** Observations are made of it, unless an item says otherwise. */
+  readonly isObserved: boolean
+}
+
+/** `scope.node` is the response, or the item of it that answers. */
+function walkItems(walk: Walk, scope: Scope): void {
+  const { questionnaire, makers } = walk
+  const inner = { ...scope, variables: { ...scope.variables, ...allocated(questionnaire) } }
+  for (const extension of extensionsOf(questionnaire, 'templateExtract')) {
+    makers.push(() => templateEntry(walk, extension, inner))
+  }
+  const isObserved = extensionsOf(questionnaire, 'observationExtract')[0]?.valueBoolean
+  const below = { ...walk, isObserved: (isObserved ?? walk.isObserved) === true }
+  const node = isObject(scope.node) ? scope.node : {}
+  const answers = listOf(node.answer)
+  if (below.isObserved && Array.isArray(questionnaire.code)) {
+    for (const answer of answers) makers.push(() => observationEntry(below, answer))
+  }
+  const children = [...listOf(node.item), ...answers.flatMap(({ item }) => listOf(item))]
+  for (const defined of listOf(questionnaire.item)) {
+    for (const child of children.filter(({ linkId }) => linkId === defined.linkId)) {
+      walkItems({ ...below, questionnaire: defined }, { ...inner, node: child })
+    }
+  }
+}
+
+function extensionsOf(item: Item, name: string): readonly Item[] {
+  return listOf(item.extension).filter(({ url }) => url === `${SDC}${name}`)
+}
+
+/** Names of ids that templates of this item share. */
+function allocated(item: Item): Record<string, string> {
+  const names = extensionsOf(item, 'extractAllocateId').map(({ valueString }) => valueString)
+  const texts = names.filter((name) => typeof name === 'string')
+  return Object.fromEntries(texts.map((name) => [name, `urn:uuid:${randomUUID()}`]))
+}
+
+const CONDITIONS = ['ifNoneMatch', 'ifModifiedSince', 'ifMatch', 'ifNoneExist']
+
+function templateEntry({ questionnaire, response }: Walk, extension: Item, scope: Scope): Entry {
+  const part = (name: string) => listOf(extension.extension).find(({ url }) => url === name)
+  const text = (name: string) => {
+    const expression = part(name)?.valueString
+    if (typeof expression !== 'string') return undefined
+    const [value] = evaluated(expression, scope)
+    return value === undefined ? undefined : String(value)
+  }
+  const name = referenceIn(part('template')?.valueReference)
+  const { contained } = isObject(scope.variables.questionnaire)
+    ? scope.variables.questionnaire
+    : questionnaire
+  const template = listOf(contained).find(({ id }) => `#${String(id)}` === name)
+  if (!isResource(template)) throw badRequest(`The template ${name} is not contained`)
+  const made = filled(template, { ...scope, root: response })
+  // It stays a resource: only elements that name an expression go.
+  const { id: _, ...resource } = made as Resource
+  const id = text('resourceId')
+  const type = template.resourceType
+  const conditions = CONDITIONS.flatMap((condition) => {
+    const value = text(condition)
+    return value === undefined ? [] : [[condition, value]]
+  })
+  return {
+    fullUrl: text('fullUrl') ?? `urn:uuid:${randomUUID()}`,
+    resource: { ...resource, resourceType: type, ...(id === undefined ? {} : { id }) },
+    request: {
+      method: id === undefined ? 'POST' : 'PUT',
+      url: id === undefined ? type : `${type}/${id}`,
+      ...Object.fromEntries(conditions),
+    },
+  }
+}
+
+/** https://hl7.org/fhir/uv/sdc/extraction.html#observation-based-extraction */
+function observationEntry({ questionnaire, response }: Walk, answer: Item): Entry {
+  const { basedOn, partOf, subject, encounter, authored, author } = response
+  const category = extensionsOf(questionnaire, 'observation-extract-category').map(
+    ({ valueCodeableConcept }) => valueCodeableConcept,
+  )
+  const whole = {
+    basedOn,
+    partOf,
+    category: category.length > 0 ? category : undefined,
+    code: { coding: questionnaire.code },
+    subject,
+    encounter,
+    effectiveDateTime: authored,
+    issued: typeof authored === 'string' && authored.includes('T') ? authored : undefined,
+    performer: author === undefined ? undefined : [author],
+    ...observed(questionnaire, answer),
+    derivedFrom: response.id && [{ reference: `${RESPONSE}/${response.id}` }],
+  }
+  const given = Object.entries(whole).filter(([, value]) => value !== undefined)
+  return {
+    fullUrl: `urn:uuid:${randomUUID()}`,
+    resource: { resourceType: 'Observation', status: 'final', ...Object.fromEntries(given) },
+    request: { method: 'POST', url: 'Observation' },
+  }
+}
+
+const UNIT = 'http://hl7.org/fhir/StructureDefinition/questionnaire-unit'
+
+/** The types of answers that an Observation has not become those that say the same. */
+function observed(item: Item, answer: Item): Readonly<Record<string, unknown>> {
+  const { valueDecimal, valueDate, valueCoding, valueUri } = answer
+  if (valueCoding !== undefined) return { valueCodeableConcept: { coding: [valueCoding] } }
+  if (valueDate !== undefined) return { valueDateTime: valueDate }
+  if (valueUri !== undefined) return { valueString: valueUri }
+  if (valueDecimal !== undefined) {
+    const coding = listOf(item.extension).find(({ url }) => url === UNIT)?.valueCoding
+    const { system, code, display } = isObject(coding) ? coding : {}
+    return { valueQuantity: { value: valueDecimal, unit: display, system, code } }
+  }
+  const names = [
+    'valueBoolean',
+    'valueInteger',
+    'valueDateTime',
+    'valueTime',
+    'valueString',
+    'valueQuantity',
+  ]
+  const name = names.find((one) => answer[one] !== undefined)
+  if (name === undefined) throw notSupported('An Observation cannot have an answer of this type')
+  return { [name]: answer[name] }
+}
+
+function listOf(value: unknown): readonly Item[] {
+  return Array.isArray(value) ? value.filter(isObject) : []
+}
