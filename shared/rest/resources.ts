@@ -128,7 +128,7 @@ export async function createTogether(
   guard?: Guard,
 ): Promise<readonly WriteResult[]> {
   const { services, principal, request } = interaction
-  await charge(services, principal, request, WRITE * made.length)
+  await charge(services, principal, { request, units: WRITE * made.length })
   const accepted: Resource[] = []
   for (const body of made) {
     const { resource } = await acceptNew(interaction, body.resourceType, body)

@@ -67,7 +67,7 @@ async function documents(
   if (type !== undefined) query.append('type', type)
   const profiles = inputs.texts('profile')
   if (profiles.length > 0) query.append('_profile', profiles.join(','))
-  const { versions } = await found(call, 'DocumentReference', query, MOST_DOCUMENTS)
+  const { versions } = await found(call, 'DocumentReference', query, { count: MOST_DOCUMENTS })
   if (start !== undefined || end !== undefined) return versions
   const seen = new Set<string>()
   return versions.filter((version) => {

@@ -124,7 +124,7 @@ async function freeOf(call: OperationCall, { schedule, terms }: Calendar, span: 
   const slots: Resource[] = []
   let cursor: string | undefined
   for (let page = 0; page < MOST_SLOT_PAGES; page++) {
-    const { versions, next } = await found(call, 'Slot', query, MOST_SLOTS, cursor)
+    const { versions, next } = await found(call, 'Slot', query, { count: MOST_SLOTS, cursor })
     slots.push(...versions.map(parseVersion))
     cursor = next
     if (next === undefined) return slotsOf(slots)

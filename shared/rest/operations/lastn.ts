@@ -35,7 +35,7 @@ export const lastn: Operation = {
     const byKey = new Map<string, Group>()
     let cursor: string | undefined
     for (let page = 0, rank = 0; page < MOST_PAGES; page++) {
-      const { versions, next } = await found(call, 'Observation', query, PAGE, cursor)
+      const { versions, next } = await found(call, 'Observation', query, { count: PAGE, cursor })
       for (const version of versions) {
         const observation = parseVersion(version)
         const time = timeOf(observation)

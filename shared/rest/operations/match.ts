@@ -139,7 +139,7 @@ async function beneficiaries(
   ].slice(0, MOST_SEARCHES)
   const pages = await Promise.all(
     queries.map((query) => {
-      return found(call, 'Coverage', new URLSearchParams(query), MOST_CANDIDATES)
+      return found(call, 'Coverage', new URLSearchParams(query), { count: MOST_CANDIDATES })
     }),
   )
   const all = pages.flatMap(({ versions }) => versions.map(parseVersion))
@@ -190,7 +190,7 @@ async function matchesOf(
 /** What a policy hides from the caller is not searched by. */
 async function candidates(call: OperationCall, query: Readonly<Record<string, string>>) {
   try {
-    return await found(call, 'Patient', new URLSearchParams(query), MOST_CANDIDATES)
+    return await found(call, 'Patient', new URLSearchParams(query), { count: MOST_CANDIDATES })
   } catch (error) {
     const hidden = error instanceof HttpError && error.status === 403
     if (hidden && error.outcome.issue[0]?.expression !== undefined) {

@@ -144,7 +144,9 @@ export const summary: Operation = {
 
 async function patientBy(call: OperationCall, identifier: string): Promise<Version> {
   if (!identifier.includes('|')) throw badRequest('"identifier" must be system|value', 'identifier')
-  const { versions } = await found(call, 'Patient', new URLSearchParams({ identifier }), 2)
+  const { versions } = await found(call, 'Patient', new URLSearchParams({ identifier }), {
+    count: 2,
+  })
   const [patient, second] = versions
   if (patient === undefined) throw notFound()
   if (second !== undefined) throw multipleMatches('The identifier is of several patients')

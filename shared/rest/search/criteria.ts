@@ -70,8 +70,7 @@ export async function found(
   asking: Asking,
   type: string,
   query: URLSearchParams,
-  count: number,
-  cursor?: string,
+  { count, cursor }: { readonly count: number; readonly cursor?: string | undefined },
 ): Promise<SearchPage> {
   const request = await resolved(asking, parsed(asking, type, query, 'strict'))
   const { services, principal } = asking
@@ -94,6 +93,6 @@ export async function canonicalOf(
     return version && parseVersion(version)
   }
   const query = new URLSearchParams({ url: escapeValue(urlOf(canonical)) })
-  const { versions } = await found(asking, type, query, MOST_VERSIONS)
+  const { versions } = await found(asking, type, query, { count: MOST_VERSIONS })
   return chosen(versions.map(parseVersion), canonical)
 }
