@@ -117,7 +117,7 @@ interface Context {
   /** Tasks and requests so far. */
   readonly made: Resource[]
   readonly about: Readonly<Record<string, unknown>>
-  /** Who applies the plan. */
+  /** The practitioner or organization that applies the plan. */
   readonly who: object | undefined
 }
 
@@ -200,7 +200,7 @@ async function taskOf(
   }
 }
 
-/** What the definition of an action adds to its Task. Errors: 400 for one that the caller does not see. */
+/** The members that a definition adds to its Task. Errors: 400 for one that the caller does not see. */
 async function partsOf(context: Context, canonical: string): Promise<Record<string, unknown>> {
   const { call, made, about, who } = context
   const questionnaire = await canonicalOf(call, 'Questionnaire', canonical)

@@ -31,7 +31,7 @@ export interface Terms {
   readonly intervalMs: number
   readonly offsetMs: number
   readonly gridZone: string
-  /** Of the hours; undefined only where there are none. */
+  /** The time zone of the hours; undefined only where there are none. */
   readonly zone: string | undefined
   /** Undefined: any time is free. */
   readonly hours: readonly Hours[] | undefined
@@ -94,7 +94,7 @@ function durationOf(value: unknown, name: string): number | undefined {
   throw badRequest(`${name} must be whole minutes: a Duration in min, h, d or wk`)
 }
 
-/** Those of the Schedule take the place of those of the service. */
+/** The hours of a Schedule take the place of those of its service. */
 function hoursOf(sources: readonly unknown[], service: Resource | undefined) {
   const given = sources.flatMap((source) => extensionsIn(source, 'availability'))[0]
   if (given !== undefined) {

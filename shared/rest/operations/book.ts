@@ -45,7 +45,7 @@ export const book: Operation = {
     ])
     const asked = inputs.resource('appointment')
     const contained = Array.isArray(asked?.contained) ? asked.contained.filter(isResource) : []
-    // Of both kinds that clients send, the values were checked to be resources.
+    // The values of both kinds that clients send were checked to be resources.
     const given = asked === undefined ? (inputs.objects('slot') as readonly Resource[]) : contained
     const wanted = given.filter(({ resourceType }) => resourceType === 'Slot')
     if (wanted.length === 0 || wanted.length > MOST_SCHEDULES) {

@@ -157,7 +157,7 @@ export function slotsOf(all: readonly Resource[]): Slots {
   }
 }
 
-/** What is free in all calendars: those of the first that fit into the others. */
+/** Yields times that are free in all calendars. */
 function* common(
   calendars: readonly Calendar[],
   free: readonly Slots[],

@@ -98,7 +98,7 @@ function timeOf(observation: Resource): string | undefined {
   return typeof time === 'string' ? time : undefined
 }
 
-/** What a CodeableConcept is the same by: its codings, else its text. */
+/** A CodeableConcept is the same by its codings, else by its text. */
 export function conceptKeys(concept: unknown): string[] {
   if (!isObject(concept)) return ['']
   const codings = Array.isArray(concept.coding) ? concept.coding.filter(isObject) : []

@@ -52,7 +52,7 @@ export const match: Operation = {
     const patient = ofType(inputs.resource('resource'), 'resource', 'Patient')
     const { matches, isCut } = await matchesOf(call, patient)
     const certain = matches.filter(({ grade }) => grade === 'certain')
-    // Who releases a record by this has to be sure that nobody else is meant.
+    // A record is released by this only when nobody else can be meant.
     const isSure = certain.length === 1 && !isCut
     const shown = inputs.flag('onlyCertainMatches') ? (isSure ? certain : []) : matches
     const count = Math.max(0, inputs.whole('count') ?? DEFAULT_COUNT)
@@ -187,7 +187,7 @@ async function matchesOf(
   }
 }
 
-/** What a policy hides from the caller is not searched by. */
+/** Elements that a policy hides from the caller are not searched by. */
 async function candidates(call: OperationCall, query: Readonly<Record<string, string>>) {
   try {
     return await found(call, 'Patient', new URLSearchParams(query), { count: MOST_CANDIDATES })
@@ -226,7 +226,7 @@ function identifiersOf({ identifier }: Resource): readonly string[] {
   )
 }
 
-/** What each agreement adds to the score. A contradiction of sex or birth date halves it. */
+/** Each agreement adds to the score. A contradiction of sex or birth date halves it. */
 const WEIGHTS = {
   identifier: 0.9,
   birthDate: 0.3,

@@ -283,7 +283,7 @@ function narrative(
 
 const LABELS = ['code', 'medicationCodeableConcept', 'vaccineCode', 'type', 'title', 'category']
 
-/** What people call it: the text or the display of the first concept, else its type. */
+/** A label is the text or the display of the first concept, else the type. */
 function labelOf(resource: Resource): string {
   for (const name of LABELS) {
     const [value] = [resource[name]].flat()

@@ -79,7 +79,7 @@ export async function found(
 
 const MOST_VERSIONS = 50
 
-/** What a canonical, or a literal reference in its place, names among resources of a type that the caller may read. */
+/** Finds what a canonical, or a literal reference in its place, names for the caller. */
 export async function canonicalOf(
   asking: Asking,
   type: string,
