@@ -196,7 +196,7 @@ const ask = (body: object) => admin.post<Made>('QuestionnaireResponse/$extract',
 
 t.test('$extract fills the templates of a Questionnaire', async (t) => {
   const { status, body } = await ask(extraction(answered, templates))
-  t.equal(status, 200)
+  t.equal(status, 200, JSON.stringify(body))
   const [who, ...contacts] = body.entry ?? []
   t.match(who?.fullUrl, /^urn:uuid:/)
   t.match(who?.request, { method: 'POST', url: 'Patient', ifNoneExist: 'birthdate=1990-01-02' })
@@ -273,7 +273,7 @@ t.test('$apply makes a CarePlan with the Tasks and requests of a plan', async (t
   const { id } = await admin.create(plan)
   const named = parametersOf({ name: 'subject', valueString: subject })
   const { status, body } = await admin.post<Loose>(`PlanDefinition/${id}/$apply`, named)
-  t.equal(status, 200)
+  t.equal(status, 200, JSON.stringify(body))
   t.match(body, {
     resourceType: 'CarePlan',
     status: 'active',

@@ -8,6 +8,7 @@ import { randomUUIDv7 } from 'node:crypto'
 import { badRequest, notSupported, tooCostly, unknownDefinition } from '../../errors.ts'
 import { isObject, parseReference, type Resource } from '../../fhir/resource.ts'
 import { compileTenant, withinLimits } from '../../fhirpath/custom.ts'
+import { loadEngine } from '../../fhirpath/engine.ts'
 import type { Operation, OperationCall } from '../../request/operation.ts'
 import { interactionOf, type ParameterDefinition, readInputs } from '../../request/parameters.ts'
 import { absoluteUrl, textReply, versionHeaders } from '../../request/reply.ts'
@@ -61,6 +62,7 @@ export const apply: Operation = {
       about: { subject: { reference: subject }, encounter },
       who: practitioner?.reference === undefined ? organization : practitioner,
     }
+    await loadEngine()
     const all = await madeBy(context, plan)
     const stored = (await createTogether(interactionOf(call), all)).at(-1)
     if (stored === undefined) throw new Error('A CarePlan is always made')

@@ -14,7 +14,7 @@ import { type Inputs, readInputs } from '../../request/parameters.ts'
 import { jsonReply } from '../../request/reply.ts'
 import { parseVersion } from '../../store/rows/rows.ts'
 import { canonicalOf } from '../search/criteria.ts'
-import { evaluated, filled, type Scope } from './template.ts'
+import { evaluated, filled, prepared, type Scope } from './template.ts'
 
 const RESPONSE = 'QuestionnaireResponse'
 const SDC = 'http://hl7.org/fhir/uv/sdc/StructureDefinition/sdc-questionnaire-'
@@ -43,6 +43,7 @@ export const extract: Operation = {
     walkItems(walk, { node: response, root: response, variables })
     if (makers.length > MOST_ENTRIES)
       throw tooCostly(`It would make more than ${MOST_ENTRIES} resources`)
+    await prepared(questionnaire)
     const entries: Entry[] = []
     for (const make of makers) {
       entries.push(withinLimits(make))

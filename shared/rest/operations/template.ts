@@ -2,6 +2,8 @@
 import { badRequest, tooCostly } from '../../errors.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
 import { compileTenant } from '../../fhirpath/custom.ts'
+import { loadEngine } from '../../fhirpath/engine.ts'
+import { ownTurn } from '../../platform/event-loop-turns.ts'
 
 const SDC = 'http://hl7.org/fhir/uv/sdc/StructureDefinition/sdc-questionnaire-'
 const CONTEXT = `${SDC}templateExtractContext`
@@ -15,6 +17,34 @@ export interface Scope {
   readonly root: Resource
   readonly variables: Readonly<Record<string, unknown>>
 }
+
+const MOST_EXPRESSIONS = 500
+const BASES = [undefined, 'QuestionnaireResponse.item', 'QuestionnaireResponse.item.answer']
+
+/** Compiles the expressions of a Questionnaire, which takes longer than to evaluate them, in turns of their own. */
+export async function prepared(questionnaire: Resource): Promise<void> {
+  const expressions = new Set<string>()
+  const collect = (value: unknown) => {
+    if (Array.isArray(value)) for (const item of value) collect(item)
+    if (!isObject(value)) return
+    const { url, valueString, valueExpression } = value
+    const given = isObject(valueExpression) ? valueExpression.expression : valueString
+    if (typeof given === 'string' && EXPRESSION.test(String(url))) expressions.add(given)
+    for (const item of Object.values(value)) collect(item)
+  }
+  collect(questionnaire)
+  if (expressions.size > MOST_EXPRESSIONS)
+    throw tooCostly('The templates have too many expressions')
+  await loadEngine()
+  for (const expression of expressions) {
+    for (const base of BASES) {
+      compileTenant(expression, base)
+      await ownTurn()
+    }
+  }
+}
+
+const EXPRESSION = /templateExtract(Context|Value)$|^(fullUrl|resourceId|if[A-Z]\w+)$/
 
 export function evaluated(expression: string, { node, root, variables }: Scope): unknown[] {
   return compileTenant(expression, baseOf(node))(node, { ...variables, resource: root })
