@@ -252,4 +252,107 @@ export const operationTexts: Readonly<Record<string, CallText>> = {
   },
   'validate-code': { summary: 'Check a code', query: CODE, answer: 'Parameters' },
   versions: { summary: 'Ask which versions of FHIR are served', answer: 'object' },
+  apply: {
+    summary: 'Apply a plan to a patient',
+    description: 'Stores a CarePlan, its RequestGroup, Tasks and requests.',
+    query: {
+      subject: 'text!: Patient/id',
+      encounter: 'text: Encounter/id',
+      practitioner: 'text: Practitioner/id',
+      organization: 'text: Organization/id',
+    },
+    answer: 'CarePlan',
+  },
+  book: {
+    summary: 'Book an appointment',
+    description: 'Takes its Slots and their buffers, all or nothing.',
+    query: {
+      appointment: 'object: A proposed Appointment with contained Slots',
+      slot: 'object: A Slot, in place of an Appointment',
+      'patient-reference': 'text: Patient/id, with a Slot',
+    },
+    answer: 'Bundle',
+    status: 201,
+  },
+  docref: {
+    summary: 'Find the documents of a patient',
+    query: {
+      patient: 'text!: The id',
+      start: 'text: Of the care',
+      end: 'text: Of the care',
+      type: 'text: system|code',
+      profile: 'text: Canonical address',
+      'on-demand': 'flag: Only what would be generated',
+    },
+    answer: 'Bundle',
+  },
+  document: {
+    summary: 'Make a document of a Composition',
+    query: { persist: 'flag: Store it, by POST', id: 'text: Of the Composition' },
+    answer: 'Bundle',
+  },
+  'evaluate-measure': {
+    summary: 'Count by a measure',
+    description: 'GET answers the report, POST stores it, too.',
+    query: {
+      periodStart: 'text!: A date',
+      periodEnd: 'text!: A date',
+      subject: 'text: Patient/id',
+    },
+    answer: 'MeasureReport',
+  },
+  extract: {
+    summary: 'Make resources of answers',
+    description: 'A transaction that is not carried out.',
+    query: {
+      'questionnaire-response': 'object: The answers',
+      questionnaire: 'object: In place of the one that they name',
+    },
+    answer: 'Bundle',
+  },
+  find: {
+    summary: 'Find free times',
+    query: {
+      start: 'text!: A dateTime',
+      end: 'text!: At most 31 days later',
+      schedule: 'text: Schedule/id, of an Appointment',
+      'service-type-reference': 'text: HealthcareService/id',
+      'service-type': 'text: system|code',
+      _count: 'whole: Most times',
+    },
+    answer: 'Parameters',
+  },
+  lastn: {
+    summary: 'Read the newest observations of each code',
+    query: {
+      patient: 'text!: The patient',
+      category: 'text: Or code',
+      code: 'text: Or category',
+      max: 'whole: Of each code',
+    },
+    answer: 'Bundle',
+  },
+  match: {
+    summary: 'Find who a patient may be',
+    query: {
+      resource: 'object!: The Patient',
+      onlyCertainMatches: 'flag: One, or none',
+      count: 'whole: Most answers',
+    },
+    answer: 'Bundle',
+  },
+  'member-match': {
+    summary: 'Find the member whom a coverage means',
+    query: {
+      MemberPatient: 'object!: The Patient',
+      CoverageToMatch: 'object!: The Coverage',
+      Consent: 'object!: In force',
+    },
+    answer: 'Parameters',
+  },
+  summary: {
+    summary: 'Read the summary of a patient',
+    query: { identifier: 'text: system|value, without an id' },
+    answer: 'Bundle',
+  },
 }
