@@ -5,7 +5,7 @@
 
 import { openRedis, type Redis } from '../../shared/platform/redis/redis.ts'
 import type { Services } from '../../shared/services.ts'
-import { renewSubscriptions, socketChannel } from '../../shared/subscriptions/socket-store.ts'
+import { GAP, renewSubscriptions, socketChannel } from '../../shared/subscriptions/socket-store.ts'
 import {
   forgetSocketSubscriptions,
   type SocketNotification,
@@ -19,7 +19,7 @@ export interface Listener {
   send(text: string): void
   /** The binding has ended by itself. */
   end(): void
-  /** More waits than the socket takes. */
+  /** More waits than the socket takes, or something may have passed it by. */
   overflow(): void
 }
 
@@ -31,6 +31,8 @@ const MOST_WAITING = 1000
 export class Hub {
   #bindings = 0
   #hasGap = false
+  /** In milliseconds of this process. */
+  #renewedAt = performance.now()
   readonly #services: Services
   readonly #subscriber: Redis
   readonly #listeners = new Map<string, Set<Listener>>()
@@ -42,6 +44,7 @@ export class Hub {
     this.#subscriber.on('message', (channel: string, text: string) => {
       for (const listener of this.#listeners.get(channel) ?? []) {
         if (text === '') listener.end()
+        else if (text === GAP) listener.overflow()
         // Written by `publishNotifications`.
         else this.#notify(listener, JSON.parse(text) as SocketNotification)
       }
@@ -113,6 +116,7 @@ export class Hub {
         const reason = error instanceof Error ? error.message : 'unknown'
         const subscription = binding.subscription.id
         this.#services.log.warn({ subscription, reason }, 'A notification was lost')
+        listener.overflow()
       } finally {
         binding.waiting -= 1
       }
@@ -129,13 +133,21 @@ export class Hub {
     return found.size === 0
   }
 
+  /** What is not renewed in time has ended for the workers: they have matched nothing with it. */
   #renewAll(): void {
+    const startedAt = performance.now()
+    if (startedAt - this.#renewedAt > LIVES_MS) this.#hasGap = true
     const bound = [...this.#listeners.values()].flatMap(([first]) => first?.binding ?? [])
     // The connections themselves log that Redis or PostgreSQL is away.
-    this.#renew(bound).catch((error: Error) => {
-      const { log } = this.#services
-      log.debug({ reason: error.message }, 'Bindings of web sockets were not renewed')
-    })
+    this.#renew(bound)
+      .then(() => {
+        this.#renewedAt = startedAt
+        if (this.#subscriber.status === 'ready') this.#endGap()
+      })
+      .catch((error: Error) => {
+        const { log } = this.#services
+        log.debug({ reason: error.message }, 'Bindings of web sockets were not renewed')
+      })
   }
 
   async #renew(bound: readonly Binding[]): Promise<void> {

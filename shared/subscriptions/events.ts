@@ -41,6 +41,11 @@ import { type AskedChange, type PreCommit, preCommitOf, withUnseen } from './sto
 export interface MatchOptions {
   /** Reads Subscriptions that are not stored, by row id; ended ones are left out. */
   sockets(ids: readonly string[]): Promise<ReadonlyMap<string, Resource>>
+  /**
+   * Notifies those of `sockets`, before the changes are forgotten: a worker that ends in between leaves them
+   * for another, so that a notification may go out twice and is never lost.
+   */
+  publish(notifications: readonly Notification[]): Promise<void>
   /** Called with a Subscription that cannot be matched. */
   skipped(subscription: string, error: unknown): void
   /** Called with the match of a change that is sent again verbosely. */
@@ -59,7 +64,8 @@ export interface Matched {
 export interface Notification {
   /** Id of the Subscription. */
   readonly subscription: string
-  readonly event: ChangeEvent
+  /** Undefined: nobody knows whether it waits for a change, because Redis has lost it. */
+  readonly event: ChangeEvent | undefined
 }
 
 /** Which version a delivery is about. */
@@ -102,6 +108,7 @@ export function createEvents(store: Store, transact: Transact): Events {
         const matched = await matchTaken(inner, events, options)
         await Promise.all([
           addDeliveries(inner.connection, matched.deliveries),
+          matched.notifications.length > 0 && options.publish(matched.notifications),
           forgetEvents(inner.connection, taken),
         ])
         return { events, ...matched, hasMore }
@@ -147,7 +154,9 @@ async function matchTaken(
     watches.filter(({ isStored }) => !isStored).map(({ id }) => id),
   )
   const deliveries: NewDelivery[] = []
-  const notifications: Notification[] = []
+  const notifications: Notification[] = watches
+    .filter(({ id, isStored }) => !isStored && !sockets.has(id))
+    .map(({ id }) => ({ subscription: id, event: undefined }))
   const byProject = Map.groupBy(watches, ({ project }) => project)
   for (const event of events) {
     const own = byProject.has(event.project)

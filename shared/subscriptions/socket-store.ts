@@ -5,6 +5,8 @@
 import { NOW, PREFIX, runScript, script } from '../platform/queue/scripts.ts'
 import type { Redis } from '../platform/redis/redis.ts'
 
+/** The message of a channel whose changes may have passed by: its sockets are closed, so that clients bind again. */
+export const GAP = 'gap'
 /** Without a binding. */
 export const UNBOUND_MS = 300_000
 /** At a time. */
@@ -27,7 +29,7 @@ const keys = {
   ofProject: (id: string) => `${PREFIX}:socket-subscriptions:project:${id}`,
 } as const
 
-/** The channel of a Subscription's notifications, and of its end. */
+/** The channel of a Subscription's notifications, of its gaps and of its end. */
 export function socketChannel(id: string): string {
   return `${PREFIX}:socket:${id}`
 }

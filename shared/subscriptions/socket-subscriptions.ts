@@ -10,6 +10,7 @@ import type { Deletion, Version, WriteResult } from '../store/rows/version.ts'
 import type { Notification, VersionPlace } from './events.ts'
 import {
   dropSubscriptions,
+  GAP,
   type HeldSubscription,
   heldTexts,
   holdSubscription,
@@ -157,6 +158,7 @@ export async function publishNotifications(
 ): Promise<void> {
   await Promise.all(
     notifications.map(({ subscription, event }) => {
+      if (event === undefined) return redis.publish(socketChannel(subscription), GAP)
       const { subject, ver, change, at, project } = event
       const notification: SocketNotification = {
         project,

@@ -27,6 +27,7 @@ t.test('what each Subscription makes of a verbose $resend is told', async (t) =>
     const found = new Map<string, boolean>()
     const { deliveries } = await repository.feature(createEvents).match(100, {
       sockets: async () => new Map(),
+      publish: async () => undefined,
       skipped: (subscription) => t.fail(`${subscription} was skipped`),
       compared(subscription, event, isPending) {
         t.equal(event.id, id)

@@ -1,11 +1,7 @@
 /** Events in the worker: changes are matched with Subscriptions, and the deliveries are made. */
 import { listenForChanges } from '../../shared/platform/queue/scripts.ts'
 import type { Services } from '../../shared/services.ts'
-import {
-  createEvents,
-  type MatchOptions,
-  type Notification,
-} from '../../shared/subscriptions/events.ts'
+import { createEvents, type MatchOptions } from '../../shared/subscriptions/events.ts'
 import type { Runner } from '../bots/run.ts'
 import { startLoop } from '../loop.ts'
 import { reportSuccesses } from './audit.ts'
@@ -14,10 +10,7 @@ import type { EventMetrics } from './metrics.ts'
 import { endOverdue } from './subscription-end.ts'
 
 /** The parts of the worker that receive events beside rest-hooks. */
-export interface EventHooks extends Pick<MatchOptions, 'sockets'> {
-  /** For Subscriptions of web sockets, once the match is committed. */
-  publish(notifications: readonly Notification[]): Promise<void>
-}
+export type EventHooks = Pick<MatchOptions, 'sockets' | 'publish'>
 
 const SWEEP_MS = 1000
 const END_MS = 5000
@@ -33,7 +26,7 @@ export function startEvents(
   const { repository, config, log } = services
   const deliveries = new Deliverer(services, runner, metrics)
   const options: MatchOptions = {
-    sockets: hooks.sockets,
+    ...hooks,
     skipped(subscription, error) {
       const reason = error instanceof Error ? error.message : 'unknown'
       metrics.skipped()
@@ -51,7 +44,6 @@ export function startEvents(
       const matched = await repository.feature(createEvents).match(BATCH, options)
       metrics.matched(matched)
       if (matched.deliveries.length > 0) deliveries.wake()
-      if (matched.notifications.length > 0) await hooks.publish(matched.notifications)
       return matched.hasMore
     },
   )

@@ -1,22 +1,17 @@
 /** Outages are said: a full disk, and a Redis whose events have passed a web socket by. */
-import { execFile } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
-import { chown, mkdir, rm } from 'node:fs/promises'
-import { join } from 'node:path'
-import { promisify } from 'node:util'
-import pg from 'pg'
+import { Redis } from 'ioredis'
 import t from 'tap'
-import { temporaryFolder } from '../../../scripts/account.ts'
 import { until } from '../../fixtures/botica.ts'
 import { aBot, execute, handler } from '../../fixtures/bots/bots.ts'
 import type { Answer } from '../../fixtures/client.ts'
 import { openCluster } from '../../fixtures/services/cluster.ts'
+import { moveToSmallDisk } from '../../fixtures/services/small-disk.ts'
 import { bound, kindOf, openSocket, socketUrl } from '../../fixtures/sockets.ts'
 
 t.setTimeout(400_000)
 const PATIENCE_MS = 60_000
 const TRY_AGAIN_LATER = 1013
-const run = promisify(execFile)
 const cluster = await openCluster(t)
 const tenant = await cluster.createTenant('Outages')
 const { admin } = tenant
@@ -30,31 +25,8 @@ const large = () => sized(500_000)
 /** Web answers it itself, without its thread for large bodies. */
 const small = () => sized(30_000)
 
-/** A file system in memory of so many MiB, which PostgreSQL may write to. */
-async function smallDisk(mebibytes: number): Promise<string> {
-  const folder = temporaryFolder('botica-small-disk-')
-  const inner = join(folder, 'space')
-  await run('mount', ['-t', 'tmpfs', '-o', `size=${mebibytes}m`, 'none', folder])
-  t.teardown(async () => {
-    await run('umount', ['-l', folder])
-    await rm(folder, { recursive: true, force: true })
-  })
-  await mkdir(inner)
-  return folder
-}
-
 t.test('a full disk is 503 for writes until it has room, and health tells', async (t) => {
-  const client = new pg.Client({ connectionString: cluster.postgres.url })
-  await client.connect()
-  t.teardown(() => client.end())
-  const folder = await smallDisk(24)
-  const [row] = (await client.query('show data_directory')).rows
-  const { stdout } = await run('stat', ['-c', '%u %g', String(row.data_directory)])
-  const [uid = 0, gid = 0] = stdout.split(' ').map(Number)
-  await chown(folder, uid, gid)
-  await chown(join(folder, 'space'), uid, gid)
-  await client.query(`create tablespace small location '${join(folder, 'space')}'`)
-  await client.query('alter table version set tablespace small')
+  const disk = await moveToSmallDisk(t, cluster.postgres.url, 24)
   const writer = await aBot(tenant, handler(`return await medplum.createResource(event.input)`))
 
   const refused: Answer[] = []
@@ -80,28 +52,47 @@ t.test('a full disk is 503 for writes until it has room, and health tells', asyn
   t.ok(cut.status >= 500, `a bot that cannot write answers ${cut.status}`)
   t.match(cut.body, { issue: [{ code: 'transient' }] })
 
-  await run('mount', ['-o', 'remount,size=200m', folder])
+  await disk.resize(200)
   await until(async () => (await admin.post('Basic', large())).status === 201, PATIENCE_MS)
 })
 
-t.test('a web socket that may have missed something is closed, and binds again', async (t) => {
-  const socket = await openSocket(t, socketUrl(cluster.baseUrl))
-  await bound(admin, socket, 'Communication')
-  await cluster.redis.kill()
-  const missed = await admin.create({ resourceType: 'Communication', status: 'completed' })
-  await cluster.redis.start()
-  t.equal(await socket.closed, TRY_AGAIN_LATER)
+for (const [name, lose] of [
+  ['missed something', restartRedis],
+  ['been forgotten', emptyRedis],
+] as const) {
+  t.test(`a web socket that may have ${name} is closed, and binds again`, async (t) => {
+    const socket = await openSocket(t, socketUrl(cluster.baseUrl))
+    await bound(admin, socket, 'Communication')
+    const missed = await lose(() =>
+      admin.create({ resourceType: 'Communication', status: 'completed' }),
+    )
+    t.equal(await socket.closed, TRY_AGAIN_LATER)
 
-  const again = await openSocket(t, socketUrl(cluster.baseUrl))
-  await until(() => bound(admin, again, 'Communication').then(Boolean, () => false), PATIENCE_MS)
-  const since = encodeURIComponent(missed.meta?.lastUpdated ?? '')
-  const asked = await admin.get(`Communication?_lastUpdated=ge${since}`)
-  t.match(asked.body, { entry: [{ resource: { id: missed.id } }] }, 'what it missed is asked for')
-  const next = await admin.create({ resourceType: 'Communication', status: 'completed' })
-  // The missed one may be sent again before.
-  const isNext = (message: unknown) => JSON.stringify(message).includes(next.id ?? 'none')
-  const heard = await again.heard(
-    (message) => kindOf(message) === 'event-notification' && isNext(message),
-  )
-  t.ok(heard)
-})
+    const again = await openSocket(t, socketUrl(cluster.baseUrl))
+    await until(() => bound(admin, again, 'Communication').then(Boolean, () => false), PATIENCE_MS)
+    const since = encodeURIComponent(missed.meta?.lastUpdated ?? '')
+    const asked = await admin.get(`Communication?_lastUpdated=ge${since}`)
+    t.match(asked.body, { entry: [{ resource: { id: missed.id } }] }, 'what it missed is asked for')
+    const next = await admin.create({ resourceType: 'Communication', status: 'completed' })
+    // The missed one may be sent again before.
+    const isNext = (message: unknown) => JSON.stringify(message).includes(next.id ?? 'none')
+    const heard = await again.heard(
+      (message) => kindOf(message) === 'event-notification' && isNext(message),
+    )
+    t.ok(heard)
+  })
+}
+
+async function restartRedis<T>(meanwhile: () => Promise<T>): Promise<T> {
+  await cluster.redis.kill()
+  const done = await meanwhile()
+  await cluster.redis.start()
+  return done
+}
+
+async function emptyRedis<T>(then: () => Promise<T>): Promise<T> {
+  const redis = new Redis(cluster.redis.url)
+  await redis.flushall()
+  redis.disconnect()
+  return then()
+}
