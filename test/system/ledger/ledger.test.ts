@@ -1,33 +1,32 @@
 /** The ledger compares what was answered while processes die, stand still and forget with what is there. */
 import { setTimeout as delay } from 'node:timers/promises'
-import { Redis } from 'ioredis'
 import t from 'tap'
-import { freePort } from '../../../scripts/service.ts'
 import { until } from '../../fixtures/botica.ts'
-import { aBot, execute, handler } from '../../fixtures/bots/bots.ts'
+import { aBot, execute, handler, type Untyped } from '../../fixtures/bots/bots.ts'
 import { createClient } from '../../fixtures/client.ts'
 import { depth } from '../../fixtures/depth.ts'
-import { seeded } from '../../fixtures/policy/oracle.ts'
+import { aSubscription, startReceiver } from '../../fixtures/http/receiver.ts'
+import { oneOf, seeded } from '../../fixtures/policy/oracle.ts'
 import { MRN_SYSTEM } from '../../fixtures/resources.ts'
-import { openCluster, type Running, said } from '../../fixtures/services/cluster.ts'
+import { openCluster } from '../../fixtures/services/cluster.ts'
+import { type Lane, openFaults } from './faults.ts'
+import { keepExporting, keepImporting, keepListening, markOf } from './followers.ts'
 import { type Entry, judge, keepWriting } from './writers.ts'
 
 t.setTimeout(390_000)
-const FAULTS = depth({ slice: 8, full: 24 })
-const WRITERS = 4
-const FREEZE_MS = { least: 1000, more: 4000 }
-const CALM_MS = 500
+const FAULTS = depth({ slice: 10, full: 100 })
+/** On a machine that is too busy for all of them. */
+const MOST_MS = 180_000
+const WRITERS = 8
 const PATIENCE_MS = 120_000
 /** The longest wait of a caller, and what a busy machine adds to it. */
 const DEADLINE_MS = 60_000
 const random = seeded(Number(process.env.TEST_SEED ?? 1))
 
+const receiver = await startReceiver(t)
 const cluster = await openCluster(t)
 const tenant = await cluster.createTenant('Ledger')
 const { admin } = tenant
-const redis = new Redis(cluster.redis.url, { maxRetriesPerRequest: null })
-redis.on('error', () => undefined)
-t.teardown(() => redis.disconnect())
 const bot = await aBot(
   tenant,
   handler(`await new Promise((resolve) => setTimeout(resolve, 200))
@@ -35,70 +34,48 @@ const bot = await aBot(
     await medplum.createResource({ resourceType: 'Patient', identifier: [{ system: '${MRN_SYSTEM}', value }] })
     return value`),
 )
+const scribe = await aBot(
+  tenant,
+  handler(`const value = event.input.identifier?.[0]?.value
+    await medplum.createResource({ resourceType: 'Basic', code: { text: 'seen' }, identifier: [{ system: 'scribe', value }] })`),
+)
+const { address, lanes } = await openFaults(t, cluster, random)
+const clients = [admin, createClient(address, admin.token)]
 
-const port = await freePort()
-const settings = { PORT: String(port), RATE_LIMIT_PER_MINUTE: '0' }
-const startWeb = () => cluster.run('server', settings)
-let web = startWeb()
-const workers: Running[] = [await cluster.startWorker(), await cluster.startWorker()]
-await said(web, '"listening"')
+const counts: Record<string, number> = {}
+let left = FAULTS
+const startedAt = Date.now()
 
-const frozen = () => delay(FREEZE_MS.least + random(FREEZE_MS.more))
-async function freeze({ child }: Running): Promise<void> {
-  child.kill('SIGSTOP')
-  await frozen()
-  child.kill('SIGCONT')
+/** Takes a fault after the other, each kind of the lane once before the seed draws. */
+async function keepHurting(lane: Lane): Promise<void> {
+  const names = Object.keys(lane.faults)
+  for (let n = 0; left > 0 && Date.now() - startedAt < MOST_MS; n++) {
+    left -= 1
+    const name = names[n] ?? oneOf(random, names)
+    await lane.faults[name]?.()
+    counts[name] = (counts[name] ?? 0) + 1
+    await delay(random(2 * lane.calmMs))
+  }
 }
 
-const FAULT: Readonly<Record<string, () => Promise<void>>> = {
-  async 'web killed'() {
-    web.child.kill('SIGKILL')
-    await web.ended
-    web = startWeb()
-    await said(web, '"listening"')
-  },
-  async 'worker killed'() {
-    const place = random(workers.length)
-    workers[place]?.child.kill('SIGKILL')
-    workers[place] = await cluster.startWorker()
-  },
-  'web frozen': () => freeze(web),
-  'worker frozen': () => freeze(workers[random(workers.length)] as Running),
-  async 'Redis emptied'() {
-    await redis.flushall()
-  },
-  async 'Redis killed'() {
-    await cluster.redis.kill()
-    await delay(random(1000))
-    await cluster.redis.start()
-  },
-  async 'PostgreSQL killed'() {
-    await cluster.postgres.kill()
-    await delay(random(1000))
-    await cluster.postgres.start()
-  },
-  async 'Redis frozen'() {
-    cluster.redis.silence()
-    await frozen()
-    cluster.redis.resume()
-  },
+async function aChain(): Promise<string> {
+  const { id } = await admin.create({ resourceType: 'Basic', code: { text: 'first' } })
+  return `Basic/${id}`
 }
 
 t.test(
   'nothing accepted is lost, nothing is there twice, every caller has an answer',
   async (t) => {
+    await admin.create(aSubscription('Patient', `${receiver.url}/hook`) as Untyped)
+    await admin.create(aSubscription('Patient', `Bot/${scribe}`) as Untyped)
+    const chains = await Promise.all(Array.from({ length: WRITERS }, aChain))
     let isOver = false
-    const clients = [admin, createClient(`http://127.0.0.1:${port}/`, admin.token)]
-    const writing = Array.from({ length: WRITERS }, () => keepWriting(clients, bot, () => isOver))
-    const counts: Record<string, number> = {}
-    const names = Object.keys(FAULT)
-    for (let n = 0; n < FAULTS; n++) {
-      // Each kind once, then as the seed draws.
-      const name = names[n] ?? names[random(names.length)] ?? ''
-      counts[name] = (counts[name] ?? 0) + 1
-      await FAULT[name]?.()
-      await delay(CALM_MS)
-    }
+    let isCalm = false
+    const writing = chains.map((chain) => keepWriting({ clients, bot, chain }, () => isOver))
+    const listening = keepListening(t, admin, cluster.baseUrl, () => isCalm)
+    const exporting = keepExporting(admin, () => isCalm)
+    const importing = keepImporting(admin, () => isOver)
+    await Promise.all(lanes.map(keepHurting))
     isOver = true
     const entries: readonly Entry[] = (await Promise.all(writing)).flat()
     const since = Date.now()
@@ -112,12 +89,30 @@ t.test(
       const open = await Promise.all(accepted.map((url) => admin.get(url)))
       return open.every(({ status }) => status === 200)
     }, PATIENCE_MS)
+    const imported = await importing
 
-    const rows = await judge(admin, entries)
-    t.comment(JSON.stringify({ faults: counts, calmMs, rows }))
+    const rows = await judge(admin, entries, chains)
+    const there = await marksThere(entries)
+    const hooked = () => new Set(receiver.on('/hook').map(({ body }) => markOf(JSON.parse(body))))
+    const missedBy = (marks: ReadonlySet<string>) => there.filter((mark) => !marks.has(mark)).length
+    await until(async () => missedBy(hooked()) === 0, PATIENCE_MS).catch(() => undefined)
+    await until(async () => missedBy(await scribed()) === 0, PATIENCE_MS).catch(() => undefined)
+    isCalm = true
+    const chain = await exporting
+    const missed = {
+      hook: missedBy(hooked()),
+      bot: missedBy(await scribed()),
+      socket: missedBy(await listening),
+      exports: missedBy(chain.marks),
+      imports: await missingImports(imported),
+    }
+    const work = { imported: imported.length, exports: chain.exports, there: there.length }
+    t.comment(JSON.stringify({ faults: counts, calmMs, missed, work, rows }))
     const total = (value: 'lost' | 'twice') => rows.reduce((sum, row) => sum + row[value], 0)
     t.equal(total('lost'), 0)
     t.equal(total('twice'), 0)
+    t.same(missed, { hook: 0, bot: 0, socket: 0, exports: 0, imports: 0 })
+    t.equal(chain.twice, 0, 'no export has a line twice')
     t.same(
       entries.filter(({ isMute }) => isMute),
       [],
@@ -127,3 +122,39 @@ t.test(
     t.ok(slowest < DEADLINE_MS, `the slowest caller waited ${slowest} ms`)
   },
 )
+
+/** The marks of the writers' Patients that are in the store, answered or not. */
+async function marksThere(entries: readonly Entry[]): Promise<readonly string[]> {
+  const asked = new Set(entries.map(({ mark }) => mark))
+  const found = await values('Patient?_elements=identifier')
+  return found.filter((mark) => asked.has(mark))
+}
+
+async function scribed(): Promise<ReadonlySet<string>> {
+  return new Set(await values('Basic?identifier=scribe|&_elements=identifier'))
+}
+
+/** The values of the identifiers of all that a search finds. */
+async function values(search: string): Promise<readonly string[]> {
+  const all: string[] = []
+  for (let next: string | undefined = `${search}&_count=1000`; next !== undefined; ) {
+    const { body } = (await admin.get<Untyped>(next)) as Untyped
+    for (const { resource } of body.entry ?? []) all.push(resource.identifier?.[0]?.value ?? '')
+    next = body.link.find(({ relation }: Untyped) => relation === 'next')?.url
+  }
+  return all
+}
+
+/** How many of the imported Patients are not there in their first and only version. */
+async function missingImports(ids: readonly string[]): Promise<number> {
+  let missing = 0
+  for (let at = 0; at < ids.length; at += 100) {
+    const own = ids.slice(at, at + 100)
+    const found = await admin.get<Untyped>(`Patient?_id=${own.join(',')}&_count=100`)
+    const once = (found.body.entry ?? []).filter(
+      ({ resource }: Untyped) => resource.meta.versionId === '1',
+    )
+    missing += own.length - once.length
+  }
+  return missing
+}

@@ -5,52 +5,77 @@ import { execute, type Untyped } from '../../fixtures/bots/bots.ts'
 import type { Answer, Client } from '../../fixtures/client.ts'
 import { aPatient, MRN_SYSTEM } from '../../fixtures/resources.ts'
 
-export type Kind = 'create' | 'conditional' | 'transaction' | 'keyed' | 'sync' | 'async'
+const KINDS = [
+  'create',
+  'conditional',
+  'race',
+  'transaction',
+  'keyed',
+  'update',
+  'sync',
+  'keyed run',
+  'async',
+] as const
+export type Kind = (typeof KINDS)[number]
 
 /** One thing that was asked for. */
 export interface Entry {
   readonly kind: Kind
-  /** The identifier of the Patient that it makes; for a run, a mark in its input. */
+  /** The identifier of the Patient that it makes; for an update, the text that it writes. */
   readonly mark: string
   /** The last status; undefined: no answer. */
   readonly status: number | undefined
   readonly text: string
   /** Where an accepted run tells its end. */
   readonly location: string | null
+  /** The longest of its calls. */
   readonly ms: number
-  /** A 5xx did not say when to come back. */
+  /** A 503 did not say when to come back. */
   readonly isMute: boolean
 }
 
-const KINDS: readonly Kind[] = ['create', 'conditional', 'transaction', 'keyed', 'sync', 'async']
+/** Who writes, and to what. */
+export interface Writer {
+  readonly clients: readonly Client[]
+  /** Makes a Patient of its input's mark. */
+  readonly bot: string
+  /** The resource that this writer alone updates. */
+  readonly chain: string
+}
+
 const LONGEST_PAUSE_MS = 100
-/** A keyed write is repeated until it has an answer. */
+/** A keyed call is repeated until it has an answer. */
 const KEYED_REPEATS = 200
 
 /** Asks for one thing after the other, until `isOver`. */
 export async function keepWriting(
-  clients: readonly Client[],
-  bot: string,
+  writer: Writer,
   isOver: () => boolean,
 ): Promise<readonly Entry[]> {
+  const { clients } = writer
   const entries: Entry[] = []
   for (let n = 0; !isOver(); n++) {
     const kind = KINDS[n % KINDS.length] ?? 'create'
     const mark = randomUUID()
     const client = clients[n % clients.length] as Client
-    entries.push(await asked(kind, mark, () => ask(client, bot, kind, mark)))
+    entries.push(await asked(kind, mark, () => ask(client, writer, kind, mark)))
     await delay(Math.random() * LONGEST_PAUSE_MS)
   }
   return entries
 }
 
 async function asked(kind: Kind, mark: string, send: () => Promise<Answer>): Promise<Entry> {
-  const startedAt = Date.now()
-  let answer = await send().catch(() => undefined)
-  for (let n = 0; kind === 'keyed' && n < KEYED_REPEATS; n++) {
-    if (answer !== undefined && answer.status < 409) break
+  let ms = 0
+  async function sent(): Promise<Answer | undefined> {
+    const startedAt = Date.now()
+    const answer = await send().catch(() => undefined)
+    ms = Math.max(ms, Date.now() - startedAt)
+    return answer
+  }
+  let answer = await sent()
+  for (let n = 0; kind.startsWith('keyed') && n < KEYED_REPEATS && isOpen(answer); n++) {
     await delay(LONGEST_PAUSE_MS)
-    answer = await send().catch(() => undefined)
+    answer = await sent()
   }
   return {
     kind,
@@ -58,20 +83,28 @@ async function asked(kind: Kind, mark: string, send: () => Promise<Answer>): Pro
     status: answer?.status,
     text: answer?.text ?? '',
     location: answer?.headers.get('content-location') ?? null,
-    ms: Date.now() - startedAt,
+    ms,
+
     isMute: answer?.status === 503 && !answer.headers.has('retry-after'),
   }
 }
 
-function ask(client: Client, bot: string, kind: Kind, mark: string): Promise<Answer> {
+/** Whether a call with its key is repeated: no answer, an outage, or a first call that is still at work. */
+function isOpen(answer: Answer | undefined): boolean {
+  if (answer === undefined) return true
+  return answer.status === 503 || (answer.status === 409 && answer.headers.has('retry-after'))
+}
+
+function ask(client: Client, { bot, chain }: Writer, kind: Kind, mark: string): Promise<Answer> {
   const patient = aPatient({ identifier: [{ system: MRN_SYSTEM, value: mark }] })
+  const onlyOne = { 'If-None-Exist': `identifier=${MRN_SYSTEM}|${mark}` }
   switch (kind) {
     case 'create':
       return client.post('Patient', patient)
     case 'conditional':
-      return client.post('Patient', patient, {
-        'If-None-Exist': `identifier=${MRN_SYSTEM}|${mark}`,
-      })
+      return client.post('Patient', patient, onlyOne)
+    case 'race':
+      return Promise.any([1, 2, 3].map(() => client.post('Patient', patient, onlyOne)))
     case 'keyed':
       return client.post('Patient', patient, { 'Idempotency-Key': mark })
     case 'transaction':
@@ -80,13 +113,25 @@ function ask(client: Client, bot: string, kind: Kind, mark: string): Promise<Ans
         type: 'transaction',
         entry: [{ request: { method: 'POST', url: 'Patient' }, resource: patient }],
       })
+    case 'update':
+      return update(client, chain, mark)
     case 'sync':
       return execute(client, bot, { mark }, { Prefer: 'wait=30' })
+    case 'keyed run':
+      return execute(client, bot, { mark }, { Prefer: 'wait=30', 'Idempotency-Key': mark })
     case 'async':
       return execute(client, bot, { mark }, { Prefer: 'respond-async' })
     default:
       return kind satisfies never
   }
+}
+
+async function update(client: Client, url: string, mark: string): Promise<Answer> {
+  const read = await client.get(url)
+  if (read.status !== 200) return read
+  const version = read.body.meta?.versionId
+  const next = { ...read.body, code: { text: mark } }
+  return client.put(url, next, { 'If-Match': `W/"${version}"` })
 }
 
 /** How often each kind was answered, with what, and what was found wrong. */
@@ -101,12 +146,19 @@ export interface Row {
 }
 
 /** Compares what was answered with what is there. */
-export async function judge(client: Client, entries: readonly Entry[]): Promise<readonly Row[]> {
+export async function judge(
+  client: Client,
+  entries: readonly Entry[],
+  chains: readonly string[],
+): Promise<readonly Row[]> {
   const rows = new Map(KINDS.map((kind) => [kind, rowOf(kind)]))
+  const written = (await Promise.all(chains.map((url) => textsOf(client, url)))).flat()
   for (const entry of entries) {
     const row = rows.get(entry.kind) as Row
-    const found = await client.get<Untyped>(`Patient?identifier=${MRN_SYSTEM}|${entry.mark}`)
-    const count = found.body.entry?.length ?? 0
+    const count =
+      entry.kind === 'update'
+        ? written.filter((text) => text === entry.mark).length
+        : (await patientsOf(client, entry.mark)).length
     const isDone = entry.status !== undefined && entry.status < 300
     row.asked += 1
     if (isDone) row.done += 1
@@ -116,6 +168,22 @@ export async function judge(client: Client, entries: readonly Entry[]): Promise<
     if (isDone && count === 0 && !(await hasFailed(client, entry))) row.lost += 1
   }
   return [...rows.values()]
+}
+
+async function patientsOf(client: Client, mark: string): Promise<readonly Untyped[]> {
+  const found = await client.get<Untyped>(`Patient?identifier=${MRN_SYSTEM}|${mark}`)
+  return found.body.entry ?? []
+}
+
+/** What each version of a resource said. */
+async function textsOf(client: Client, url: string): Promise<readonly string[]> {
+  const texts: string[] = []
+  for (let next: string | undefined = `${url}/_history?_count=500`; next !== undefined; ) {
+    const { body }: Answer<Untyped> = await client.get<Untyped>(next)
+    texts.push(...body.entry.map(({ resource }: Untyped) => resource.code.text))
+    next = body.link.find(({ relation }: Untyped) => relation === 'next')?.url
+  }
+  return texts
 }
 
 const rowOf = (kind: Kind): Row => {

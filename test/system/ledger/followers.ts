@@ -1,0 +1,162 @@
+/** Those who are sent or fetch what others write: a web socket, exports that follow each other, imports. */
+import { randomUUID } from 'node:crypto'
+import { setTimeout as delay } from 'node:timers/promises'
+import type { Untyped } from '../../fixtures/bots/bots.ts'
+import type { Answer, Client } from '../../fixtures/client.ts'
+import { aPatient, MRN_SYSTEM } from '../../fixtures/resources.ts'
+import { bound, openSocket, type Socket, socketUrl } from '../../fixtures/sockets.ts'
+
+interface Teardown {
+  teardown(end: () => void): void
+}
+
+const PAUSE_MS = 200
+const PATIENCE_MS = 240_000
+/** A transaction that was begun before the last event may be committed after it. */
+const OVERLAP_MS = 15_000
+const IMPORTED_AT_ONCE = 200
+
+/** The mark of a Patient, by which the ledger finds it again. */
+export function markOf(patient: Untyped): string {
+  const own = patient?.identifier?.find(({ system }: Untyped) => system === MRN_SYSTEM)
+  return own?.value ?? ''
+}
+
+/** Holds a socket; when it is closed it binds again and searches for what was missed. Answers all marks. */
+export async function keepListening(
+  t: Teardown,
+  client: Client,
+  baseUrl: string,
+  isOver: () => boolean,
+): Promise<ReadonlySet<string>> {
+  const marks = new Set<string>()
+  let since = Date.now()
+  while (!isOver()) {
+    const socket = await repeated(() => openedSocket(t, client, baseUrl))
+    for (const mark of await repeated(() => marksSince(client, since - OVERLAP_MS))) marks.add(mark)
+    let isClosed = false
+    let heard = 0
+    void socket.closed.then(() => {
+      isClosed = true
+    })
+    while (!isClosed && !isOver()) {
+      await delay(PAUSE_MS)
+      for (; heard < socket.unheard.length; heard++) {
+        for (const { resource } of socket.unheard[heard].entry ?? []) {
+          if (resource?.resourceType === 'Patient') marks.add(markOf(resource))
+        }
+      }
+    }
+    since = Date.now()
+  }
+  return marks
+}
+
+async function openedSocket(t: Teardown, client: Client, baseUrl: string): Promise<Socket> {
+  const socket = await openSocket(t, socketUrl(baseUrl))
+  await Promise.race([
+    bound(client, socket, 'Patient'),
+    socket.closed.then((code) => Promise.reject(new Error(`Closed with ${code}`))),
+  ])
+  return socket
+}
+
+async function marksSince(client: Client, since: number): Promise<readonly string[]> {
+  const marks: string[] = []
+  const time = new Date(since).toISOString()
+  let next: string | undefined = `Patient?_lastUpdated=ge${time}&_count=1000&_elements=identifier`
+  while (next !== undefined) {
+    const { body }: Answer<Untyped> = await answered(() => client.get<Untyped>(String(next)))
+    marks.push(...(body.entry ?? []).map(({ resource }: Untyped) => markOf(resource)))
+    next = body.link.find(({ relation }: Untyped) => relation === 'next')?.url
+  }
+  return marks
+}
+
+export interface ChainOfExports {
+  readonly marks: ReadonlySet<string>
+  readonly exports: number
+  /** Exports that hold a line twice. */
+  readonly twice: number
+}
+
+/** Exports Patients, each time those since the last export, until `isOver`; then a last time. */
+export async function keepExporting(
+  client: Client,
+  isOver: () => boolean,
+): Promise<ChainOfExports> {
+  const marks = new Set<string>()
+  let exports = 0
+  let twice = 0
+  let since: string | undefined
+  for (let isLast = false; !isLast; ) {
+    isLast = isOver()
+    const query = since === undefined ? '' : `&_since=${encodeURIComponent(since)}`
+    const { headers } = await answered(() => client.get(`$export?_type=Patient${query}`), 202)
+    const manifest = await ended(client, headers.get('content-location') ?? '')
+    const lines: string[] = []
+    for (const { url } of manifest.output ?? []) {
+      const file = await answered(() => client.get<string>(url))
+      lines.push(...file.text.trim().split('\n'))
+    }
+    const patients = lines.filter((line) => line !== '').map((line) => JSON.parse(line))
+    if (new Set(patients.map(({ id }) => id)).size < patients.length) twice += 1
+    for (const patient of patients) marks.add(markOf(patient))
+    exports += 1
+    since = manifest.transactionTime
+    await delay(PAUSE_MS)
+  }
+  return { marks, exports, twice }
+}
+
+/** Imports new Patients again and again; answers the ids of accepted imports that ended. */
+export async function keepImporting(
+  client: Client,
+  isOver: () => boolean,
+): Promise<readonly string[]> {
+  const ids: string[] = []
+  while (!isOver()) {
+    const own = Array.from({ length: IMPORTED_AT_ONCE }, () => randomUUID())
+    const lines = own.map((id) => `${JSON.stringify({ ...aPatient(), id })}\n`).join('')
+    const type = { 'Content-Type': 'application/fhir+ndjson' }
+    const binary = await answered(() => client.post('Binary', lines, type), 201)
+    const part = [
+      { name: 'type', valueCode: 'Patient' },
+      { name: 'url', valueUrl: `Binary/${binary.body.id}` },
+    ]
+    const parameters = { resourceType: 'Parameters', parameter: [{ name: 'input', part }] }
+    // Without an answer nobody knows whether it was begun: the next one brings other Patients.
+    const begun = await client.post('$import', parameters).catch(() => undefined)
+    if (begun?.status !== 202) continue
+    await ended(client, begun.headers.get('content-location') ?? '')
+    ids.push(...own)
+  }
+  return ids
+}
+
+/** The manifest of a job, once it has one. */
+async function ended(client: Client, url: string): Promise<Untyped> {
+  const { body } = await answered(() => client.get<Untyped>(url))
+  return body
+}
+
+/** Asks again until the answer has the status. */
+function answered<Body>(send: () => Promise<Answer<Body>>, status = 200): Promise<Answer<Body>> {
+  return repeated(async () => {
+    const answer = await send()
+    if (answer.status !== status) throw new Error(`Answered ${answer.status}: ${answer.text}`)
+    return answer
+  })
+}
+
+async function repeated<T>(what: () => Promise<T>): Promise<T> {
+  const deadline = Date.now() + PATIENCE_MS
+  for (;;) {
+    try {
+      return await what()
+    } catch (error) {
+      if (Date.now() > deadline) throw error
+      await delay(PAUSE_MS)
+    }
+  }
+}
