@@ -133,7 +133,7 @@ export class Hub {
     return found.size === 0
   }
 
-  /** What is not renewed in time has ended for the workers: they have matched nothing with it. */
+  /** Workers match nothing with a binding that was not renewed in time. */
   #renewAll(): void {
     const startedAt = performance.now()
     if (startedAt - this.#renewedAt > LIVES_MS) this.#hasGap = true

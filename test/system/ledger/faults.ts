@@ -13,7 +13,7 @@ interface Teardown {
 
 type ByName = Readonly<Record<string, () => Promise<void>>>
 
-/** What is done to one part of the service, one fault after the other. */
+/** Faults of one part of the service, one after the other. */
 export interface Lane {
   readonly faults: ByName
   /** The mean time between two of them. */

@@ -1,4 +1,4 @@
-/** Those who are sent or fetch what others write: a web socket, exports that follow each other, imports. */
+/** Followers are sent or fetch what others write: a web socket, exports that follow each other, imports. */
 import { randomUUID } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Untyped } from '../../fixtures/bots/bots.ts'

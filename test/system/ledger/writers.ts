@@ -34,7 +34,7 @@ export interface Entry {
   readonly isMute: boolean
 }
 
-/** Who writes, and to what. */
+/** A caller, and what it writes to. */
 export interface Writer {
   readonly clients: readonly Client[]
   /** Makes a Patient of its input's mark. */
@@ -175,7 +175,7 @@ async function patientsOf(client: Client, mark: string): Promise<readonly Untype
   return found.body.entry ?? []
 }
 
-/** What each version of a resource said. */
+/** The text of each version of a resource. */
 async function textsOf(client: Client, url: string): Promise<readonly string[]> {
   const texts: string[] = []
   for (let next: string | undefined = `${url}/_history?_count=500`; next !== undefined; ) {
