@@ -1,7 +1,7 @@
 /**
  * Routes as data. Each says in its own line who may call it, and the app serves no others: one router is made of
  * all of them, and what stands in front of a handler follows from its line. Paths have one spelling
- * (middleware/paths.ts), which the router compares as it is.
+ * (middleware/requests.ts), which the router compares as it is.
  */
 import Router, { type RouterMiddleware } from '@koa/router'
 import type { Middleware, State } from '../context.ts'

@@ -1,7 +1,6 @@
 /** A Subscription on a web socket, with the login that it was bound by. */
 import type { TokenClaims } from '../../shared/access/credentials/tokens.ts'
-import { isAllowedFrom } from '../../shared/access/ip-rules.ts'
-import type { Principal } from '../../shared/access/principal.ts'
+import { isAllowedFrom, type Principal } from '../../shared/access/principal.ts'
 import { readSubscription, type SubscriptionTerms } from '../../shared/access/subscription.ts'
 import { within } from '../../shared/identity/principals.ts'
 import type { Services } from '../../shared/services.ts'

@@ -17,7 +17,7 @@ import {
   type Rules,
   type WriteConstraint,
 } from './grant.ts'
-import { matcherOf } from './ip-rules.ts'
+import { matcherOf } from './principal.ts'
 
 /** Readable under every policy, unless it has entries for them. */
 const ALWAYS_READABLE = ['SearchParameter', 'StructureDefinition']

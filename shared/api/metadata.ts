@@ -21,7 +21,7 @@ import type { Operation } from '../request/operation.ts'
 import { emptyReply, textReply } from '../request/reply.ts'
 import type { FhirReply, Interaction } from '../request/request.ts'
 import type { Services } from '../services.ts'
-import { hasFullText } from '../store/write/full-text.ts'
+import { hasFullText } from '../store/rows/side-rows.ts'
 import { webSocketUrl } from '../subscriptions/ws-binding-token.ts'
 import { operations } from './operations.ts'
 

@@ -8,8 +8,12 @@ import { type Access, compilePolicies } from '../access/compile.ts'
 import { isActiveClient } from '../access/credentials/clients.ts'
 import { variablesOf } from '../access/criteria.ts'
 import type { Rules } from '../access/grant.ts'
-import { readIpRules } from '../access/ip-rules.ts'
-import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
+import {
+  type Principal,
+  type ProjectContext,
+  readIpRules,
+  systemPrincipal,
+} from '../access/principal.ts'
 import { memberQuota, projectContext, SYSTEM_PROJECT } from '../access/project-context.ts'
 import { narrowed, smartScopes } from '../access/scopes.ts'
 import { waits } from '../config/waits.ts'

@@ -3,7 +3,8 @@
  * write.
  */
 
-import { systemPrincipal } from '../access/principal.ts'
+import { type Principal, systemPrincipal } from '../access/principal.ts'
+import { SYSTEM_PROJECT } from '../access/project-context.ts'
 import { signerOf, textOf, toBinaryPath } from '../binary/attachments.ts'
 import {
   allOk,
@@ -12,13 +13,24 @@ import {
   created,
   type Issue,
   invalid,
+  issue,
   outcome,
 } from '../errors.ts'
 import { type BundleHead, bundlePieces, bundleText } from '../fhir/bundle.ts'
 import { mapStrings, withoutEmpty, withoutEmptyMembers } from '../fhir/json.ts'
-import { isObject, isResource, parseReference, type Resource } from '../fhir/resource.ts'
+import {
+  isObject,
+  isResource,
+  parseReference,
+  type Resource,
+  referenceIn,
+} from '../fhir/resource.ts'
 import { ownTurn } from '../platform/event-loop-turns.ts'
-import { recordWrite } from '../projects/admin-writes.ts'
+import { addMail, type Mail } from '../platform/mail/mails.ts'
+import { endStrangers, isProven, takeIn } from '../projects/ownership.ts'
+import { onBehalfOf } from '../projects/provision.ts'
+import { readUser } from '../projects/users.ts'
+import { changedFields, recordChange } from '../request/admin-audit.ts'
 import {
   absoluteUrl,
   emptyReply,
@@ -31,7 +43,8 @@ import type { FhirReply, Interaction } from '../request/request.ts'
 import { checkedDefinitions, SEARCH_PARAMETER } from '../store/index/custom-parameters.ts'
 import { normalId } from '../store/rows/context.ts'
 import { find } from '../store/rows/lookups.ts'
-import type { WriteResult } from '../store/rows/version.ts'
+import { parseVersion } from '../store/rows/rows.ts'
+import type { Deletion, WriteResult } from '../store/rows/version.ts'
 import { boundCodes } from '../terminology/bound-codes.ts'
 import { claimsOf } from '../validation/profiles/run.ts'
 import { requireValid } from '../validation/validate.ts'
@@ -221,4 +234,89 @@ export async function pageReply(
     }
   }
   return piecesReply(200, bundlePieces(head, written(), preferences.pretty))
+}
+
+const ADMINISTRATIVE = new Set(['Project', 'ProjectMembership', 'User'])
+const system = systemPrincipal(SYSTEM_PROJECT)
+
+/** Adds the AuditEvent of a write, in the Project of the caller. */
+async function recordWrite(
+  { services, principal }: Interaction,
+  written: WriteResult,
+): Promise<void> {
+  const { type, id, ver, outcome } = written
+  if (!ADMINISTRATIVE.has(type) || principal.membershipId === undefined) return
+  if (outcome === 'unchanged') return
+  const before = ver === 1 ? undefined : await versionBefore(services, type, id, ver)
+  const fields = changedFields(before ?? {}, parseVersion(written))
+  const interaction = outcome === 'created' ? 'create' : 'update'
+  const { repository } = services
+  await recordChange(repository, principal, {
+    project: principal.project,
+    interaction,
+    target: `${type}/${id}`,
+    fields,
+  })
+  if (type === 'ProjectMembership' && outcome === 'created') {
+    await takeInMember(services, principal, parseVersion(written))
+  }
+}
+
+/** A member that is written without an invite is as unknown as an invited one. */
+async function takeInMember(
+  services: Interaction['services'],
+  principal: Principal,
+  membership: Resource,
+): Promise<void> {
+  const [reference, project] = [membership.user, membership.project].map((value) =>
+    parseReference(referenceIn(value)),
+  )
+  if (reference?.type !== 'User' || project === undefined) return
+  const { repository, config, database, principals } = services
+  const user = await readUser(repository, reference.id)
+  if (user === undefined || isProven(user)) return
+  const name = (await principals.project(project.id))?.name ?? project.id
+  const addMailOf = (id: string, mail: Mail) => addMail(database, id, mail)
+  const admission = { config, repository, addMail: addMailOf }
+  await takeIn(admission, onBehalfOf(principal), { id: project.id, name }, user)
+  await endStrangers(services, reference.id)
+}
+
+async function versionBefore(
+  { repository }: Interaction['services'],
+  type: string,
+  id: string,
+  ver: number,
+): Promise<Resource | undefined> {
+  const before = await repository.readVersion(system, type, id, String(ver - 1))
+  return before.content === undefined ? undefined : parseVersion(before)
+}
+
+/** The same of several, one after the other: each of them is an entry of the audit. */
+export async function afterDeletions(
+  interaction: Pick<Interaction, 'services' | 'principal'>,
+  deleted: readonly Deletion[],
+): Promise<readonly Issue[]> {
+  const warnings: Issue[] = []
+  for (const deletion of deleted) warnings.push(...(await afterDeletion(interaction, deletion)))
+  return warnings
+}
+
+/** Adds the AuditEvent of a deletion; returns warnings, such as that a login works no more. */
+export async function afterDeletion(
+  { services, principal }: Pick<Interaction, 'services' | 'principal'>,
+  { type, id, membership }: Deletion,
+): Promise<readonly Issue[]> {
+  if (ADMINISTRATIVE.has(type) && principal.membershipId !== undefined) {
+    const { repository } = services
+    await recordChange(repository, principal, {
+      project: principal.project,
+      interaction: 'delete',
+      target: `${type}/${id}`,
+    })
+  }
+  if (membership === undefined) return []
+  services.principals.forget()
+  const text = `The login of ProjectMembership/${membership} works no more`
+  return [issue('warning', 'business-rule', text)]
 }

@@ -13,7 +13,6 @@ import {
 } from '../errors.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import { viewOf } from '../fhir/view.ts'
-import { afterDeletion } from '../projects/admin-writes.ts'
 import { newProject } from '../projects/provision.ts'
 import { readJson, readPatchBody } from '../request/negotiate.ts'
 import { charge, WRITE } from '../request/quota.ts'
@@ -44,6 +43,7 @@ import {
   type Accepted,
   acceptResource,
   acceptValid,
+  afterDeletion,
   requireSameId,
   writeReply,
 } from './interaction.ts'

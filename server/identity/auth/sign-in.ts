@@ -1,7 +1,6 @@
 /** From a proven identity to a Login with a membership and a code, in as many steps as it takes. */
 
-import { isAllowedFrom } from '../../../shared/access/ip-rules.ts'
-import { systemPrincipal } from '../../../shared/access/principal.ts'
+import { isAllowedFrom, systemPrincipal } from '../../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
 import { badRequest } from '../../../shared/errors.ts'
 import {

@@ -5,7 +5,7 @@ import {
   ownsCredentials,
   refreshTokenSeconds,
 } from '../../../shared/access/credentials/clients.ts'
-import { isAllowedFrom } from '../../../shared/access/ip-rules.ts'
+import { isAllowedFrom } from '../../../shared/access/principal.ts'
 import type { Resource } from '../../../shared/fhir/resource.ts'
 import type { Session } from '../../../shared/identity/principals.ts'
 import { issueRefreshToken } from '../../../shared/identity/refresh-tokens.ts'

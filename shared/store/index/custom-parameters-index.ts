@@ -5,7 +5,7 @@
 import { isResourceType, typeName, typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Store } from '../rows/context.ts'
-import { FULL_TEXT_ID } from '../write/full-text.ts'
+import { FULL_TEXT_ID } from '../rows/side-rows.ts'
 import {
   type OwnVersions,
   ownParametersFrom,

@@ -15,7 +15,7 @@ import type { Database } from '../../platform/postgres/database.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
 import { type Definition, definitionsOf } from '../../query/custom-parameters.ts'
 import { freshCache } from '../rows/batches.ts'
-import { FULL_TEXT_ID } from '../write/full-text.ts'
+import { FULL_TEXT_ID } from '../rows/side-rows.ts'
 import { planOf } from './index-plan.ts'
 
 /** The SearchParameters of a Project: the live ones, and those that it is indexed by. */

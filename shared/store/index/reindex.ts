@@ -11,12 +11,12 @@ import {
   binder,
   codeRows,
   type Listed,
+  newText,
   rangeRows,
   stringRows,
   textRows,
 } from '../rows/side-rows.ts'
 import { meeting } from '../rulings/rulings.ts'
-import { newText } from '../write/full-text.ts'
 import { indexRows } from './index-rows.ts'
 import { keysLiteral } from './keys.ts'
 

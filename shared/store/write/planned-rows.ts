@@ -19,11 +19,16 @@ import type { IndexRows } from '../index/indexes.ts'
 import type { Store, WritePart } from '../rows/context.ts'
 import type { CheckedReference } from '../rows/ports.ts'
 import { requireRun } from '../rows/run-takings.ts'
-import { compareRanges, compareStrings, distinct, holdsAccounts } from '../rows/side-rows.ts'
+import {
+  compareRanges,
+  compareStrings,
+  distinct,
+  holdsAccounts,
+  lexemesSql,
+} from '../rows/side-rows.ts'
 import { WireList, type WireType } from '../rows/wire-list.ts'
 import type { Write } from '../rows/write-rows.ts'
 import { draft } from './create.ts'
-import { lexemesSql } from './full-text.ts'
 
 /** The answer of the statement: one with `isHeld` must not be committed. */
 export interface PlannedAnswer {

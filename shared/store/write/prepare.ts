@@ -12,10 +12,9 @@ import { keepsRows, keepsSideRows } from '../index/side-elements.ts'
 import type { Store, UniqueValue, VersionDraft, WriteRule } from '../rows/context.ts'
 import type { CheckedReference, WritePlace } from '../rows/ports.ts'
 import { composeContent, tailOf, timeText, type VersionRow } from '../rows/rows.ts'
-import type { UniqueKey } from '../rows/side-rows.ts'
+import { newText, type UniqueKey } from '../rows/side-rows.ts'
 import type { Version, WriteOptions } from '../rows/version.ts'
 import type { PartRow, Write } from '../rows/write-rows.ts'
-import { newText } from './full-text.ts'
 import { referencesToCheck } from './references.ts'
 
 export interface Prepared {

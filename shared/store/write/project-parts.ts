@@ -2,8 +2,8 @@
 import { typeNumber } from '../../fhir/definitions.ts'
 import { SEARCH_PARAMETER } from '../index/custom-parameters.ts'
 import type { VersionDraft, WritePart, WriteRule } from '../rows/context.ts'
+import { wantsFullText } from '../rows/side-rows.ts'
 import { ownParametersJob } from '../rows/upkeep-jobs.ts'
-import { wantsFullText } from './full-text.ts'
 
 const PROJECT = 'Project'
 
