@@ -6,7 +6,7 @@ import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { brotliCompress, constants, gzip } from 'node:zlib'
-import { build, type Metafile, type Plugin } from 'esbuild'
+import { build, type Metafile, type Plugin, transform } from 'esbuild'
 
 const ROOT = join(import.meta.dirname, '..')
 const TARGET = join(ROOT, 'dist/console')
@@ -14,13 +14,17 @@ const ENTRY = 'server/console/main.tsx'
 /** Above it a file is smaller by 3 % and takes ten times as long. */
 const BROTLI_QUALITY = 9
 
-/** The fonts in GraphiQL's style sheet are larger than the rest of the console; the reader's system has others. */
-const withoutFonts: Plugin = {
-  name: 'without-fonts',
+/**
+ * The style sheet of GraphiQL as a text, which its page alone loads. The fonts in it are larger than the rest of the
+ * console; the reader's system has others.
+ */
+const graphiqlStyle: Plugin = {
+  name: 'graphiql-style',
   setup({ onLoad }) {
     onLoad({ filter: /graphiql[/\\]dist[/\\]style\.css$/ }, async ({ path }) => {
-      const contents = (await readFile(path, 'utf8')).replace(/@font-face\s*\{[^}]*\}/g, '')
-      return { contents, loader: 'css' }
+      const style = (await readFile(path, 'utf8')).replace(/@font-face\s*\{[^}]*\}/g, '')
+      const { code } = await transform(style, { loader: 'css', minify: true })
+      return { contents: code, loader: 'text' }
     })
   },
 }
@@ -51,7 +55,7 @@ async function bundle(): Promise<void> {
     legalComments: 'none',
     jsx: 'automatic',
     define: { 'process.env.NODE_ENV': '"production"' },
-    plugins: [withoutFonts],
+    plugins: [graphiqlStyle],
     metafile: true,
     logLevel: 'warning',
   })
@@ -84,20 +88,26 @@ async function compress(name: string): Promise<void> {
 function manifestOf({ outputs }: Metafile) {
   const [script = '', main] =
     Object.entries(outputs).find(([, output]) => output.entryPoint === ENTRY) ?? []
-  const needed = (main?.imports ?? []).filter(({ kind }) => kind === 'import-statement')
-  const pages = Object.entries(outputs).flatMap(([path, { entryPoint, imports }]) =>
-    entryPoint === undefined || entryPoint === ENTRY || path.endsWith('.css')
+  const entries = Object.entries(outputs).flatMap(([path, { entryPoint }]) =>
+    entryPoint === undefined || entryPoint === ENTRY
       ? []
-      : [[entryPoint, [path, ...imports.filter(isStatic).map((item) => item.path)].map(nameOf)]],
+      : [[entryPoint, neededBy(path, outputs).map(nameOf)] as const],
   )
   return {
     script: nameOf(script),
     style: nameOf(main?.cssBundle ?? ''),
-    preload: needed.map(({ path }) => nameOf(path)),
-    pages: Object.fromEntries(pages),
+    preload: neededBy(script, outputs).slice(1).map(nameOf),
+    pages: Object.fromEntries(entries),
   }
 }
 
-function isStatic({ kind }: { readonly kind: string }): boolean {
-  return kind === 'import-statement'
+/** The file itself, and all that it imports before it begins. */
+function neededBy(path: string, outputs: Metafile['outputs']): readonly string[] {
+  const needed = new Set([path])
+  for (const one of needed) {
+    for (const { kind, path: other } of outputs[one]?.imports ?? []) {
+      if (kind === 'import-statement') needed.add(other)
+    }
+  }
+  return [...needed]
 }

@@ -32,7 +32,7 @@ interface SendOptions<I, O> {
   readonly send: (input: I) => Promise<O>
   /** Shown when it has worked. */
   readonly done?: string
-  readonly then?: (output: O) => void
+  readonly after?: (output: O) => void
   /** False where the page itself shows what went wrong. */
   readonly notify?: boolean
 }
@@ -42,13 +42,13 @@ export function useSend<I = void, O = unknown>(
   options: SendOptions<I, O>,
 ): UseMutationResult<O, unknown, I> {
   const queries = useQueryClient()
-  const { send, done, then, notify = true } = options
+  const { send, done, after, notify = true } = options
   return useMutation<O, unknown, I>({
     mutationFn: send,
     onSuccess: async (output) => {
       if (done) notifications.show({ message: done, color: 'green' })
       await queries.invalidateQueries()
-      then?.(output)
+      after?.(output)
     },
     onError: (error) => {
       if (!notify) return

@@ -3,7 +3,7 @@ import '@mantine/core/styles.css'
 import '@mantine/charts/styles.css'
 import '@mantine/notifications/styles.css'
 import './console.css'
-import { Button, Center, createTheme, MantineProvider } from '@mantine/core'
+import { Button, Center, createTheme, MantineProvider, Modal, Notification } from '@mantine/core'
 import { Notifications } from '@mantine/notifications'
 import { QueryClient, QueryClientProvider } from '@tanstack/react-query'
 import { createRoot } from 'react-dom/client'
@@ -17,10 +17,18 @@ import { texts } from './texts/texts.ts'
 const theme = createTheme({
   fontFamily: 'system-ui, sans-serif',
   fontFamilyMonospace: 'ui-monospace, monospace',
-  primaryShade: { light: 7, dark: 8 },
+  primaryShade: { light: 8, dark: 8 },
   defaultRadius: 'md',
   autoContrast: true,
   cursorType: 'pointer',
+  components: {
+    Notification: Notification.extend({
+      defaultProps: { closeButtonProps: { 'aria-label': texts.common.close } },
+    }),
+    Modal: Modal.extend({
+      defaultProps: { closeButtonProps: { 'aria-label': texts.common.close } },
+    }),
+  },
 })
 
 const queries = new QueryClient({

@@ -1,6 +1,6 @@
 /** All pages: where each is, who sees it in the menu, and its file, which is loaded when it is opened. */
 import { type ComponentType, lazy } from 'react'
-import type { Me } from './session.ts'
+import { isAdmin, type Me, mayDo } from './session.ts'
 import { texts } from './texts/texts.ts'
 
 export type Group = keyof typeof texts.groups
@@ -18,12 +18,62 @@ export interface PageEntry {
 }
 
 const everybody = () => true
+const whoMay = (type: string) => (me: Me) => mayDo(me, type)
 
 export const pages: readonly PageEntry[] = [
   {
     path: '/',
     Page: lazy(() => import('./pages/home/home.tsx').then(({ Home }) => ({ default: Home }))),
     menu: { label: texts.home.title, group: undefined, shows: everybody },
+  },
+  {
+    path: '/resources/:type?',
+    Page: lazy(() =>
+      import('./pages/resources/list.tsx').then(({ Resources }) => ({ default: Resources })),
+    ),
+    menu: { label: texts.resources.title, group: 'data', shows: everybody },
+  },
+  {
+    path: '/resources/:type/new',
+    Page: lazy(() =>
+      import('./pages/resources/record.tsx').then(({ NewRecord }) => ({ default: NewRecord })),
+    ),
+  },
+  {
+    path: '/resources/:type/:id/:tab?',
+    Page: lazy(() =>
+      import('./pages/resources/record.tsx').then(({ RecordPage }) => ({ default: RecordPage })),
+    ),
+  },
+  {
+    path: '/bots',
+    Page: lazy(() => import('./pages/bots/list.tsx').then(({ Bots }) => ({ default: Bots }))),
+    menu: { label: texts.bots.title, group: 'work', shows: whoMay('Bot') },
+  },
+  {
+    path: '/bots/:id/runs/:run',
+    Page: lazy(() => import('./pages/bots/run.tsx').then(({ RunPage }) => ({ default: RunPage }))),
+  },
+  {
+    path: '/bots/:id/:tab?',
+    Page: lazy(() => import('./pages/bots/bot.tsx').then(({ BotPage }) => ({ default: BotPage }))),
+  },
+  {
+    path: '/jobs',
+    Page: lazy(() => import('./pages/jobs/list.tsx').then(({ Jobs }) => ({ default: Jobs }))),
+    menu: { label: texts.jobs.title, group: 'work', shows: isAdmin },
+  },
+  {
+    path: '/jobs/exports/:id',
+    Page: lazy(() =>
+      import('./pages/jobs/export.tsx').then(({ ExportPage }) => ({ default: ExportPage })),
+    ),
+  },
+  {
+    path: '/jobs/async/:id',
+    Page: lazy(() =>
+      import('./pages/jobs/async.tsx').then(({ AsyncPage }) => ({ default: AsyncPage })),
+    ),
   },
   {
     path: '/graphiql',

@@ -89,7 +89,7 @@ function Head({ isOpen, toggle }: HeadProps) {
         <Anchor href="#main" className="skip-link">
           {texts.app.skip}
         </Anchor>
-        <Text fw={700} component={Link} href="/">
+        <Text fw={700} component={Link} href="/" c="inherit" td="none">
           {product}
         </Text>
         <Text c="dimmed" truncate>
@@ -124,7 +124,7 @@ function Account() {
   return (
     <Menu>
       <Menu.Target>
-        <Button variant="subtle" size="compact-md" maw={180} aria-label={texts.app.account}>
+        <Button variant="subtle" size="compact-md" maw={180} id="account">
           {nameOf(me)}
         </Button>
       </Menu.Target>
@@ -170,7 +170,9 @@ interface EntryProps extends NavigationProps {
   readonly entry: PageEntry
 }
 
-function Entry({ entry: { path, menu }, location }: EntryProps) {
+function Entry({ entry, location }: EntryProps) {
+  const { menu } = entry
+  const path = entry.path.replace(/\/:.*$/, '')
   const isHere = path === '/' ? location === '/' : `${location}/`.startsWith(`${path}/`)
   return (
     <NavLink

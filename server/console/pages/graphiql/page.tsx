@@ -1,9 +1,10 @@
 /** GraphiQL with the rights of the person who is signed in. */
-import 'graphiql/style.css'
 import type { FetcherParams } from '@graphiql/toolkit'
 import { Box, useComputedColorScheme } from '@mantine/core'
 import { useDocumentTitle } from '@mantine/hooks'
 import { GraphiQL } from 'graphiql'
+import style from 'graphiql/style.css'
+import { useEffect } from 'react'
 import { medplum } from '../../session.ts'
 import { texts } from '../../texts/texts.ts'
 
@@ -18,8 +19,17 @@ const FIRST = `{
 }
 `
 
+const sheet = new CSSStyleSheet()
+sheet.replaceSync(style)
+
 export function Page() {
   useDocumentTitle(`${texts.graphiql.title} – ${document.body.dataset.product}`)
+  useEffect(() => {
+    document.adoptedStyleSheets.push(sheet)
+    return () => {
+      document.adoptedStyleSheets = document.adoptedStyleSheets.filter((one) => one !== sheet)
+    }
+  }, [])
   const scheme = useComputedColorScheme('light')
   return (
     <Box h="calc(100dvh - 88px)">

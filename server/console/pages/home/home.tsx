@@ -1,13 +1,138 @@
-/** The project at work, in one look. */
+/** The project at work, in one look: what runs, what waits, what needs somebody. */
+import { Alert, Button, Card, SimpleGrid, Stack, Text, Title } from '@mantine/core'
+import type { Bundle } from '@medplum/fhirtypes'
+import { lazy, Suspense } from 'react'
+import { Link } from 'wouter'
+import { useGet } from '../../api.ts'
+import { Waiting } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
-import { useMe } from '../../session.ts'
-import { texts } from '../../texts/texts.ts'
+import { Problem } from '../../parts/problem.tsx'
+import { isAdmin, mayDo, useMe } from '../../session.ts'
+import { fill, texts } from '../../texts/texts.ts'
+import { failures, type ProjectFigures } from '../bots/runs.ts'
+
+const words = texts.home
+const EVERY_MS = 5000
+/** A run that waits for longer is worth a look. */
+const LONG_WAIT_S = 60
+
+// The library of charts is as large as all else on this page.
+const LatestRuns = lazy(() =>
+  import('./chart.tsx').then(({ LatestRuns: chart }) => ({ default: chart })),
+)
 
 export function Home() {
-  const { project } = useMe()
+  const me = useMe()
   return (
-    <Page title={texts.home.title} hint={project.name}>
-      {null}
+    <Page title={words.title} hint={me.project.name}>
+      {isAdmin(me) ? <Work projectId={me.project.id} /> : <Begin />}
     </Page>
+  )
+}
+
+interface WorkProps {
+  readonly projectId: string
+}
+
+function Work({ projectId }: WorkProps) {
+  const figures = useGet<ProjectFigures>(`admin/projects/${projectId}/bots/stats`, {
+    every: EVERY_MS,
+  })
+  const failing = useCount('Subscription?status=error')
+  const jobs = useCount('AsyncJob?status=accepted,active')
+  const exports = useCount('BulkDataExport?status=accepted,active')
+  if (figures.error) return <Problem error={figures.error} retry={() => void figures.refetch()} />
+  if (figures.data === undefined) return <Waiting />
+  const { lanes, bots } = figures.data
+  const started = bots.reduce((sum, bot) => sum + bot.started, 0)
+  const failed = bots.reduce((sum, bot) => sum + failures(bot), 0)
+  const inFlight = Object.values(lanes).reduce((sum, lane) => sum + lane.inFlight, 0)
+  const oldest = Math.max(0, ...Object.values(lanes).map((lane) => lane.oldestWaitingSeconds))
+  const rate = started === 0 ? '–' : `${Math.round((1000 * failed) / started) / 10} %`
+  return (
+    <Stack>
+      <Attention failing={failing} oldest={oldest} />
+      <SimpleGrid cols={{ base: 2, md: 3, xl: 6 }}>
+        <Figure name={words.runs} value={started} href="/bots" />
+        <Figure name={words.rate} value={rate} href="/bots" />
+        <Figure name={words.inFlight} value={inFlight} href="/bots" />
+        <Figure name={words.oldest} value={fill(words.seconds, { s: Math.round(oldest) })} />
+        <Figure name={words.failing} value={failing} href="/resources/Subscription?status=error" />
+        <Figure name={words.jobs} value={(jobs ?? 0) + (exports ?? 0)} href="/jobs" />
+      </SimpleGrid>
+      {bots.length === 0 ? (
+        <Begin />
+      ) : (
+        <Suspense fallback={<Waiting />}>
+          <LatestRuns bots={bots} />
+        </Suspense>
+      )}
+    </Stack>
+  )
+}
+
+/** Undefined while it is counted, and where it may not be. */
+function useCount(search: string): number | undefined {
+  const path = `fhir/R4/${search}&_summary=count`
+  return useGet<Bundle>(path, { every: EVERY_MS }).data?.total
+}
+
+interface AttentionProps {
+  readonly failing: number | undefined
+  readonly oldest: number
+}
+
+function Attention({ failing = 0, oldest }: AttentionProps) {
+  if (failing === 0 && oldest < LONG_WAIT_S) return null
+  return (
+    <Alert color="yellow" title={words.attention}>
+      {failing > 0 && (
+        <Link href="/resources/Subscription?status=error">
+          {fill(words.failingHint, { count: failing })}
+        </Link>
+      )}
+      {oldest >= LONG_WAIT_S && (
+        <Text size="sm">{fill(words.waitHint, { s: Math.round(oldest) })}</Text>
+      )}
+    </Alert>
+  )
+}
+
+interface FigureProps {
+  readonly name: string
+  readonly value: React.ReactNode
+  readonly href?: string
+}
+
+function Figure({ name, value, href }: FigureProps) {
+  return (
+    <Card withBorder padding="sm">
+      <Text size="sm" c="dimmed">
+        {href ? <Link href={href}>{name}</Link> : name}
+      </Text>
+      <Title order={2} size="h3">
+        {value ?? '–'}
+      </Title>
+    </Card>
+  )
+}
+
+/** For members who see no figures, and projects where nothing has run yet. */
+function Begin() {
+  const me = useMe()
+  return (
+    <Stack>
+      <Text>{words.begin}</Text>
+      <div>
+        <Button component={Link} href="/resources">
+          {words.toRecords}
+        </Button>{' '}
+        {mayDo(me, 'Bot') && (
+          <Button component={Link} href="/bots" variant="default">
+            {words.toBots}
+          </Button>
+        )}
+      </div>
+    </Stack>
   )
 }

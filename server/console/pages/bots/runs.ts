@@ -1,0 +1,101 @@
+/** Runs of bots and their figures, as the service answers them. */
+import type { Parameters, ParametersParameter } from '@medplum/fhirtypes'
+
+export interface Run {
+  readonly id: string
+  readonly status: string
+  readonly started: string
+  readonly durationMs: number
+  readonly cpuMs: number
+  readonly memoryMb: number | undefined
+  readonly version: string
+  readonly attempt: number
+  readonly mode: string
+  readonly requester: string | undefined
+  readonly runAs: string | undefined
+  readonly waitedFor: string | undefined
+  readonly waitedMs: number | undefined
+  readonly error: string | undefined
+  readonly log: string
+  readonly isReplayable: boolean
+}
+
+export function runsOf({ parameter = [] }: Parameters): readonly Run[] {
+  return parameter.filter(({ name }) => name === 'run').map(({ part = [] }) => runOf(part))
+}
+
+/** Where the next page is; undefined on the last one. */
+export function nextOf({ parameter = [] }: Parameters): string | undefined {
+  const url = parameter.find(({ name }) => name === 'next')?.valueUrl
+  return url && new URL(url).search
+}
+
+function runOf(part: readonly ParametersParameter[]): Run {
+  const at = (name: string) => part.find((item) => item.name === name)
+  return {
+    id: at('runId')?.valueUuid?.replace('urn:uuid:', '') ?? '',
+    status: at('status')?.valueCode ?? '',
+    started: at('started')?.valueInstant ?? '',
+    durationMs: at('durationMs')?.valueDecimal ?? 0,
+    cpuMs: at('cpuMs')?.valueDecimal ?? 0,
+    memoryMb: at('memoryMb')?.valueDecimal,
+    version: at('botVersion')?.valueString ?? '',
+    attempt: at('attempt')?.valueInteger ?? 1,
+    mode: at('mode')?.valueCode ?? '',
+    requester: at('requester')?.valueReference?.reference,
+    runAs: at('runAs')?.valueReference?.reference,
+    waitedFor: at('waitedFor')?.valueCode,
+    waitedMs: at('waitedMs')?.valueDecimal,
+    error: at('error')?.valueString,
+    log: at('log')?.valueString ?? '',
+    isReplayable: at('replayable')?.valueBoolean === true,
+  }
+}
+
+export interface Histogram {
+  readonly count: number
+  readonly sumMs: number
+  readonly buckets: Readonly<Record<string, number>>
+}
+
+export interface BotFigures {
+  readonly bot: { readonly reference: string }
+  readonly started: number
+  readonly succeeded: number
+  readonly failed: Readonly<Record<string, number>>
+  readonly queueWait: Histogram
+  readonly runTime: Histogram
+}
+
+export interface ProjectFigures {
+  readonly slotsUsed: number
+  readonly held: Readonly<Record<string, number>>
+  readonly lanes: Readonly<
+    Record<string, { readonly inFlight: number; readonly oldestWaitingSeconds: number }>
+  >
+  readonly bots: readonly BotFigures[]
+}
+
+export function failures({ failed }: BotFigures): number {
+  return Object.values(failed).reduce((sum, count) => sum + count, 0)
+}
+
+/** The upper end of the bucket in which that share of the runs has ended. */
+export function quantile({ count, buckets }: Histogram, share: number): string {
+  const ends = Object.entries(buckets).sort(([a], [b]) => endOf(a) - endOf(b))
+  let seen = 0
+  for (const [end, runs] of ends) {
+    seen += runs
+    if (seen >= count * share) return end === 'more' ? '> 10 min' : `≤ ${milliseconds(Number(end))}`
+  }
+  return '–'
+}
+
+function endOf(bucket: string): number {
+  return bucket === 'more' ? Number.POSITIVE_INFINITY : Number(bucket)
+}
+
+/** "12 ms", "1.5 s". */
+export function milliseconds(ms: number): string {
+  return ms < 1000 ? `${Math.round(ms * 10) / 10} ms` : `${Math.round(ms / 100) / 10} s`
+}

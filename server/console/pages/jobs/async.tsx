@@ -1,0 +1,41 @@
+/** One asynchronous job: its request, its state, what came of it; what goes on can be cancelled. */
+import { Button, Code } from '@mantine/core'
+import { useParams } from 'wouter'
+import { useGet, useSend } from '../../api.ts'
+import { Loaded } from '../../parts/loaded.tsx'
+import { Page } from '../../parts/page.tsx'
+import { medplum } from '../../session.ts'
+import { texts } from '../../texts/texts.ts'
+import { Outcome } from '../bots/status.tsx'
+import { type Job, pathOf } from './list.tsx'
+
+const words = texts.jobs.async
+
+export function AsyncPage() {
+  const { id } = useParams<{ id: string }>()
+  const job = useGet<Job>(`fhir/R4/AsyncJob/${id}`, { every: 2000 })
+  const cancel = useSend({
+    send: () => medplum.post(`fhir/R4/AsyncJob/${id}/$cancel`, {}),
+    done: words.cancelled,
+  })
+  const isGoing = ['accepted', 'active', 'running'].includes(job.data?.status ?? '')
+  const action = isGoing && (
+    <Button variant="default" loading={cancel.isPending} onClick={() => cancel.mutate()}>
+      {words.cancel}
+    </Button>
+  )
+  return (
+    <Loaded query={job}>
+      {(data) => (
+        <Page title={words.title} hint={pathOf(data.request ?? '')} actions={action}>
+          <div>
+            <Outcome status={data.status ?? ''} />
+          </div>
+          <Code block tabIndex={0}>
+            {JSON.stringify(data, null, 2)}
+          </Code>
+        </Page>
+      )}
+    </Loaded>
+  )
+}

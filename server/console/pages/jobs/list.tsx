@@ -1,0 +1,104 @@
+/** Work that goes on after its request was answered: exports, imports, asynchronous runs, reindexing. */
+import { Button, Group, Stack, Title } from '@mantine/core'
+import { useDisclosure } from '@mantine/hooks'
+import type { Bundle, Resource } from '@medplum/fhirtypes'
+import { useGet, useSend } from '../../api.ts'
+import { Empty } from '../../parts/empty.tsx'
+import { Loaded } from '../../parts/loaded.tsx'
+import { Page } from '../../parts/page.tsx'
+import { type Column, DataTable } from '../../parts/table.tsx'
+import { When } from '../../parts/when.tsx'
+import { isAdmin, isSuperAdmin, medplum, useMe } from '../../session.ts'
+import { texts } from '../../texts/texts.ts'
+import { Outcome } from '../bots/status.tsx'
+import { NewExport } from './new-export.tsx'
+
+const words = texts.jobs
+const EVERY_MS = 3000
+
+/** The elements that BulkDataExport and AsyncJob share. */
+export type Job = Resource & {
+  readonly status?: string
+  readonly request?: string
+  readonly requestTime?: string
+  readonly transactionTime?: string
+}
+
+export function Jobs() {
+  const me = useMe()
+  const [isOpen, { open, close }] = useDisclosure()
+  const start = isAdmin(me) && <Button onClick={open}>{words.start}</Button>
+  return (
+    <Page title={words.title} hint={words.hint} actions={start}>
+      <Title order={2} size="h4">
+        {words.exports}
+      </Title>
+      <Listed type="BulkDataExport" link="/jobs/exports" empty={words.noExports} />
+      <Title order={2} size="h4">
+        {words.others}
+      </Title>
+      <Listed type="AsyncJob" link="/jobs/async" empty={words.noOthers} />
+      {isSuperAdmin(me) && <Reindex />}
+      <NewExport isOpen={isOpen} close={close} />
+    </Page>
+  )
+}
+
+interface ListedProps {
+  readonly type: string
+  readonly link: string
+  readonly empty: string
+}
+
+function Listed({ type, link, empty }: ListedProps) {
+  const path = `fhir/R4/${type}?_count=50&_sort=-_lastUpdated`
+  const jobs = useGet<Bundle<Job>>(path, { every: EVERY_MS })
+  return (
+    <Loaded query={jobs}>
+      {({ entry = [] }) => (
+        <DataTable
+          label={type}
+          rows={entry.flatMap(({ resource }) => (resource ? [resource] : []))}
+          columns={columns}
+          keyOf={({ id }) => id ?? ''}
+          linkOf={({ id }) => `${link}/${id}`}
+          empty={<Empty title={empty} hint={words.noneHint} />}
+        />
+      )}
+    </Loaded>
+  )
+}
+
+const columns: readonly Column<Job>[] = [
+  { name: words.request, cell: ({ request = '' }) => pathOf(request) },
+  { name: words.state, cell: ({ status = '' }) => <Outcome status={status} /> },
+  { name: words.asked, cell: ({ requestTime }) => <When at={requestTime} /> },
+  { name: words.changed, cell: ({ meta }) => <When at={meta?.lastUpdated} /> },
+]
+
+/** The request without the address of the service. */
+export function pathOf(request: string): string {
+  return request.replace(/^https?:\/\/[^/]+\/(fhir\/R4\/)?/, '')
+}
+
+/** For operators alone: it goes over every row of a type. */
+function Reindex() {
+  const reindex = useSend({
+    send: () => medplum.post('fhir/R4/$reindex', {}, undefined, ASYNC),
+    done: words.reindexing,
+  })
+  return (
+    <Stack gap="xs">
+      <Title order={2} size="h4">
+        {words.reindex}
+      </Title>
+      <Group>
+        <Button variant="default" loading={reindex.isPending} onClick={() => reindex.mutate()}>
+          {words.reindexAll}
+        </Button>
+      </Group>
+    </Stack>
+  )
+}
+
+const ASYNC = { headers: { Prefer: 'respond-async' } }

@@ -1,0 +1,193 @@
+/** The fields of an object: those it has, those it must have, and a choice of the others. */
+import { Button, Fieldset, Group, Select, Stack, Textarea, TextInput } from '@mantine/core'
+import { isObject } from '@medplum/core'
+import { useState } from 'react'
+import { Loaded } from '../../parts/loaded.tsx'
+import { texts } from '../../texts/texts.ts'
+import { type Element, elementsBelow, useCodes, useStructure } from './structure.ts'
+
+const words = texts.record
+
+export type Values = Readonly<Record<string, unknown>>
+
+interface FieldsProps {
+  /** Its definition has the elements. */
+  readonly type: string
+  readonly path: string
+  readonly value: Values
+  readonly onChange: (value: Values) => void
+}
+
+export function Fields({ type, path, value, onChange }: FieldsProps) {
+  const structure = useStructure(type)
+  const [opened, setOpened] = useState<readonly string[]>([])
+  const change = (name: string, next: unknown) => {
+    const { [name]: _, ...others } = value
+    onChange(isEmpty(next) ? others : { ...others, [name]: next })
+  }
+  return (
+    <Loaded query={structure}>
+      {(definitions) => {
+        const elements = elementsBelow(definitions, path).flatMap(choicesOf)
+        const isShown = ({ name, isRequired }: Element) =>
+          name in value || opened.includes(name) || (isRequired && !name.includes(':'))
+        return (
+          <Stack gap="sm">
+            {elements.filter(isShown).map((element) => (
+              <Field
+                key={element.name}
+                element={element}
+                type={type}
+                value={value[element.name]}
+                onChange={(next) => change(element.name, next)}
+              />
+            ))}
+            <Select
+              aria-label={words.add}
+              placeholder={words.add}
+              searchable
+              value={null}
+              data={elements.filter((element) => !isShown(element)).map(({ name }) => name)}
+              onChange={(name) => name && setOpened([...opened, name])}
+            />
+          </Stack>
+        )
+      }}
+    </Loaded>
+  )
+}
+
+/** `value[x]` is one element for each of its types. */
+function choicesOf(element: Element): readonly Element[] {
+  if (!element.name.endsWith('[x]')) return [element]
+  return element.types.map((type) => ({
+    ...element,
+    name: element.name.slice(0, -3) + type.charAt(0).toUpperCase() + type.slice(1),
+    types: [type],
+    isRequired: false,
+  }))
+}
+
+function isEmpty(value: unknown): boolean {
+  return value === undefined || value === '' || (Array.isArray(value) && value.length === 0)
+}
+
+interface FieldProps {
+  readonly element: Element
+  readonly type: string
+  readonly value: unknown
+  readonly onChange: (value: unknown) => void
+}
+
+function Field({ element, type, value, onChange }: FieldProps) {
+  if (!element.isList) return <One {...{ element, type, value, onChange }} />
+  const items = Array.isArray(value) ? value : []
+  const shown = items.length === 0 ? [undefined] : items
+  const set = (place: number, next: unknown) => {
+    const changed = shown.map((item, at) => (at === place ? next : item))
+    onChange(changed.filter((item) => !isEmpty(item)))
+  }
+  return (
+    <Fieldset legend={`${element.name}${element.isRequired ? ' *' : ''}`}>
+      <Stack gap="xs">
+        {shown.map((item, place) => (
+          // biome-ignore lint/suspicious/noArrayIndexKey: items have no names of their own.
+          <Group key={place} align="flex-start" wrap="nowrap">
+            <div style={{ flex: 1 }}>
+              <One {...{ element, type }} value={item} onChange={(next) => set(place, next)} />
+            </div>
+            <Button variant="subtle" size="compact-sm" onClick={() => set(place, undefined)}>
+              {words.remove}
+            </Button>
+          </Group>
+        ))}
+        <Button
+          variant="subtle"
+          size="compact-sm"
+          w="fit-content"
+          onClick={() => onChange([...items, isPrimitive(element) ? ' ' : {}])}
+        >
+          {words.another}
+        </Button>
+      </Stack>
+    </Fieldset>
+  )
+}
+
+function isPrimitive({ types: [type = ''] }: Element): boolean {
+  return /^[a-z]/.test(type) || type === 'String'
+}
+
+function One({ element, type, value, onChange }: FieldProps) {
+  if (isPrimitive(element)) return <Primitive {...{ element, type, value, onChange }} />
+  const [own = ''] = element.types
+  const isInline = own === 'BackboneElement' || own === 'Element'
+  const isKnown = own !== 'Resource' && own !== '' && own !== 'Extension'
+  if (!isKnown) return <Raw {...{ element, type, value, onChange }} />
+  const fields = (
+    <Fields
+      type={isInline ? type : own}
+      path={isInline ? element.path : own}
+      value={isObject(value) ? value : {}}
+      onChange={(next) => onChange(Object.keys(next).length === 0 ? undefined : next)}
+    />
+  )
+  return element.isList ? fields : <Fieldset legend={element.name}>{fields}</Fieldset>
+}
+
+const NUMBERS = ['integer', 'decimal', 'positiveInt', 'unsignedInt']
+
+function Primitive({ element, value, onChange }: FieldProps) {
+  const { name, types, isRequired, isList, valueSet, hint } = element
+  const codes = useCodes(valueSet)
+  const label = isList ? undefined : name
+  const common = { label, 'aria-label': name, description: isList ? undefined : hint }
+  const [type = ''] = types
+  if (type === 'boolean' || codes.data?.length) {
+    const yesOrNo = ['true', 'false']
+    return (
+      <Select
+        {...common}
+        searchable
+        clearable
+        withAsterisk={isRequired}
+        data={codes.data ?? yesOrNo}
+        value={value === undefined ? null : String(value)}
+        onChange={(next) => onChange(type === 'boolean' && next ? next === 'true' : (next ?? ''))}
+      />
+    )
+  }
+  const toValue = (text: string) =>
+    NUMBERS.includes(type) && text !== '' && Number.isFinite(Number(text)) ? Number(text) : text
+  const inputType = type === 'date' ? 'date' : 'text'
+  return (
+    <TextInput
+      {...common}
+      name={name}
+      type={inputType}
+      withAsterisk={isRequired}
+      value={value === undefined ? '' : String(value).trimStart()}
+      onChange={({ currentTarget }) => onChange(toValue(currentTarget.value))}
+    />
+  )
+}
+
+/** Elements that hold whole resources are typed as JSON. */
+function Raw({ element, value, onChange }: FieldProps) {
+  const [text, setText] = useState(() => (value === undefined ? '' : JSON.stringify(value)))
+  return (
+    <Textarea
+      label={element.name}
+      autosize
+      value={text}
+      onChange={({ currentTarget }) => {
+        setText(currentTarget.value)
+        try {
+          onChange(JSON.parse(currentTarget.value))
+        } catch {
+          // Half-typed JSON is no value yet.
+        }
+      }}
+    />
+  )
+}

@@ -1,0 +1,84 @@
+/** The way that PostgreSQL goes for a search, as a tree; each step has a bar as long as its share of the time. */
+import { Box, Code, Group, Progress, ScrollArea, Spoiler, Stack, Text } from '@mantine/core'
+import type { Bundle, OperationOutcome } from '@medplum/fhirtypes'
+import { useGet } from '../../api.ts'
+import { Loaded } from '../../parts/loaded.tsx'
+import { fill, texts } from '../../texts/texts.ts'
+
+const words = texts.resources
+
+interface Props {
+  readonly type: string
+  readonly query: URLSearchParams
+}
+
+export function Plan({ type, query }: Props) {
+  const explained = useGet<Bundle<OperationOutcome>>(`fhir/R4/${type}?${query}&_explain=true`)
+  return (
+    <Loaded query={explained}>
+      {({ entry = [] }) =>
+        entry
+          .flatMap(({ resource }) => resource?.issue ?? [])
+          .map(({ details, diagnostics = '' }) => (
+            <Steps key={diagnostics} title={details?.text ?? ''} text={diagnostics} />
+          ))
+      }
+    </Loaded>
+  )
+}
+
+interface StepsProps {
+  readonly title: string
+  readonly text: string
+}
+
+function Steps({ title, text }: StepsProps) {
+  const steps = stepsOf(text)
+  const most = Math.max(...steps.map(({ ms }) => ms), 0.001)
+  return (
+    <Stack gap={4}>
+      <Text fw={600}>{title}</Text>
+      <ScrollArea tabIndex={0} aria-label={words.plan}>
+        {steps.map(({ depth, name, ms, rows }, place) => (
+          // biome-ignore lint/suspicious/noArrayIndexKey: steps have no names of their own.
+          <Group key={place} wrap="nowrap" gap="sm">
+            <Box w={120}>
+              <Progress value={(100 * ms) / most} aria-label={`${ms} ms`} />
+            </Box>
+            <Text size="xs" w={150} ta="right">
+              {fill(words.step, { ms, rows })}
+            </Text>
+            <Text size="sm" pl={depth * 12} style={{ whiteSpace: 'nowrap' }}>
+              {name}
+            </Text>
+          </Group>
+        ))}
+      </ScrollArea>
+      <Spoiler maxHeight={0} showLabel={words.planText} hideLabel={words.planHide}>
+        <Code block>{text}</Code>
+      </Spoiler>
+    </Stack>
+  )
+}
+
+interface Step {
+  readonly depth: number
+  readonly name: string
+  readonly ms: number
+  readonly rows: number
+}
+
+/** Steps that were never carried out are left out. */
+function stepsOf(text: string): readonly Step[] {
+  const lines = text.split('\n').flatMap((line) => {
+    const [, space = '', name, last, rows, loops] =
+      /^( *)(?:->\s+)?(\S.*?)\s+\(cost=.*?\(actual time=[\d.]+\.\.([\d.]+) rows=([\d.]+) loops=(\d+)\)/.exec(
+        line,
+      ) ?? []
+    if (name === undefined) return []
+    const times = Number(loops)
+    const ms = Math.round(Number(last) * times * 1000) / 1000
+    return [{ depth: space.length / 6, name, ms, rows: Math.round(Number(rows) * times) }]
+  })
+  return lines
+}

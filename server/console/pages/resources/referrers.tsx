@@ -1,0 +1,100 @@
+/** Records that refer to this one, by the reference parameters of every type that has it as a target. */
+import { Anchor, Stack, Text } from '@mantine/core'
+import type { Bundle } from '@medplum/fhirtypes'
+import { useQuery } from '@tanstack/react-query'
+import { Link } from 'wouter'
+import { Loaded } from '../../parts/loaded.tsx'
+import { DataTable } from '../../parts/table.tsx'
+import { type Me, mayDo, medplum, useMe } from '../../session.ts'
+import { texts } from '../../texts/texts.ts'
+import { type TypeEntry, useTypes } from './types.ts'
+
+const words = texts.record
+
+/** The searches of a batch are read from one answer. */
+const AT_ONCE = 100
+
+interface Props {
+  readonly type: string
+  readonly id: string
+}
+
+interface Referrer {
+  readonly type: string
+  readonly parameter: string
+  readonly total: number
+}
+
+export function Referrers({ type, id }: Props) {
+  const me = useMe()
+  const types = useTypes()
+  const found = useQuery({
+    queryKey: ['referrers', type, id],
+    queryFn: () => referrersOf(searchesOf(types.data ?? [], type, me), `${type}/${id}`),
+    enabled: types.data !== undefined,
+  })
+  return (
+    <Loaded query={found}>
+      {(rows) => (
+        <Stack>
+          <Text size="sm">{words.referrersHint}</Text>
+          <DataTable
+            label={words.tabs.referrers}
+            rows={rows}
+            keyOf={(row) => `${row.type}?${row.parameter}`}
+            columns={[
+              {
+                name: words.type,
+                cell: (row) => (
+                  <Anchor
+                    component={Link}
+                    href={`/resources/${row.type}?${row.parameter}=${type}/${id}`}
+                  >
+                    {row.type}
+                  </Anchor>
+                ),
+              },
+              { name: words.parameter, cell: ({ parameter }) => parameter },
+              { name: words.count, align: 'right', cell: ({ total }) => total },
+            ]}
+            empty={<Text>{words.noReferrers}</Text>}
+          />
+        </Stack>
+      )}
+    </Loaded>
+  )
+}
+
+type Search = Pick<Referrer, 'type' | 'parameter'>
+
+function searchesOf(types: readonly TypeEntry[], target: string, me: Me): readonly Search[] {
+  const includes = types.find(({ type }) => type === target)?.searchRevInclude ?? []
+  return includes.flatMap((text) => {
+    const [type = '', parameter = ''] = text.split(':')
+    return parameter !== '' && mayDo(me, type) ? [{ type, parameter }] : []
+  })
+}
+
+async function referrersOf(
+  searches: readonly Search[],
+  reference: string,
+): Promise<readonly Referrer[]> {
+  const found: Referrer[] = []
+  for (let start = 0; start < searches.length; start += AT_ONCE) {
+    const part = searches.slice(start, start + AT_ONCE)
+    const entry = part.map(({ type, parameter }) => ({
+      request: { method: 'GET' as const, url: `${type}?${parameter}=${reference}&_summary=count` },
+    }))
+    const answer: Bundle = await medplum.executeBatch({
+      resourceType: 'Bundle',
+      type: 'batch',
+      entry,
+    })
+    for (const [place, { resource }] of (answer.entry ?? []).entries()) {
+      const search = part[place]
+      const total = resource?.resourceType === 'Bundle' ? (resource.total ?? 0) : 0
+      if (search && total > 0) found.push({ ...search, total })
+    }
+  }
+  return found
+}

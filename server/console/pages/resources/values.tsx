@@ -1,0 +1,49 @@
+/** Elements of records as people read them. */
+import {
+  formatAddress,
+  formatCodeableConcept,
+  formatHumanName,
+  formatQuantity,
+  isObject,
+} from '@medplum/core'
+import { Link } from 'wouter'
+import { When } from '../../parts/when.tsx'
+
+interface Props {
+  readonly value: unknown
+}
+
+export function Value({ value }: Props) {
+  if (value === undefined || value === null) return null
+  if (Array.isArray(value)) {
+    return value.slice(0, 3).map((item, place) => (
+      // biome-ignore lint/suspicious/noArrayIndexKey: the list is drawn once.
+      <span key={place}>
+        {place > 0 && ', '}
+        <Value value={item} />
+      </span>
+    ))
+  }
+  if (typeof value === 'string' && /^\d{4}-\d\d-\d\dT/.test(value)) return <When at={value} />
+  if (!isObject(value)) return <>{String(value)}</>
+  const { reference, display } = value
+  if (typeof reference !== 'string') return <>{textOf(value)}</>
+  const text = typeof display === 'string' ? display : reference
+  return /^[A-Z]\w+\/[\w.-]+$/.test(reference) ? (
+    <Link href={`/resources/${reference}`}>{text}</Link>
+  ) : (
+    text
+  )
+}
+
+/** The type of an element is known by what it holds. */
+function textOf(value: Record<string, unknown>): string {
+  if ('family' in value || 'given' in value) return formatHumanName(value)
+  if ('coding' in value || ('text' in value && !('status' in value))) {
+    return formatCodeableConcept(value)
+  }
+  if ('line' in value || 'city' in value) return formatAddress(value)
+  if ('unit' in value) return formatQuantity(value)
+  const first = value.display ?? value.value ?? value.code ?? value.start
+  return first === undefined ? JSON.stringify(value).slice(0, 80) : String(first)
+}

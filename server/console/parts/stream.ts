@@ -1,0 +1,69 @@
+/** Server-sent events read with the token, which EventSource cannot send; a lost stream is opened again. */
+import { useEffect, useState } from 'react'
+import { medplum } from '../session.ts'
+
+const AGAIN_MS = 1000
+
+export interface StreamEvent {
+  readonly type: string
+  /** JSON of the service, as the page that listens knows it. */
+  readonly data: Readonly<Record<string, unknown>>
+}
+
+export type StreamState = 'connecting' | 'open' | 'lost'
+
+/** Calls `hear` for each event while the page is open. */
+export function useStream(path: string, hear: (event: StreamEvent) => void): StreamState {
+  const [state, setState] = useState<StreamState>('connecting')
+  // biome-ignore lint/correctness/useExhaustiveDependencies: `hear` sets state and is as good from any render.
+  useEffect(() => {
+    const end = new AbortController()
+    void follow(path, end.signal, { hear, setState })
+    return () => end.abort()
+  }, [path])
+  return state
+}
+
+interface Listener {
+  readonly hear: (event: StreamEvent) => void
+  readonly setState: (state: StreamState) => void
+}
+
+async function follow(path: string, signal: AbortSignal, listener: Listener): Promise<void> {
+  while (!signal.aborted) {
+    try {
+      await medplum.refreshIfExpired()
+      const headers = { Authorization: `Bearer ${medplum.getAccessToken()}` }
+      const response = await fetch(`/${path}`, { headers, signal })
+      // The client says so to the page, as for any other request.
+      if (response.status === 401) await medplum.get('auth/me', { cache: 'no-store' })
+      if (response.ok && response.body) {
+        listener.setState('open')
+        await read(response.body, listener.hear)
+      }
+    } catch {
+      // A stream that was cut off is opened again below.
+    }
+    if (signal.aborted) return
+    listener.setState('lost')
+    await new Promise((resolve) => setTimeout(resolve, AGAIN_MS))
+  }
+}
+
+/** https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation */
+async function read(body: ReadableStream<Uint8Array>, hear: Listener['hear']): Promise<void> {
+  const reader = body.pipeThrough(
+    new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>,
+  )
+  let text = ''
+  for await (const piece of reader as unknown as AsyncIterable<string>) {
+    text += piece
+    const blocks = text.split('\n\n')
+    text = blocks.pop() ?? ''
+    for (const block of blocks) {
+      const type = /^event: (.*)$/m.exec(block)?.[1]
+      const data = /^data: (.*)$/m.exec(block)?.[1]
+      if (type && data) hear({ type, data: JSON.parse(data) })
+    }
+  }
+}
