@@ -6,6 +6,7 @@ import type ivm from 'isolated-vm'
 import { cachedDataOf, type Enter } from './guest-code.ts'
 import type { Library } from './library.ts'
 import type { CodeMessage } from './messages.ts'
+import { ShortRuns } from './short-runs.ts'
 
 const BOT = 'botica:bot'
 /** Takes the exports of a module; offered before any code of the bot runs. */
@@ -15,6 +16,7 @@ const METHOD_OPEN = '({ m() {'
 const CLOSE = '\n})'
 
 export class BotCode {
+  readonly shortRuns = new ShortRuns()
   readonly #text: string
   readonly #format: 'commonjs' | 'module'
   readonly #file: string
@@ -136,4 +138,10 @@ async function importedModule(
   await module.evaluate()
   await enter.apply(undefined, ['withdraw', name])
   return module
+}
+
+/** The line of the log that a failure of the code's top level leaves, with the frames that are in the code. */
+export function loadingLog({ stack = '' }: Error): string {
+  const [own = ''] = stack.split(/\n *at \(<isolated-vm boundary>\)/)
+  return `${new Date().toISOString()} ERROR ${own}\n`
 }

@@ -4,6 +4,13 @@ import type ivm from 'isolated-vm'
 /** The way into an isolate: what to do, and up to six strings, numbers or references. */
 export type Enter = ivm.Reference<(what: string, ...args: ivm.Transferable[]) => unknown>
 
+/** The ways out of an isolate; `sendHere` is `send` for what the executor's own thread does there. */
+export interface WaysOut {
+  readonly send: ivm.Callback
+  readonly ask: ivm.Callback
+  readonly sendHere: ivm.Callback
+}
+
 const FILE = 'botica:guest'
 const WARM_UP_MB = 16
 const LOG_LENGTH = 1024
@@ -26,15 +33,15 @@ export class GuestCode {
     if (cache !== '') this.#keep(new Uint8Array(Buffer.from(cache, 'base64')))
   }
 
-  /** Runs the glue in a new context; the reference is its way in. `send` and `ask` are its ways out. */
-  boot(isolate: ivm.Isolate, context: ivm.Context, send: ivm.Callback, ask: ivm.Callback): Enter {
+  /** Runs the glue in a new context; the reference is its way in. */
+  boot(isolate: ivm.Isolate, context: ivm.Context, { send, ask, sendHere }: WaysOut): Enter {
     const cachedData = this.#cachedData
     const script = isolate.compileScriptSync(this.#source, {
       filename: FILE,
       ...(cachedData ? { cachedData } : {}),
     })
     const main = script.runSync(context, { reference: true, release: true })
-    const enter = main.applySync(undefined, [send, ask], { result: { reference: true } })
+    const enter = main.applySync(undefined, [send, ask, sendHere], { result: { reference: true } })
     main.release()
     // The glue's boot returns its `enter`.
     return enter as Enter
@@ -49,7 +56,8 @@ export class GuestCode {
     try {
       const context = isolate.createContextSync()
       const send = new this.#ivm.Callback(() => {}, { ignored: true })
-      const enter = this.boot(isolate, context, send, new this.#ivm.Callback(() => '1'))
+      const ask = new this.#ivm.Callback(() => '1')
+      const enter = this.boot(isolate, context, { send, ask, sendHere: send })
       return this.#cachedData ? undefined : this.#makeCache(isolate, context, enter)
     } finally {
       isolate.dispose()

@@ -1,7 +1,9 @@
 /** The interface between an isolate and its executor: its runs, and their ends. */
 import type ivm from 'isolated-vm'
+import type { BotCode } from './bot-code.ts'
+import type { FollowedLog } from './followed-log.ts'
 import type { GuestCode } from './guest-code.ts'
-import type { CallKind, DoneMessage } from './messages.ts'
+import type { CallKind, DoneMessage, RunMessage } from './messages.ts'
 import type { ProcessorShare } from './processor-share.ts'
 
 export interface IsolatePort {
@@ -28,9 +30,36 @@ export interface Watched {
 export interface RunEnd {
   /** The isolate was lost by the fault of another run, or nobody knows whose. */
   readonly lostBy?: 'another' | 'unknown'
+  /** It was begun on the executor's thread and took too long; nothing of it has come out. */
+  readonly isTooLong?: true
   readonly message: Omit<DoneMessage, 't' | 'run'>
   readonly body: string
   readonly log: string
   /** For a followed run: the part of its log that was not sent yet. */
   readonly unsent: string
+}
+
+export interface BotRun {
+  readonly message: RunMessage
+  readonly code: BotCode
+  readonly event: string
+  readonly input: string | undefined
+}
+
+export interface ActiveRun {
+  readonly run: number
+  readonly message: RunMessage
+  readonly startedAt: number
+  /** Time inside the isolate when its processor time was last counted. */
+  countedNs: bigint
+  readonly timers: Map<number, NodeJS.Timeout>
+  readonly deadline: NodeJS.Timeout
+  readonly end: (end: RunEnd) => void
+  /** Length of the payload by number of the call. */
+  readonly calls: Map<number, number>
+  made: number
+  readonly followed: FollowedLog | undefined
+  seenCpuMs: number
+  isResting: boolean
+  isWatchedSoon: boolean
 }

@@ -3,13 +3,14 @@
  * ends with `dispose`, after any failure that V8 or a limit caused, and by the rules of warm-isolates.ts.
  */
 import type ivm from 'isolated-vm'
-import type { BotCode } from './bot-code.ts'
+import { type BotCode, loadingLog } from './bot-code.ts'
 import { answerCryptoCall } from './crypto-calls.ts'
 import { type FollowedLog, followLog } from './followed-log.ts'
 import type { Enter } from './guest-code.ts'
-import type { IsolatePort, RunEnd, Watched } from './isolate-port.ts'
-import { CALL_KINDS, type Failure, RESULT_KINDS, type RunMessage } from './messages.ts'
+import type { ActiveRun, BotRun, IsolatePort, RunEnd, Watched } from './isolate-port.ts'
+import { CALL_KINDS, type Failure, RESULT_KINDS } from './messages.ts'
 import { type Inmate, type SharedIsolate, TURN_MS } from './shared-isolate.ts'
+import { HERE_MS } from './short-runs.ts'
 import { answerSyncCall } from './sync-calls.ts'
 
 const MAX_IN_FLIGHT = 32
@@ -28,24 +29,6 @@ const RESTING_CPU_MS = 0.5
 const LONG_TIMER_MS = 10
 const SOON_MS = 1
 
-interface ActiveRun {
-  readonly run: number
-  readonly message: RunMessage
-  readonly startedAt: number
-  /** Time inside the isolate when its processor time was last counted. */
-  countedNs: bigint
-  readonly timers: Map<number, NodeJS.Timeout>
-  readonly deadline: NodeJS.Timeout
-  readonly end: (end: RunEnd) => void
-  /** Length of the payload by number of the call. */
-  readonly calls: Map<number, number>
-  made: number
-  readonly followed: FollowedLog | undefined
-  seenCpuMs: number
-  isResting: boolean
-  isWatchedSoon: boolean
-}
-
 export class BotIsolate implements Watched, Inmate {
   runs = 0
   idleSince = 0
@@ -60,6 +43,7 @@ export class BotIsolate implements Watched, Inmate {
   #active: ActiveRun | undefined
   #lastCpuMs = 0
   #lastHeapMb: number | undefined
+  #saidHere: unknown[][] = []
 
   /** With `home` it is a context of that isolate. */
   constructor(port: IsolatePort, memoryMb: number, home?: SharedIsolate) {
@@ -79,7 +63,8 @@ export class BotIsolate implements Watched, Inmate {
     const ask = new port.ivm.Callback((kind: unknown, question: unknown) =>
       this.#answer(kind, question),
     )
-    this.#enter = port.guest.boot(this.#isolate, this.#context, send, ask)
+    const sendHere = new port.ivm.Callback((...said: unknown[]) => void this.#saidHere.push(said))
+    this.#enter = port.guest.boot(this.#isolate, this.#context, { send, ask, sendHere })
   }
 
   get isUsable(): boolean {
@@ -93,7 +78,10 @@ export class BotIsolate implements Watched, Inmate {
   onLost(fault: Failure | 'another' | 'unknown'): void {
     this.#isDropped = true
     if (fault !== 'another' && fault !== 'unknown') this.stop(fault)
-    else this.#end({ status: 'error', kind: 'undefined', cpuMs: this.#cpuMs() }, '', '', fault)
+    else {
+      const message = { status: 'error', kind: 'undefined', cpuMs: this.#cpuMs() } as const
+      this.#end(message, '', '', { lostBy: fault })
+    }
   }
 
   onInterrupted(): void {
@@ -105,9 +93,8 @@ export class BotIsolate implements Watched, Inmate {
     return this.#isDropped || this.#isolate.isDisposed
   }
 
-  /** Never rejects: the result names whatever ended the run. */
-  run(message: RunMessage, code: BotCode, event: string, input: string | undefined) {
-    const { promise, resolve } = Promise.withResolvers<RunEnd>()
+  /** `onEnd` hears whatever ended the run, maybe at once. */
+  run({ message, code, event, input }: BotRun, onEnd: (end: RunEnd) => void): void {
     const { wallMs, resultBytes, logBytes } = message.limits
     this.#lastCpuMs = 0
     this.#active = {
@@ -117,7 +104,7 @@ export class BotIsolate implements Watched, Inmate {
       countedNs: this.#isolate.cpuTime,
       timers: new Map(),
       deadline: setTimeout(() => void this.#onDeadline(), wallMs),
-      end: resolve,
+      end: onEnd,
       calls: new Map(),
       made: 0,
       followed: message.follow ? this.#follow(message.run) : undefined,
@@ -125,9 +112,25 @@ export class BotIsolate implements Watched, Inmate {
       isResting: false,
       isWatchedSoon: false,
     }
-    this.#reenter('begin', message.run, event, message.inputKind, input, resultBytes, logBytes)
+    const begin = [message.run, event, message.inputKind, input, resultBytes, logBytes]
+    const isLone = this.#isLoaded && !this.#home && !message.follow
+    if (isLone && code.shortRuns.areTheRule) this.#beginHere(begin)
+    else this.#reenter('begin', ...begin)
     if (!this.#isLoaded) void this.#load(code, message.run)
-    return promise
+  }
+
+  /** Hears what the run says only afterwards, or never: then the run begins anew elsewhere. */
+  #beginHere(begin: ivm.Transferable[]): void {
+    this.#saidHere = []
+    try {
+      this.#enter.applySync(undefined, ['here', ...begin], { timeout: HERE_MS })
+    } catch {
+      this.dispose()
+      this.#end({ status: 'error', kind: 'undefined', cpuMs: 0 }, '', '', { isTooLong: true })
+      return
+    }
+    for (const said of this.#saidHere) this.#onSent(said)
+    if (this.#active) this.#port.watch(this)
   }
 
   /** The answer to a host call; one that comes after the end of its run is dropped. */
@@ -178,10 +181,18 @@ export class BotIsolate implements Watched, Inmate {
     return this.#lastHeapMb
   }
 
-  /** The same after a run of that length: measured after the first and after long ones, else as last known. */
-  async heapMbAfter(wallMs: number): Promise<number | undefined> {
+  get lastHeapMb(): number | undefined {
+    return this.#lastHeapMb
+  }
+
+  /** True after the first run and after long ones. */
+  isWorthMeasuring(wallMs: number): boolean {
     const isWorthIt = wallMs >= WORTH_MEASURING_MS || this.#lastHeapMb === undefined
-    if (!isWorthIt || this.#isolate.isDisposed) return this.#lastHeapMb
+    return isWorthIt && !this.#isolate.isDisposed
+  }
+
+  /** Measures the heap; answers what was last known where that takes too long. */
+  async heapMbSoon(): Promise<number | undefined> {
     const late = Promise.withResolvers<undefined>()
     const timer = setTimeout(late.resolve, MEASURING_MS, undefined)
     const measured = this.heapMb().catch(() => undefined)
@@ -368,7 +379,7 @@ export class BotIsolate implements Watched, Inmate {
     message: Omit<RunEnd['message'], 'wallMs'>,
     body: string,
     log: string,
-    lostBy?: RunEnd['lostBy'],
+    loss: Pick<RunEnd, 'lostBy' | 'isTooLong'> = {},
   ): void {
     const active = this.#active
     if (!active) return
@@ -379,17 +390,11 @@ export class BotIsolate implements Watched, Inmate {
     for (const timer of active.timers.values()) clearTimeout(timer)
     const wallMs = performance.now() - active.startedAt
     const unsent = active.followed?.rest(log) ?? ''
-    active.end({ ...(lostBy && { lostBy }), message: { ...message, wallMs }, body, log, unsent })
+    active.end({ ...loss, message: { ...message, wallMs }, body, log, unsent })
   }
 
   #onCatastrophe(message: string): void {
     const failure = message.includes('memory') ? 'memory' : 'timeout'
     this.#port.fatal(this.#active?.run ?? 0, failure)
   }
-}
-
-/** The line of the log that a failure of the code's top level leaves, with the frames that are in the code. */
-function loadingLog({ stack = '' }: Error): string {
-  const [own = ''] = stack.split(/\n *at \(<isolated-vm boundary>\)/)
-  return `${new Date().toISOString()} ERROR ${own}\n`
 }

@@ -10,7 +10,7 @@ import { BotCode } from './bot-code.ts'
 import { type Frame, FrameReader, writeFrame } from './frames.ts'
 import { GuestCode } from './guest-code.ts'
 import type { BotIsolate } from './isolate.ts'
-import type { IsolatePort, RunEnd, Watched } from './isolate-port.ts'
+import type { BotRun, IsolatePort, RunEnd, Watched } from './isolate-port.ts'
 import { Library } from './library.ts'
 import type { FromExecutor, RunMessage, ToExecutor } from './messages.ts'
 import { ProcessorShare } from './processor-share.ts'
@@ -76,7 +76,7 @@ function hearAll(): void {
 function hear({ header, parts: [first = '', second] }: Frame<ToExecutor>): void {
   switch (header.t) {
     case 'guest':
-      begin(first, second ?? '')
+      open(first, second ?? '')
       return
     case 'run':
       start(header, first, second)
@@ -103,7 +103,7 @@ function hear({ header, parts: [first = '', second] }: Frame<ToExecutor>): void 
   }
 }
 
-function begin(source: string, cache: string): void {
+function open(source: string, cache: string): void {
   port.guest = new GuestCode(library, source, cache)
   const made = port.guest.warmUp()
   if (made !== undefined) say({ t: 'cache' }, made)
@@ -114,19 +114,39 @@ function begin(source: string, cache: string): void {
 function start(message: RunMessage, event: string, input: string | undefined): void {
   const code = codes.get(message.hash)
   if (!code) throw new Error('A run came before its code')
-  const isolate = warm.take(message)
-  running.set(message.run, isolate)
-  void isolate.run(message, code, event, input).then((end) => finish(message, isolate, end))
+  begin({ message, code, event, input })
 }
 
-async function finish(message: RunMessage, isolate: BotIsolate, end: RunEnd): Promise<void> {
+function begin(run: BotRun): void {
+  const isolate = warm.take(run.message)
+  running.set(run.message.run, isolate)
+  isolate.run(run, (end) => finish(run, isolate, end))
+}
+
+function finish(run: BotRun, isolate: BotIsolate, end: RunEnd): void {
+  const { message, code } = run
   running.delete(message.run)
+  if (end.isTooLong) {
+    code.shortRuns.refute()
+    void warm.giveBack(message, isolate)
+    begin(run)
+    return
+  }
   if (end.lostBy !== undefined) {
     say({ t: 'lost', run: message.run, isCleared: end.lostBy === 'another' })
     void warm.giveBack(message, isolate)
     return
   }
-  const memoryMb = await isolate.heapMbAfter(end.message.wallMs)
+  code.shortRuns.note(end.message.cpuMs)
+  const give = (memoryMb: number | undefined) => {
+    tellEnd(message, end, memoryMb)
+    void warm.giveBack(message, isolate)
+  }
+  if (isolate.isWorthMeasuring(end.message.wallMs)) void isolate.heapMbSoon().then(give)
+  else give(isolate.lastHeapMb)
+}
+
+function tellEnd(message: RunMessage, end: RunEnd, memoryMb: number | undefined): void {
   const { status, failure, kind, cpuMs, wallMs } = end.message
   const { resultBytes, logBytes } = message.limits
   const log = withinBytes(end.log, logBytes)
@@ -137,7 +157,6 @@ async function finish(message: RunMessage, isolate: BotIsolate, end: RunEnd): Pr
   } else {
     say({ ...done, status, kind, ...(failure ? { failure } : {}) }, end.body, log)
   }
-  void warm.giveBack(message, isolate)
 }
 
 function watch(isolate: Watched): void {

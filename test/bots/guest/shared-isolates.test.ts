@@ -146,8 +146,8 @@ t.test('a run that has written is not repeated when another takes the isolate al
   gate.open()
   const attacked = textOf(await attack)
   const written = await writer
-  // On a slow machine the attacker computes for too long before it has filled the memory.
-  if (/memory|crashed/.test(attacked)) t.match(textOf(written), /^Bot run interrupted/)
+  // On a slow machine the attacker computes for too long before it has filled the memory, or the executor ends before.
+  if (hasDied() || /memory|crashed/.test(attacked)) t.match(textOf(written), /^Bot run interrupted/)
   else t.equal(written.status, 'ok')
   t.equal((await reader).status, 'ok')
   t.equal(gate.asked.filter((kind) => kind === 'fhir').length, 1)

@@ -82,7 +82,7 @@ function readGuestFiles(folder: URL): string {
       // Strict code keeps its functions out of the call sites that Error.prepareStackTrace gets to see.
       return `${JSON.stringify(`./${name}`)}: (function (require, module, exports, host) {'use strict';\n${code}\n})`
     })
-  return `(function (send, ask) {
+  return `(function (send, ask, sendHere) {
 'use strict'
 const files = { __proto__: null, ${files.join(',\n')} }
 const loaded = { __proto__: null }
@@ -98,6 +98,6 @@ function require(name) {
   return module.exports
 }
 require.loaded = loaded
-return require('./glue.cjs').boot(send, ask)
+return require('./glue.cjs').boot(send, ask, sendHere)
 })`
 }

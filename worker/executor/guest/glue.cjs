@@ -1,6 +1,7 @@
 // The first code of an isolate and the only one that talks to the executor. `enter` is how the executor comes
-// in; `send` (fire and forget) and `ask` (answered at once) are the ways out. All three carry strings and
-// numbers only and stay in closures: bot code never sees them, nor any object of another isolate.
+// in; `send` (fire and forget) and `ask` (answered at once) are the ways out, and `sendHere` is what `send` is
+// while the executor's own thread is in. All carry strings and numbers only and stay in closures: bot code never
+// sees them, nor any object of another isolate.
 //
 // Bot code may have replaced every global and every method, so whatever runs after it uses intrinsics taken
 // here, null-prototype objects and index loops, and turns results and errors into bounded text by itself.
@@ -21,8 +22,9 @@ const { keys } = Object
 const { slice, charCodeAt } = String.prototype
 const ErrorOf = Error
 
-exports.boot = function boot(send, ask) {
+exports.boot = function boot(sendAway, ask, sendHere) {
   let run = 0
+  let isHere = false
   let limits
   let journal
   let medplum
@@ -30,6 +32,7 @@ exports.boot = function boot(send, ask) {
   let handler
 
   const currentRun = () => run
+  const send = (what, a, b, c, d, e) => (isHere ? sendHere : sendAway)(what, a, b, c, d, e)
   const timers = createTimers(send, currentRun, fail)
   const calls = createCalls(send, currentRun)
   const results = createResults(() => require.loaded['./hl7.cjs']?.exports.Hl7Message)
@@ -162,9 +165,10 @@ exports.boot = function boot(send, ask) {
   }
 
   return function enter(what, a, b, c, d, e, f) {
+    isHere = what === 'here'
     if (what === 'settle') {
       if (a === run) calls.settle(b, c, d)
-    } else if (what === 'begin') begin(a, b, c, d, e, f)
+    } else if (what === 'begin' || isHere) begin(a, b, c, d, e, f)
     else if (what === 'fire') {
       if (a === run) timers.fire(b)
     } else if (what === 'load') load(a)

@@ -1,0 +1,100 @@
+import t from 'tap'
+import { aRun, handler, limits, openTestExecutors, run, textOf } from '../../fixtures/bots/runs.ts'
+
+const executors = await openTestExecutors(t)
+
+/** A bot that has shown often enough that its runs are short. */
+async function aShortBot(code: string, parts: Parameters<typeof aRun>[1] = {}) {
+  const bot = aRun(code, { inputKind: 'text', ...parts })
+  for (let i = 0; i < 60; i++) {
+    const { status } = await run(executors, { ...bot, input: 'short' })
+    if (status !== 'ok') throw new Error('A short run failed')
+  }
+  return (input: string, more: object = {}) => run(executors, { ...bot, input, ...more })
+}
+
+t.test('short runs answer, fail, log and wait as others do', async (t) => {
+  const ask = await aShortBot(
+    handler(`
+      console.log('got', event.input)
+      if (event.input === 'throw') throw new Error('no such thing')
+      if (event.input === 'wait') await new Promise((end) => setTimeout(end, 20))
+      if (event.input === 'call') return (await medplum.readResource('Patient', '1')).id
+      return event.input
+    `),
+  )
+  t.match(await ask('short'), { status: 'ok', kind: 'string', body: 'short', log: /got short/ })
+  t.equal(textOf(await ask('throw')), 'no such thing')
+  t.match(await ask('wait'), { status: 'ok', body: 'wait', log: /got wait/ })
+  const many = await Promise.all(Array.from({ length: 50 }, (_, i) => ask(`${i}`)))
+  t.same(
+    many.map(({ body }) => body),
+    Array.from({ length: 50 }, (_, i) => `${i}`),
+  )
+})
+
+t.test('a run that is not short after all has its time, before and behind a pause', async (t) => {
+  const busy = 'const end = Date.now() + 150; while (Date.now() < end);'
+  const ask = await aShortBot(
+    handler(`
+      if (event.input === 'at once') { ${busy} }
+      if (event.input === 'later') { await null; ${busy} }
+      console.log('once')
+      return event.input
+    `),
+  )
+  for (const input of ['at once', 'later']) {
+    const { status, body, log } = await ask(input)
+    t.match({ status, body }, { status: 'ok', body: input })
+    t.equal(log.match(/once$/gm)?.length, 1, 'its log has each line once')
+  }
+  t.match(await ask('short'), { status: 'ok', body: 'short' })
+})
+
+t.test('what took too long has asked nothing of the worker twice', async (t) => {
+  const asked: string[] = []
+  const bot = aRun(
+    handler(`
+      if (event.input === 'long') {
+        const patient = medplum.createResource({ resourceType: 'Patient' })
+        const end = Date.now() + 150
+        while (Date.now() < end);
+        await patient
+      }
+      return event.input
+    `),
+    { inputKind: 'text' },
+  )
+  const host = async ({ kind, payload }: { kind: string; payload: string }) => {
+    asked.push(`${kind} ${JSON.parse(payload).method}`)
+    return JSON.stringify({ status: 201, headers: {}, body: '{"resourceType":"Patient","id":"1"}' })
+  }
+  const ask = (input: string) =>
+    executors.run({ ...bot, input }, host, new AbortController().signal)
+  for (let i = 0; i < 60; i++) await ask('short')
+  t.match(await ask('long'), { status: 'ok', body: 'long' })
+  t.same(asked, ['fhir POST'])
+})
+
+t.test('hostile ones end as hostile ones do', async (t) => {
+  const ask = await aShortBot(
+    handler(`
+      if (event.input === 'spin') for (;;);
+      if (event.input === 'spin later') { await null; for (;;); }
+      if (event.input === 'promises') { const next = () => Promise.resolve().then(next); await next() }
+      if (event.input === 'fill') { const all = []; for (;;) all.push(new Array(1000).fill(1.5)) }
+      if (event.input === 'deep') { const down = () => down(); down() }
+      return event.input
+    `),
+    { limits: { ...limits, memoryMb: 16 } },
+  )
+  const short = { limits: { ...limits, memoryMb: 16, wallMs: 500 } }
+  for (const input of ['spin', 'spin later', 'promises']) {
+    t.ok(['memory', 'timeout'].includes(String((await ask(input, short)).failure)), input)
+    // As short as before, so that the next hostile one is begun in the same way.
+    for (let i = 0; i < 200; i++) await ask('short')
+  }
+  t.match(textOf(await ask('deep')), /call stack/)
+  t.ok(['memory', 'timeout'].includes(String((await ask('fill')).failure)), 'memory is bounded')
+  t.match(await ask('short'), { status: 'ok', body: 'short' })
+})
