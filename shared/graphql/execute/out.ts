@@ -1,5 +1,8 @@
 /** The text of an answer with holes, which are filled when their statements have been answered. */
+import { GraphQLBoolean, GraphQLID, type GraphQLLeafType, GraphQLString } from 'graphql'
 import { tooLarge } from '../../errors.ts'
+import { isDecimal } from '../../fhir/json.ts'
+import { Float } from '../schema/elements.ts'
 
 export const MAX_CHARACTERS = 52_428_800
 
@@ -84,4 +87,14 @@ export class Out {
  */
 function flat(text: string): string {
   return Number.isNaN(text.charCodeAt(0)) ? '' : text
+}
+
+/** A value that has no parts, as JSON. */
+export function leafText(type: GraphQLLeafType, value: unknown): string {
+  if (typeof value === 'string' && (type === GraphQLString || type === GraphQLID)) {
+    return JSON.stringify(value)
+  }
+  if (type === GraphQLBoolean && typeof value === 'boolean') return value ? 'true' : 'false'
+  if (type === Float && isDecimal(value)) return value.toString()
+  return JSON.stringify(type.coerceOutputValue(value))
 }

@@ -4,23 +4,14 @@
  * leaves a hole in the text and is written later. A value that fails is null; where null is not allowed,
  * its parent is.
  */
-import {
-  GraphQLBoolean,
-  GraphQLError,
-  GraphQLID,
-  type GraphQLLeafType,
-  type GraphQLResolveInfo,
-  GraphQLString,
-} from 'graphql'
+import { GraphQLError, type GraphQLResolveInfo } from 'graphql'
 import { tooLarge } from '../../errors.ts'
-import { isDecimal } from '../../fhir/json.ts'
 import { isObject, isResource, type Resource, referenceTo } from '../../fhir/resource.ts'
 import type { SearchPage, Version } from '../../store/rows/version.ts'
-import { Float } from '../schema/elements.ts'
 import type { Given, Source } from '../schema/sources.ts'
 import { sliceOf } from './directives.ts'
 import { everything, filtered, holding, present, publishedFor, textsOf } from './lists.ts'
-import type { Out } from './out.ts'
+import { leafText, type Out } from './out.ts'
 import { connection, type Edge, LIST, parseFor, partsOf, planOf, sizeOf } from './pages.ts'
 import type { Plan, Shape, Step } from './plan.ts'
 import {
@@ -164,7 +155,6 @@ function described(run: Run, step: Step, value: unknown): unknown {
 }
 
 function complete(out: Out, { shape, isRequired }: Value, value: unknown, at: At): void {
-  const { run, owner, path } = at
   if (value === null || value === undefined) {
     if (isRequired) throw new GraphQLError(`Cannot return null for non-nullable field ${at.step}.`)
     out.text += 'null'
@@ -174,13 +164,14 @@ function complete(out: Out, { shape, isRequired }: Value, value: unknown, at: At
     case 'leaf':
       out.text += leafText(shape.type, value)
       return
-    case 'object':
-      if (at.step.source === undefined) {
-        writeDescription(run, out, shape.plan(), { value, owner: undefined, path })
-      } else writeObject(run, out, shape.plan(), { value, owner, path })
+    case 'object': {
+      const { run, step, owner, path } = at
+      if (step.source !== undefined) writeObject(run, out, shape.plan(), { value, owner, path })
+      else writeDescription(run, out, shape.plan(), { value, owner: undefined, path })
       return
+    }
     case 'any':
-      writeObject(run, out, planFor(shape, value), { value, owner, path })
+      writeObject(at.run, out, planFor(shape, value), { value, owner: at.owner, path: at.path })
       return
     case 'list':
       if (!Array.isArray(value)) throw new GraphQLError('Expected Iterable, but did not find one')
@@ -189,15 +180,6 @@ function complete(out: Out, { shape, isRequired }: Value, value: unknown, at: At
     default:
       shape satisfies never
   }
-}
-
-function leafText(type: GraphQLLeafType, value: unknown): string {
-  if (typeof value === 'string' && (type === GraphQLString || type === GraphQLID)) {
-    return JSON.stringify(value)
-  }
-  if (type === GraphQLBoolean && typeof value === 'boolean') return value ? 'true' : 'false'
-  if (type === Float && isDecimal(value)) return value.toString()
-  return JSON.stringify(type.coerceOutputValue(value))
 }
 
 function planFor(shape: Shape & { readonly kind: 'any' }, value: unknown): Plan {
@@ -215,11 +197,14 @@ function writeItems(
   // Every failure happens before anything is written.
   if (of.kind === 'any') for (const item of items) planFor(of, item)
   const item = { shape: of, isRequired }
+  const { run, step, owner, path } = at
+  // Nothing below a leaf asks where it stands.
+  const isWhole = of.kind === 'leaf'
   const each = (to: Out, i: number) => {
-    complete(to, item, items[i], { ...at, path: { parent: at.path, key: i } })
+    const place = isWhole ? at : { run, step, owner, path: { parent: path, key: i } }
+    complete(to, item, items[i], place)
   }
-  const { length } = items
-  writeEach(at.run, out, { length, each, isWhole: of.kind === 'leaf' })
+  writeEach(run, out, { length: items.length, each, isWhole })
 }
 
 interface Items {
