@@ -1,4 +1,4 @@
-/** `Idempotency-Key` of routes that are not FHIR; behind `authenticate`. Those of FHIR see shared/api/idempotency.ts. */
+/** `Idempotency-Key` of routes that are not FHIR; behind `authenticate`. Those of FHIR see shared/rest/idempotency.ts. */
 
 import { failureReply, withTracing } from '../../shared/request/reply.ts'
 import type { FhirReply } from '../../shared/request/request.ts'

@@ -6,7 +6,7 @@
  * - `compile(expression, base?)` for one that is used again: a function `(node, variables?) => values`,
  *   where `base` is the path of the node's type ("Patient.contact", "HumanName") if it is no resource;
  * - `holds(path, node, variables?)` for an invariant: what yields nothing passes;
- * - `compileTenant` and `withinLimits` of path-tenant.ts for an expression that a tenant wrote.
+ * - `compileTenant` and `withinLimits` of custom.ts for an expression that a tenant wrote.
  *
  * A node is a resource, an element or an array of them, as parsed by json.ts; values are JSON, elements
  * those of the resource itself, dates and quantities texts. Evaluation is synchronous, reads nothing

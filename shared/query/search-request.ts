@@ -24,7 +24,7 @@ export interface Condition {
    * `ew` (ends with) and `po` (periods overlap).
    */
   readonly modifier: string | undefined
-  /** Not empty, without repeats; still escaped, to be read with search-values.ts. */
+  /** Not empty, without repeats; still escaped, to be read with values.ts. */
   readonly values: readonly string[]
   /** The codes behind `:in`, `:not-in`, `:above` and `:below` of a token, once the terminology has listed them. */
   readonly codes?: readonly ListedCode[]

@@ -1,4 +1,4 @@
-/** An operation states what it is as data, then does it; `operations/table.ts` lists them all. */
+/** An operation states what it is as data, then does it; `api/operations.ts` lists them all. */
 import type { Area } from '../access/areas.ts'
 import type { Principal } from '../access/principal.ts'
 import type { Services } from '../services.ts'

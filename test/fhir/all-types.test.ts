@@ -12,7 +12,7 @@ import { content, type Exact, exact } from '../fixtures/store/exact.ts'
 const botica = await openBotica(t)
 const { admin, superAdmin } = botica
 const json = { 'Content-Type': 'application/fhir+json' }
-// The content of a Binary lies elsewhere: test/binary.test.ts.
+// The content of a Binary lies elsewhere: test/binary/binary.test.ts.
 const texts = await r4ExampleTexts()
 const examples = texts.filter((text) => typeOf(text) !== 'Binary')
 
