@@ -17,17 +17,12 @@ const MAX_JOINS = 250
 const HAS = /^_has:([A-Za-z]+):([^:.]+):(.+)$/s
 const CHAIN = /^([^:.]+)(?::([^:.]*))?\.(.+)$/s
 
-interface CriterionScope {
-  readonly scope: CriteriaScope
-  readonly links?: number | undefined
-}
-
 /** Undefined for an empty value. Errors: 400 for what no handling can ignore. */
 export function readCriterion(
   type: string,
   name: string,
   value: string,
-  { scope, links = 0 }: CriterionScope,
+  { scope, links = 0 }: { readonly scope: CriteriaScope; readonly links?: number | undefined },
 ): Criterion | Refusal | undefined {
   if (links > MAX_LINKS) {
     throw tooCostly('Search chains longer than three links are not currently supported', name)
@@ -85,16 +80,11 @@ function readEnds(
   return ends.length === 0 ? refusal : ends
 }
 
-interface HasScope {
-  readonly scope: CriteriaScope
-  readonly links: number
-}
-
 function readHas(
   type: string,
   name: string,
   value: string,
-  { scope, links }: HasScope,
+  { scope, links }: { readonly scope: CriteriaScope; readonly links: number },
 ): Join | Refusal | undefined {
   const [, source = '', code = '', rest = ''] = HAS.exec(name) ?? []
   if (rest === '')
@@ -111,17 +101,12 @@ function readHas(
   return { kind: 'has', code, ends }
 }
 
-interface ListScope {
-  readonly scope: CriteriaScope
-  readonly links: number
-}
-
 /** Members of a List are those its items refer to. https://hl7.org/fhir/R4/search.html#list */
 function readList(
   type: string,
   name: string,
   value: string,
-  { scope, links }: ListScope,
+  { scope, links }: { readonly scope: CriteriaScope; readonly links: number },
 ): Criterion | Refusal | undefined {
   if (name !== '_list') throw badRequest(`Invalid modifier ${name.slice(5)} for _list`, name)
   if (value.startsWith('$')) throw notSupported('Functional lists are not supported', name)

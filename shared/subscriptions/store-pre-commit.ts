@@ -157,16 +157,11 @@ function newMatter(
   return { change: 'create', row: composed(store, principal, kept, { place, stored: undefined }) }
 }
 
-interface ComposedPlace {
-  readonly place: WritePlace
-  readonly stored: Resource | undefined
-}
-
 function composed(
   store: Store,
   principal: Principal,
   resource: Resource,
-  { place, stored }: ComposedPlace,
+  { place, stored }: { readonly place: WritePlace; readonly stored: Resource | undefined },
 ): VersionRow {
   return rowOf(prepare({ store, principal, resource, place, stored, options: {} }), new Date())
 }

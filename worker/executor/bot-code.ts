@@ -106,17 +106,12 @@ function namesIn(importer: string, module: string): string {
   return names.map((name) => name.trim().split(/\s/)[0]).join(' ')
 }
 
-interface Imported {
-  readonly name: string
-  readonly importer: string
-}
-
 /** A module of the table (@medplum/core, crypto, …) as an ES module. Runs before any bot code. */
 async function importedModule(
   isolate: ivm.Isolate,
   context: ivm.Context,
   enter: Enter,
-  { name, importer }: Imported,
+  { name, importer }: { readonly name: string; readonly importer: string },
 ): Promise<ivm.Module> {
   const offered = await enter.apply(undefined, ['offer', name, namesIn(importer, name)])
   const names: unknown = JSON.parse(String(offered))

@@ -35,17 +35,12 @@ import { captchaIn, requireHuman } from './recaptcha.ts'
 const MAILS_AN_HOUR = 3
 const system = systemPrincipal(SYSTEM_PROJECT)
 
-interface PasswordOwner {
-  readonly user: Resource
-  readonly loginId: string | undefined
-}
-
 /** Ends the User's other logins. Errors: 400, 429. */
 export async function changePassword(
   services: Services,
   ctx: Context,
   fields: Fields,
-  { user, loginId }: PasswordOwner,
+  { user, loginId }: { readonly user: Resource; readonly loginId: string | undefined },
 ): Promise<void> {
   const oldPassword = fields.required('oldPassword', 'Old password')
   const newPassword = fields.required('newPassword', 'New password')

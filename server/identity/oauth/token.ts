@@ -140,16 +140,11 @@ async function grantRefresh(
   })
 }
 
-interface Owned {
-  readonly form: URLSearchParams
-  readonly login: Resource
-}
-
 async function requireOwner(
   services: Services,
   keys: ClientKeys,
   ctx: Context,
-  { form, login }: Owned,
+  { form, login }: { readonly form: URLSearchParams; readonly login: Resource },
 ): Promise<Resource | undefined> {
   const given = presented(ctx, form)
   const clientId = clientIdOf(login)

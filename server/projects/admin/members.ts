@@ -38,17 +38,12 @@ export async function readMember(
   return await memberOf(services, caller, path)
 }
 
-interface Replacement {
-  readonly body: Record<string, unknown>
-  readonly options: WriteOptions
-}
-
 /** The whole membership takes the place of the old one. Errors: 400, 403, 404, 412. */
 export async function replaceMember(
   services: Services,
   caller: Principal,
   path: MemberPath,
-  { body, options }: Replacement,
+  { body, options }: { readonly body: Record<string, unknown>; readonly options: WriteOptions },
 ): Promise<WriteResult> {
   if (body.resourceType !== TYPE || body.id !== path.id) {
     await administeredProject(services.principals, caller, path.projectId)
@@ -64,17 +59,12 @@ export async function replaceMember(
   })
 }
 
-interface MemberPatch {
-  readonly body: unknown
-  readonly options: WriteOptions
-}
-
 /** JSON Patch, where `replace` of an absent `/admin` adds it. Errors: 400, 403, 404, 412. */
 export async function patchMember(
   services: Services,
   caller: Principal,
   path: MemberPath,
-  { body, options }: MemberPatch,
+  { body, options }: { readonly body: unknown; readonly options: WriteOptions },
 ): Promise<WriteResult> {
   const apply = (current: Resource) => changeOf(withAddedAdmin(body, current))(current)
   return await change(services, caller, path, { interaction: 'patch', apply, options })

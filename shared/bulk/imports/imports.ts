@@ -125,17 +125,11 @@ export async function cancelImport(database: Connection, id: string): Promise<bo
   return rows.length > 0
 }
 
-interface ErrorPage {
-  readonly part: number
-  readonly after: number
-  readonly count: number
-}
-
 /** The lines of an error file, without their ends, `count` at most behind line `after`. */
 export async function readImportErrors(
   database: Connection,
   id: string,
-  { part, after, count }: ErrorPage,
+  { part, after, count }: { readonly part: number; readonly after: number; readonly count: number },
 ): Promise<readonly { readonly line: number; readonly outcome: string }[]> {
   return database.query({
     name: 'import-errors',

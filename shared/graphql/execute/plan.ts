@@ -103,16 +103,11 @@ function membersOf(steps: readonly Step[]): ReadonlySet<string> {
   return new Set(['resourceType', 'id', ...names])
 }
 
-interface Collected {
-  readonly fields: Map<string, FieldNode[]>
-  readonly visited: Set<string>
-}
-
 function collect(
   compiling: Compiling,
   type: GraphQLObjectType,
   { selections }: SelectionSetNode,
-  { fields, visited }: Collected,
+  { fields, visited }: { readonly fields: Map<string, FieldNode[]>; readonly visited: Set<string> },
 ): void {
   for (const selection of selections) {
     if (!isIncluded(compiling, selection)) continue

@@ -155,16 +155,11 @@ function watcherOf(row: VersionRow, own: OwnParameters | undefined): Watcher | u
   }
 }
 
-interface Tested {
-  readonly test: string
-  readonly value: number | Date
-}
-
 async function readVersion(
   connection: Connection,
   project: number,
   id: string,
-  { test, value }: Tested,
+  { test, value }: { readonly test: string; readonly value: number | Date },
 ): Promise<VersionRow | undefined> {
   const [row] = await connection.query<VersionRow>({
     text: `select ${versionColumns('v')} from version v

@@ -133,17 +133,12 @@ function compileComponent(
   return { type: kind, isOfResource, legs }
 }
 
-interface AddedRows {
-  readonly mark: bigint | undefined
-  readonly into: Derivation
-}
-
 /** Ranges or strings under each of `rows`, which are values of `p`. */
 function addRows(
   kind: Component['type'],
   values: readonly Value[],
   rows: readonly bigint[],
-  { mark, into }: AddedRows,
+  { mark, into }: { readonly mark: bigint | undefined; readonly into: Derivation },
 ): void {
   for (const { type, value } of values) {
     if (kind === 'date') {

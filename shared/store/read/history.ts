@@ -23,17 +23,12 @@ const V = versionColumns('v')
 const MOST_JUDGED = 10_000
 const JUDGED_AT_ONCE = 1000
 
-interface HistoryOf {
-  readonly id: string
-  readonly request: HistoryRequest
-}
-
 /** Deletions included; 404 when the id was never used or is not visible. */
 export async function history(
   store: Store,
   principal: Principal,
   type: string,
-  { id, request }: HistoryOf,
+  { id, request }: { readonly id: string; readonly request: HistoryRequest },
 ): Promise<HistoryPage> {
   allow(principal, type, 'read')
   if (!isLegalId(id)) throw notFound()

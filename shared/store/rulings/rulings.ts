@@ -119,17 +119,12 @@ const held = new WeakMap<
   { readonly rules: Rules | undefined; readonly held: HeldRow }
 >()
 
-interface RuledId {
-  readonly id: string
-  readonly interactions: readonly Interaction[]
-}
-
 /** One statement, and one more for a deletion. Undefined for ids that are unknown or not visible. */
 export async function readRuled(
   store: Store,
   principal: Principal,
   type: string,
-  { id, interactions }: RuledId,
+  { id, interactions }: { readonly id: string; readonly interactions: readonly Interaction[] },
 ): Promise<Ruled | undefined> {
   // Reads by id are batched with those of other callers, which is worth more than ruling here costs.
   const asked = interactions.filter((item) => needsSql(store, principal, type, item))

@@ -100,16 +100,11 @@ interface Sought {
   readonly isCommon: boolean
 }
 
-interface AskedReferences {
-  readonly code: string
-  readonly references: readonly string[]
-}
-
 async function ask(
   store: Store,
   principal: Principal,
   request: SearchRequest,
-  { code, references }: AskedReferences,
+  { code, references }: { readonly code: string; readonly references: readonly string[] },
 ): Promise<Asked> {
   const { type } = request
   allow(principal, type, 'search')

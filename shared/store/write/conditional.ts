@@ -99,16 +99,11 @@ export async function updateConditional(
   })
 }
 
-interface ConditionalDelete {
-  readonly condition: SearchRequest
-  readonly limit: number
-}
-
 export async function deleteConditional(
   store: Store,
   transact: Transact,
   principal: Principal,
-  { condition, limit }: ConditionalDelete,
+  { condition, limit }: { readonly condition: SearchRequest; readonly limit: number },
 ): Promise<readonly Deletion[]> {
   allow(principal, condition.type, 'delete')
   if (condition.conditions.length === 0) throw badRequest('Search criteria are required')

@@ -147,16 +147,10 @@ function jobOf(
   }
 }
 
-interface Skipped {
-  readonly bot: Resource
-  readonly time: Date
-  readonly why: string
-}
-
 async function auditSkipped(
   { repository }: Services,
   project: ProjectContext,
-  { bot, time, why }: Skipped,
+  { bot, time, why }: { readonly bot: Resource; readonly time: Date; readonly why: string },
 ): Promise<void> {
   const reference = { reference: `Bot/${bot.id}` }
   await repository.create(systemPrincipal(project), {

@@ -82,11 +82,6 @@ interface File {
   goesOn: boolean
 }
 
-interface FilesOf {
-  readonly kind: FileKind
-  readonly type: string
-}
-
 /**
  * Goes on in the file that was begun, if there is one; when `write` has ended all is stored, the files have
  * names, and the part is done unless there is more to do: at the close, and where files become objects of their
@@ -96,7 +91,7 @@ interface FilesOf {
 export async function writeFiles(
   exporting: Exporting,
   taken: TakenPart,
-  { kind, type }: FilesOf,
+  { kind, type }: { readonly kind: FileKind; readonly type: string },
   write: (writer: ExportWriter) => Promise<void>,
 ): Promise<Ended | undefined> {
   const { job, part } = taken

@@ -32,17 +32,12 @@ const AT_ONCE = 200
 /** Rows of a part, about: less than half a file; a larger patient begins one. A patient is in one part only. */
 const PART_ROWS = 40_000
 
-interface CompartmentScope {
-  readonly types: readonly string[]
-  readonly at: Date
-}
-
 /** Returns the row id of the last patient of each part, and issues about resources that are in none. */
 export async function listCompartments(
   store: Store,
   principal: Principal,
   job: PlannedJob,
-  { types, at }: CompartmentScope,
+  { types, at }: { readonly types: readonly string[]; readonly at: Date },
 ): Promise<{ readonly ends: readonly string[]; readonly issues: readonly Issue[] }> {
   const { connection } = store
   const isAbout = types.includes('Provenance')
@@ -296,17 +291,11 @@ async function leaveOutCopies(
   return issues
 }
 
-interface Rounds {
-  readonly job: string
-  readonly round: number
-  readonly rounds: number
-}
-
 /** Counts copies of the ids whose last byte is that of the round. */
 async function copiedOf(
   connection: Connection,
   project: number,
-  { job, round, rounds }: Rounds,
+  { job, round, rounds }: { readonly job: string; readonly round: number; readonly rounds: number },
 ): Promise<readonly Copied[]> {
   return connection.query<Copied>({
     text: `select c.type, c.id, c.copies::int as copies, left(v.content, 200) as content

@@ -28,16 +28,11 @@ export interface Listing {
   readonly issues: readonly Issue[]
 }
 
-interface MemberScope {
-  readonly types: readonly string[]
-  readonly at: Date
-}
-
 export async function listMembers(
   store: Store,
   principal: Principal,
   { id: job, input }: Pick<ExportJob, 'id' | 'input'>,
-  { types, at }: MemberScope,
+  { types, at }: { readonly types: readonly string[]; readonly at: Date },
 ): Promise<Listing> {
   const named = await membersOf(store, principal, input, at)
   const listed: Listed[] = []
@@ -83,17 +78,11 @@ export async function membersOf(
   return new Map([['Patient', (members.get('Patient') ?? []).filter((one) => wanted.has(one))]])
 }
 
-interface GroupAt {
-  readonly id: string
-  readonly at: Date
-  readonly on: Date
-}
-
 /** By type, as Groups say it `at` a time of those who are members `on` a day; nested Groups are entered. */
 export async function groupMembers(
   store: Store,
   principal: Principal,
-  { id, at, on }: GroupAt,
+  { id, at, on }: { readonly id: string; readonly at: Date; readonly on: Date },
 ): Promise<ReadonlyMap<string, readonly string[]>> {
   const found = new Map<string, Set<string>>()
   const entered = new Set<string>([id])

@@ -51,16 +51,11 @@ interface ProvenanceRow {
 /** Picks those that go with the export, in their order. */
 type ProvenanceFilter = (rows: readonly ProvenanceRow[]) => Promise<ReadonlySet<string>>
 
-interface ProvenanceScope {
-  readonly own: Selection
-  readonly choice: ProvenanceChoice
-}
-
 export function provenanceFilter(
   store: Store,
   principal: Principal,
   job: PlannedJob,
-  { own, choice }: ProvenanceScope,
+  { own, choice }: { readonly own: Selection; readonly choice: ProvenanceChoice },
 ): ProvenanceFilter {
   const types = new Set(targetTypes(principal, job.input))
   const selections = new Map<string, Promise<Selection | undefined>>()
@@ -273,17 +268,11 @@ async function listAbout(
   return rows.length === 0
 }
 
-interface ChangedScope {
-  readonly job: string
-  readonly at: Date
-  readonly alone: boolean
-}
-
 /** Lists Provenance changed after the time of the export: its targets are unknown until it is read. */
 async function listChanged(
   connection: Connection,
   { project }: Principal,
-  { job, at, alone }: ChangedScope,
+  { job, at, alone }: { readonly job: string; readonly at: Date; readonly alone: boolean },
 ): Promise<void> {
   const { values, bind } = binder()
   const [number, provenance] = [bind(project.number, 'int'), bind(PROVENANCE, 'smallint')]

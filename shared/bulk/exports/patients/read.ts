@@ -71,17 +71,12 @@ function headerOf(reference: string): Slice {
   return sliceOf(Buffer.from(JSON.stringify({ resourceType: 'Parameters', parameter })))
 }
 
-interface ShownRange {
-  readonly range: ExportPart
-  readonly baseUrl: string
-}
-
 /** By the numbers of the types that are in the part. */
 async function shownTypes(
   store: Store,
   principal: Principal,
   job: PlannedJob,
-  { range: { low, high }, baseUrl }: ShownRange,
+  { range: { low, high }, baseUrl }: { readonly range: ExportPart; readonly baseUrl: string },
 ): Promise<ReadonlyMap<number, Shown>> {
   const types = await store.connection.query<{ type: number }>({
     text: `select distinct ${typeAtPlace('c')} as type from export_compartment c where job = $1

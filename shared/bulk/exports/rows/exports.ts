@@ -114,17 +114,12 @@ interface Deletions {
   readonly hasMore: boolean
 }
 
-interface DeletionsAfter {
-  readonly type: string
-  readonly after: string | undefined
-}
-
 /** The next of one type behind a row id. One statement, and one more where only PostgreSQL can decide. */
 async function deletionsOf(
   store: Store,
   principal: Principal,
   { id: job, at, input }: PlannedJob,
-  { type, after }: DeletionsAfter,
+  { type, after }: { readonly type: string; readonly after: string | undefined },
 ): Promise<Deletions> {
   const { project, metaPrefix } = scopeOf(principal, type)
   const reach = reachOf(input)

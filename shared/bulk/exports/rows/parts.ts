@@ -209,11 +209,6 @@ export async function clearMembers(
   return rows.length > 0
 }
 
-interface PlannedParts {
-  readonly parts: readonly NewPart[]
-  readonly taken: number | undefined
-}
-
 /**
  * The plan is done with the parts that it has made, or not at all; that of the number `taken` is its planner's.
  * Undefined when the plan is no longer held. One statement.
@@ -222,7 +217,7 @@ export async function finishPlan(
   connection: Connection,
   job: ExportJob,
   { n, epoch }: ExportPart,
-  { parts, taken }: PlannedParts,
+  { parts, taken }: { readonly parts: readonly NewPart[]; readonly taken: number | undefined },
 ): Promise<Ended | undefined> {
   const column = (of: (part: NewPart) => unknown) => parts.map((part) => of(part) ?? null)
   const [row] = await connection.query<Pick<ExportJob, 'issues'>>({

@@ -121,17 +121,12 @@ function rowsByType(counts: readonly Listed[]): ReadonlyMap<string, number> {
   return found
 }
 
-interface PlannedTypes {
-  readonly kept: readonly TypeRows[]
-  readonly deleted: readonly string[]
-}
-
 /** Begins with the parts that take longest; the manifest has an order of its own. */
 async function partsOf(
   { connection }: Store,
   principal: Principal,
   job: PlannedJob,
-  { kept, deleted }: PlannedTypes,
+  { kept, deleted }: { readonly kept: readonly TypeRows[]; readonly deleted: readonly string[] },
 ): Promise<Pick<ExportPlan, 'parts' | 'small'>> {
   const parts: NewPart[] = []
   const add = (part: Partial<NewPart> & Pick<NewPart, 'kind'>) => {
@@ -226,17 +221,12 @@ async function cutsOf(
   return rows.map(({ id }) => id)
 }
 
-interface Span {
-  readonly since: string | undefined
-  readonly at: Date
-}
-
 /** Returns types with something deleted in the requested time. */
 async function deletedTypes(
   { connection }: Store,
   principal: Principal,
   types: readonly string[],
-  { since, at }: Span,
+  { since, at }: { readonly since: string | undefined; readonly at: Date },
 ): Promise<readonly string[]> {
   if (since === undefined) return []
   const projects = types.map((type) => scopeOf(principal, type).project)
@@ -249,17 +239,12 @@ async function deletedTypes(
   return rows.map(({ type }) => typeName(type))
 }
 
-interface PlannedTypesAt {
-  readonly types: readonly string[]
-  readonly at: Date
-}
-
 /** Each part has whole compartments of patients. */
 async function planPatients(
   store: Store,
   principal: Principal,
   job: PlannedJob,
-  { types, at }: PlannedTypesAt,
+  { types, at }: { readonly types: readonly string[]; readonly at: Date },
 ): Promise<ExportPlan> {
   const { ends, issues } = await listCompartments(store, principal, job, { types, at })
   const deleted = await deletedTypes(store, principal, types, { since: job.input.since, at })

@@ -85,25 +85,15 @@ const MEMBERS: ReadonlySet<string> = new Set([
   'Substance',
 ])
 
-interface IdsAt {
-  readonly ids: readonly string[]
-  readonly at: Date
-}
-
 /** In no order; one statement for a hundred, and one more where only PostgreSQL can decide. */
 export async function readAsOf(
   store: Store,
   principal: Principal,
   type: string,
-  { ids, at }: IdsAt,
+  { ids, at }: { readonly ids: readonly string[]; readonly at: Date },
 ): Promise<readonly VersionRow[]> {
   const wanted = ids.filter(isLegalId).map((id) => store.keys.rowId(type, id))
   return readRowsAsOf(store, principal, type, { wanted, at })
-}
-
-interface RowsAt {
-  readonly wanted: readonly string[]
-  readonly at: Date
 }
 
 /** The same by row ids. */
@@ -111,7 +101,7 @@ export async function readRowsAsOf(
   store: Store,
   principal: Principal,
   type: string,
-  { wanted, at }: RowsAt,
+  { wanted, at }: { readonly wanted: readonly string[]; readonly at: Date },
 ): Promise<readonly VersionRow[]> {
   if (!mayExport(principal, type)) return []
   const { project } = scopeOf(principal, type)

@@ -16,15 +16,10 @@ export function rareBelow(rows: number, limit: number): number {
 }
 
 /** Rows of one type; `number` is the type's. */
-interface Place {
-  readonly project: number
-  readonly number: number
-}
-
 /** The share of a type's rows that fulfil all tests, by the statistics of their keys; 0 without any. */
 export function shareOf(
   statistics: KeyStatistics,
-  { project, number }: Place,
+  { project, number }: { readonly project: number; readonly number: number },
   tests: readonly Test[],
 ): number {
   const rows = statistics.rowsOf(project, number)

@@ -42,12 +42,6 @@ export function quantityTest(scene: Scene, ps: readonly bigint[], condition: Con
   )
 }
 
-interface BoundPlace {
-  readonly alias: string
-  readonly bind: Bind
-  readonly isRow: boolean
-}
-
 /**
  * On a row of idx_range, as alternatives. A unit without a system matches a UCUM code or a human unit;
  * one of UCUM is converted to every unit of the data that measures the same. A system alone is that of its unit.
@@ -55,7 +49,7 @@ interface BoundPlace {
 export function quantityBounds(
   { keys, project, units, isPolicy }: Scene,
   value: QuantityValue,
-  { alias, bind, isRow }: BoundPlace,
+  { alias, bind, isRow }: { readonly alias: string; readonly bind: Bind; readonly isRow: boolean },
 ): readonly string[] {
   const { code, system } = value
   if (code === undefined) {
