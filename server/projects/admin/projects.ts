@@ -1,5 +1,5 @@
 /** Projects: made by super admins, read and changed by their administrators. */
-import type { Principal } from '../../../shared/access/principal.ts'
+import type { Principal, ProjectContext } from '../../../shared/access/principal.ts'
 import { badRequest, forbidden, type Issue, invalid, issue } from '../../../shared/errors.ts'
 import { isObject, type Resource } from '../../../shared/fhir/resource.ts'
 import { checkBot } from '../../../shared/fhir/schedule.ts'
@@ -14,6 +14,7 @@ import {
 } from '../../../shared/projects/provision.ts'
 import { givenFields, recordChange } from '../../../shared/request/admin-audit.ts'
 import type { Services } from '../../../shared/services.ts'
+import type { Repository } from '../../../shared/store/repository.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
 import type { WriteResult } from '../../../shared/store/rows/version.ts'
 import { requireProviderRight } from '../../../shared/store/write/guards.ts'
@@ -145,16 +146,9 @@ export async function addClient(
   const accessPolicy = fields.reference('accessPolicy')
   fields.check()
   if ('identityProvider' in client) requireProviderRight(caller, 'ClientApplication')
-  const actor = onBehalfOf(caller)
-  return await repository.transaction(async (inside) => {
-    const written = await createClient(inside, actor, project, { client, accessPolicy })
-    await recordChange(inside, caller, {
-      project,
-      interaction: 'create',
-      target: `ClientApplication/${written.id}`,
-    })
-    return written
-  })
+  return await recorded(repository, caller, project, (inside, actor) =>
+    createClient(inside, actor, project, { client, accessPolicy }),
+  )
 }
 
 /** Errors: 403, 404, 400 with one issue a field. */
@@ -177,14 +171,22 @@ export async function addBot(
   const accessPolicy = fields.reference('accessPolicy')
   fields.check()
   checkBot({ ...bot, resourceType: 'Bot' })
-  const actor = onBehalfOf(caller)
+  return await recorded(repository, caller, project, (inside, actor) =>
+    createBot(inside, actor, project, { bot, accessPolicy }),
+  )
+}
+
+/** A creation and its AuditEvent, in one transaction. */
+async function recorded(
+  repository: Repository,
+  caller: Principal,
+  project: ProjectContext,
+  create: (inside: Repository, actor: Principal) => Promise<WriteResult>,
+): Promise<WriteResult> {
   return await repository.transaction(async (inside) => {
-    const written = await createBot(inside, actor, project, { bot, accessPolicy })
-    await recordChange(inside, caller, {
-      project,
-      interaction: 'create',
-      target: `Bot/${written.id}`,
-    })
+    const written = await create(inside, onBehalfOf(caller))
+    const target = `${written.type}/${written.id}`
+    await recordChange(inside, caller, { project, interaction: 'create', target })
     return written
   })
 }
