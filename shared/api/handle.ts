@@ -48,7 +48,9 @@ import { operations } from './operations.ts'
 /** Never throws for a caller's fault: failures are replies with an OperationOutcome. */
 export const handle: Handle = (services, principal, request) =>
   answered(request, () => {
-    if (!isIdempotent(request, principal)) return answer(services, principal, request)
+    const hasKey = request.headers['idempotency-key'] !== undefined
+    const isOnce = hasKey && isIdempotent(request, principal)
+    if (!isOnce) return answer(services, principal, request)
     // A caller that has gone comes again for the answer, so the work goes on without it.
     const { signal: _, ...lasting } = request
     return answerOnce(services, principal, request, {
