@@ -5,7 +5,7 @@ import { parseCriteria } from '../../shared/access/criteria.ts'
 import type { Principal } from '../../shared/access/principal.ts'
 import { parseSearch } from '../../shared/query/search.ts'
 import { until } from '../fixtures/botica.ts'
-import { aPatient } from '../fixtures/resources.ts'
+import { anObservation, aPatient, aPractitioner } from '../fixtures/resources.ts'
 import { createDatabase } from '../fixtures/store/own-database.ts'
 import { openTestStore } from '../fixtures/store/store.ts'
 
@@ -55,3 +55,46 @@ t.test('an estimate tells nothing of rows out of sight', async (t) => {
   t.equal(await totalFor(limited, 'accurate'), SEEN)
   t.equal(await totalFor(limited, 'estimate'), SEEN)
 })
+
+/** References are looked up by their place, those behind the first ones all together. */
+const OTHERS = [0, 1, 2, 3, 9]
+
+t.test(
+  'a total under a chain counts a row wherever among its references the target stands',
+  async (t) => {
+    const chained = parseCriteria('Observation', 'Observation?performer:Practitioner.active=true', {
+      projectId: undefined,
+      values: new Map(),
+    })
+    const rules = {
+      grants: [{ ...plainGrant('Observation', ['search'], 'test'), criteria: chained }],
+    }
+    const [subject, seen, ...unseen] = await Promise.all([
+      repository.create(member, aPatient()),
+      repository.create(member, aPractitioner({ active: true })),
+      ...Array.from({ length: 9 }, () =>
+        repository.create(member, aPractitioner({ active: false })),
+      ),
+    ])
+    const performedBy = (ids: readonly string[]) =>
+      repository.create(
+        member,
+        anObservation(`Patient/${subject?.id}`, {
+          performer: ids.map((id) => ({ reference: `Practitioner/${id}` })),
+        }),
+      )
+    const hidden = unseen.map(({ id }) => id)
+    await Promise.all(
+      OTHERS.flatMap((count) => {
+        const others = hidden.slice(0, count)
+        return [performedBy([...others, seen?.id ?? '']), performedBy(others)]
+      }),
+    )
+    const counted = async (principal: Principal, query: string) =>
+      (await repository.search(principal, parseSearch('Observation', `${query}&_total=accurate`)))
+        .total
+    t.equal(await counted(member, 'status=final'), 2 * OTHERS.length)
+    t.equal(await counted({ ...member, rules }, 'status=final'), OTHERS.length)
+    t.equal(await counted({ ...member, rules }, 'status=amended'), 0)
+  },
+)

@@ -199,7 +199,7 @@ function joinWalk(
 ): Walk | undefined {
   const { statistics, rows, limit } = facts
   const [first] = joins
-  const tested = (test: Test) => (test === first ? first.check(FOUND) : testedSql(test, bind))
+  const tested = (test: Test) => (test === first ? first.check(FOUND, true) : testedSql(test, bind))
   const cap = Math.min(...joins.map(({ walk }) => walk?.rows(statistics) ?? 0))
   if (cap > 0) return { cap, ...led(query.tests, query, bind) }
   const many = first?.many?.(statistics)
@@ -237,7 +237,7 @@ function joinedRows({ query, first, columns, most }: Joined, bind: Bind): string
   const rest = after === undefined ? [] : [`(${afterSql(order, after, bind)}) is true`]
   const found = (overlap: string) =>
     `select ${columns} from resource r where ${[...scope, overlap, ...tested, ...rest].join(' and ')}`
-  const looked = [first.check(FOUND), ...others.map((test) => testedSql(test, bind))]
+  const looked = [first.check(FOUND, true), ...others.map((test) => testedSql(test, bind))]
   const { few, many } = heldRows(FOUND, found, walkedOn(query, looked, most, bind))
   return `select distinct * from (${few}) a union all select ${columns} from (${many}) r`
 }
@@ -296,7 +296,7 @@ export function countedSql(query: Query, facts: Facts, bind: Bind): string {
   const { tests } = query
   if (has(query, 'keys', 'narrow')) {
     const isFew = keys.cost(query, facts) <= rareBelow(facts.rows, MIN_WALK)
-    return rowsSql(byIndex(query, bind), isFew ? oneRowSql : testedSql, bind)
+    return isFew ? rowsSql(byIndex(query, bind), oneRowSql, bind) : manyRowsSql(query, bind)
   }
   const ids = tests.filter((test) => test.kind === 'ids')
   if (ids.length > 0) {
@@ -318,6 +318,25 @@ export function countedSql(query: Query, facts: Facts, bind: Bind): string {
   } as const
   const from = `(${walkSql({ ...query, order, after: undefined }, undefined, bind)}) r`
   return rowsSql({ from, conditions: [], others: tests }, testedSql, bind)
+}
+
+/** The keys of a policy's joins are found once, before the rows are looked at. */
+function manyRowsSql(query: Query, bind: Bind): string {
+  const found = byIndex(query, bind)
+  const others = found.others.flatMap((test) => (test.kind === 'filter' && test.of) || [test])
+  const joins = others.filter((test) => test.kind === 'join' && !query.tests.includes(test))
+  const names = new Map(joins.map((test, i) => [test, `j${i}`]))
+  const named = joins.flatMap((test) => {
+    if (test.kind !== 'join') return []
+    return `${names.get(test)} as materialized (select ${test.keys(bind)} as k)`
+  })
+  const tested = (test: Test) => {
+    const name = names.get(test)
+    const isNamed = test.kind === 'join' && name !== undefined
+    return isNamed ? test.check(`(select k from ${name})`, true) : testedSql(test, bind)
+  }
+  const first = named.length === 0 ? '' : `with ${named.join(', ')} `
+  return `${first}${rowsSql({ ...found, others }, tested, bind)}`
 }
 
 function rowsSql(

@@ -73,7 +73,7 @@ export function joinTest(scene: Scene, join: Join, testOf: TestOf): Test {
       return `(select search_cap(array(
         select distinct k from (${found}) j(k) limit ${most} + 1), ${most}))`
     },
-    check: (keys) => (bySelf ? isHeldSql('r.keys[1]', keys) : holdsSql(keys)),
+    check: (keys, isNamed) => (bySelf ? isHeldSql('r.keys[1]', keys) : holdsSql(keys, isNamed)),
     many: (statistics) => manyOf(isChain, parts, statistics),
     ...(isChain ? {} : probing(parts)),
     ...(scene.isPolicy ? policyBounds(isChain, parts) : {}),
@@ -281,7 +281,7 @@ function rowsSql(inner: Scene, test: Test, bind: Bind): string {
   if (test.kind !== 'join') return where([test])
   const keys = '(select k from j)'
   const found = (overlap: string) => `${where([], true)} and ${overlap}`
-  const { few, many } = heldRows(keys, found, `${where([])} and ${test.check(keys)}`)
+  const { few, many } = heldRows(keys, found, `${where([])} and ${test.check(keys, true)}`)
   return `with j as materialized (select ${test.keys(bind)} as k) ${few} union all ${many}`
 }
 

@@ -59,8 +59,8 @@ export interface JoinTest {
   readonly kind: 'join'
   /** One bigint[] of those keys; more than allowed is an error. */
   readonly keys: (bind: Bind) => string
-  /** Looks the row up in the keys, given as a bigint[]; for many rows. */
-  readonly check: (keys: string) => string
+  /** Looks the row up in the keys, given as a bigint[], or `isNamed` by the name of one; for many rows. */
+  readonly check: (keys: string, isNamed: boolean) => string
   /** Tests this row alone; for few rows, where the keys may be many. */
   readonly probe?: (bind: Bind) => string
   /** Both sides are read by the same indexes whatever is looked for. */
