@@ -91,15 +91,9 @@ export async function acceptValid(interaction: Interaction, body: Resource): Pro
     strict ? withoutEmptyMembers(own) : withoutEmpty(own),
   )
   const resource = withDefaultProfiles(sent, project)
-  const { profiles } = await findProfiles(interaction, claimsOf(resource))
-  const valueSets = profiles.flatMap(({ profile }) => profile.valueSets)
-  const { codes } = await boundCodes(services, project, valueSets, resource)
-  const valid = requireValid(resource, {
-    strict,
-    profiles,
-    codes,
-    takesCodes: project.takesCodes,
-  })
+  const claims = claimsOf(resource)
+  const claimed = claims.length === 0 ? {} : await profilesOf(interaction, resource, claims)
+  const valid = requireValid(resource, { strict, ...claimed, takesCodes: project.takesCodes })
   const warnings = [...valid, ...(await answerIssues(interaction, resource))]
   if (resource.resourceType === SEARCH_PARAMETER) await requireUsable(interaction, resource)
   if (warnings.length > 0) {
@@ -107,6 +101,19 @@ export async function acceptValid(interaction: Interaction, body: Resource): Pro
     services.log.warn({ project: project.id, issues: issues.slice(0, 10) }, 'validation warnings')
   }
   return { resource, warnings }
+}
+
+/** The profiles that a resource claims, and the codes that they bind. Errors: 400 for too many. */
+async function profilesOf(
+  interaction: Interaction,
+  resource: Resource,
+  claims: ReturnType<typeof claimsOf>,
+) {
+  const { services, principal } = interaction
+  const { profiles } = await findProfiles(interaction, claims)
+  const valueSets = profiles.flatMap(({ profile }) => profile.valueSets)
+  const { codes } = await boundCodes(services, principal.project, valueSets, resource)
+  return { profiles, codes }
 }
 
 /** Errors: 400 where the Project refuses responses that do not fit their Questionnaire. */

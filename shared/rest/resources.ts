@@ -1,5 +1,7 @@
 /** Interactions on one resource. https://hl7.org/fhir/R4/http.html */
+
 import { randomUUIDv7 } from 'node:crypto'
+import { SUBSCRIPTION } from '../access/subscription.ts'
 import { textOf } from '../binary/attachments.ts'
 import { isBinary, withContentOf } from '../binary/content.ts'
 import { withData } from '../binary/read.ts'
@@ -106,7 +108,7 @@ export async function createFrom(
   const { services, principal } = interaction
   if (isBinary(body) && type === 'Binary') return createBinaryFrom(interaction, body, id)
   const { resource, warnings } = await acceptNew(interaction, type, body)
-  if (isOfSocket(resource)) {
+  if (type === SUBSCRIPTION && isOfSocket(resource)) {
     const made = await createSocketSubscription(services, principal, resource, id)
     return writeReply(interaction, made, warnings)
   }
