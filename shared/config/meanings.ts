@@ -33,7 +33,7 @@ export const meanings: Readonly<Record<string, string>> = {
   MAIL_APPROVED_SENDERS: 'comma list of addresses that clients may send from',
   APP_URL: 'where links in e-mails point',
   LOG_LEVEL:
-    '`fatal`, `error`, `warn`, `info`, `debug`, `trace` or `silent`; JSON lines on standard output',
+    '`fatal`, `error`, `warn`, `info`, `debug`, `trace` or `silent`; JSON lines on standard output: one for each request, with its trace, client, bot and project, and a warning for each run that fails',
   CORS_ORIGINS: 'comma list',
   FRAME_ANCESTORS:
     'comma list of origins (`https://app.example.org`, `https://*.example.org`) whose pages may show attachments below `/storage` in a frame',
@@ -87,8 +87,8 @@ export const meanings: Readonly<Record<string, string>> = {
     'new passwords are looked up in a built-in list of common ones; `remote`: also in a breach database, by the first 5 digits of their SHA-1; `off`',
   PASSWORD_CHECK_URL: 'the breach database of `remote`',
   CLI_CLIENT_ENABLED: 'the command line tool signs in as client `medplum-cli`',
-  GRAPHIQL_ENABLED:
-    '`/graphiql` is an editor of GraphQL queries for people who sign in; needs the optional packages',
+  CONSOLE_ENABLED:
+    '`/console` has pages for the people of a project; not where `APP_URL` names another app',
   INTROSPECTION_ENABLED:
     'members of a project with the feature `graphql-introspection` may ask GraphQL for its types; `false`: its admins only',
   GRAPHQL_AUDIT:
