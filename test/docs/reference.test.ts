@@ -2,7 +2,7 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { referencePages } from '../../scripts/reference.ts'
+import { referencePages } from '../../scripts/reference/pages.ts'
 import { describeSettings } from '../../shared/config/config.ts'
 import { meanings } from '../../shared/config/meanings.ts'
 import { openBotica } from '../fixtures/botica.ts'

@@ -4,15 +4,15 @@
  */
 import { globSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { operationTexts } from '../server/openapi/operation-texts.ts'
-import { operations } from '../shared/api/operations.ts'
-import { describeSettings } from '../shared/config/config.ts'
-import { meanings } from '../shared/config/meanings.ts'
-import * as errors from '../shared/errors.ts'
-import { resourceTypes, searchParameters } from '../shared/fhir/definitions.ts'
-import { limitsTable } from './bot-limits.ts'
+import { operationTexts } from '../../server/openapi/operation-texts.ts'
+import { operations } from '../../shared/api/operations.ts'
+import { describeSettings } from '../../shared/config/config.ts'
+import { meanings } from '../../shared/config/meanings.ts'
+import * as errors from '../../shared/errors.ts'
+import { resourceTypes, searchParameters } from '../../shared/fhir/definitions.ts'
+import { limitsTable } from './limits.ts'
 
-const ROOT = join(import.meta.dirname, '..')
+const ROOT = join(import.meta.dirname, '../..')
 const FOLDER = join(ROOT, 'docs/reference')
 
 /** Name of a page → its text. */
