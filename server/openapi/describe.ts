@@ -25,6 +25,7 @@ interface Served {
 
 /** A call without words of its own is a mistake that a test finds. */
 const NO_WORDS: CallText = { summary: 'Not described' }
+const CONSOLE: CallText = { summary: 'The console, for people in a browser', answer: 'text/html' }
 const routeTexts: Readonly<Record<string, CallText>> = {
   ...adminTexts,
   ...authTexts,
@@ -223,6 +224,7 @@ function wordsOf(path: string, method: string): CallText {
   if (name !== undefined) return operationTexts[name] ?? NO_WORDS
   const own = routeTexts[`${method} ${path}`]
   if (own !== undefined) return own
+  if (path.startsWith('/console')) return CONSOLE
   return interactionTexts[`${method} ${path.slice(FHIR.length)}`] ?? NO_WORDS
 }
 

@@ -38,12 +38,8 @@ export const serviceTexts: Readonly<Record<string, CallText>> = {
   },
   'GET /pages/script.js': { summary: 'The script of the pages', answer: 'text/javascript' },
   'GET /pages/style.css': { summary: 'The style of the pages', answer: 'text/css' },
-  'GET /graphiql': {
-    summary: 'An editor of GraphQL queries',
-    description: 'Where GRAPHIQL_ENABLED is true.',
-    answer: 'text/html',
-  },
-  'GET /graphiql/{file}': { summary: 'A file of that editor', answer: 'text/javascript' },
+  'GET /graphiql': { summary: 'Go to the editor of GraphQL queries in the console', status: 302 },
+  'GET /console/assets/{file}': { summary: 'A file of the console', answer: 'text/javascript' },
   'GET /storage/{id}/{vid}': {
     summary: 'Read content by a signed address',
     description: 'The addresses are in attachments and photos; they are good for an hour.',

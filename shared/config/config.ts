@@ -1,6 +1,6 @@
 /**
  * Every setting of the service: name, default, meaning. Read once at start; all complaints are
- * printed together. The table in README.md has the same names in the same order.
+ * printed together. `meanings.ts` says what each is for.
  */
 
 import { totalmem } from 'node:os'

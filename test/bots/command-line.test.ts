@@ -22,7 +22,11 @@ interface Run {
 
 function start(words: readonly string[], end: (run: Run) => void = () => {}): ChildProcess {
   const own = { ...process.env, NODE_OPTIONS: '', BASE_URL: botica.baseUrl }
-  const args = ['--disable-warning=ExperimentalWarning', join(root, 'scripts/botica.ts'), ...words]
+  const args = [
+    '--disable-warning=ExperimentalWarning',
+    join(root, 'scripts/cli/botica.ts'),
+    ...words,
+  ]
   return execFile(process.execPath, args, { cwd: home, env: own }, (error, stdout, stderr) => {
     end({ code: error === null ? 0 : Number(error.code ?? 1), stdout, stderr })
   })
@@ -195,7 +199,7 @@ t.test('what cannot work is said in one line, without a warning of Node', async 
 
 t.test('a terminal gets a table and its own line ends', async (t) => {
   const words = (name: string) =>
-    `${process.execPath} --disable-warning=ExperimentalWarning ${root}/scripts/botica.ts -f ${folder} ${name}`
+    `${process.execPath} --disable-warning=ExperimentalWarning ${root}/scripts/cli/botica.ts -f ${folder} ${name}`
   const inTerminal = (name: string): Promise<string> =>
     new Promise((resolve, reject) => {
       const args = ['-qec', words(name), '/dev/null']

@@ -156,3 +156,13 @@ t.test('a Provenance is included by what it is about', async (t) => {
   const described = body.rest[0].resource.find(({ type }: Raw) => type === 'MedicationRequest')
   t.ok(described.searchRevInclude.includes('Provenance:target'))
 })
+
+t.test('units are those of each Project, whatever others of the process have stored', async (t) => {
+  const kilograms = { value: 71.5, unit: 'kg', system: 'http://unitsofmeasure.org', code: 'kg' }
+  const weight = { resourceType: 'Observation', status: 'final', code: { text: 'weight' } }
+  for (const { admin: member } of [await botica.createTenant(), await botica.createTenant()]) {
+    await member.create({ ...weight, valueQuantity: kilograms } as Resource)
+    const query = new URLSearchParams({ 'value-quantity': 'gt71000|http://unitsofmeasure.org|g' })
+    t.equal((await member.get<Raw>(`Observation?${query}`)).body.entry?.length, 1)
+  }
+})

@@ -37,7 +37,7 @@ export interface Store {
   readonly tenants: Tenants
   readonly watchers: Watchers
   readonly statistics: KeyStatistics
-  /** Codings this process has seen in the dictionary. */
+  /** Rows of the dictionary that this process has seen, by `p ^ k`: units have one `k` in all Projects. */
   readonly seenCodes: { has(key: bigint): boolean; add(key: bigint): void }
   /** Row ids of patients that were seen to hold accounts. */
   readonly holders: { has(id: string): boolean; add(id: string): void }

@@ -113,7 +113,7 @@ export async function submit(
   if (missing.length > 0) {
     throw invalidReferences(missing.map((place) => references[place]?.path ?? type))
   }
-  if (rows.length > 0) for (const { k } of write.rows?.codes ?? []) store.seenCodes.add(k)
+  if (rows.length > 0) for (const { p, k } of write.rows?.codes ?? []) store.seenCodes.add(p ^ k)
   if (rows.some(({ hasEvents }) => hasEvents)) store.announce()
   if (rows.length > 0) {
     const { project, parts } = write

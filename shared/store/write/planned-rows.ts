@@ -177,8 +177,8 @@ class PlannedRows {
       lists.rangeUnit.bigint(u)
     }
     for (const { p, k, system, code, display } of codes) {
-      if (this.#codes.has(k)) continue
-      this.#codes.add(k)
+      if (this.#codes.has(p ^ k)) continue
+      this.#codes.add(p ^ k)
       lists.codeParameter.bigint(p)
       lists.codeKey.bigint(k)
       lists.codeSystem.text(system)

@@ -186,7 +186,7 @@ function newUniqueValues(
 function newRows(draft: VersionDraft, rows: IndexRows): Pick<Write, 'rows' | 'sideRows'> {
   const { seenCodes } = draft.store
   return {
-    rows: { ...rows, codes: rows.codes.filter(({ k }) => !seenCodes.has(k)) },
+    rows: { ...rows, codes: rows.codes.filter(({ p, k }) => !seenCodes.has(p ^ k)) },
     sideRows: draft.stored === undefined || !hasSideRows(draft, draft.stored, rows),
   }
 }

@@ -6,11 +6,11 @@ import { readFile } from 'node:fs/promises'
 import path from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { Command, InvalidArgumentError } from 'commander'
-import { call, deployFile, follow, replay, runs } from './cli/calls.ts'
-import { type BotFolder, callerFolder, FIRST_FOLDER, openFolder, sentenceOf } from './cli/folder.ts'
-import { init } from './cli/init.ts'
-import { note, printAnswer, printEvent, printRuns, printSandboxRun } from './cli/print.ts'
-import { readInput, runInSandbox } from './cli/sandbox.ts'
+import { call, deployFile, follow, replay, runs } from './calls.ts'
+import { type BotFolder, callerFolder, FIRST_FOLDER, openFolder, sentenceOf } from './folder.ts'
+import { init } from './init.ts'
+import { note, printAnswer, printEvent, printRuns, printSandboxRun } from './print.ts'
+import { readInput, runInSandbox } from './sandbox.ts'
 
 /** An editor writes a file in several steps. */
 const QUIET_MS = 100

@@ -1,0 +1,46 @@
+/** Links between documents lead to pages and headings that are there. */
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { dirname, join, normalize } from 'node:path'
+import t from 'tap'
+
+const ROOT = join(import.meta.dirname, '../..')
+const names = readdirSync(join(ROOT, 'docs'), { recursive: true, encoding: 'utf8' })
+const PAGES = [
+  'README.md',
+  'CONTRIBUTING.md',
+  ...names.filter((name) => name.endsWith('.md')).map((name) => `docs/${name}`),
+]
+const LINK = /\]\(([^)\s]+)\)/g
+
+/** The anchor that sites and GitHub give to a heading. */
+function anchorsOf(text: string): readonly string[] {
+  return Array.from(text.matchAll(/^#+ (.*)$/gm), ([, heading = '']) =>
+    heading
+      .toLowerCase()
+      .replace(/[^\p{L}\p{N}\s-]/gu, '')
+      .trim()
+      .replaceAll(' ', '-'),
+  )
+}
+
+function isBroken(page: string, link: string): boolean {
+  if (/^https?:/.test(link)) return false
+  const [path = '', anchor] = link.split('#')
+  const target = path === '' ? page : normalize(join(dirname(page), path))
+  if (!existsSync(join(ROOT, target))) return true
+  if (anchor === undefined) return false
+  return !anchorsOf(readFileSync(join(ROOT, target), 'utf8')).includes(anchor)
+}
+
+t.test('every link leads somewhere', async (t) => {
+  for (const page of PAGES) {
+    // Code may have brackets that look like links.
+    const text = readFileSync(join(ROOT, page), 'utf8').replace(/^```[\s\S]*?^```$|`[^`\n]*`/gm, '')
+    const links = Array.from(text.matchAll(LINK), ([, link = '']) => link)
+    t.same(
+      links.filter((link) => isBroken(page, link)),
+      [],
+      page,
+    )
+  }
+})
