@@ -27,7 +27,7 @@ export function DataTable<T>(props: Props<T>) {
   const { label, rows, columns, keyOf, linkOf, empty } = props
   if (rows.length === 0 && empty) return <>{empty}</>
   return (
-    <Table.ScrollContainer minWidth={columns.length * 110} type="native">
+    <Table.ScrollContainer minWidth={columns.length * 110} type="native" tabIndex={0}>
       <Table highlightOnHover verticalSpacing="xs" aria-label={label}>
         <Table.Thead>
           <Table.Tr>

@@ -1,0 +1,71 @@
+/** An export is begun by a form, watched, and its file saved; the pages show what the person may do. */
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import t from 'tap'
+import { openBotica } from '../fixtures/botica.ts'
+import { hasChromium } from '../fixtures/http/chromium.ts'
+import { barriers, click, openConsole, reads, saved } from '../fixtures/http/console.ts'
+import { aPerson } from '../fixtures/people.ts'
+
+if (!hasChromium()) {
+  t.pass('there is no chromium here')
+  process.exit()
+}
+const botica = await openBotica(t, { worker: true })
+const { services, baseUrl, project, admin } = botica
+const patient = await admin.create({ resourceType: 'Patient', name: [{ family: 'Quinones' }] })
+const folder = mkdtempSync(join(tmpdir(), 'botica-downloads-'))
+t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+
+t.test('an administrator exports the project and saves a file', async (t) => {
+  const { email } = await aPerson(services, project, { details: { admin: true } })
+  const page = await openConsole(t, { baseUrl, email, path: '/jobs' })
+  await page.saveTo(folder)
+  await reads(page, 'No exports')
+  t.same(await barriers(page), [])
+  await click(page, 'New export')
+  await page.write('[placeholder="2026-01-01T00:00:00Z"]', 'yesterday')
+  await click(page, 'Start the export')
+  await reads(page, 'Type a date and time such as')
+  await page.write('[placeholder="2026-01-01T00:00:00Z"]', '2020-01-01T00:00:00Z')
+  await click(page, 'Start the export')
+  await page.shows(`location.pathname.startsWith('/console/jobs/exports/')`)
+  await click(page, 'Save 1.Patient.ndjson')
+  t.equal(JSON.parse(await saved(join(folder, '1.Patient.ndjson'))).id, patient.id)
+  t.same(await barriers(page), [])
+  await page.goto(`${baseUrl}console/jobs`)
+  await reads(page, 'completed')
+  await page.goto(`${baseUrl}console`)
+  await reads(page, 'Jobs at work')
+  t.same(await barriers(page), [])
+  t.same(page.complaints, [])
+})
+
+t.test('a member with a narrow policy sees what the policy has, on a phone, too', async (t) => {
+  const policy = await admin.create({
+    resourceType: 'AccessPolicy',
+    name: 'Front desk',
+    resource: [{ resourceType: 'Patient', readonly: true }],
+  })
+  const access = [{ policy: { reference: `AccessPolicy/${policy.id}` } }]
+  const { email } = await aPerson(services, project, { details: { access } })
+  const page = await openConsole(t, { baseUrl, email })
+  await page.resize(390, 844)
+  await reads(page, 'Search and edit the records that you may see')
+  const menu = await page.value<string>(`document.querySelector('nav').textContent`)
+  t.match(menu, 'Records')
+  t.notMatch(menu, /Bots|Jobs/)
+  await page.goto(`${baseUrl}console/resources/Patient/${patient.id}`)
+  await page.shows(`document.querySelector('input[name=family]')?.matches(':disabled')`)
+  t.notOk(await page.value(`Boolean(document.querySelector('#save'))`))
+  t.ok(await page.value('document.documentElement.scrollWidth <= innerWidth'))
+  t.same(await barriers(page), [])
+  await page.goto(`${baseUrl}console/resources/Observation`)
+  await reads(page, 'That did not work')
+  for (const path of ['bots', 'jobs', 'nothing-here']) {
+    await page.goto(`${baseUrl}console/${path}`)
+    await page.shows(`document.querySelector('#main')?.innerText.trim()`)
+    t.notMatch(await page.value('document.body.innerText'), 'This page has stopped')
+  }
+})
