@@ -1,5 +1,5 @@
 /** Projects: made by super admins, read and changed by their administrators. */
-import type { Principal } from '../../../shared/access/principal.ts'
+import type { Principal, ProjectContext } from '../../../shared/access/principal.ts'
 import { badRequest, forbidden, type Issue, invalid, issue } from '../../../shared/errors.ts'
 import { isObject, type Resource } from '../../../shared/fhir/resource.ts'
 import { checkBot } from '../../../shared/fhir/schedule.ts'
@@ -13,6 +13,7 @@ import {
   onBehalfOf,
 } from '../../../shared/projects/provision.ts'
 import { givenFields, recordChange } from '../../../shared/request/admin-audit.ts'
+import { projectLoad } from '../../../shared/request/quota.ts'
 import type { Services } from '../../../shared/services.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
 import type { WriteResult } from '../../../shared/store/rows/version.ts'
@@ -47,17 +48,30 @@ export async function createProject(
   })
 }
 
-/** Errors: 403, 404. */
+/** With what it has used of its load units in this minute, where it has a quota. Errors: 403, 404. */
 export async function readProject(
-  { repository, principals }: Services,
+  { repository, principals, load }: Services,
   caller: Principal,
   projectId: string,
 ) {
-  await administeredProject(principals, caller, projectId)
+  const { quota } = await administeredProject(principals, caller, projectId)
   requireUnlessLimited(caller, ['Project', 'read'])
   const version = await repository.read(onBehalfOf(caller), 'Project', projectId)
-  const { id, name, secret, site, setting, features } = parseVersion(version)
-  return { project: { id, name, secret, site, setting, features } }
+  const { id, name, secret, site, setting, systemSetting, features } = parseVersion(version)
+  return {
+    project: { id, name, secret, site, setting, systemSetting, features },
+    ...(quota === undefined ? {} : { load: loadOf(load, projectId, quota) }),
+  }
+}
+
+/** Asking costs nothing. A negative limit is none. */
+function loadOf(
+  load: Services['load'],
+  projectId: string,
+  { member, project }: NonNullable<ProjectContext['quota']>,
+) {
+  const { left } = load.spend(projectLoad(projectId), 0, project)
+  return { memberLimit: member, limit: project, used: project - left }
 }
 
 interface ListReplacement {
