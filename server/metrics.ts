@@ -19,6 +19,8 @@ export interface Metrics {
   readonly contentType: string
   /** This process, the service as a whole, and all workers; without Redis, the first two. */
   text(): Promise<string>
+  /** The same as values, without histograms' buckets. */
+  values(): Promise<readonly MetricValues[]>
   /** One answered request; `route` is a pattern, never a path with ids. */
   request(method: string, route: string, status: number, seconds: number): void
   /** How many web sockets there are, and what is bound to them. */
@@ -27,6 +29,12 @@ export interface Metrics {
   watchParts(read: () => Promise<Readonly<Record<string, number>>>): void
   /** One message to a web socket. */
   message(kind: 'pong' | 'handshake' | 'heartbeat' | 'event-notification' | 'refusal'): void
+}
+
+export interface MetricValues {
+  readonly name: string
+  readonly help: string
+  readonly values: readonly { readonly labels: object; readonly value: number }[]
 }
 
 type Watched = Pick<Services, 'database' | 'queues' | 'redis' | 'storage'>
@@ -65,14 +73,22 @@ export function createMetrics(services: Watched): Metrics {
   watchProjects(service, services)
   watchExports(service, services)
   const readBacklog = watchEvents(service, services)
+  const registries = async () => {
+    await readBacklog()
+    const published = await services.queues.workerMetrics().catch(() => [])
+    const workers = AggregatorRegistry.aggregate(published.map((text) => JSON.parse(text)))
+    return [registry, service, workers]
+  }
   return {
     contentType: registry.contentType,
     async text() {
-      await readBacklog()
-      const published = await services.queues.workerMetrics().catch(() => [])
-      const workers = AggregatorRegistry.aggregate(published.map((text) => JSON.parse(text)))
-      const texts = [registry.metrics(), service.metrics(), workers.metrics()]
-      return (await Promise.all(texts)).join('\n')
+      const all = await registries()
+      return (await Promise.all(all.map((one) => one.metrics()))).join('\n')
+    },
+    async values() {
+      const all = await registries()
+      const found = await Promise.all(all.map((one) => one.getMetricsAsJSON()))
+      return found.flat().map(withoutBuckets)
     },
     request(method, route, status, seconds) {
       requests.inc({ method, route, status })
@@ -329,4 +345,11 @@ function shortened(depths: readonly Depth[]): readonly Depth[] {
   const largest = [...sizes].toSorted(([, a], [, b]) => b - a).slice(0, MOST_PROJECTS)
   const named = new Set(largest.map(([project]) => project))
   return depths.map((depth) => (named.has(depth.project) ? depth : { ...depth, project: OTHERS }))
+}
+
+type Counted = Awaited<ReturnType<Registry['getMetricsAsJSON']>>[number]
+
+function withoutBuckets({ name, help, values }: Counted) {
+  const sums = values.filter(({ labels }) => labels.le === undefined)
+  return { name, help, values: sums.map(({ labels, value }) => ({ labels, value })) }
 }

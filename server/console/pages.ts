@@ -1,6 +1,6 @@
 /** All pages: where each is, who sees it in the menu, and its file, which is loaded when it is opened. */
 import { type ComponentType, lazy } from 'react'
-import { isAdmin, type Me, mayDo } from './session.ts'
+import { isAdmin, isSuperAdmin, type Me, mayDo } from './session.ts'
 import { texts } from './texts/texts.ts'
 
 export type Group = keyof typeof texts.groups
@@ -79,5 +79,86 @@ export const pages: readonly PageEntry[] = [
     path: '/graphiql',
     Page: lazy(() => import('./pages/graphiql/page.tsx').then(({ Page }) => ({ default: Page }))),
     menu: { label: texts.graphiql.title, group: 'tools', shows: everybody },
+  },
+  {
+    path: '/members/invite',
+    Page: lazy(() =>
+      import('./pages/members/invite.tsx').then(({ Invite }) => ({ default: Invite })),
+    ),
+  },
+  {
+    path: '/members/new-client',
+    Page: lazy(() =>
+      import('./pages/members/client.tsx').then(({ NewClient }) => ({ default: NewClient })),
+    ),
+  },
+  {
+    path: '/members/member/:id',
+    Page: lazy(() =>
+      import('./pages/members/member.tsx').then(({ MemberPage }) => ({ default: MemberPage })),
+    ),
+  },
+  {
+    path: '/members/:kind?',
+    Page: lazy(() =>
+      import('./pages/members/list.tsx').then(({ Members }) => ({ default: Members })),
+    ),
+    menu: { label: texts.members.title, group: 'project', shows: isAdmin },
+  },
+  {
+    path: '/policies',
+    Page: lazy(() =>
+      import('./pages/policies/list.tsx').then(({ Policies }) => ({ default: Policies })),
+    ),
+    menu: { label: texts.policies.title, group: 'project', shows: isAdmin },
+  },
+  {
+    path: '/policies/:id',
+    Page: lazy(() =>
+      import('./pages/policies/policy.tsx').then(({ PolicyPage }) => ({ default: PolicyPage })),
+    ),
+  },
+  {
+    path: '/project/:tab?',
+    Page: lazy(() =>
+      import('./pages/project/project.tsx').then(({ ProjectPage }) => ({ default: ProjectPage })),
+    ),
+    menu: { label: texts.project.title, group: 'project', shows: isAdmin },
+  },
+  {
+    path: '/subscriptions',
+    Page: lazy(() =>
+      import('./pages/subscriptions/list.tsx').then(({ Subscriptions }) => ({
+        default: Subscriptions,
+      })),
+    ),
+    menu: { label: texts.subscriptions.title, group: 'work', shows: whoMay('Subscription') },
+  },
+  {
+    path: '/subscriptions/:id',
+    Page: lazy(() =>
+      import('./pages/subscriptions/subscription.tsx').then(({ SubscriptionPage }) => ({
+        default: SubscriptionPage,
+      })),
+    ),
+  },
+  {
+    path: '/schedules',
+    Page: lazy(() =>
+      import('./pages/schedules/page.tsx').then(({ Schedules }) => ({ default: Schedules })),
+    ),
+    menu: { label: texts.schedules.title, group: 'work', shows: isAdmin },
+  },
+  {
+    path: '/service/:tab?',
+    Page: lazy(() =>
+      import('./pages/service/service.tsx').then(({ Service }) => ({ default: Service })),
+    ),
+    menu: { label: texts.service.title, group: 'service', shows: isSuperAdmin },
+  },
+  {
+    path: '/api',
+    Page: lazy(() => import('./pages/api/page.tsx').then(({ Api }) => ({ default: Api }))),
+    menu: { label: texts.api.title, group: 'tools', shows: everybody },
   },
 ]

@@ -24,6 +24,7 @@ const say = (message: FromThread) => parentPort?.postMessage(message)
 const metrics: Metrics = {
   contentType: 'text/plain',
   text: async () => '',
+  values: async () => [],
   request: (...request) => say({ kind: 'request', request }),
   watchSockets: () => undefined,
   watchParts: () => undefined,

@@ -20,7 +20,10 @@ export const adminTexts: Readonly<Record<string, CallText>> = {
   'GET /admin/projects/{id}': {
     summary: 'Read a project',
     description: 'With its secrets and settings, for its administrators.',
-    answer: { project: 'object: id, name, secret, site, setting and features' },
+    answer: {
+      project: 'object: id, name, secret, site, setting, systemSetting and features',
+      load: 'object: Load units of this minute, where there is a quota: memberLimit, limit, used',
+    },
   },
   'POST /admin/projects/{id}/client': {
     summary: 'Make a client',
@@ -55,6 +58,28 @@ export const adminTexts: Readonly<Record<string, CallText>> = {
     summary: 'See how busy bots are',
     description: 'What runs, what waits and why, over all workers.',
     answer: 'object',
+  },
+  'GET /admin/projects/{id}/schedules': {
+    summary: 'See when bots run by themselves',
+    description: 'The next and the last run of each bot that has a schedule.',
+    answer: { schedules: 'list: bot, cron, zone, next, last, lastStatus and isRunning' },
+  },
+  'GET /admin/projects/{id}/subscriptions': {
+    summary: 'See how deliveries go',
+    description:
+      'An item for each Subscription that has delivered anything, those in trouble first.',
+    answer: {
+      subscriptions:
+        'list: subscription, delivered, failed, waiting, failures in a row, failingSince, paused, error',
+    },
+  },
+  'GET /admin/projects/{id}/subscriptions/{subscription}': {
+    summary: 'Read what a Subscription has not delivered',
+    description: 'What waits and what has failed in the last week, the newest first, 200 at most.',
+    answer: {
+      deliveries:
+        'list: resource, version, interaction, target, state, attempts, added, due, error',
+    },
   },
   'POST /admin/projects/{id}/invite': {
     summary: 'Invite a person or program',
@@ -217,6 +242,16 @@ export const adminTexts: Readonly<Record<string, CallText>> = {
   },
   'GET /admin/super/migrations': { summary: 'List the migrations that have run', answer: 'object' },
   'GET /admin/super/queues': { summary: 'See what the queues hold', answer: 'object' },
+  'GET /admin/super/workers': {
+    summary: 'See the workers',
+    description: 'Those that are there, whether their clocks are right, and what they count.',
+    answer: 'object',
+  },
+  'GET /admin/super/metrics': {
+    summary: 'Read the metrics as JSON',
+    description: 'The values of `/metrics`, without the buckets of histograms.',
+    answer: 'object',
+  },
   'GET /admin/super/mails': {
     summary: 'Read the outbox',
     description: 'The newest mails; without a mail server it is where invitations are found.',

@@ -41,7 +41,9 @@ import {
   requireSuperAdmin,
   type SuperCall,
   startReindex,
+  workersNow,
 } from '../projects/admin/super.ts'
+import { pendingDeliveries, schedules, subscriptionStates } from '../projects/admin/work.ts'
 import { send, sendVersion } from '../send.ts'
 import { createRoutes, type RouteFamily } from './table.ts'
 
@@ -76,6 +78,17 @@ export function adminRoutes(web: Web): RouteFamily {
   })
   routes.get('/projects/:id/bots/stats', 'administrator', async (ctx) => {
     ctx.body = await botStats(services, caller(ctx).principal, ctx.params.id ?? '')
+  })
+  routes.get('/projects/:id/schedules', 'administrator', async (ctx) => {
+    ctx.body = await schedules(services, caller(ctx).principal, ctx.params.id ?? '')
+  })
+  routes.get('/projects/:id/subscriptions', 'administrator', async (ctx) => {
+    ctx.body = await subscriptionStates(services, caller(ctx).principal, ctx.params.id ?? '')
+  })
+  routes.get('/projects/:id/subscriptions/:subscription', 'administrator', async (ctx) => {
+    const { id: projectId = '', subscription: id = '' } = ctx.params
+    const { principal } = caller(ctx)
+    ctx.body = await pendingDeliveries(services, principal, { projectId, id })
   })
   for (const [path, list] of LISTS) {
     routes.post(`/projects/:id/${path}`, 'administrator', async (ctx) => {
@@ -179,12 +192,13 @@ const READ: Readonly<Record<string, (call: SuperCall) => Promise<object>>> = {
   migrations,
   queues: queuesNow,
   mails: outboxMails,
+  workers: workersNow,
 }
 /** They are of another database than ours. */
 const OTHERS = ['vacuum', 'tablesettings', 'setdataversion', 'reconcile-db-schema-drift']
 
 /** Adds its routes to those of `/admin`. */
-function superRoutes(routes: RouteFamily, { services }: Web): void {
+function superRoutes(routes: RouteFamily, { services, metrics }: Web): void {
   const { maxBodyBytes } = services.config
   const callOf = (ctx: Context, name: string) => superCall(services, ctx, name)
   const bodyOf = async (ctx: Context): Promise<Body> => {
@@ -232,6 +246,10 @@ function superRoutes(routes: RouteFamily, { services }: Web): void {
       ctx.body = await read(callOf(ctx, name))
     })
   }
+  routes.get('/super/metrics', 'super-administrator', async (ctx) => {
+    callOf(ctx, 'metrics')
+    ctx.body = { metrics: await metrics.values() }
+  })
   for (const name of OTHERS) {
     routes.post(`/super/${name}`, 'super-administrator', (ctx) => {
       callOf(ctx, name)

@@ -92,26 +92,36 @@ export function openapiRoutes(baseUrl: string, others: readonly Route[]): RouteF
 type PageName = 'oauth' | 'signin' | 'resetpassword' | 'setpassword' | 'verifyemail'
 
 const STYLE = `
-:root { color-scheme: light dark; font: 1rem/1.5 system-ui, sans-serif }
-body { margin: 0; display: grid; place-items: center; min-height: 100vh; background: Canvas; color: CanvasText }
-main { width: min(24rem, 100vw - 2rem); padding: 1rem 0 }
-h1 { font-size: 1.5rem; margin: 0 0 1rem }
+/* The colours, corners and sizes of the console. */
+:root {
+  color-scheme: light dark; font: 1rem/1.55 system-ui, sans-serif;
+  --blue: #1971c2; --blue-hover: #1864ab;
+  --link: light-dark(#1864ab, #74c0fc); --line: light-dark(#ced4da, #424242);
+  --page: light-dark(#f8f9fa, #1f1f1f); --card: light-dark(#fff, #242424); --field: light-dark(#fff, #2e2e2e);
+  --text: light-dark(#000, #c9c9c9); --dimmed: light-dark(#495057, #b8b8b8); --red: light-dark(#c92a2a, #ff8787);
+}
+body { margin: 0; display: grid; place-items: center; min-height: 100vh; background: var(--page); color: var(--text) }
+main { box-sizing: border-box; width: min(26rem, 100vw - 2rem); margin: 1rem 0; padding: 1.5rem; background: var(--card); border: 1px solid var(--line); border-radius: 8px }
+.product { margin: 0 0 1rem; font-weight: 700 }
+h1 { font-size: 1.625rem; line-height: 1.35; margin: 0 0 1rem }
 h1:focus { outline: none }
-label { display: block; margin: 1rem 0 .25rem; font-weight: 600 }
-input:not([type=radio], [type=checkbox]) { box-sizing: border-box; width: 100%; min-height: 2.75rem; padding: .25rem .5rem; font: inherit }
-fieldset { border: 1px solid GrayText; border-radius: 6px; padding: .5rem 1rem; margin: 1rem 0 0 }
+label { display: block; margin: 1rem 0 .25rem; font-size: .875rem; font-weight: 600 }
+input:not([type=radio], [type=checkbox]) { box-sizing: border-box; width: 100%; min-height: 2.75rem; padding: .25rem .75rem; font: inherit; color: inherit; background: var(--field); border: 1px solid var(--line); border-radius: 8px }
+input::placeholder { color: var(--dimmed) }
+fieldset { border: 1px solid var(--line); border-radius: 8px; padding: .5rem 1rem; margin: 1rem 0 0 }
 fieldset label { font-weight: 400; margin: .5rem 0 }
-button { margin-top: 1.25rem; width: 100%; min-height: 2.75rem; border: 0; border-radius: 6px; font: inherit; font-weight: 600; background: #0b57d0; color: #fff; cursor: pointer }
-button.no { margin-top: .75rem; background: none; color: inherit; border: 1px solid GrayText }
+button { margin-top: 1.25rem; width: 100%; min-height: 2.75rem; border: 0; border-radius: 8px; font: inherit; font-size: .875rem; font-weight: 600; background: var(--blue); color: #fff; cursor: pointer }
+button:hover { background: var(--blue-hover) }
+button.no { margin-top: .75rem; background: none; color: inherit; border: 1px solid var(--line) }
 dl { margin: 0; display: grid; grid-template-columns: auto 1fr; gap: .25rem 1rem }
 dt { font-weight: 600 }
 dd { margin: 0; overflow-wrap: anywhere }
 ul { margin: 0; padding-left: 1.25rem }
 button:disabled { opacity: .6 }
-:focus-visible { outline: 3px solid light-dark(#0b57d0, #a8c7fa); outline-offset: 2px }
-[role=alert]:not(:empty) { padding: .5rem 1rem; border-left: 4px solid light-dark(#b3261e, #f2b8b5); border-radius: 2px }
-a { display: inline-block; padding: .5rem 0; color: light-dark(#0b57d0, #a8c7fa) }
-img { max-width: 100%; background: #fff }
+:focus-visible { outline: 2px solid var(--link); outline-offset: 2px }
+[role=alert]:not(:empty) { padding: .5rem 1rem; border-left: 4px solid var(--red); border-radius: 8px; background: light-dark(#fff5f5, #3b2323) }
+a { display: inline-block; padding: .5rem 0; color: var(--link) }
+img { max-width: 100%; background: #fff; border-radius: 8px }
 `
 
 interface Page {
@@ -148,6 +158,7 @@ function sendPage(ctx: Context, name: PageName, { title, productName, data = {} 
 </head>
 <body data-page="${name}"${attributes.join('')}>
 <main>
+<p class="product">${escaped(productName)}</p>
 <h1 tabindex="-1">${escaped(title)}</h1>
 <div role="alert" id="problem"></div>
 <div id="content"><noscript>Please switch JavaScript on to sign in.</noscript></div>

@@ -116,6 +116,46 @@ export async function dueSchedules(
   return rows.map(({ content, ...row }) => ({ ...row, bot: parseJson(content) as Resource }))
 }
 
+/** A Bot that runs by itself, as administrators see it. */
+export interface PlannedBot {
+  readonly bot: Resource
+  /** Null: not planned yet, or never again. */
+  readonly next: Date | null
+  /** The last of the runs that are kept. */
+  readonly last: Date | null
+  readonly lastStatus: string | null
+  readonly isRunning: boolean
+}
+
+const MOST_PLANNED = 1000
+
+/** Reads those of a Project, the next to run first. */
+export async function plannedBots(
+  connection: Connection,
+  project: number,
+): Promise<readonly PlannedBot[]> {
+  const rows = await connection.query<
+    Omit<PlannedBot, 'bot' | 'lastStatus'> & { content: string; record: string | null }
+  >({
+    name: 'schedule-list',
+    text: `select nullif(s.due, 'infinity') as next, v.content, x.started as last, x.record,
+        exists (select 1 from occurrence o where o.project = s.project and o.bot = s.id) as "isRunning"
+      from schedule s
+      join resource r on r.project = s.project and r.type = $2 and r.id = s.id
+      join version v on v.project = r.project and v.type = r.type and v.id = r.id and v.ver = r.ver
+      left join lateral (select started, record from bot_run b
+        where b.bot = s.id and b.project = s.project and b.record like '%"mode":"schedule"%'
+        order by started desc limit 1) x on true
+      where s.project = $1 order by next nulls last limit ${MOST_PLANNED}`,
+    values: [project, typeNumber(BOT)],
+  })
+  return rows.map(({ content, record, ...row }) => ({
+    ...row,
+    bot: parseJson(content) as Resource,
+    lastStatus: record === null ? null : String((JSON.parse(record) as { status: unknown }).status),
+  }))
+}
+
 /** In the transaction of `dueSchedules`. */
 export async function savePlans(
   connection: Connection,

@@ -55,6 +55,11 @@ interface Charge {
   readonly whole?: boolean | undefined
 }
 
+/** The key under which a Project's load units are counted. */
+export function projectLoad(id: string): string {
+  return `project:${id}`
+}
+
 /**
  * Item of the `RateLimit` header; undefined where there is no quota. `whole`: work that cannot be done in
  * part goes through while anything is left. Errors: 429.
@@ -68,7 +73,7 @@ export async function charge(
   if (quota === undefined || membershipId === undefined) return undefined
   const limits = [
     [`member:${membershipId}`, own ?? quota.member],
-    [`project:${project.id}`, quota.project],
+    [projectLoad(project.id), quota.project],
   ] as const
   const spent = limits
     .filter(([, limit]) => limit >= 0)

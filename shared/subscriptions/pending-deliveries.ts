@@ -13,13 +13,21 @@ import { REGISTRY_PROJECT } from '../store/rows/tenants.ts'
 import type { Version } from '../store/rows/version.ts'
 import { readRuled } from '../store/rulings/rulings.ts'
 import { addResend } from './outbox.ts'
-import { redeliver, type SubscriptionState, stateOf } from './state.ts'
+import {
+  type PendingDelivery,
+  pendingOf,
+  redeliver,
+  type SubscriptionState,
+  stateOf,
+} from './state.ts'
 
 interface PendingDeliveries {
   /** The newest version is matched again, for one Subscription or all. Errors: 400, 403, 404, 410, 412. */
   resend(principal: Principal, type: string, id: string, options: ResendOptions): Promise<void>
   /** Failed deliveries of a time are due again; answers how many. Errors: 403, 404. */
   redeliver(principal: Principal, id: string, since: Date, until: Date): Promise<number>
+  /** Deliveries that wait or have failed. Errors: 403, 404, 410. */
+  list(principal: Principal, id: string): Promise<readonly PendingDelivery[]>
   /** Errors: 404, 410. */
   state(principal: Principal, id: string): Promise<SubscriptionReport>
 }
@@ -83,6 +91,11 @@ export function createPendingDeliveries(store: Store): PendingDeliveries {
       })
       if (count > 0) store.announce()
       return count
+    },
+    async list(principal, id) {
+      if (!principal.isProjectAdmin) throw forbidden()
+      const row = await findLive(principal, SUBSCRIPTION, id)
+      return await pendingOf(store.connection, row.project, row.id)
     },
     async state(principal, id) {
       const row = await findLive(principal, SUBSCRIPTION, id)

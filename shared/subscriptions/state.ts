@@ -124,6 +124,73 @@ export async function stateOf(
   return row
 }
 
+export interface SubscriptionSummary extends SubscriptionState {
+  readonly id: string
+  /** Failed events in a row. */
+  readonly failures: number
+  readonly failingSince: Date | null
+}
+
+/** The live Subscriptions of a Project of which anything was ever delivered, or failed, those in trouble first. */
+export async function statesOf(
+  connection: Connection,
+  project: number,
+): Promise<readonly SubscriptionSummary[]> {
+  return await connection.query<SubscriptionSummary>({
+    name: 'subscription-states',
+    text: `select ${FHIR_ID} as id, s.delivered::float8, s.failed::float8, s.error, s.failures,
+        s.failing_since as "failingSince",
+        case when s.paused_until > clock_timestamp() then s.paused_until end as paused,
+        (select count(*)::int from delivery d where d.project = s.project
+          and d.subscription = s.subscription and d.state <> 'failed') as waiting
+      from subscription_state s
+      join resource r on r.project = s.project and r.type = $2 and r.id = s.subscription
+      join version v on v.project = r.project and v.type = r.type and v.id = r.id and v.ver = r.ver
+      where s.project = $1 order by s.failures desc, s.failed desc limit ${MOST_SHOWN}`,
+    values: [project, typeNumber(SUBSCRIPTION)],
+  })
+}
+
+const MOST_SHOWN = 1000
+/** A stored version begins so; the row of a deletion says nothing. */
+const FHIR_ID = `substring(v.content from '^\\{"resourceType":"\\w+","id":"([A-Za-z0-9.-]{1,64})"')`
+
+export interface PendingDelivery {
+  readonly id: string
+  readonly type: number
+  readonly resource: string
+  readonly version: number
+  readonly op: 'c' | 'u' | 'd'
+  readonly target: string
+  readonly state: 'waiting' | 'active' | 'failed'
+  /** Refusals of the receiver. */
+  readonly attempts: number
+  readonly added: Date
+  readonly due: Date
+  /** The outcome of the last attempt. */
+  readonly error: string | null
+}
+
+/** Deliveries of a Subscription, by its row id, that wait or have failed: the newest first. */
+export async function pendingOf(
+  connection: Connection,
+  project: number,
+  id: string,
+): Promise<readonly PendingDelivery[]> {
+  return await connection.query<PendingDelivery>({
+    name: 'delivery-list',
+    text: `select d.id, d.type, coalesce(${FHIR_ID}, d.resource::text) as resource, d.ver as version,
+        d.op, d.target, d.state, d.attempts, d.added, d.due, d.error
+      from delivery d
+      left join version v on v.project = d.project and v.type = d.type and v.id = d.resource
+        and v.ver = d.ver
+      where d.project = $1 and d.subscription = $2 order by d.added desc limit ${MOST_LISTED}`,
+    values: [project, id],
+  })
+}
+
+const MOST_LISTED = 200
+
 interface Redelivery {
   readonly project: number
   readonly id: string

@@ -13,6 +13,7 @@ import {
   onBehalfOf,
 } from '../../../shared/projects/provision.ts'
 import { givenFields, recordChange } from '../../../shared/request/admin-audit.ts'
+import { projectLoad } from '../../../shared/request/quota.ts'
 import type { Services } from '../../../shared/services.ts'
 import type { Repository } from '../../../shared/store/repository.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
@@ -48,17 +49,30 @@ export async function createProject(
   })
 }
 
-/** Errors: 403, 404. */
+/** With what it has used of its load units in this minute, where it has a quota. Errors: 403, 404. */
 export async function readProject(
-  { repository, principals }: Services,
+  { repository, principals, load }: Services,
   caller: Principal,
   projectId: string,
 ) {
-  await administeredProject(principals, caller, projectId)
+  const { quota } = await administeredProject(principals, caller, projectId)
   requireUnlessLimited(caller, ['Project', 'read'])
   const version = await repository.read(onBehalfOf(caller), 'Project', projectId)
-  const { id, name, secret, site, setting, features } = parseVersion(version)
-  return { project: { id, name, secret, site, setting, features } }
+  const { id, name, secret, site, setting, systemSetting, features } = parseVersion(version)
+  return {
+    project: { id, name, secret, site, setting, systemSetting, features },
+    ...(quota === undefined ? {} : { load: loadOf(load, projectId, quota) }),
+  }
+}
+
+/** Asking costs nothing. A negative limit is none. */
+function loadOf(
+  load: Services['load'],
+  projectId: string,
+  { member, project }: NonNullable<ProjectContext['quota']>,
+) {
+  const { left } = load.spend(projectLoad(projectId), 0, project)
+  return { memberLimit: member, limit: project, used: project - left }
 }
 
 interface ListReplacement {

@@ -145,3 +145,32 @@ export async function outboxMails({ services }: SuperCall) {
 export async function migrations({ services }: SuperCall) {
   return { migrations: await appliedMigrations(services.database) }
 }
+
+/** The workers that are there, those whose clock is off, and what each said last of its work. */
+export async function workersNow({ services: { queues } }: SuperCall) {
+  const [ids, offTime, published] = await Promise.all([
+    queues.workers(),
+    queues.workersOffTime(),
+    queues.workerMetrics(),
+  ])
+  // A worker has written it as JSON.
+  const metrics = published.map((text) => JSON.parse(text) as readonly WorkerMetric[])
+  return {
+    workers: ids.map((id) => ({ id, isOnTime: !offTime.includes(id) })),
+    metrics: metrics.map((all) => Object.fromEntries(all.filter(isPlain).map(withValues))),
+  }
+}
+
+interface WorkerMetric {
+  readonly name: string
+  readonly type: string
+  readonly values: readonly { readonly labels: object; readonly value: number }[]
+}
+
+function isPlain({ type }: WorkerMetric): boolean {
+  return type === 'gauge' || type === 'counter'
+}
+
+function withValues({ name, values }: WorkerMetric) {
+  return [name, values.map(({ labels, value }) => ({ ...labels, value }))] as const
+}

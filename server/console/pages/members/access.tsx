@@ -1,0 +1,181 @@
+/** The fields of a form for what a member may do. */
+import { Button, Fieldset, Group, NativeSelect, Switch, Text, TextInput } from '@mantine/core'
+import type {
+  AccessPolicy,
+  Bundle,
+  ProjectMembershipAccess,
+  ProjectMembershipAccessParameter,
+  Reference,
+} from '@medplum/fhirtypes'
+import { useGet } from '../../api.ts'
+import type { Fields } from '../../parts/form.tsx'
+import { Problem } from '../../parts/problem.tsx'
+import { texts } from '../../texts/texts.ts'
+
+const words = texts.members
+
+export interface Access {
+  readonly admin: boolean
+  /** A reference, or nothing. */
+  readonly accessPolicy: string
+  readonly access: readonly Row[]
+}
+
+interface Row {
+  readonly policy: string
+  readonly parameters: readonly Parameter[]
+}
+
+interface Parameter {
+  readonly name: string
+  readonly value: string
+}
+
+export const noAccess: Access = { admin: false, accessPolicy: '', access: [] }
+
+/** The access of a membership as the form has it. */
+export function accessOf(member: {
+  readonly admin?: boolean
+  readonly accessPolicy?: Reference
+  readonly access?: readonly ProjectMembershipAccess[]
+}): Access {
+  const { admin = false, accessPolicy, access = [] } = member
+  return {
+    admin,
+    accessPolicy: accessPolicy?.reference ?? '',
+    access: access.map(({ policy, parameter = [] }) => ({
+      policy: policy.reference ?? '',
+      parameters: parameter.map(({ name, valueString, valueReference }) => ({
+        name,
+        value: valueReference?.reference ?? valueString ?? '',
+      })),
+    })),
+  }
+}
+
+/** Elements of a membership. */
+export function elementsOf({ admin, accessPolicy, access }: Access) {
+  return {
+    admin,
+    ...(accessPolicy === '' ? {} : { accessPolicy: { reference: accessPolicy } }),
+    ...(access.length === 0 ? {} : { access: access.map(elementOf) }),
+  }
+}
+
+function elementOf({ policy, parameters }: Row): ProjectMembershipAccess {
+  return {
+    policy: { reference: policy },
+    ...(parameters.length === 0 ? {} : { parameter: parameters.map(parameterOf) }),
+  }
+}
+
+function parameterOf({ name, value }: Parameter): ProjectMembershipAccessParameter {
+  const isReference = /^[A-Z][A-Za-z]+\/[A-Za-z0-9.-]{1,64}$/.test(value)
+  return isReference ? { name, valueReference: { reference: value } } : { name, valueString: value }
+}
+
+interface Props {
+  readonly fields: Fields<Access>
+}
+
+export function AccessFields({ fields }: Props) {
+  const found = useGet<Bundle<AccessPolicy>>('fhir/R4/AccessPolicy?_count=1000&_elements=name')
+  const policies = (found.data?.entry ?? []).map(({ resource }) => ({
+    value: `AccessPolicy/${resource?.id}`,
+    label: resource?.name ?? resource?.id ?? '',
+  }))
+  const { values, set } = fields
+  const setRow = (place: number, row: Row | undefined) =>
+    set({ access: row ? values.access.with(place, row) : values.access.toSpliced(place, 1) })
+  return (
+    <>
+      <Problem error={found.error} />
+      <Switch label={words.isAdmin} description={words.isAdminHint} {...fields.flag('admin')} />
+      <NativeSelect
+        label={words.policy}
+        description={words.policyHint}
+        data={[{ value: '', label: words.noPolicy }, ...policies]}
+        {...fields.text('accessPolicy')}
+      />
+      {values.access.map((row, place) => (
+        <RowFields
+          // biome-ignore lint/suspicious/noArrayIndexKey: rows have no other name.
+          key={place}
+          row={row}
+          policies={policies}
+          setRow={(next) => setRow(place, next)}
+        />
+      ))}
+      {fields.error('access') && (
+        <Text c="red" size="sm" role="alert">
+          {fields.error('access')}
+        </Text>
+      )}
+      <Group>
+        <Button
+          variant="default"
+          size="xs"
+          disabled={policies.length === 0}
+          onClick={() => {
+            const policy = policies[0]?.value ?? ''
+            set({ access: [...values.access, { policy, parameters: [{ name: '', value: '' }] }] })
+          }}
+        >
+          {words.addPolicy}
+        </Button>
+      </Group>
+    </>
+  )
+}
+
+interface RowProps {
+  readonly row: Row
+  readonly policies: readonly { readonly value: string; readonly label: string }[]
+  readonly setRow: (row: Row | undefined) => void
+}
+
+function RowFields({ row, policies, setRow }: RowProps) {
+  const { policy, parameters } = row
+  const change = (place: number, part: Partial<Parameter>) => {
+    const parameter = { name: '', value: '', ...parameters[place], ...part }
+    setRow({ ...row, parameters: parameters.with(place, parameter) })
+  }
+  return (
+    <Fieldset legend={words.withParameters}>
+      <NativeSelect
+        label={words.policy}
+        data={[...policies]}
+        value={policy}
+        onChange={({ currentTarget: { value } }) => setRow({ ...row, policy: value })}
+      />
+      {parameters.map(({ name, value }, place) => (
+        // biome-ignore lint/suspicious/noArrayIndexKey: parameters have no other name.
+        <Group key={place} grow mt="xs" align="end">
+          <TextInput
+            label={words.parameter}
+            value={name}
+            onChange={({ currentTarget }) => change(place, { name: currentTarget.value })}
+          />
+          <TextInput
+            label={words.parameterValue}
+            value={value}
+            placeholder="Organization/123"
+            onChange={({ currentTarget }) => change(place, { value: currentTarget.value })}
+          />
+        </Group>
+      ))}
+      <Group mt="xs">
+        <Button
+          variant="default"
+          size="xs"
+          onClick={() => setRow({ ...row, parameters: [...parameters, { name: '', value: '' }] })}
+        >
+          {words.addParameter}
+        </Button>
+        <Button variant="subtle" color="red" size="xs" onClick={() => setRow(undefined)}>
+          {words.removePolicy}
+        </Button>
+      </Group>
+    </Fieldset>
+  )
+}

@@ -1,0 +1,179 @@
+/** A client: the account of a program. Its secret is shown when it is made, and never again. */
+import {
+  Alert,
+  Button,
+  Code,
+  CopyButton,
+  Group,
+  Paper,
+  Stack,
+  Text,
+  Textarea,
+  TextInput,
+} from '@mantine/core'
+import type { ClientApplication } from '@medplum/fhirtypes'
+import { useState } from 'react'
+import { Link } from 'wouter'
+import { useGet, useSend } from '../../api.ts'
+import { Form } from '../../parts/form.tsx'
+import { Loaded } from '../../parts/loaded.tsx'
+import { Page } from '../../parts/page.tsx'
+import { medplum, useMe } from '../../session.ts'
+import { texts } from '../../texts/texts.ts'
+
+const words = texts.members
+
+interface Values {
+  readonly name: string
+  readonly description: string
+  /** One a line. */
+  readonly redirectUris: string
+}
+
+export function NewClient() {
+  const { project } = useMe()
+  const [made, setMade] = useState<ClientApplication>()
+  const send = (values: Values): Promise<ClientApplication> =>
+    medplum.post(`admin/projects/${project.id}/client`, bodyOf(values))
+  return (
+    <Page title={words.newClient} hint={words.newClientHint}>
+      {made ? (
+        <Secret client={made} />
+      ) : (
+        <Paper maw={640}>
+          <Form
+            name="new-client"
+            saved={{ name: '', description: '', redirectUris: '' }}
+            send={send}
+            after={setMade}
+            submit={words.newClient}
+          >
+            {(fields) => <ClientFields text={fields.text} />}
+          </Form>
+        </Paper>
+      )}
+    </Page>
+  )
+}
+
+interface FieldsProps {
+  readonly text: (name: keyof Values) => object
+}
+
+function ClientFields({ text }: FieldsProps) {
+  return (
+    <>
+      <TextInput required label={words.name} {...text('name')} />
+      <TextInput label={words.description} {...text('description')} />
+      <Textarea
+        label={words.redirects}
+        description={words.redirectsHint}
+        autosize
+        minRows={2}
+        {...text('redirectUris')}
+      />
+    </>
+  )
+}
+
+function bodyOf({ name, description, redirectUris }: Values) {
+  const addresses = redirectUris.split(/\s+/).filter((address) => address !== '')
+  return {
+    name,
+    ...(description === '' ? {} : { description }),
+    ...(addresses.length === 0 ? {} : { redirectUris: addresses }),
+  }
+}
+
+interface SecretProps {
+  readonly client: ClientApplication
+}
+
+function Secret({ client: { id, secret = '' } }: SecretProps) {
+  return (
+    <Alert color="yellow" title={words.secretOnce} role="status">
+      <Stack gap="xs">
+        <Text size="sm">
+          {words.clientId}: <Code>{id}</Code>
+        </Text>
+        <Text size="sm" style={{ overflowWrap: 'anywhere' }}>
+          {words.secret}: <Code>{secret}</Code>
+        </Text>
+        <Group>
+          <CopyButton value={secret}>
+            {({ copied, copy }) => (
+              <Button size="xs" variant="default" onClick={copy}>
+                {copied ? texts.common.copied : texts.common.copy}
+              </Button>
+            )}
+          </CopyButton>
+          <Button size="xs" variant="default" component={Link} href="/members/clients">
+            {words.toClients}
+          </Button>
+        </Group>
+      </Stack>
+    </Alert>
+  )
+}
+
+interface ClientProps {
+  readonly id: string
+}
+
+/** The part of a member's page that clients have. */
+export function ClientPart({ id }: ClientProps) {
+  const address = `fhir/R4/ClientApplication/${id}`
+  const found = useGet<ClientApplication>(address)
+  return (
+    <Loaded query={found}>
+      {(client) => {
+        const { name = '', description = '', redirectUris = [], redirectUri, meta } = client
+        const { redirectUris: _, redirectUri: __, description: ___, ...others } = client
+        const addresses = redirectUris.length > 0 ? redirectUris : [redirectUri ?? '']
+        return (
+          <Stack>
+            <Rotation client={client} />
+            <Form
+              name={`client:${id}:${meta?.versionId}`}
+              saved={{ name, description, redirectUris: addresses.join('\n') }}
+              send={(values: Values) => medplum.put(address, { ...others, ...bodyOf(values) })}
+              done={texts.common.saved}
+            >
+              {(fields) => <ClientFields text={fields.text} />}
+            </Form>
+          </Stack>
+        )
+      }}
+    </Loaded>
+  )
+}
+
+function Rotation({ client }: SecretProps) {
+  const { id, secret, retiringSecret } = client
+  const [made, setMade] = useState<ClientApplication>()
+  const rotate = useSend<object, ClientApplication>({
+    send: (body) => medplum.post(`fhir/R4/ClientApplication/${id}/$rotate-secret`, body),
+    after: (changed) => setMade(changed.retiringSecret ? changed : undefined),
+    done: words.rotated,
+  })
+  return (
+    <Stack gap="xs">
+      {made && <Secret client={made} />}
+      <Text size="sm" c="dimmed">
+        {retiringSecret ? words.twoSecrets : words.rotateHint}
+      </Text>
+      <Group>
+        {secret && !retiringSecret && (
+          <Button variant="default" onClick={() => rotate.mutate({ secret })}>
+            {words.rotate}
+          </Button>
+        )}
+        {retiringSecret && (
+          <Button variant="default" onClick={() => rotate.mutate({ retiringSecret })}>
+            {words.retire}
+          </Button>
+        )}
+      </Group>
+    </Stack>
+  )
+}

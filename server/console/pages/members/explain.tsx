@@ -1,0 +1,122 @@
+/** An explanation of what a member may do with a record or a search, and of which entry says so. */
+import { Badge, Code, Stack, Text, TextInput } from '@mantine/core'
+import type { Parameters, ParametersParameter } from '@medplum/fhirtypes'
+import { useState } from 'react'
+import { Form } from '../../parts/form.tsx'
+import { DataTable } from '../../parts/table.tsx'
+import { medplum } from '../../session.ts'
+import { fill, texts } from '../../texts/texts.ts'
+
+const words = texts.explain
+
+interface Props {
+  /** Reference of the membership. */
+  readonly member: string
+}
+
+export function Explain({ member }: Props) {
+  const [answer, setAnswer] = useState<Parameters>()
+  const ask = (typed: string): Promise<Parameters> => {
+    const text = typed.trim()
+    const isRecord = /^[A-Za-z]+\/[^?]+$/.test(text)
+    return medplum.post('fhir/R4/AccessPolicy/$explain', {
+      membership: member,
+      ...(isRecord ? { resource: text } : { search: text }),
+    })
+  }
+  return (
+    <Stack>
+      <Form
+        name={`explain:${member}`}
+        saved={{ resource: '' }}
+        send={({ resource }) => ask(resource)}
+        after={setAnswer}
+        submit={words.ask}
+      >
+        {({ text, error }) => (
+          <TextInput
+            label={words.resource}
+            description={words.hint}
+            placeholder="Patient/123"
+            {...text('resource')}
+            error={error('resource')}
+          />
+        )}
+      </Form>
+      {answer && <Answer parameters={answer.parameter ?? []} />}
+    </Stack>
+  )
+}
+
+interface AnswerProps {
+  readonly parameters: readonly ParametersParameter[]
+}
+
+function Answer({ parameters }: AnswerProps) {
+  const value = (name: string) => parameters.find((one) => one.name === name)
+  const rulings = parameters.filter(({ name }) => name === 'interaction')
+  const entries = parameters.filter(({ name }) => name === 'entry')
+  const total = value('total')?.valueInteger
+  return (
+    <Stack role="status">
+      {rulings.length > 0 ? (
+        <DataTable
+          label={words.rulings}
+          rows={rulings.map(({ part = [] }) => part)}
+          keyOf={(part) => partOf(part, 'code')?.valueCode ?? ''}
+          columns={columns}
+        />
+      ) : (
+        <Text>
+          <Allowed is={value('allowed')?.valueBoolean === true} /> {value('reason')?.valueString}
+          {total !== undefined && ` ${fill(words.total, { total })}`}
+        </Text>
+      )}
+      {entries.map(({ part = [] }) => (
+        <div key={partOf(part, 'source')?.valueString}>
+          <Text size="sm" fw={600}>
+            {partOf(part, 'source')?.valueString}
+          </Text>
+          <Code block>{pretty(partOf(part, 'compiled')?.valueString)}</Code>
+        </div>
+      ))}
+    </Stack>
+  )
+}
+
+type Part = readonly ParametersParameter[]
+
+const columns = [
+  { name: words.interaction, cell: (part: Part) => partOf(part, 'code')?.valueCode },
+  {
+    name: words.allowed,
+    cell: (part: Part) => <Allowed is={partOf(part, 'allowed')?.valueBoolean === true} />,
+  },
+  { name: words.reason, cell: (part: Part) => partOf(part, 'reason')?.valueString },
+  { name: words.hidden, cell: (part: Part) => pathsOf(part, 'hidden') },
+  { name: words.readonly, cell: (part: Part) => pathsOf(part, 'readonly') },
+]
+
+interface AllowedProps {
+  readonly is: boolean
+}
+
+function Allowed({ is }: AllowedProps) {
+  return (
+    <Badge variant="dot" tt="none" color={is ? 'green' : 'red'}>
+      {is ? texts.common.yes : texts.common.no}
+    </Badge>
+  )
+}
+
+function partOf(part: Part, name: string): ParametersParameter | undefined {
+  return part.find((one) => one.name === name)
+}
+
+function pathsOf(part: Part, name: string): string {
+  return part.flatMap((one) => (one.name === name ? (one.valueString ?? []) : [])).join(', ')
+}
+
+function pretty(json = '{}'): string {
+  return JSON.stringify(JSON.parse(json), null, 2)
+}

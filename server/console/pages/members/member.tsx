@@ -1,0 +1,115 @@
+/** One member: its rights, what it would see, and the secrets of a client. */
+import { Button, Paper, Stack, Text, Title } from '@mantine/core'
+import type { ProjectMembership } from '@medplum/fhirtypes'
+import { useLocation, useParams } from 'wouter'
+import { useGet, useSend } from '../../api.ts'
+import { Confirm } from '../../parts/confirm.tsx'
+import { Form } from '../../parts/form.tsx'
+import { Loaded } from '../../parts/loaded.tsx'
+import { Page } from '../../parts/page.tsx'
+import { medplum, useMe } from '../../session.ts'
+import { fill, texts } from '../../texts/texts.ts'
+import { AccessFields, accessOf, elementsOf } from './access.tsx'
+import { ClientPart } from './client.tsx'
+import { Explain } from './explain.tsx'
+import { nameOf, Roles } from './list.tsx'
+
+const words = texts.members
+
+export function MemberPage() {
+  const { id } = useParams<{ id: string }>()
+  const { project } = useMe()
+  const address = `admin/projects/${project.id}/members/${id}`
+  const found = useGet<ProjectMembership>(address)
+  return (
+    <Loaded query={found}>
+      {(member) => (
+        <Page
+          title={nameOf(member)}
+          hint={<Roles member={member} />}
+          actions={<Actions member={member} address={address} />}
+        >
+          <Member member={member} address={address} />
+        </Page>
+      )}
+    </Loaded>
+  )
+}
+
+interface Props {
+  readonly member: ProjectMembership
+  readonly address: string
+}
+
+function Member({ member, address }: Props) {
+  const [type, id = ''] = member.profile?.reference?.split('/') ?? []
+  const { admin: _, accessPolicy: __, access: ___, ...others } = member
+  return (
+    <Stack maw={900} gap="lg">
+      <Section title={words.rights}>
+        <Form
+          name={`member:${member.id}:${member.meta?.versionId}`}
+          saved={accessOf(member)}
+          send={(values) => replace(address, { ...others, ...elementsOf(values) })}
+          done={texts.common.saved}
+        >
+          {(fields) => <AccessFields fields={fields} />}
+        </Form>
+      </Section>
+      {type === 'ClientApplication' && (
+        <Section title={words.client}>
+          <ClientPart id={id} />
+        </Section>
+      )}
+      <Section title={texts.explain.title}>
+        <Explain member={`ProjectMembership/${member.id}`} />
+      </Section>
+    </Stack>
+  )
+}
+
+interface SectionProps {
+  readonly title: string
+  readonly children: React.ReactNode
+}
+
+function Section({ title, children }: SectionProps) {
+  return (
+    <Paper withBorder p="md">
+      <Title order={2} size="h4" mb="sm">
+        {title}
+      </Title>
+      {children}
+    </Paper>
+  )
+}
+
+function Actions({ member, address }: Props) {
+  const [, go] = useLocation()
+  const isActive = member.active !== false
+  const change = useSend({
+    send: () => medplum.patch(address, [{ op: 'add', path: '/active', value: !isActive }]),
+    done: isActive ? words.deactivated : words.activated,
+  })
+  const remove = useSend({
+    send: () => medplum.delete(address),
+    done: words.removed,
+    after: () => go('/members'),
+  })
+  return (
+    <>
+      <Button variant="default" loading={change.isPending} onClick={() => change.mutate()}>
+        {isActive ? words.deactivate : words.activate}
+      </Button>
+      <Confirm label={words.remove} confirm={words.remove} onConfirm={() => remove.mutate()}>
+        <Text size="sm">{fill(words.removeHint, { name: nameOf(member) })}</Text>
+      </Confirm>
+    </>
+  )
+}
+
+/** Refused where somebody else has changed it meanwhile. */
+async function replace(address: string, member: ProjectMembership): Promise<ProjectMembership> {
+  const version = `W/"${member.meta?.versionId}"`
+  return await medplum.put(address, member, undefined, { headers: { 'If-Match': version } })
+}

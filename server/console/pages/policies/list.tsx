@@ -1,0 +1,46 @@
+/** The access policies of the project. */
+import { Button } from '@mantine/core'
+import type { AccessPolicy, Bundle } from '@medplum/fhirtypes'
+import { Link } from 'wouter'
+import { useGet } from '../../api.ts'
+import { Empty } from '../../parts/empty.tsx'
+import { Loaded } from '../../parts/loaded.tsx'
+import { Page } from '../../parts/page.tsx'
+import { DataTable } from '../../parts/table.tsx'
+import { When } from '../../parts/when.tsx'
+import { texts } from '../../texts/texts.ts'
+
+const words = texts.policies
+
+export function Policies() {
+  const found = useGet<Bundle<AccessPolicy>>('fhir/R4/AccessPolicy?_count=1000&_sort=name')
+  const create = (
+    <Button component={Link} href="/policies/new">
+      {words.create}
+    </Button>
+  )
+  return (
+    <Page title={words.title} hint={words.hint} actions={create}>
+      <Loaded query={found}>
+        {({ entry = [] }) => (
+          <DataTable
+            label={words.title}
+            rows={entry.flatMap(({ resource }) => resource ?? [])}
+            keyOf={({ id }) => id ?? ''}
+            linkOf={({ id }) => `/policies/${id}`}
+            empty={<Empty title={words.none} hint={words.noneHint} />}
+            columns={[
+              { name: words.name, cell: ({ name, id }) => name ?? id },
+              { name: words.entries, cell: typesOf },
+              { name: words.changed, cell: ({ meta }) => <When at={meta?.lastUpdated} /> },
+            ]}
+          />
+        )}
+      </Loaded>
+    </Page>
+  )
+}
+
+function typesOf({ resource = [] }: AccessPolicy): string {
+  return [...new Set(resource.map(({ resourceType }) => resourceType))].join(', ')
+}

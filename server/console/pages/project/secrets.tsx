@@ -1,0 +1,111 @@
+/** Secrets of bots. Their values are masked; a new one is typed over the old. */
+import { Button, Group, PasswordInput, Stack, Text, TextInput } from '@mantine/core'
+import type { ProjectSetting } from '@medplum/fhirtypes'
+import { useState } from 'react'
+import { useSend } from '../../api.ts'
+import { Confirm } from '../../parts/confirm.tsx'
+import { Empty } from '../../parts/empty.tsx'
+import { Problem } from '../../parts/problem.tsx'
+import { DataTable } from '../../parts/table.tsx'
+import { medplum } from '../../session.ts'
+import { fill, texts } from '../../texts/texts.ts'
+
+const words = texts.project
+
+interface Props {
+  readonly address: string
+  readonly secrets: readonly ProjectSetting[]
+}
+
+export function Secrets({ address, secrets }: Props) {
+  const write = useSend<readonly ProjectSetting[]>({
+    send: (all) => medplum.post(`${address}/secrets`, all),
+    done: texts.common.saved,
+  })
+  const without = (name: string) => secrets.filter((one) => one.name !== name)
+  return (
+    <Stack>
+      <Text size="sm" c="dimmed">
+        {words.secretsHint}
+      </Text>
+      <DataTable
+        label={words.tabs.secrets}
+        rows={secrets}
+        keyOf={({ name }) => name}
+        empty={<Empty title={words.noSecrets} hint={words.noSecretsHint} />}
+        columns={[
+          { name: words.name, cell: ({ name }) => name },
+          { name: words.value, cell: () => '••••••••' },
+          {
+            name: words.actions,
+            cell: ({ name }) => (
+              <Confirm
+                label={texts.common.delete}
+                confirm={texts.common.delete}
+                onConfirm={() => write.mutate(without(name))}
+              >
+                <Text size="sm">{fill(words.deleteSecret, { name })}</Text>
+              </Confirm>
+            ),
+          },
+        ]}
+      />
+      <Add write={(secret) => write.mutateAsync([...without(secret.name), secret])} />
+    </Stack>
+  )
+}
+
+interface AddProps {
+  readonly write: (secret: ProjectSetting) => Promise<unknown>
+}
+
+/** Not the form that keeps drafts: a secret is kept nowhere. */
+function Add({ write }: AddProps) {
+  const [name, setName] = useState('')
+  const [value, setValue] = useState('')
+  const [error, setError] = useState<unknown>()
+  const submit = async () => {
+    setError(undefined)
+    try {
+      await write({ name, valueString: value })
+      setName('')
+      setValue('')
+    } catch (problem) {
+      setError(problem)
+    }
+  }
+  return (
+    <form
+      autoComplete="off"
+      onSubmit={(event) => {
+        event.preventDefault()
+        void submit()
+      }}
+    >
+      <Stack>
+        <Text fw={600}>{words.addSecret}</Text>
+        <Group grow align="start">
+          <TextInput
+            name="name"
+            label={words.name}
+            value={name}
+            error={error !== undefined && name === '' ? words.nameMissing : undefined}
+            onChange={({ currentTarget }) => setName(currentTarget.value)}
+          />
+          <PasswordInput
+            name="value"
+            label={words.value}
+            autoComplete="new-password"
+            visibilityToggleButtonProps={{ 'aria-label': words.showValue }}
+            value={value}
+            onChange={({ currentTarget }) => setValue(currentTarget.value)}
+          />
+        </Group>
+        <Problem error={error} />
+        <Group>
+          <Button type="submit">{texts.common.save}</Button>
+        </Group>
+      </Stack>
+    </form>
+  )
+}

@@ -1,0 +1,73 @@
+/** Whether what the service stands on is well, which versions run, and which migrations have. */
+import { Badge, Stack, Text, Title } from '@mantine/core'
+import { useGet } from '../../api.ts'
+import { Loaded } from '../../parts/loaded.tsx'
+import { DataTable } from '../../parts/table.tsx'
+import { fill, texts } from '../../texts/texts.ts'
+
+const words = texts.service
+const PARTS = ['postgres', 'redis', 'storage', 'workers', 'clocks'] as const
+type Part = (typeof PARTS)[number]
+
+/** The answer of `healthcheck` to who is signed in. */
+type Answer = Readonly<Record<Part, boolean>> & {
+  readonly version?: string
+  readonly runtime?: string
+  readonly latencyMs: Readonly<Record<Part, number>>
+}
+
+export function Health() {
+  const health = useGet<Answer>('healthcheck', { every: 10_000 })
+  const ran = useGet<{ readonly migrations: readonly string[] }>('admin/super/migrations')
+  return (
+    <Stack>
+      <Loaded query={health}>
+        {(answer) => (
+          <>
+            <Text>
+              {fill(words.version, {
+                version: answer.version ?? '',
+                runtime: answer.runtime ?? '',
+              })}
+            </Text>
+            <DataTable
+              label={words.tabs.health}
+              rows={PARTS}
+              keyOf={(name) => name}
+              columns={[
+                { name: words.part, cell: (name) => name },
+                { name: words.state, cell: (name) => <State isWell={answer[name]} /> },
+                { name: words.latency, align: 'right', cell: (name) => answer.latencyMs[name] },
+              ]}
+            />
+          </>
+        )}
+      </Loaded>
+      <Title order={2} size="h4">
+        {words.migrations}
+      </Title>
+      <Loaded query={ran}>
+        {({ migrations }) => (
+          <DataTable
+            label={words.migrations}
+            rows={migrations}
+            keyOf={(name) => name}
+            columns={[{ name: words.migration, cell: (name) => name }]}
+          />
+        )}
+      </Loaded>
+    </Stack>
+  )
+}
+
+interface StateProps {
+  readonly isWell: boolean
+}
+
+function State({ isWell }: StateProps) {
+  return (
+    <Badge variant="dot" tt="none" color={isWell ? 'green' : 'red'}>
+      {isWell ? words.well : words.unwell}
+    </Badge>
+  )
+}

@@ -1,0 +1,213 @@
+/** One Subscription: what it has delivered, what it has not and why, and sending it again. */
+import { Button, Group, SimpleGrid, Stack, Text, TextInput, Title } from '@mantine/core'
+import { notifications } from '@mantine/notifications'
+import type { Bundle, Parameters, Resource, Subscription } from '@medplum/fhirtypes'
+import { Link, useParams } from 'wouter'
+import { useGet, useSend } from '../../api.ts'
+import { Empty } from '../../parts/empty.tsx'
+import { Form } from '../../parts/form.tsx'
+import { Loaded } from '../../parts/loaded.tsx'
+import { Page } from '../../parts/page.tsx'
+import { DataTable } from '../../parts/table.tsx'
+import { When } from '../../parts/when.tsx'
+import { isAdmin, medplum, useMe } from '../../session.ts'
+import { fill, texts } from '../../texts/texts.ts'
+import { Status, targetOf } from './list.tsx'
+
+const words = texts.subscriptions
+
+/** The first entry of `$status`; FHIR R4 has no type for it. */
+type StatusBundle = Bundle<Resource & Report>
+interface Report {
+  readonly error?: readonly { readonly text: string }[]
+  readonly extension?: readonly {
+    readonly url: string
+    readonly valueInteger?: number
+    readonly valueInstant?: string
+  }[]
+}
+
+export function SubscriptionPage() {
+  const { id = '' } = useParams<{ id: string }>()
+  const me = useMe()
+  const address = `fhir/R4/Subscription/${id}`
+  const found = useGet<Subscription>(address)
+  const status = useGet<StatusBundle>(`${address}/$status`, { every: 5000 })
+  return (
+    <Loaded query={found}>
+      {(subscription) => (
+        <Page
+          title={subscription.criteria ?? id}
+          hint={subscription.reason}
+          actions={
+            <Button component={Link} href={`/resources/Subscription/${id}`} variant="default">
+              {words.record}
+            </Button>
+          }
+        >
+          <Loaded query={status}>
+            {({ entry }) => <Figures subscription={subscription} report={entry?.[0]?.resource} />}
+          </Loaded>
+          {isAdmin(me) && <Deliveries id={id} />}
+        </Page>
+      )}
+    </Loaded>
+  )
+}
+
+interface FiguresProps {
+  readonly subscription: Subscription
+  readonly report: Report | undefined
+}
+
+function Figures({ subscription, report }: FiguresProps) {
+  const { extension = [], error = [] } = report ?? {}
+  const found = (name: string) => extension.find(({ url }) => url.endsWith(`subscription-${name}`))
+  const paused = found('paused-until')?.valueInstant
+  return (
+    <Stack gap="xs">
+      <SimpleGrid cols={{ base: 2, sm: 5 }}>
+        <Figure name={words.state}>
+          <Status subscription={subscription} isPaused={paused !== undefined} />
+        </Figure>
+        <Figure name={words.target}>{targetOf(subscription)}</Figure>
+        <Figure name={words.delivered}>{found('delivered')?.valueInteger ?? 0}</Figure>
+        <Figure name={words.failed}>{found('failed')?.valueInteger ?? 0}</Figure>
+        <Figure name={words.waiting}>{found('waiting')?.valueInteger ?? 0}</Figure>
+      </SimpleGrid>
+      {error.map(({ text }) => (
+        <Text key={text} size="sm" c="var(--mantine-color-error)">
+          {words.lastError}: {text}
+        </Text>
+      ))}
+      {paused && (
+        <Text size="sm">
+          {words.pausedUntil} <When at={paused} />
+        </Text>
+      )}
+    </Stack>
+  )
+}
+
+interface FigureProps {
+  readonly name: string
+  readonly children: React.ReactNode
+}
+
+function Figure({ name, children }: FigureProps) {
+  return (
+    <div style={{ overflowWrap: 'anywhere' }}>
+      <Text size="xs" c="dimmed">
+        {name}
+      </Text>
+      <Text component="div">{children}</Text>
+    </div>
+  )
+}
+
+interface Pending {
+  readonly id: string
+  readonly resource: { readonly reference: string }
+  readonly version: number
+  readonly interaction: string
+  readonly state: string
+  readonly attempts: number
+  readonly added: string
+  readonly due: string
+  readonly error: string | null
+}
+
+interface DeliveriesProps {
+  readonly id: string
+}
+
+function Deliveries({ id }: DeliveriesProps) {
+  const { project } = useMe()
+  const found = useGet<{ readonly deliveries: readonly Pending[] }>(
+    `admin/projects/${project.id}/subscriptions/${id}`,
+    { every: 5000 },
+  )
+  const resend = useSend<Pending>({
+    send: ({ resource: { reference }, interaction }) =>
+      medplum.post(`fhir/R4/${reference}/$resend`, {
+        interaction,
+        subscription: `Subscription/${id}`,
+      }),
+    done: words.resent,
+  })
+  return (
+    <Stack>
+      <Title order={2} size="h4">
+        {words.pending}
+      </Title>
+      <Loaded query={found}>
+        {({ deliveries }) => (
+          <DataTable
+            label={words.pending}
+            rows={deliveries}
+            keyOf={(one) => one.id}
+            linkOf={({ resource }) => `/resources/${resource.reference}`}
+            empty={<Empty title={words.nothing} hint={words.nothingHint} />}
+            columns={[
+              { name: words.resource, cell: ({ resource }) => resource.reference },
+              { name: words.interaction, cell: ({ interaction }) => interaction },
+              { name: words.state, cell: ({ state }) => state },
+              { name: words.attempts, align: 'right', cell: ({ attempts }) => attempts },
+              { name: words.answer, cell: ({ error }) => error },
+              { name: words.added, cell: ({ added }) => <When at={added} /> },
+              {
+                name: words.again,
+                cell: (one) => (
+                  <Button
+                    size="compact-xs"
+                    variant="default"
+                    loading={resend.isPending}
+                    onClick={() => resend.mutate(one)}
+                  >
+                    {words.resend}
+                  </Button>
+                ),
+              },
+            ]}
+          />
+        )}
+      </Loaded>
+      <Redeliver id={id} />
+    </Stack>
+  )
+}
+
+function Redeliver({ id }: DeliveriesProps) {
+  const send = ({ since, until }: { since: string; until: string }): Promise<Parameters> =>
+    medplum.post(`fhir/R4/Subscription/${id}/$redeliver`, {
+      ...(since.trim() === '' ? {} : { since: since.trim() }),
+      ...(until.trim() === '' ? {} : { until: until.trim() }),
+    })
+  return (
+    <Stack maw={640} gap="xs">
+      <Title order={2} size="h4">
+        {words.redeliver}
+      </Title>
+      <Text size="sm" c="dimmed">
+        {words.redeliverHint}
+      </Text>
+      <Form
+        name={`redeliver:${id}`}
+        saved={{ since: '', until: '' }}
+        send={send}
+        after={({ parameter }) => {
+          const count = parameter?.[0]?.valueInteger ?? 0
+          notifications.show({ message: fill(words.redelivered, { count }) })
+        }}
+        submit={words.redeliver}
+      >
+        {({ text }) => (
+          <Group grow align="start">
+            <TextInput label={words.since} placeholder="2026-01-31" {...text('since')} />
+            <TextInput label={words.until} placeholder="2026-01-31T12:00:00Z" {...text('until')} />
+          </Group>
+        )}
+      </Form>
+    </Stack>
+  )
+}

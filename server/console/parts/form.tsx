@@ -1,0 +1,133 @@
+/** The one form. What is typed is kept as a draft, and what the service says about a field stands at that field. */
+import { Button, Group, Stack } from '@mantine/core'
+import { OperationOutcomeError } from '@medplum/core'
+import type { OperationOutcomeIssue } from '@medplum/fhirtypes'
+import { useSend } from '../api.ts'
+import { useDraft } from '../drafts.ts'
+import { texts } from '../texts/texts.ts'
+import { Problem, problemLines } from './problem.tsx'
+import { Restored } from './restored.tsx'
+
+interface Props<V extends object, O> {
+  /** The key of its draft, which names the thing that is edited. */
+  readonly name: string
+  /** The values of the service, or those of an empty form. */
+  readonly saved: V
+  readonly send: (values: V) => Promise<O>
+  readonly done?: string
+  readonly after?: (output: O) => void
+  readonly submit?: string
+  readonly children: (fields: Fields<V>) => React.ReactNode
+}
+
+/** Properties of the inputs, by the name of their value. */
+export interface Fields<V extends object> {
+  readonly values: V
+  set(change: Partial<V>): void
+  text(name: keyof V & string): TextProps
+  flag(name: keyof V & string): FlagProps
+  /** The words of the service about the value. */
+  error(name: keyof V & string): string | undefined
+}
+
+interface TextProps {
+  readonly name: string
+  readonly value: string
+  readonly error: string | undefined
+  readonly onChange: (event: { readonly currentTarget: { readonly value: string } }) => void
+}
+
+interface FlagProps {
+  readonly name: string
+  readonly checked: boolean
+  readonly error: string | undefined
+  readonly onChange: (event: { readonly currentTarget: { readonly checked: boolean } }) => void
+}
+
+export function Form<V extends object, O>(props: Props<V, O>) {
+  const { name, saved, send, done, after, submit = texts.common.save, children } = props
+  const draft = useDraft(name, saved)
+  const sending = useSend<V, O>({
+    send,
+    ...(done === undefined ? {} : { done }),
+    notify: false,
+    after(output) {
+      draft.discard()
+      after?.(output)
+    },
+  })
+  const { values, rest } = placed(sending.error, Object.keys(saved))
+  const set = (change: Partial<V>) => draft.set({ ...draft.value, ...change })
+  const error = (field: string) => values.get(field)
+  const fields: Fields<V> = {
+    values: draft.value,
+    set,
+    error,
+    text: (field) => ({
+      name: field,
+      value: String(draft.value[field] ?? ''),
+      error: error(field),
+      onChange: ({ currentTarget: { value } }) => set({ [field]: value } as Partial<V>),
+    }),
+    flag: (field) => ({
+      name: field,
+      checked: draft.value[field] === true,
+      error: error(field),
+      onChange: ({ currentTarget: { checked } }) => set({ [field]: checked } as Partial<V>),
+    }),
+  }
+  return (
+    <form
+      noValidate
+      onSubmit={(event) => {
+        event.preventDefault()
+        sending.mutate(draft.value)
+      }}
+    >
+      <Stack>
+        {children(fields)}
+        <Restored draft={draft} />
+        <Problem error={rest} />
+        <Group>
+          <Button type="submit" loading={sending.isPending}>
+            {submit}
+          </Button>
+          {draft.isDirty && !draft.isRestored && (
+            <Button variant="default" onClick={draft.discard}>
+              {texts.common.discard}
+            </Button>
+          )}
+        </Group>
+      </Stack>
+    </form>
+  )
+}
+
+interface Placed {
+  readonly values: ReadonlyMap<string, string>
+  /** The issues about none of the fields. */
+  readonly rest: unknown
+}
+
+/** Issues of an OperationOutcome at the fields that their expressions name. */
+export function placed(error: unknown, names: readonly string[]): Placed {
+  const values = new Map<string, string>()
+  if (!(error instanceof OperationOutcomeError)) return { values, rest: error }
+  const { outcome } = error
+  const rest = (outcome.issue ?? []).filter((issue) => {
+    const name = fieldOf(issue, names)
+    if (name === undefined) return true
+    const [line] = problemLines(new OperationOutcomeError({ ...outcome, issue: [issue] }))
+    values.set(name, line?.text ?? '')
+    return false
+  })
+  return {
+    values,
+    rest: rest.length > 0 ? new OperationOutcomeError({ ...outcome, issue: rest }) : null,
+  }
+}
+
+function fieldOf({ expression }: OperationOutcomeIssue, names: readonly string[]) {
+  const steps = (expression?.[0] ?? '').split('.').map((step) => step.replace(/\[.*$/, ''))
+  return names.find((name) => steps.includes(name))
+}

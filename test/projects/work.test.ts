@@ -1,0 +1,113 @@
+/** Administrators see the work that their Project does by itself, and super administrators that of the service. */
+import t from 'tap'
+import { openBotica, until } from '../fixtures/botica.ts'
+import { aBot, handler, type Untyped } from '../fixtures/bots/bots.ts'
+import { aPatient } from '../fixtures/resources.ts'
+import { createDatabase } from '../fixtures/store/own-database.ts'
+
+const PATIENCE_MS = 150_000
+
+// Its worker has nothing else to deliver.
+process.env.DATABASE_URL = await createDatabase(t)
+const botica = await openBotica(t, { worker: true })
+const { admin, superAdmin, project } = botica
+const address = `/admin/projects/${project.id}`
+
+t.test('schedules are listed with their next run, and with the last one', async (t) => {
+  const id = await aBot(botica, handler('return 1'))
+  t.same((await admin.get<Untyped>(`${address}/schedules`)).body, { schedules: [] })
+  const bot = (await admin.get(`Bot/${id}`)).body
+  await admin.put(`Bot/${id}`, { ...bot, cronString: '0 3 * * *' })
+  let found: Untyped
+  await until(async () => {
+    found = (await admin.get<Untyped>(`${address}/schedules`)).body.schedules
+    return found[0]?.next !== null
+  }, PATIENCE_MS)
+  t.match(found, [
+    {
+      bot: { reference: `Bot/${id}` },
+      cron: '0 3 * * *',
+      zone: 'UTC',
+      next: /T03:00:00.000Z$/,
+      last: null,
+      lastStatus: null,
+      isRunning: false,
+    },
+  ])
+  t.equal(found.length, 1)
+})
+
+t.test('a Subscription that fails is listed with what it has not delivered and why', async (t) => {
+  t.same((await admin.get<Untyped>(`${address}/subscriptions`)).body, { subscriptions: [] })
+  const subscription = await admin.create({
+    resourceType: 'Subscription',
+    status: 'active',
+    reason: 'test',
+    criteria: 'Patient?',
+    channel: { type: 'rest-hook', endpoint: 'http://127.0.0.1:9/nobody' },
+  })
+  const patient = await admin.create(aPatient())
+  const path = `${address}/subscriptions/${subscription.id}`
+  let pending: Untyped
+  await until(async () => {
+    pending = (await admin.get<Untyped>(path)).body.deliveries
+    return pending[0]?.error
+  }, PATIENCE_MS)
+  t.match(pending, [
+    {
+      resource: { reference: `Patient/${patient.id}` },
+      version: 1,
+      interaction: 'create',
+      attempts: Number,
+      added: /Z$/,
+      due: /Z$/,
+      error: String,
+    },
+  ])
+  t.match((await superAdmin.get<Untyped>(path)).body.deliveries.length, 1)
+})
+
+t.test('a Project shows its limits, and what it has used of them', async (t) => {
+  const before = await admin.get<Untyped>(address)
+  t.notOk('load' in before.body)
+  const { body } = await superAdmin.get(`Project/${project.id}`)
+  const systemSetting = [
+    { name: 'enableFhirQuota', valueBoolean: true },
+    { name: 'totalFhirQuota', valueInteger: 100_000 },
+  ]
+  await superAdmin.put(`Project/${project.id}`, { ...body, systemSetting })
+  let found: Untyped
+  await until(async () => {
+    await admin.get('Patient')
+    found = (await admin.get<Untyped>(address)).body
+    return found.load?.used > 0
+  }, PATIENCE_MS)
+  t.match(found, { project: { systemSetting }, load: { limit: 100_000, memberLimit: Number } })
+})
+
+t.test('workers and metrics are for super administrators', async (t) => {
+  let seen: Untyped
+  await until(async () => {
+    seen = (await superAdmin.get<Untyped>('/admin/super/workers')).body
+    return seen.workers.length > 0 && seen.metrics.length > 0
+  }, PATIENCE_MS)
+  t.match(seen.workers, [{ id: String, isOnTime: true }])
+  t.match(Object.values(seen.metrics[0])[0], [{ value: Number }])
+  const { metrics } = (await superAdmin.get<Untyped>('/admin/super/metrics')).body
+  const named = (name: string) => metrics.find((one: Untyped) => one.name === name)
+  t.match(named('queue_jobs').values, [{ labels: { queue: String, state: String }, value: Number }])
+  t.ok(named('http_requests_total').values.length > 0)
+  t.notMatch(JSON.stringify(metrics), /"le":/)
+})
+
+t.test('others are refused', async (t) => {
+  const { client } = await botica.createMember()
+  const other = await botica.createTenant()
+  for (const path of ['schedules', 'subscriptions', 'subscriptions/x']) {
+    t.equal((await client.get(`${address}/${path}`)).status, 403)
+    t.equal((await other.admin.get(`${address}/${path}`)).status, 403)
+  }
+  for (const path of ['workers', 'metrics']) {
+    t.equal((await admin.get(`/admin/super/${path}`)).status, 403)
+  }
+})
