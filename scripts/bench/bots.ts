@@ -40,8 +40,8 @@ export function bots(seconds: number): Promise<readonly Figure[]> {
     await stage.start('worker')
     const { admin, projectId, token } = await stage.openProject()
     const urls = await deploy(admin, projectId)
-    const patient = await admin.post(`fhir/R4/Patient`, { resourceType: 'Patient' })
-    const input = JSON.stringify({ id: patient.id, text: 'x'.repeat(150) })
+    const id = await createPatient(stage.baseUrl, token)
+    const input = JSON.stringify({ id, text: 'x'.repeat(150) })
     const basic = JSON.stringify({ resourceType: 'Basic', code: { text: 'x' } })
 
     async function round(callers: number, roundSeconds: number): Promise<Round> {
@@ -51,7 +51,7 @@ export function bots(seconds: number): Promise<readonly Figure[]> {
       const run = (bot: Bot) => cost((caller) => wire.send(caller, 'POST', urls[bot], input))
       try {
         return {
-          read: await cost((caller) => wire.send(caller, 'GET', `/fhir/R4/Patient/${patient.id}`)),
+          read: await cost((caller) => wire.send(caller, 'GET', `/fhir/R4/Patient/${id}`)),
           create: await cost((caller) => wire.send(caller, 'POST', '/fhir/R4/Basic', basic)),
           echo: await run('echo'),
           cpu: await run('cpu'),
@@ -85,6 +85,17 @@ async function deploy(admin: Admin, projectId: string): Promise<Readonly<Record<
   }
   // It has the names of `handlers`.
   return urls as Record<Bot, string>
+}
+
+async function createPatient(baseUrl: string, token: string): Promise<string> {
+  const made = await fetch(`${baseUrl}fhir/R4/Patient`, {
+    method: 'POST',
+    headers: { Authorization: `Bearer ${token}`, 'Content-Type': 'application/fhir+json' },
+    body: JSON.stringify({ resourceType: 'Patient' }),
+  })
+  if (!made.ok) throw new Error(await made.text())
+  // As the service answers a create.
+  return ((await made.json()) as { id: string }).id
 }
 
 async function costed(
