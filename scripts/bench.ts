@@ -1,8 +1,9 @@
 /**
  * `npm run bench -- <area> [seconds] [resources]`: our figure, the physical limit measured in the same
- * run, and the ratio of both. Areas: crud, execute, export, graphql, import, search.
+ * run, and the ratio of both. Areas: bots, crud, execute, export, graphql, import, search.
  * Absolute figures vary with the machine; ratios are what to compare.
  */
+import { bots } from './bench/bots.ts'
 import { crud } from './bench/crud.ts'
 import { execute } from './bench/execute.ts'
 import { exports } from './bench/export.ts'
@@ -22,6 +23,7 @@ export interface Figure {
 const areas: Readonly<
   Record<string, (seconds: number, resources: number) => Promise<readonly Figure[]>>
 > = {
+  bots,
   crud,
   execute,
   export: exports,

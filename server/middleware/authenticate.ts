@@ -129,7 +129,7 @@ async function actingSession(
   const member =
     parsed.type === 'ProjectMembership'
       ? await principals.forMembership(parsed.id)
-      : await principals.forProfile(target)
+      : await principals.forProfile(target, principal.project.id)
   if (member === undefined || member.principal.project.id !== principal.project.id)
     throw forbidden()
   const { loginId, profile, profileDisplay, clientId, scope, patient } = principal

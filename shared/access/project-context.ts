@@ -117,6 +117,12 @@ export function linkedProjects(
   return project.linked.filter(({ exports }) => exports.length === 0 || exports.includes(type))
 }
 
+/** True when Projects that link to this one see its resources of the type. */
+export function exportsType({ exportedResourceType }: Resource, type: string): boolean {
+  const exports = textsOf(exportedResourceType)
+  return exports.length === 0 || exports.includes(type)
+}
+
 /** The Principal in its own Project, without those it is linked to. */
 export function unlinked(principal: Principal): Principal {
   return { ...principal, project: { ...principal.project, linked: [] } }

@@ -6,6 +6,7 @@ import { type Session, within } from '../identity/principals.ts'
 import type { Services } from '../services.ts'
 import { platformMeta } from '../store/rows/version.ts'
 import { codeLocation } from './bot.ts'
+import { memberOf } from './execute-bot.ts'
 
 /** A Bot that may be run, and as whom. */
 export interface BotTarget {
@@ -33,7 +34,12 @@ export async function authorOf(
   projectNumber: number,
 ): Promise<Session | undefined> {
   const author = subscription.meta?.author
-  const found = await principals.forProfile(author?.reference ?? '')
+  const reference = author?.reference ?? ''
+  const isBot = reference.startsWith('Bot/')
+  const found = await principals.forProfile(
+    reference,
+    isBot ? subscription.meta?.project : undefined,
+  )
   if (found === undefined) return undefined
   const session = within(found, scopeIn(author) ?? found.principal)
   const { project, isSuperAdmin } = session.principal
@@ -42,10 +48,11 @@ export async function authorOf(
 
 /** The Bot as the author of the Subscription sees it. */
 export async function findTarget(
-  { config, principals, repository }: Services,
+  services: Services,
   author: Session,
   id: string,
 ): Promise<BotTarget | NoTarget> {
+  const { config, principals, repository } = services
   const version = await repository.read(author.principal, 'Bot', id).catch((error: unknown) => {
     if (error instanceof HttpError && error.status < 500) return undefined
     throw error
@@ -60,7 +67,8 @@ export async function findTarget(
   if (!isObject(location) && location !== 'inline') {
     return { isOff: false, text: 'No executable code' }
   }
-  const session = bot.runAsUser === true ? author : await principals.forProfile(`Bot/${id}`)
+  const projects = [author.principal.project.id, projectId]
+  const session = bot.runAsUser === true ? author : await memberOf(services, id, projects)
   if (session === undefined) return { isOff: false, text: 'The Bot has no membership' }
   return { bot, version: version.ver, projectId, session }
 }

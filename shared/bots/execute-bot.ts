@@ -3,7 +3,7 @@ import { LRUCache } from 'lru-cache'
 import { askerKey, type Principal } from '../access/principal.ts'
 import { badRequest, HttpError, notFound } from '../errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
-import type { Acting } from '../identity/principals.ts'
+import type { Acting, Session } from '../identity/principals.ts'
 import type { OperationCall } from '../request/operation.ts'
 import type { Services } from '../services.ts'
 import { platformMeta, type Version } from '../store/rows/version.ts'
@@ -134,17 +134,33 @@ export async function requireCode(
   if (location === null) throw badRequest('Executable code is not a Binary')
 }
 
-/** The Bot's own membership, or the caller's within the caller's scope. Errors: those of `requireCode`. */
+/**
+ * The Bot's membership in the Project of the caller, else in its own; else the caller's, within the caller's scope.
+ * Errors: those of `requireCode`.
+ */
 export async function runAs(
   services: Services,
   principal: Principal,
   found: FoundBot,
 ): Promise<Acting> {
   await requireCode(services, found)
-  const { principals } = services
   const { bot, projectId } = found
-  const own = bot.runAsUser === true ? undefined : await principals.forProfile(`Bot/${bot.id}`)
-  return actingAs(own?.principal.project.id === projectId ? own.principal : principal)
+  if (bot.runAsUser === true) return actingAs(principal)
+  const own = await memberOf(services, bot.id, [principal.project.id, projectId])
+  return actingAs(own?.principal ?? principal)
+}
+
+/** The Bot's membership in the first of the Projects that has one. */
+export async function memberOf(
+  { principals }: Services,
+  botId: string,
+  projectIds: readonly string[],
+): Promise<Session | undefined> {
+  for (const projectId of new Set(projectIds)) {
+    const found = await principals.forProfile(`Bot/${botId}`, projectId)
+    if (found !== undefined) return found
+  }
+  return undefined
 }
 
 /** Errors: 403 for the service's own work. */

@@ -4,6 +4,7 @@
  */
 
 import { SYSTEM_PROJECT_NUMBER } from '../access/principal.ts'
+import { exportsType, projectContext } from '../access/project-context.ts'
 import { isResourceType, typeNumber } from '../fhir/definitions.ts'
 import { isObject, parseReference, type Resource, referenceIn } from '../fhir/resource.ts'
 import type { Connection } from '../platform/postgres/statement.ts'
@@ -16,6 +17,8 @@ export interface MembershipContext {
   readonly number: number
   readonly own: OwnVersions
   readonly profile: Resource
+  /** A Bot of a Project that this one links to. */
+  readonly isProfileLinked: boolean
   readonly policies: readonly Resource[]
   /** A policy as often as it is named, each time with what its parameters are. */
   readonly access: readonly { readonly policy: Resource; readonly parameters: unknown }[]
@@ -65,24 +68,36 @@ export async function readLoginMembership(
   return { login: parse(row.login), membership: row.membership ? parse(row.membership) : undefined }
 }
 
-/** Memberships whose profile is the given `Type/id`, oldest first. One statement. */
+/** Memberships whose profile is the given `Type/id`, in the Project or in all, oldest first. One statement. */
 export async function readMembershipsOf(
   { database, keys }: MembershipRows,
   reference: string,
+  projectId?: string,
 ): Promise<Resource[]> {
   const type = 'ProjectMembership'
-  const base = keys.param(SYSTEM_PROJECT_NUMBER, type, 'profile')
-  const key = keys.reference(base, keys.target(SYSTEM_PROJECT_NUMBER, reference))
+  const keyOf = (code: string, target: string) => {
+    const base = keys.param(SYSTEM_PROJECT_NUMBER, type, code)
+    return keys.reference(base, keys.target(SYSTEM_PROJECT_NUMBER, target))
+  }
+  const project = projectId === undefined ? undefined : `Project/${projectId}`
+  const wanted = [
+    keyOf('profile', reference),
+    ...(project === undefined ? [] : [keyOf('project', project)]),
+  ]
   const rows = await database.query<{ content: string }>({
     text: `
       select v.content from resource r join version v using (project, type, id, ver)
       where r.project = $1 and r.type = $2 and r.keys @> $3::bigint[]
       order by r.lu, r.id limit 100`,
-    values: [SYSTEM_PROJECT_NUMBER, typeNumber(type), keysLiteral([key])],
+    values: [SYSTEM_PROJECT_NUMBER, typeNumber(type), keysLiteral(wanted)],
   })
   // A key is a hash: the content has the last word.
   const found = rows.map((row) => parse(row.content))
-  return found.filter((membership) => referenceIn(membership.profile) === reference)
+  return found.filter(
+    (membership) =>
+      referenceIn(membership.profile) === reference &&
+      (project === undefined || referenceIn(membership.project) === project),
+  )
 }
 
 /** $1: where Projects are filed, $2: their type, $3: the Project, $4 and $5: types and row ids of the contents. */
@@ -128,8 +143,11 @@ export async function readContext(
     ],
   })
   const row = rows[0]
-  const [profileText, ...otherTexts] = row?.contents ?? []
-  if (!row?.project || !profileText) return undefined
+  const [ownText, ...otherTexts] = row?.contents ?? []
+  if (!row?.project) return undefined
+  const profileText =
+    ownText || (await readLinkedBot({ database, keys }, parse(row.project), profile))
+  if (!profileText) return undefined
   const found = new Map(
     policies.flatMap(({ reference }, place): [string, Resource][] => {
       const text = otherTexts[place]
@@ -142,6 +160,7 @@ export async function readContext(
     number: row.number,
     own: row,
     profile: parse(profileText),
+    isProfileLinked: !ownText,
     policies: [...found.values()],
     access: named.flatMap(({ reference, parameters }) => {
       const policy = found.get(reference)
@@ -150,6 +169,41 @@ export async function readContext(
     missing: named.flatMap(({ reference }) => (found.has(reference) ? [] : [reference])),
     configuration: configuration ? parse(configuration) : undefined,
   }
+}
+
+/**
+ * The text of a Bot that a linked Project shares: a link that is taken back, or a type that is no longer exported, ends
+ * what the Bot may do here. Super admin Projects take none.
+ */
+async function readLinkedBot(
+  { database, keys }: MembershipRows,
+  project: Resource,
+  { type, id }: { readonly type: string; readonly id: string },
+): Promise<string | undefined> {
+  const { links = [], superAdmin } = projectContext(project, 0)
+  if (type !== 'Bot' || superAdmin || links.length === 0) return undefined
+  const rows = await database.query<{ project: string | null; bot: string | null }>({
+    name: 'linked-bot',
+    text: `
+      select p.content as project, b.content as bot
+      from tenant t, lateral (
+        select content from version
+        where project = $1 and type = $2 and id = t.fhir_id order by ver desc limit 1) p, lateral (
+        select content from version
+        where project = t.project and type = $3 and id = $4 order by ver desc limit 1) b
+      where t.fhir_id = any($5::uuid[])`,
+    values: [
+      SYSTEM_PROJECT_NUMBER,
+      typeNumber('Project'),
+      typeNumber('Bot'),
+      keys.rowId('Bot', id),
+      links.map((link) => keys.rowId('Project', link)),
+    ],
+  })
+  const shared = rows.find(
+    (row) => row.project && row.bot && exportsType(parse(row.project), 'Bot'),
+  )
+  return shared?.bot ?? undefined
 }
 
 interface ProjectRow extends OwnVersions {

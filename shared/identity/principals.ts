@@ -42,6 +42,8 @@ export interface Session {
   readonly project: Resource
   readonly membership: Resource
   readonly profile: Resource
+  /** The profile is a Bot of a Project that this one links to. */
+  readonly isProfileLinked: boolean
   readonly policies: readonly Resource[]
   /** The UserConfiguration of the membership. */
   readonly configuration: Resource | undefined
@@ -54,8 +56,11 @@ export interface Principals {
   forLogin(loginId: string): Promise<Session | undefined>
   /** The same for a membership, without a login (bot runs). */
   forMembership(membershipId: string): Promise<Session | undefined>
-  /** The membership whose profile is the given `Type/id`, e.g. of a Bot or ClientApplication. */
-  forProfile(reference: string): Promise<Session | undefined>
+  /**
+   * The membership whose profile is the given `Type/id`, e.g. of a Bot or ClientApplication, in the Project with that
+   * id. Without one it is a membership in the Project that the profile lives in.
+   */
+  forProfile(reference: string, projectId?: string): Promise<Session | undefined>
   project(id: string): Promise<ProjectContext | undefined>
   /** Drops what this process has cached, of one login or of all. */
   forget(loginId?: string): void
@@ -90,13 +95,17 @@ export async function openPrincipals(
     if (version?.content === undefined) return undefined
     return await sessions.of(JSON.parse(version.content) as Resource)
   })
-  const profiles = freshCache(TIMES, (reference: string) => sessions.ofProfile(reference))
+  const profiles = freshCache(TIMES, (key: string) => {
+    const [reference = '', projectId] = key.split(' ')
+    return sessions.ofProfile(reference, projectId)
+  })
   const projects = freshCache(TIMES, (id: string) => sessions.projectOf(id))
 
   return {
     forLogin: (id) => logins.get(id),
     forMembership: (id) => memberships.get(id),
-    forProfile: (reference) => profiles.get(reference),
+    forProfile: (reference, projectId) =>
+      profiles.get(projectId === undefined ? reference : `${reference} ${projectId}`),
     project: (id) => projects.get(id),
     forget(loginId) {
       if (loginId !== undefined) {
@@ -134,9 +143,13 @@ class Sessions {
     return await this.of(found.membership, found.login)
   }
 
-  async ofProfile(reference: string): Promise<Session | undefined> {
-    const found = await readMembershipsOf(this.#place, reference)
-    return await this.of(found.find((membership) => membership.active !== false))
+  async ofProfile(reference: string, projectId?: string): Promise<Session | undefined> {
+    const found = await readMembershipsOf(this.#place, reference, projectId)
+    for (const membership of found.filter(({ active }) => active !== false)) {
+      const session = await this.of(membership)
+      if (projectId !== undefined || session?.isProfileLinked === false) return session
+    }
+    return undefined
   }
 
   async projectOf(id: string): Promise<ProjectContext | undefined> {
@@ -158,7 +171,11 @@ class Sessions {
     const withUnits = await readUnits(this.#place, linked, rules)
     const unscoped = unscopedPrincipal({ membership, login, context, project: withUnits, rules })
     const principal = narrowed(unscoped, unscoped.scope, unscoped.patient)
-    return { principal, project, membership, profile, policies, configuration, login }
+    const { isProfileLinked } = context
+    return {
+      ...{ principal, project, membership, profile, isProfileLinked },
+      ...{ policies, configuration, login },
+    }
   }
 
   async #contextOf(

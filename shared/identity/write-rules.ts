@@ -6,7 +6,7 @@ import { checkPolicy } from '../access/compile.ts'
 import { checkClient } from '../access/credentials/clients.ts'
 import { foreignAgent, hasAllRights, outranks, type Rights } from '../access/guarded/elements.ts'
 import type { Principal } from '../access/principal.ts'
-import { projectContext } from '../access/project-context.ts'
+import { exportsType, projectContext } from '../access/project-context.ts'
 import { badRequest, refused } from '../errors.ts'
 import { isObject, parseReference, type Resource, referenceIn } from '../fhir/resource.ts'
 import type { Database } from '../platform/postgres/database.ts'
@@ -162,7 +162,12 @@ async function checkNewMember(
   )
   const profileOf = profileFound?.content === undefined ? undefined : parseVersion(profileFound)
   if (profileOf?.meta?.project !== projectId.id) {
-    throw badRequest('Profile does not belong to project', 'profile')
+    if (profileOf === undefined || !(await isSharedBot(store, service, projectId, profileOf))) {
+      throw badRequest('Profile does not belong to project', 'profile')
+    }
+    const isItself = referenceIn(membership.user) === referenceIn(membership.profile)
+    if (!isItself) throw badRequest('The user of a Bot is the Bot itself', 'user')
+    return
   }
   const userOf = userFound?.content === undefined ? undefined : parseVersion(userFound)
   if (userOf === undefined) throw badRequest('User not found', 'user')
@@ -174,6 +179,24 @@ async function checkNewMember(
   const { versions } = await search(store, own, searchFor('ProjectMembership', [condition], 1, []))
   // A user whom nobody has invited here looks like one that does not exist.
   if (versions.length === 0) throw badRequest('User not found', 'user')
+}
+
+/** A Bot of a Project that this one links to and that shares its Bots; never in a Project of super admins. */
+async function isSharedBot(
+  store: Store,
+  service: Principal,
+  project: { readonly type: string; readonly id: string },
+  bot: Resource,
+): Promise<boolean> {
+  const home = bot.meta?.project
+  if (bot.resourceType !== 'Bot' || home === undefined) return false
+  const found = await readMany(store, service, [project, { type: 'Project', id: home }])
+  const [own, other] = found.map((one) =>
+    one?.content === undefined ? undefined : parseVersion(one),
+  )
+  if (own === undefined || other === undefined) return false
+  const { links = [], superAdmin } = projectContext(own, 0)
+  return !superAdmin && links.includes(home) && exportsType(other, 'Bot')
 }
 
 /** A Project as far as its policies go. */
@@ -270,10 +293,15 @@ function referenceCondition(code: string, reference: string): Condition {
   return { code, type: 'reference', modifier: undefined, values: [reference] }
 }
 
-/** The rights of each membership with this profile, `Type/id`; undefined where they cannot be known. */
+/**
+ * The rights of each membership with this profile, `Type/id`; undefined where they cannot be known. A Project that
+ * links to that of a Bot and gives it a membership trusts those who write the Bot: with the id of a Project,
+ * memberships elsewhere are left out.
+ */
 export type ProgramRights = (
   connection: Connection,
   profile: string,
+  projectId?: string,
 ) => Promise<readonly (Rights | undefined)[]>
 
 /**
@@ -287,7 +315,8 @@ export async function requireRightsOver(
   program: string,
 ): Promise<number> {
   if (hasAllRights(principal)) return 0
-  const rights = await programRights(connection, program)
+  const home = principal.isSuperAdmin ? undefined : principal.project.id
+  const rights = await programRights(connection, program, home)
   if (rights.some((found) => found === undefined || outranks(found, principal))) {
     throw refused(`The membership of ${program} has more rights than yours`)
   }
@@ -301,9 +330,9 @@ export async function openProgramRights(
   options: { readonly openPatientAccess?: boolean } = {},
 ): Promise<ProgramRights> {
   const keys = new Keys(await readSalt(database))
-  return async (connection, profile) => {
+  return async (connection, profile, projectId) => {
     const place = { database: connection, keys }
-    const memberships = await readMembershipsOf(place, profile)
+    const memberships = await readMembershipsOf(place, profile, projectId)
     return Promise.all(memberships.map((membership) => rightsBy(place, membership)))
   }
 

@@ -97,7 +97,7 @@ async function enqueue(
     metrics.occurrence('feature', 1)
     return await removeOccurrence(database, run)
   }
-  const own = await principals.forProfile(`Bot/${bot.id}`)
+  const own = await principals.forProfile(`Bot/${bot.id}`, projectId)
   const principal = own?.principal.project.id === projectId ? own.principal : undefined
   const hasCode = codeLocation(bot, services.config.baseUrl) !== undefined
   if (principal === undefined || !hasCode) {

@@ -4,6 +4,9 @@ function blocked() {
   throw new EvalError('Code generation from strings disallowed for this context')
 }
 
+Object.defineProperty(blocked, 'name', { value: 'Function' })
+Object.defineProperty(blocked, 'prototype', { value: Function.prototype, writable: false })
+
 exports.lockdown = function lockdown(global) {
   // WebAssembly memory and shared buffers are outside the memory limit, Atomics.wait blocks a thread, and
   // finalizers run as tasks of their own that no timeout covers.
@@ -17,17 +20,14 @@ exports.lockdown = function lockdown(global) {
   ]
   for (const name of absent) delete global[name]
 
-  // V8 would still compile strings here (isolated-vm allows it), so every way to its compilers is closed.
-  Object.defineProperty(blocked, 'name', { value: 'Function' })
-  Object.defineProperty(blocked, 'prototype', { value: Function.prototype, writable: false })
+  // Templates are compiled by `Function`, whose code sees the globals alone, as the bot's own does. Nothing needs the
+  // other ways from strings to code.
   const prototypes = [
-    Function.prototype,
     Object.getPrototypeOf(async () => {}),
     Object.getPrototypeOf(function* () {}),
     Object.getPrototypeOf(async function* () {}),
   ]
   for (const prototype of prototypes) fix(prototype, 'constructor', blocked)
-  fix(global, 'Function', blocked)
   fix(global, 'eval', () => {
     throw new EvalError('Code generation from strings disallowed for this context')
   })

@@ -1,0 +1,142 @@
+import t from 'tap'
+import type { Resource } from '../../shared/fhir/resource.ts'
+import { openBotica, type Tenant } from '../fixtures/botica.ts'
+import { aBot, eventually, execute, handler, type Untyped } from '../fixtures/bots/bots.ts'
+
+// A first run on a busy machine takes longer than a bot has by default.
+const env = { BOT_TIMEOUT_MS: '100000', EXECUTE_WAIT_MS: '110000' }
+const botica = await openBotica(t, { worker: true, env })
+const { admin, superAdmin, project } = botica
+const shared = await botica.createTenant()
+const stranger = await botica.createTenant()
+
+async function change(tenant: Tenant, changes: object): Promise<void> {
+  const { body } = await superAdmin.get<Untyped>(`Project/${tenant.project.id}`)
+  const put = await superAdmin.put(`Project/${tenant.project.id}`, { ...body, ...changes })
+  if (put.status !== 200) throw new Error(put.text)
+  botica.services.principals.forget()
+}
+
+const text = (name: string, valueString: string) => ({ name, valueString })
+const link = [{ project: { reference: `Project/${shared.project.id}` } }]
+await change(shared, { secret: [text('BOTH', 'shared'), text('THEIRS', 'shared')] })
+await change(botica, { link, secret: [text('BOTH', 'ours'), text('OURS', 'ours')] })
+
+/** Where it writes, in whose name, and what secrets it has. */
+const whereami = handler(`
+  const basic = await medplum.createResource({ resourceType: 'Basic', code: { text: 'x' } })
+  const secrets = Object.values(event.secrets).map(({ name, valueString }) => name + ' ' + valueString)
+  return [basic.meta.project, basic.meta.author.reference, medplum.getProject().id, ...secrets.sort()]`)
+
+const membershipOf = (profile: string, more: object = {}, of = project.id) =>
+  ({
+    resourceType: 'ProjectMembership',
+    project: { reference: `Project/${of}` },
+    user: { reference: profile },
+    profile: { reference: profile },
+    ...more,
+  }) as Resource
+
+/** What the bot answers as soon as it runs here; changes of memberships are heard of within seconds. */
+async function answerHere(bot: string): Promise<Untyped> {
+  return await eventually(async () => {
+    const { body } = await execute(admin, bot)
+    return Array.isArray(body) && body[0] === project.id ? body : undefined
+  })
+}
+
+t.test(
+  'a bot of a linked project that is a member here runs here, with both secrets',
+  async (t) => {
+    const bot = await aBot(shared, whereami)
+    const theirs = [shared.project.id, `Bot/${bot}`, shared.project.id]
+    const own = [...theirs, 'BOTH shared', 'THEIRS shared']
+    t.same((await execute(admin, bot)).body, own, 'it is no member here yet')
+
+    const made = await admin.post<Untyped>('ProjectMembership', membershipOf(`Bot/${bot}`))
+    t.equal(made.status, 201)
+    const here = [project.id, `Bot/${bot}`, project.id, 'BOTH ours', 'OURS ours', 'THEIRS shared']
+    t.same(await answerHere(bot), here)
+    t.same((await execute(shared.admin, bot)).body, own, 'called at home it is as before')
+
+    const deployed = await shared.admin.post(`Bot/${bot}/$deploy`, { code: whereami })
+    t.equal(deployed.status, 200, 'who is a member elsewhere does not bind those who write it')
+    const seen = await shared.admin.get<Untyped>(`ProjectMembership?profile=Bot/${bot}`)
+    t.notMatch(seen.text, project.id, 'nor do they see it')
+
+    await change(botica, { link: [] })
+    const gone = await eventually(async () => {
+      const answer = await execute(admin, bot)
+      return answer.status === 404 ? answer : undefined
+    })
+    t.equal(gone.status, 404, 'without the link it is not there')
+    await change(botica, { link })
+  },
+)
+
+t.test('the policy of the membership here holds', async (t) => {
+  const policy = await admin.create({
+    resourceType: 'AccessPolicy',
+    name: 'Patients only',
+    resource: [{ resourceType: 'Patient', readonly: true }],
+  } as Resource)
+  const bot = await aBot(
+    shared,
+    handler(`
+      const tried = async (work) => { try { return await work() && 'done' } catch (error) { return 'refused' } }
+      return [
+        medplum.getProject().id,
+        await tried(() => medplum.searchResources('Patient')),
+        await tried(() => medplum.createResource({ resourceType: 'Patient' })),
+        await tried(() => medplum.createResource({ resourceType: 'Basic', code: { text: 'x' } })),
+      ]`),
+  )
+  const access = [{ policy: { reference: `AccessPolicy/${policy.id}` } }]
+  const made = await admin.post('ProjectMembership', membershipOf(`Bot/${bot}`, { access }))
+  t.equal(made.status, 201)
+  t.same(await answerHere(bot), [project.id, 'done', 'refused', 'refused'])
+})
+
+t.test('nobody else becomes a member, and no bot of a project that is not linked', async (t) => {
+  const ours = await aBot(botica)
+  const theirs = await aBot(shared)
+  const foreign = await aBot(stranger)
+  const patient = await shared.admin.create({ resourceType: 'Practitioner' } as Resource)
+  const [user] = [{ user: { reference: `Bot/${ours}` } }]
+  const refused: readonly [string, Resource, RegExp][] = [
+    ['a bot of a stranger', membershipOf(`Bot/${foreign}`), /^Profile does not belong to project$/],
+    ['a bot that is not there', membershipOf(`Bot/${project.id}`), /^Profile does not belong/],
+    ['a person', membershipOf(`Practitioner/${patient.id}`), /^Profile does not belong/],
+    ['a project as a bot', membershipOf(`Project/${shared.project.id}`), /^Profile does not/],
+    ['another user', membershipOf(`Bot/${theirs}`, user), /^The user of a Bot is the Bot itself$/],
+  ]
+  for (const [what, membership, text] of refused) {
+    for (const client of [admin, superAdmin]) {
+      const { status, body } = await client.post<Untyped>('ProjectMembership', membership)
+      t.equal(status, 400, what)
+      t.match(body.issue[0].details.text, text, what)
+    }
+  }
+  const back = membershipOf(`Bot/${ours}`, {}, shared.project.id)
+  t.equal(
+    (await shared.admin.post('ProjectMembership', back)).status,
+    400,
+    'links have a direction',
+  )
+  const other = membershipOf(`Bot/${theirs}`, {}, stranger.project.id)
+  t.equal((await admin.post('ProjectMembership', other)).status, 400, 'nor for another project')
+})
+
+t.test(
+  'a project that keeps its bots to itself keeps them from its members’ runs, too',
+  async (t) => {
+    const bot = await aBot(shared, whereami)
+    t.equal((await admin.post('ProjectMembership', membershipOf(`Bot/${bot}`))).status, 201)
+    await answerHere(bot)
+    await change(shared, { exportedResourceType: ['Patient'] })
+    await eventually(async () => ((await execute(admin, bot)).status === 404 ? true : undefined))
+    const late = membershipOf(`Bot/${await aBot(shared)}`)
+    t.equal((await admin.post('ProjectMembership', late)).status, 400)
+    await change(shared, { exportedResourceType: undefined })
+  },
+)
