@@ -19,6 +19,7 @@ import { discoveryRoutes } from './routes/discovery.ts'
 import { emailRoutes } from './routes/email.ts'
 import { fhir, storageRoutes } from './routes/fhir.ts'
 import { healthRoutes } from './routes/health.ts'
+import { keyValueRoutes } from './routes/key-value.ts'
 import { oauthRoutes } from './routes/oauth.ts'
 import { openapiRoutes, pageRoutes } from './routes/pages.ts'
 import { scimRoutes } from './routes/scim.ts'
@@ -62,6 +63,7 @@ export function routesOf(web: Web, authenticated: Middleware): readonly Route[] 
     pageRoutes(web),
     consoleRoutes(web),
     adminRoutes(web),
+    keyValueRoutes(web),
     scimRoutes(web),
     emailRoutes(web),
     webhookRoutes(web),

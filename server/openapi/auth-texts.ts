@@ -46,6 +46,17 @@ export const authTexts: Readonly<Record<string, CallText>> = {
     answer: LOGIN_STEP,
   },
   'GET /auth/login/{login}/consent': { summary: 'See what an app asks for', answer: 'object' },
+  'GET /auth/login/{login}/patients': {
+    summary: 'List patients for an app',
+    description: 'Those that the person may see, where an app asks for launch/patient by itself.',
+    query: { name: 'text: The beginning of a name', cursor: 'text: Of the next page' },
+    answer: 'object',
+  },
+  'POST /auth/patient': {
+    summary: 'Choose the patient of an app',
+    body: { login: 'text!: Id of the sign-in', patient: 'text!: Id of the patient' },
+    answer: LOGIN_STEP,
+  },
   'POST /auth/deny': {
     summary: 'Refuse what an app asks for',
     body: { login: 'text!: Id of the sign-in' },

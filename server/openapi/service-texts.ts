@@ -73,6 +73,17 @@ export const serviceTexts: Readonly<Record<string, CallText>> = {
     body: '*/*',
     answer: '*/*',
   },
+  'GET /keyvalue/v1/{key}': {
+    summary: 'Read a text that the member keeps',
+    answer: 'text/plain',
+  },
+  'PUT /keyvalue/v1/{key}': {
+    summary: 'Keep a text',
+    description: '8 KiB at most, 50 keys a member, for thirty days: a cache.',
+    body: 'text/plain',
+    status: 204,
+  },
+  'DELETE /keyvalue/v1/{key}': { summary: 'Drop a text', status: 204 },
   'GET /scim/v2/Users': {
     summary: 'List users',
     description: SCIM,

@@ -172,6 +172,7 @@ function askMembership(login, memberships) {
 /** Shows which app asks for which scope. The person may withhold words that give access to data; the others go along. */
 async function askConsent(login, code) {
   const consent = await call(`login/${encodeURIComponent(login)}/consent`)
+  if (consent.needsPatient) return askPatient(login)
   const { application, owner, person, email, project, scopes } = consent
   const words = consent.scope.split(' ').filter((word) => word !== '')
   const [data, others] = [scopes.filter((item) => item.isChoice), scopes.filter((item) => !item.isChoice)]
@@ -207,6 +208,35 @@ async function askConsent(login, code) {
   query.delete('login')
   const other = element('a', { href: `/oauth?${query}` }, 'Sign in as somebody else')
   content.append(element('p', {}, other))
+}
+
+/** Shows the patients whom the person may see, by name; `asked` holds what was searched for. */
+async function askPatient(login, name = '', cursor = '') {
+  const query = new URLSearchParams({ name, ...(cursor ? { cursor } : {}) })
+  const { patients, next } = await call(`login/${encodeURIComponent(login)}/patients?${query}`)
+  const items = patients.map(({ id, name, birthDate, gender }) => ({
+    value: id,
+    label: [name, birthDate, gender].filter(Boolean).join(', '),
+  }))
+  const search = element('input', { id: 'name', type: 'search', value: name, 'aria-describedby': 'problem' })
+  const button = (label, act) => {
+    const made = element('button', { type: 'button', class: 'no' }, label)
+    made.addEventListener('click', () => {
+      act().catch((error) => {
+        problem.textContent = error.message
+      })
+    })
+    return made
+  }
+  const find = button('Search', () => askPatient(login, search.value))
+  const list = items.length > 0 ? choices('Patients', 'radio', 'patient', items) : element('p', { role: 'status' }, 'No patient is found.')
+  const more = next ? [button('Show more', () => askPatient(login, name, next))] : []
+  const parts = [element('label', { for: 'name' }, 'Name'), search, find, list, ...more]
+  step('Choose a patient', parts, 'Continue', async (form) => {
+    const patient = form.get('patient')
+    if (!patient) throw new Error('Please search for a patient, and choose one')
+    await proceed(await call('patient', { login, patient }))
+  })
 }
 
 function named(name, text) {

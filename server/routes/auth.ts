@@ -30,6 +30,7 @@ import {
   usePasswordLink,
   verifyEmail,
 } from '../identity/auth/passwords.ts'
+import { choosePatient, listPatients } from '../identity/auth/patient.ts'
 import { registerPatient, registerProject, registerUser } from '../identity/auth/register.ts'
 import { loginResult } from '../identity/auth/sign-in.ts'
 import { renewDevice } from '../identity/browser.ts'
@@ -63,6 +64,12 @@ function addSignIn(routes: RouteFamily, { services }: Web): void {
   })
   routes.get('/login/:login/consent', 'public', async (ctx) => {
     ctx.body = await describeConsent(services, ctx, ctx.params.login ?? '')
+  })
+  routes.get('/login/:login/patients', 'public', async (ctx) => {
+    ctx.body = await listPatients(services, ctx, ctx.params.login ?? '')
+  })
+  routes.post('/patient', 'public', async (ctx) => {
+    ctx.body = await choosePatient(services, ctx, await readFields(ctx))
   })
   routes.post('/deny', 'public', async (ctx) => {
     await denyLogin(services, ctx, await readFields(ctx))

@@ -1,5 +1,7 @@
 /** Discovery for clients: RFC 8414, RFC 9728, SMART App Launch. Only what is served is named here. */
+
 import { AREA_WORDS } from '../../shared/access/areas.ts'
+import { ID_TOKEN_ALGORITHMS } from '../../shared/access/credentials/clients.ts'
 import type { Config } from '../../shared/config/config.ts'
 import type { Web } from '../context.ts'
 import { GRANTS } from '../identity/oauth/token.ts'
@@ -59,7 +61,7 @@ export function discoveryRoutes({ services }: Web): RouteFamily {
   const metadata = {
     ...issuer,
     subject_types_supported: ['public'],
-    id_token_signing_alg_values_supported: ['ES256'],
+    id_token_signing_alg_values_supported: ID_TOKEN_ALGORITHMS,
     scopes_supported: SCOPES,
   }
 

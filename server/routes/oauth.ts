@@ -63,12 +63,22 @@ export function oauthRoutes({ services }: Web, authenticate: Middleware): RouteF
     ctx.set('Content-Length', '0')
   })
   routes.post('/introspect', 'secret', async (ctx) => {
-    ctx.body = await introspect(services, keys, ctx, { form: await readForm(ctx), authenticate })
+    const form = ctx.is('application/json') ? await formOfJson(ctx) : await readForm(ctx)
+    ctx.body = await introspect(services, keys, ctx, { form, authenticate })
   })
   routes.on(['GET', 'POST'], '/userinfo', 'signed-in', async (ctx) => {
     ctx.body = await userInfo(services, ctx)
   })
   return routes
+}
+
+/** The peer's clients ask in JSON. Members that are no texts are passed over. */
+async function formOfJson(ctx: Context): Promise<URLSearchParams> {
+  const body = await readJson(ctx, REGISTRATION_BYTES)
+  const members = isObject(body) ? Object.entries(body) : []
+  const form = new URLSearchParams()
+  for (const [name, value] of members) if (typeof value === 'string') form.set(name, value)
+  return form
 }
 
 function sendOk(ctx: Context): void {

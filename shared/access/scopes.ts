@@ -4,7 +4,7 @@
  */
 
 import { isResourceType } from '../fhir/definitions.ts'
-import { isObject, type Reference } from '../fhir/resource.ts'
+import { isObject, parseReference, type Reference } from '../fhir/resource.ts'
 import { AREA_WORDS, AREAS, type Area } from './areas.ts'
 import { plainGrant } from './compile.ts'
 import { parseCriteria } from './criteria.ts'
@@ -93,6 +93,20 @@ export function isWithin(asked: string, granted: string): boolean {
     .every((word) => word === '' || words.has(word))
 }
 
+/** True for a word of the scope that is asked for, and for a SMART word that gives no more than one of its words. */
+export function isWordWithin(word: string, asked: string): boolean {
+  if (asked.split(' ').includes(word)) return true
+  const [own] = smartScopes(word)
+  if (own === undefined || own.type === '' || own.interactions.size === 0) return false
+  return smartScopes(asked).some(
+    ({ context, type, interactions, criteria }) =>
+      context === own.context &&
+      (type === '*' || type === own.type) &&
+      own.interactions.isSubsetOf(interactions) &&
+      (criteria === undefined || criteria === own.criteria),
+  )
+}
+
 /** Keeps the words we know, in their order; unknown ones are no error. */
 export function grantedScope(asked: string): string {
   const words = asked.split(/\s+/).filter(isKnown)
@@ -115,7 +129,7 @@ export function narrowed<P extends Principal>(principal: P, scope: string, patie
     scope,
     areas,
     patient,
-    rules: narrowRules(principal.rules, scope, patient),
+    rules: narrowRules(principal.rules, scope, patient, principal.profile),
     isSuperAdmin: principal.isSuperAdmin && mayAdminister,
     isProjectAdmin: principal.isProjectAdmin && mayAdminister,
   }
@@ -123,16 +137,20 @@ export function narrowed<P extends Principal>(principal: P, scope: string, patie
 
 /**
  * `rules` undefined is unrestricted; a scope without SMART words leaves them as they are. `patient` is
- * the id of the Patient in context: without one, scopes of a patient grant nothing.
+ * the id of the Patient in context: without one, scopes of a patient grant nothing. `profile` is who signs in.
  */
 export function narrowRules(
   rules: Rules | undefined,
   scope: string,
   patient?: string,
+  profile?: string,
 ): Rules | undefined {
   const words = smartScopes(scope)
   if (words.length === 0) return rules
-  const scoped = words.flatMap((word) => scopeGrant(word, patient) ?? [])
+  const scoped = [
+    ...words.flatMap((word) => scopeGrant(word, patient) ?? []),
+    ...ownProfile(scope, profile),
+  ]
   const narrowed = rules === undefined ? scoped : intersection(rules.grants, scoped)
   return {
     grants: narrowed,
@@ -161,6 +179,18 @@ function both(a: Grant, b: Grant): Grant | undefined {
     account: a.account,
     isNamed: a.isNamed,
   }
+}
+
+/** "openid fhirUser: permission to retrieve information about the current logged-in user." */
+function ownProfile(scope: string, profile: string | undefined): readonly Grant[] {
+  const words = new Set(scope.split(' '))
+  const own = parseReference(profile)
+  if (own === undefined || !words.has('openid') || !words.has('fhirUser')) return []
+  const said = `${own.type}?_id=${own.id}`
+  const criteria = parseCriteria(own.type, said, { projectId: undefined, values: new Map() })
+  return [
+    { ...plainGrant(own.type, ['read', 'vread'], 'scope of fhirUser'), criteria, said: [said] },
+  ]
 }
 
 /** Undefined for a word that grants nothing. */

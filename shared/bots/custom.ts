@@ -13,6 +13,7 @@ import { execute } from './execute.ts'
 
 const IMPLEMENTATION = 'operationDefinition-implementation'
 const MOST_DEFINITIONS = 20
+const LEVELS = ['system', 'type', 'instance']
 
 /** Hands the operation's input to the Bot as it is. Errors: 404 when no definition fits. */
 export function customOperation(name: string): Operation {
@@ -59,6 +60,8 @@ function withOutput(definition: Resource, reply: FhirReply): FhirReply {
  */
 function fits(definition: Resource, { type, id }: OperationCall): boolean {
   if (definition.status === 'retired') return false
+  // One that declares no level is called by its name alone.
+  if (LEVELS.every((level) => definition[level] !== true)) return true
   if (type === undefined) return definition.system === true
   const types = Array.isArray(definition.resource) ? definition.resource : []
   const isOfType = types.length === 0 || types.includes(type) || types.includes('Resource')

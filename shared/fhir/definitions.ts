@@ -208,6 +208,7 @@ const OWN_ELEMENTS: ReadonlyMap<string, readonly ElementDefinition[]> = new Map(
     [
       { path: 'jwks', types: [{ code: 'string' }] },
       { path: 'tokenEndpointAuthMethod', types: [{ code: 'code' }] },
+      { path: 'idTokenSignedResponseAlg', types: [{ code: 'code' }] },
     ],
   ],
   [

@@ -1,6 +1,7 @@
 /**
- * The keys that sign access tokens: SIGNING_KEY when it is set, else JsonWebKey resources of the
- * system project, the first of them made at the first start and another one every 90 days. A key is
+ * The keys that sign tokens: SIGNING_KEY when it is set, else JsonWebKey resources of the
+ * system project, one of each algorithm made at the first start and another one every 90 days. RS256 signs the ID
+ * tokens of clients that ask for it (`idTokenSignedResponseAlg`), ES256 all else. A key is
  * published ten minutes before it signs, and as long as something it has signed may live. The private
  * part is stored sealed, so that no way of reading resources gives it away.
  */
@@ -52,12 +53,14 @@ export async function openSigningKeys(
   }
   const store = { database, repository, seal: await sealOf(database) }
   let stored = await load(store)
-  if (stored.length === 0) stored = await createUnless(store, (found) => found.length > 0)
+  const isThere = (found: readonly StoredKey[]) => found.length > 0
+  if (!isEnoughOfEach(stored, isThere)) stored = await createUnless(store, isThere)
   let loadedAt = Date.now()
   const look = async () => {
     loadedAt = Date.now()
     stored = await load(store)
-    if (isOld(stored)) stored = await createUnless(store, (found) => !isOld(found))
+    const isYoung = (found: readonly StoredKey[]) => !isOld(found)
+    if (!isEnoughOfEach(stored, isYoung)) stored = await createUnless(store, isYoung)
   }
   const timer = setInterval(() => {
     look().catch((cause: unknown) => log.warn({ cause }, 'Signing keys could not be looked at'))
@@ -65,7 +68,8 @@ export async function openSigningKeys(
   timer.unref()
   return {
     get keys() {
-      return inUse(stored, Date.now())
+      const now = Date.now()
+      return ALGORITHMS.flatMap((alg) => inUse(ofAlgorithm(stored, alg), now))
     },
     async reload() {
       if (Date.now() - loadedAt >= RELOAD_AFTER_MS) await look()
@@ -81,6 +85,21 @@ interface StoredKey {
   readonly key: SigningKey
   /** Epoch ms. */
   readonly madeAt: number
+}
+
+/** The first signs where nothing else is asked for. */
+const ALGORITHMS = ['ES256', 'RS256'] as const
+type Algorithm = (typeof ALGORITHMS)[number]
+
+function ofAlgorithm(stored: readonly StoredKey[], alg: Algorithm): readonly StoredKey[] {
+  return stored.filter(({ key }) => key.alg === alg)
+}
+
+function isEnoughOfEach(
+  stored: readonly StoredKey[],
+  isEnough: (found: readonly StoredKey[]) => boolean,
+): boolean {
+  return ALGORITHMS.every((alg) => isEnough(ofAlgorithm(stored, alg)))
 }
 
 function isOld([newest]: readonly StoredKey[]): boolean {
@@ -99,18 +118,21 @@ export function inUse(stored: readonly StoredKey[], now: number): readonly Signi
   return [...stored.slice(signer, signer + 1), ...published].map(({ key }) => key)
 }
 
-/** SIGNING_KEY: one private JWK or an array of them. */
+/** SIGNING_KEY: one private JWK or an array of them; those of ES256 come first. */
 async function keysOf(text: string): Promise<SigningKey[]> {
   const jwks = parseJwks(text)
-  return await Promise.all(
+  const keys = await Promise.all(
     jwks.map(async (jwk) => {
       try {
         return await signingKey(jwk)
       } catch {
-        throw new ConfigError('SIGNING_KEY holds a key that is no private ES256 JWK')
+        throw new ConfigError('SIGNING_KEY holds a key that is no private ES256 or RS256 JWK')
       }
     }),
   )
+  if (keys.every(({ alg }) => alg !== 'ES256'))
+    throw new ConfigError('SIGNING_KEY needs an ES256 JWK')
+  return ALGORITHMS.flatMap((alg) => keys.filter((key) => key.alg === alg))
 }
 
 function parseJwks(text: string): JWK[] {
@@ -124,22 +146,29 @@ function parseJwks(text: string): JWK[] {
   throw new ConfigError('SIGNING_KEY must be a private JWK or a JSON array of them')
 }
 
+const RSA_PRIVATE = ['d', 'p', 'q', 'dp', 'dq', 'qi'] as const
+
 async function signingKey(jwk: JWK): Promise<SigningKey> {
-  if (jwk.kty !== 'EC' || jwk.crv !== 'P-256' || jwk.d === undefined) throw new Error('not ES256')
-  const { d, ...open } = jwk
+  const { kty, crv, x, y, n, e, d } = jwk
+  const isRsa = kty === 'RSA' && (n?.length ?? 0) >= 342
+  if (d === undefined || !(isRsa || (kty === 'EC' && crv === 'P-256'))) throw new Error('no key')
   const kid = jwk.kid ?? (await calculateJwkThumbprint(jwk))
-  const publicPart = { kty: 'EC', crv: 'P-256', x: open.x, y: open.y } as JWK
+  // Safe: which members a key has goes by its kind, judged above.
+  const publicPart = (isRsa ? { kty, n, e } : { kty, crv, x, y }) as JWK
+  const names = isRsa ? RSA_PRIVATE : (['d'] as const)
+  const secret = Object.fromEntries(names.map((name) => [name, jwk[name]]))
+  const alg = isRsa ? 'RS256' : 'ES256'
   const [privateKey, publicKey] = await Promise.all([
-    importJWK({ ...publicPart, d }, 'ES256'),
-    importJWK(publicPart, 'ES256'),
+    importJWK({ ...publicPart, ...secret }, alg),
+    importJWK(publicPart, alg),
   ])
   return {
     kid,
-    alg: 'ES256',
-    // importJWK answers raw bytes only for symmetric keys; this one is an EC key.
+    alg,
+    // importJWK answers raw bytes only for symmetric keys.
     privateKey: privateKey as CryptoKey,
     publicKey: publicKey as CryptoKey,
-    publicJwk: { ...publicPart, kid, alg: 'ES256', use: 'sig' },
+    publicJwk: { ...publicPart, kid, alg, use: 'sig' },
     urlSecret: sealingKey(Buffer.from(d, 'base64url'), 'signed-url'),
     deviceSecret: sealingKey(Buffer.from(d, 'base64url'), 'device'),
   }
@@ -170,7 +199,7 @@ async function load({ database, seal }: KeyStore): Promise<StoredKey[]> {
   )
 }
 
-/** Racing processes take turns; the second one finds the key of the first. */
+/** Racing processes take turns; the second one finds the keys of the first. */
 async function createUnless(
   store: KeyStore,
   isEnough: (found: readonly StoredKey[]) => boolean,
@@ -178,23 +207,26 @@ async function createUnless(
   return await store.database.transaction(async (connection) => {
     await connection.query({ text: 'select pg_advisory_xact_lock($1)', values: [KEY_LOCK] })
     const found = await load(store)
-    if (isEnough(found)) return found
-    const pair = await generateKeyPair('ES256', { extractable: true })
-    const jwk = await exportJWK(pair.privateKey)
-    const kid = await calculateJwkThumbprint(jwk)
-    const { x, y, d = '' } = jwk
-    await store.repository.create(systemPrincipal(SYSTEM_PROJECT), {
-      resourceType: 'JsonWebKey',
-      active: true,
-      alg: 'ES256',
-      kty: 'EC',
-      crv: 'P-256',
-      use: 'sig',
-      kid,
-      x,
-      y,
-      d: seal(d, store.seal).toString('base64url'),
-    })
+    const wanted = ALGORITHMS.filter((alg) => !isEnough(ofAlgorithm(found, alg)))
+    if (wanted.length === 0) return found
+    for (const alg of wanted) {
+      const pair = await generateKeyPair(alg, { extractable: true })
+      const jwk = await exportJWK(pair.privateKey)
+      const kid = await calculateJwkThumbprint(jwk)
+      const sealed = RSA_PRIVATE.flatMap((name) => {
+        const value = jwk[name]
+        return value === undefined ? [] : [[name, seal(value, store.seal).toString('base64url')]]
+      })
+      await store.repository.create(systemPrincipal(SYSTEM_PROJECT), {
+        resourceType: 'JsonWebKey',
+        active: true,
+        use: 'sig',
+        ...jwk,
+        alg,
+        kid,
+        ...Object.fromEntries(sealed),
+      })
+    }
     return await load(store)
   })
 }
@@ -204,7 +236,13 @@ async function sealOf(database: Database): Promise<Buffer> {
 }
 
 function unsealed(key: Resource, by: Buffer): JWK {
-  const bytes = Buffer.from(String(key.d ?? ''), 'base64url')
-  const d = unseal(bytes, by).toString()
-  return { kty: 'EC', crv: 'P-256', x: String(key.x), y: String(key.y), kid: String(key.kid), d }
+  const text = (name: string) => (typeof key[name] === 'string' ? key[name] : undefined)
+  const open = ['kty', 'crv', 'x', 'y', 'n', 'e', 'kid'].map((name) => [name, text(name)])
+  const secret = RSA_PRIVATE.map((name) => {
+    const sealed = text(name)
+    return [name, sealed && unseal(Buffer.from(sealed, 'base64url'), by).toString()]
+  })
+  const given = [...open, ...secret].filter(([, value]) => value !== undefined)
+  // Safe: what was stored was a key, sealed.
+  return Object.fromEntries(given) as JWK
 }

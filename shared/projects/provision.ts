@@ -229,7 +229,8 @@ function requireSame(stored: unknown, given: string): void {
 export const smartLaunch: Operation = {
   name: 'smart-launch',
   on: [{ type: 'ClientApplication', level: 'instance' }],
-  methods: ['POST'],
+  methods: ['GET', 'POST'],
+  acts: true,
   async run(call) {
     const { services, principal, id = '' } = call
     const { repository, config } = services

@@ -13,7 +13,7 @@ import type { Interaction } from '../request/request.ts'
 import { find } from '../store/rows/lookups.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 import type { Version } from '../store/rows/version.ts'
-import { parsed, resolved } from './search/criteria.ts'
+import { canonicalOf, parsed, resolved } from './search/criteria.ts'
 
 const MAX_DEPTH = 5
 const MOST_RESULTS = 1000
@@ -71,7 +71,10 @@ async function follow(trail: Trail, from: Version, links: unknown, depth: number
       if (typeof type !== 'string' || !isResourceType(type)) throw badRequest('Unknown target type')
       const reached =
         typeof link.path === 'string'
-          ? await referenced(trail, source, link.path, type)
+          ? [
+              ...(await referenced(trail, source, link.path, type)),
+              ...(await canonicals(trail, source, link.path, type)),
+            ]
           : await searched(trail, source, type, params)
       for (const version of reached) {
         const name = `${version.type}/${version.id}`
@@ -93,7 +96,7 @@ async function referenced(
   type: string,
 ): Promise<readonly Version[]> {
   const found = new Map<string, { readonly type: string; readonly id: string }>()
-  for (const walk of walksOf(source.resourceType, path)) walk(source, found)
+  for (const walk of walksOf(source.resourceType, path, collectReferences)) walk(source, found)
   const wanted = [...found.values()].filter((reference) => reference.type === type)
   if (wanted.length === 0) return []
   const { services, principal } = interaction
@@ -101,15 +104,40 @@ async function referenced(
   return versions.filter((version) => version !== undefined)
 }
 
+/** Resources that the elements at a path name by their canonical addresses. */
+async function canonicals(
+  trail: Trail,
+  source: Resource,
+  path: string,
+  type: string,
+): Promise<readonly Version[]> {
+  const named = new Set<string>()
+  const collect: Walk<Set<string>> = (value, into) => {
+    if (typeof value === 'string' && parseReference(value) === undefined) into.add(value)
+  }
+  for (const walk of walksOf(source.resourceType, path, collect)) walk(source, named)
+  const found: Version[] = []
+  for (const canonical of named) {
+    trail.steps += 1
+    if (trail.steps > MOST_STEPS) throw tooCostly('The graph has too many links to follow')
+    const resource = await canonicalOf(trail.interaction, type, canonical)
+    if (resource?.id === undefined) continue
+    const { services, principal } = trail.interaction
+    found.push(await services.repository.read(principal, type, resource.id))
+  }
+  return found
+}
+
 type References = Map<string, { readonly type: string; readonly id: string }>
 
-function walksOf(type: string, path: string): readonly Walk<References>[] {
+const collectReferences: Walk<References> = (value, found) => {
+  const text = isObject(value) ? value.reference : undefined
+  const reference = typeof text === 'string' ? parseReference(text) : undefined
+  if (reference !== undefined) found.set(`${reference.type}/${reference.id}`, reference)
+}
+
+function walksOf<Sink>(type: string, path: string, collect: Walk<Sink>): readonly Walk<Sink>[] {
   const expression = path.startsWith(`${type}.`) ? path : `${type}.${path}`
-  const collect: Walk<References> = (value, found) => {
-    const text = isObject(value) ? value.reference : undefined
-    const reference = typeof text === 'string' ? parseReference(text) : undefined
-    if (reference !== undefined) found.set(`${reference.type}/${reference.id}`, reference)
-  }
   try {
     return compileExpression(type, expression).map((leg) => leg.bind(collect))
   } catch {

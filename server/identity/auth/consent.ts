@@ -12,6 +12,7 @@ import { audit, clientIdOf, revokeLogin, userIdOf } from '../logins.ts'
 import { findClient, projectOfClient } from './apps.ts'
 import type { Fields } from './fields.ts'
 import { openLogin, requireLogin } from './login.ts'
+import { wantsPatient } from './patient.ts'
 
 /** Names the app, its owner, the person and the Project, and says the scopes in words. Errors: 400. */
 export async function describeConsent(services: Services, ctx: Context, id: string) {
@@ -38,6 +39,7 @@ export async function describeConsent(services: Services, ctx: Context, id: stri
     project: principal.project.name,
     redirectUri: login.redirectUri,
     scope,
+    needsPatient: wantsPatient(login) && login.patient === undefined,
     scopes: scopeInWords(scope, principal.project.name),
   }
 }
@@ -80,7 +82,7 @@ const PLAIN: Readonly<Record<string, string>> = {
   phone: 'See your phone number',
   address: 'See your postal address',
   launch: 'Know what you were looking at when you opened it',
-  'launch/patient': 'Know which patient you were looking at when you opened it',
+  'launch/patient': 'Know which patient you have chosen, or were looking at when you opened it',
   'launch/encounter': 'Know which encounter you were looking at when you opened it',
   online_access: 'Keep access while you use it',
   offline: 'Keep access when you are not using it',

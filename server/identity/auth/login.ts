@@ -8,7 +8,7 @@ import {
 } from '../../../shared/access/credentials/passwords.ts'
 import { systemPrincipal } from '../../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
-import { smartScopes } from '../../../shared/access/scopes.ts'
+import { isWordWithin, smartScopes } from '../../../shared/access/scopes.ts'
 import { badRequest } from '../../../shared/errors.ts'
 import { type Resource, referenceTo } from '../../../shared/fhir/resource.ts'
 import {
@@ -142,7 +142,7 @@ export async function chooseScope(
   // Without its SMART words a scope would be worth more than with them.
   const isWider = smartScopes(asked).length > 0 && smartScopes(scope).length === 0
   const words = scope.trim().split(/\s+/)
-  if (isWider || !words.every((word) => asked.split(' ').includes(word))) {
+  if (isWider || !words.every((word) => isWordWithin(word, asked))) {
     throw badRequest('Invalid scope', 'scope')
   }
   const next = await patchLogin(services, login.id ?? '', (current) => {

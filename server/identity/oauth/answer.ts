@@ -1,6 +1,6 @@
 /** The answer to a token request. */
 
-import { accessTokenSeconds } from '../../../shared/access/credentials/clients.ts'
+import { accessTokenSeconds, idTokenAlgorithm } from '../../../shared/access/credentials/clients.ts'
 import { parseReference, type Resource, referenceIn } from '../../../shared/fhir/resource.ts'
 import type { Session } from '../../../shared/identity/principals.ts'
 import { readUser } from '../../../shared/projects/users.ts'
@@ -46,6 +46,7 @@ export async function tokenAnswer(
           nonce: typeof login.nonce === 'string' ? login.nonce : undefined,
           authTime: Math.floor(Date.parse(String(login.authTime)) / 1000),
           fhirUser: `${config.baseUrl}fhir/R4/${profile}`,
+          alg: client && idTokenAlgorithm(client),
         })
       : undefined,
   ])

@@ -150,10 +150,15 @@ async function answer(services: Services, ctx: Context, asked: AuthorizeRequest)
   if (wantsNoPage && !isWithin(asked.scope, String(known.scope ?? ''))) {
     throw new AuthorizeError('consent_required', 'The scope is wider than what was consented to')
   }
+  const asksPatient = grantedScope(asked.scope).split(' ').includes('launch/patient')
+  if (wantsNoPage && asksPatient && asked.launch === undefined && known.patient === undefined) {
+    throw new AuthorizeError('interaction_required', 'A patient has to be chosen')
+  }
   const binding = newBinding()
   const login = await renewedLogin(services, ctx, {
     request: asked,
     known,
+    keepsPatient: wantsNoPage && asksPatient,
     browser: binding.digest,
   })
   if (!wantsNoPage) {
@@ -239,13 +244,15 @@ interface Renewal {
   readonly request: AuthorizeRequest
   readonly known: Resource
   readonly browser: string
+  /** Nobody is asked again which patient is meant. */
+  readonly keepsPatient: boolean
 }
 
 /** The same person in the same place, with what this request asks for; bound, and marked as proven by no password. */
 async function renewedLogin(
   { repository }: Services,
   ctx: Context,
-  { request: { redirectUri, scope, launch, parameters }, known, browser }: Renewal,
+  { request: { redirectUri, scope, launch, parameters }, known, browser, keepsPatient }: Renewal,
 ): Promise<Resource> {
   const { user, authMethod, authTime, client, project, membership, profileType, mfaVerified } =
     known
@@ -255,7 +262,7 @@ async function renewedLogin(
     return value === undefined ? {} : { [name]: value }
   }
   const patient = launch?.patient
-  const own = profileType === 'Patient' ? { patient: known.patient } : {}
+  const own = profileType === 'Patient' || keepsPatient ? { patient: known.patient } : {}
   const login = Object.entries({
     resourceType: 'Login',
     user,

@@ -204,12 +204,22 @@ async function filtered(call: ScimCall, filter: string, startIndex: number, coun
       ? (await pageOf(call, { 'external-id:exact': value })).people
       : attribute.toLowerCase() === 'username'
         ? [
-            ...(await pageOf(call, { 'user-name:exact': value })).people,
+            ...(await namedPeople(call, String(JSON.parse(quoted)))),
             // A member without a name is found by the address.
             ...(await byEmail()).people.filter(({ membership }) => !membership.userName),
           ]
         : (await byEmail()).people
   return { people: found.slice(startIndex - 1, startIndex - 1 + count), total: found.length }
+}
+
+const MOST_NAMESAKES = '1000'
+
+/** User names are the same whatever their case: RFC 7643 §4.1.1. */
+async function namedPeople(call: ScimCall, name: string): Promise<readonly Person[]> {
+  const terms = { 'user-name': escapeValue(name), _count: MOST_NAMESAKES }
+  const { people } = await pageOf(call, terms)
+  const wanted = name.toLowerCase()
+  return people.filter(({ membership }) => String(membership.userName).toLowerCase() === wanted)
 }
 
 async function pageOf(call: ScimCall, terms: Readonly<Record<string, string>>) {

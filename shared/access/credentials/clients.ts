@@ -48,6 +48,14 @@ export function checkClient(client: Resource): void {
   const text = `tokenEndpointAuthMethod must be one of ${AUTH_METHODS.slice(1).join(', ')}`
   const isKnown = AUTH_METHODS.includes(client.tokenEndpointAuthMethod)
   if (!isKnown) issues.push(issue('error', 'invalid', text, { expression: field }))
+  const alg = client.idTokenSignedResponseAlg
+  if (alg !== undefined && !ID_TOKEN_ALGORITHMS.includes(String(alg))) {
+    const expression = 'ClientApplication.idTokenSignedResponseAlg'
+    const all = ID_TOKEN_ALGORITHMS.join(' or ')
+    issues.push(
+      issue('error', 'invalid', `idTokenSignedResponseAlg must be ${all}`, { expression }),
+    )
+  }
   if (issues.length > 0) throw invalid(issues)
 }
 
@@ -75,6 +83,13 @@ export function alwaysProves({ tokenEndpointAuthMethod: method }: Resource): boo
 /** False for a client that says that its key alone proves it. */
 export function takesSecret({ tokenEndpointAuthMethod: method }: Resource): boolean {
   return method !== 'private_key_jwt'
+}
+
+export const ID_TOKEN_ALGORITHMS = ['ES256', 'RS256']
+
+/** The algorithm of the client's ID tokens; ES256 is used where it names none. */
+export function idTokenAlgorithm({ idTokenSignedResponseAlg: alg }: Resource): string | undefined {
+  return typeof alg === 'string' ? alg : undefined
 }
 
 /** Absent status is active. */

@@ -56,6 +56,8 @@ export interface IdTokenSubject extends TokenSubject {
   readonly authTime: number
   /** Absolute address of the profile. */
   readonly fhirUser: string
+  /** The algorithm that the client asks for; the usual one where there is no key of it. */
+  readonly alg?: string | undefined
 }
 
 export interface TokenClaims {
@@ -136,7 +138,8 @@ export function createTokens(baseUrl: string, keys: KeySet): Tokens {
       }
       const { subject: sub, clientId: aud = baseUrl } = subject
       const lifetimeSeconds = ID_TOKEN_SECONDS
-      return await sign(keys, claims, { typ: 'JWT', baseUrl, sub, aud, lifetimeSeconds })
+      const { alg } = subject
+      return await sign(keys, claims, { typ: 'JWT', baseUrl, sub, aud, lifetimeSeconds, alg })
     },
 
     async readIdToken(token) {
@@ -175,10 +178,12 @@ interface Envelope {
   readonly sub: string
   readonly aud: string
   readonly lifetimeSeconds: number
+  readonly alg?: string | undefined
 }
 
 async function sign(keys: KeySet, claims: JWTPayload, envelope: Envelope): Promise<string> {
-  const key = keys.keys[0]
+  const all = keys.keys
+  const key = all.find(({ alg }) => alg === envelope.alg) ?? all[0]
   if (key === undefined) throw new Error('There is no key to sign tokens with')
   const now = Math.floor(Date.now() / 1000)
   return await new SignJWT(claims)

@@ -11,7 +11,8 @@ import { isObject, parseReference, type Resource } from '../../fhir/resource.ts'
 import { acceptRequest } from '../../jobs/async-requests.ts'
 import { createMaintenance, type Maintenance } from '../../jobs/upkeep/maintenance.ts'
 import { readJson, readPreferences } from '../../request/negotiate.ts'
-import type { Operation } from '../../request/operation.ts'
+import type { Operation, OperationCall } from '../../request/operation.ts'
+import { readInputs } from '../../request/parameters.ts'
 import { absoluteUrl, textReply, versionHeaders } from '../../request/reply.ts'
 import type { Services } from '../../services.ts'
 import { searchFor } from '../../store/rows/lookups.ts'
@@ -184,7 +185,8 @@ export const clone: Operation = {
     if (!principal.isSuperAdmin || !may(principal, 'Project', 'create')) throw forbidden()
     const source = parseVersion(await services.repository.read(principal, 'Project', id))
     const body = request.body === undefined ? {} : readJson(request)
-    const selection = readSelection(body, String(source.name ?? ''))
+    const asked = isObject(body) && body.resourceType === 'Parameters' ? membersOf(call) : body
+    const selection = readSelection(asked, String(source.name ?? ''))
     const preferences = readPreferences(request)
     if (preferences.respondAsync) {
       return await acceptRequest({ services, principal, request, preferences })
@@ -195,6 +197,20 @@ export const clone: Operation = {
       Location: absoluteUrl(services, `Project/${made.id}`),
     })
   },
+}
+
+/** The same as Parameters; a list is a parameter that is given several times. */
+function membersOf(call: OperationCall): Readonly<Record<string, unknown>> {
+  const lists = ['resourceTypes', 'includeIds', 'excludeIds']
+  const inputs = readInputs(call, [
+    { name: 'name', kind: 'text' },
+    ...lists.map((name) => ({ name, kind: 'text', many: true }) as const),
+  ])
+  const named = lists.flatMap((name) => {
+    const values = inputs.texts(name)
+    return values.length === 0 ? [] : [[name, values]]
+  })
+  return { name: inputs.text('name'), ...Object.fromEntries(named) }
 }
 
 function readSelection(body: unknown, sourceName: string): Selection {

@@ -1,0 +1,64 @@
+/**
+ * `/keyvalue/v1/:key`: small texts that a member keeps for itself, as the client library's `keyValue` does. They lie
+ * in Redis and are a cache: a text is gone after thirty days without a write, or with the Redis.
+ */
+import { badRequest, notFound, refused } from '../../shared/errors.ts'
+import { type Context, caller, type Web } from '../context.ts'
+import { readBody } from '../middleware/body.ts'
+import { createRoutes, type RouteFamily } from './table.ts'
+
+const MOST_BYTES = 8192
+const MOST_KEYS = 50
+const KEPT_SECONDS = 30 * 86_400
+
+/** A new key beyond the most is refused; the others live on. Answers 0 or 1. */
+const SET = `
+if redis.call('hexists', KEYS[1], ARGV[1]) == 0 and redis.call('hlen', KEYS[1]) >= tonumber(ARGV[3]) then
+  return 0
+end
+redis.call('hset', KEYS[1], ARGV[1], ARGV[2])
+redis.call('expire', KEYS[1], ARGV[4])
+return 1`
+
+export function keyValueRoutes({ services }: Web): RouteFamily {
+  const { redis } = services
+  const routes = createRoutes({ prefix: '/keyvalue/v1' })
+
+  routes.get('/:key', 'signed-in', async (ctx) => {
+    const value = await redis.hget(shelfOf(ctx), keyOf(ctx))
+    if (value === null) throw notFound()
+    ctx.type = 'text/plain; charset=utf-8'
+    ctx.body = value
+  })
+  routes.put('/:key', 'signed-in', async (ctx) => {
+    const [shelf, key] = [shelfOf(ctx), keyOf(ctx)]
+    if (!ctx.is('text/plain')) throw badRequest('The value must be text/plain')
+    const value = (await readBody(ctx, MOST_BYTES + 1))?.toString('utf8') ?? ''
+    if (Buffer.byteLength(value) > MOST_BYTES) {
+      throw badRequest(`A value may have ${MOST_BYTES} bytes`)
+    }
+    const isSet = await redis.eval(SET, 1, shelf, key, value, MOST_KEYS, KEPT_SECONDS)
+    if (isSet !== 1) throw badRequest(`A member may have ${MOST_KEYS} keys`)
+    ctx.status = 204
+  })
+  routes.delete('/:key', 'signed-in', async (ctx) => {
+    await redis.hdel(shelfOf(ctx), keyOf(ctx))
+    ctx.status = 204
+  })
+  return routes
+}
+
+function keyOf(ctx: Context): string {
+  const { key = '' } = ctx.params
+  if (/^[\w-]{1,128}$/.test(key)) return key
+  throw badRequest('A key has 1 to 128 letters, digits, - and _', 'key')
+}
+
+/** One a membership. What a person keeps is not for an app whose scope narrows them. Errors: 403. */
+function shelfOf(ctx: Context): string {
+  const { membershipId, rules } = caller(ctx).principal
+  if (membershipId === undefined || rules?.scoped !== undefined) {
+    throw refused('The scope does not reach the key value store')
+  }
+  return `keyvalue:${membershipId}`
+}
