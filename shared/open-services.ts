@@ -14,6 +14,7 @@ import { openProgramRights } from './identity/write-rules.ts'
 import type { Logger } from './log.ts'
 import { type Database, openDatabase } from './platform/postgres/database.ts'
 import { connectionRefusal } from './platform/postgres/pool.ts'
+import { connectionRoom, poolerRefusal } from './platform/postgres/sessions.ts'
 import { openQueues } from './platform/queue/queue.ts'
 import { createAnnouncer } from './platform/queue/scripts.ts'
 import { createLimiter } from './platform/redis/limiter.ts'
@@ -36,6 +37,7 @@ export async function openServices(config: Config, log: Logger): Promise<Service
   const database = openDatabase(config, log)
   opened.defer(() => database.close())
   await untilAnswering(database, log)
+  await requireSessions(config, database, log)
   await requireTables(database)
   const ownParameters = openOwnParameters(database)
   const redis = openRedis(config, 'request', log)
@@ -104,6 +106,23 @@ async function untilAnswering(database: Database, log: Logger): Promise<void> {
       await delay(RETRY_MS)
     }
   }
+}
+
+async function requireSessions(config: Config, database: Database, log: Logger): Promise<void> {
+  const isPooled = config.databaseDirectUrl !== undefined
+  const refusal = await poolerRefusal(database, isPooled)
+  if (refusal !== undefined) throw new StartError(refusal)
+  // A pooler has many connections for few of PostgreSQL's.
+  if (isPooled) return
+  const { most, used } = await connectionRoom(database)
+  const { databasePool } = config
+  if (databasePool > most) {
+    throw new StartError(
+      `DATABASE_POOL is ${databasePool}, and PostgreSQL lets this account have ${most} connections: lower it`,
+    )
+  }
+  if (used + databasePool > most)
+    log.warn({ used, most, databasePool }, 'PostgreSQL may run out of connections')
 }
 
 async function requireTables(database: Database): Promise<void> {
