@@ -26,6 +26,8 @@ import {
 
 export interface Database extends Connection {
   readonly knex: Knex
+  /** The address of PostgreSQL itself, where the pool is a pooler's. */
+  readonly directUrl: string | undefined
   /** Statements sent for requests since the process started; tests pin the difference. */
   readonly statements: number
   /** Times a connection was given something to do while it had nothing. */
@@ -64,6 +66,7 @@ export function openDatabase(
 
 class PooledDatabase implements Database {
   readonly knex: Knex
+  readonly directUrl: string | undefined
   readonly #pool: RawPool
   readonly #log: Logger
   readonly #silenceMs: number
@@ -83,6 +86,7 @@ class PooledDatabase implements Database {
     this.#pool = rawPool(this.knex)
     this.#log = log
     this.#silenceMs = silenceMs
+    this.directUrl = config.databaseDirectUrl
     // Each of them holds two connections: they leave the pool enough to come to their ends.
     const most = Math.floor(config.databasePool / 4)
     this.#besideLocks = config.databaseDirectUrl === undefined ? undefined : takingTurns(most)

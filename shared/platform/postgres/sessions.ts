@@ -102,7 +102,8 @@ export async function connectionRoom(connection: Connection): Promise<Room> {
   const [room] = await connection.query<Room>({
     text: `select least(
         current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int,
-        nullif(rolconnlimit, -1), nullif(datconnlimit, -1)) as most,
+        case when not rolsuper then nullif(rolconnlimit, -1) end,
+        case when not rolsuper then nullif(datconnlimit, -1) end) as most,
       (select count(*)::int from pg_stat_activity where datid is not null) as used
       from pg_roles, pg_database where rolname = current_user and datname = current_database()`,
     values: [],

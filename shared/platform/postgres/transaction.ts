@@ -53,7 +53,7 @@ function runBesideLocks<Raw, T>(
   const run = async (holder: Connection) => {
     await holder.query(holdsThem)
     const guarded = async (connection: Connection) => {
-      const result = await work(connection)
+      const result = await work(besides(connection, locks))
       // Nothing is committed once they are lost.
       await holder.query(holdsThem)
       return result
@@ -61,6 +61,17 @@ function runBesideLocks<Raw, T>(
     return await runTransaction(pool, guarded, { oneState: true })
   }
   return runTransaction(pool, run, { locks })
+}
+
+/** Work may ask for locks again that its transaction has: here that would be to wait for itself. */
+function besides(connection: Connection, held: readonly bigint[]): Connection {
+  return {
+    query: async (statement) => {
+      if (statement.locks === undefined) return await connection.query(statement)
+      const others = statement.locks.filter((lock) => !held.includes(lock))
+      return others.length === 0 ? [] : await connection.query(lockStatement(others))
+    },
+  }
 }
 
 /** Runs so many at a time; the others wait in their order. */
@@ -174,6 +185,7 @@ const XACT_LOCK = 'pg_advisory_xact_lock'
 export function lockStatement(locks: readonly bigint[], how = XACT_LOCK): Statement {
   return {
     name: how,
+    locks,
     text: `select ${how}(k) from unnest($1::bigint[]) k`,
     values: [`{${locks.join(',')}}`],
   }
