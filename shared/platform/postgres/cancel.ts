@@ -11,7 +11,7 @@ import type { RawConnection } from './pool.ts'
 const AGAIN_MS = 200
 const ANSWER_MS = 2000
 
-/** What pg's client knows of where it is connected, and its connection can; its types know less. */
+/** pg's client knows where it is connected, and its connection can ask for this; their types know less. */
 interface Place {
   readonly host: string
   readonly port: number
