@@ -14,6 +14,7 @@ import { openProgramRights } from './identity/write-rules.ts'
 import type { Logger } from './log.ts'
 import { type Database, openDatabase } from './platform/postgres/database.ts'
 import { connectionRefusal } from './platform/postgres/pool.ts'
+import { openReplicas } from './platform/postgres/replicas.ts'
 import { connectionRoom, poolerRefusal } from './platform/postgres/sessions.ts'
 import { openQueues } from './platform/queue/queue.ts'
 import { createAnnouncer } from './platform/queue/scripts.ts'
@@ -49,10 +50,16 @@ export async function openServices(config: Config, log: Logger): Promise<Service
   if (unfit !== undefined) throw new StartError(unfit)
   const programRights = await openProgramRights(database, ownParameters, config)
   const announce = createAnnouncer(redis)
+  const replicas =
+    config.databaseReadUrls.length === 0
+      ? undefined
+      : openReplicas(config.databaseReadUrls, database, { config, redis, log })
+  opened.defer(async () => replicas?.close())
   const repository = await openRepository(database, writeFeatures({ ...config, programRights }), {
     ownParameters,
     log,
     announce,
+    replicas,
   })
   const principals = await openPrincipals(database, repository, {
     own: ownParameters,
@@ -72,6 +79,7 @@ export async function openServices(config: Config, log: Logger): Promise<Service
     log,
     database,
     repository,
+    replicas,
     principals,
     profiles: openProfiles(repository, principals, log),
     tokens: createTokens(config.baseUrl, keys),

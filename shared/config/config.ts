@@ -17,6 +17,8 @@ export interface Config {
   readonly databaseUrl: string
   /** Given: the other address is a pooler's, and this one PostgreSQL's own. */
   readonly databaseDirectUrl: string | undefined
+  /** Replicas of it that reads may go to. */
+  readonly databaseReadUrls: readonly string[]
   readonly databaseTlsInsecure: boolean
   readonly databasePool: number
   readonly redisUrl: string
@@ -199,6 +201,7 @@ function backends(read: Reader, baseUrl: string, dataDir: string) {
   return {
     databaseUrl: read.required('DATABASE_URL'),
     databaseDirectUrl: read.text('DATABASE_DIRECT_URL'),
+    databaseReadUrls: read.list('DATABASE_READ_URL', []),
     databaseTlsInsecure: read.flag('DATABASE_TLS_INSECURE', false),
     databasePool: read.whole('DATABASE_POOL', 10, 5, 500),
     redisUrl: read.required('REDIS_URL'),
