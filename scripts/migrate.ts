@@ -8,6 +8,7 @@ import { type Config, readConfig } from '../shared/config/config.ts'
 import { createLogger } from '../shared/log.ts'
 import { openDatabase } from '../shared/platform/postgres/database.ts'
 import { connectionRefusal } from '../shared/platform/postgres/pool.ts'
+import { keepSessionSettings } from '../shared/platform/postgres/sessions.ts'
 import { migrate } from '../shared/store/migrate.ts'
 import { openRepository } from '../shared/store/open-repository.ts'
 import { isSeeded, seed, superAdminClient, superAdminOf } from './seed.ts'
@@ -19,9 +20,17 @@ export async function prepare(config: Config): Promise<boolean> {
 
 /** Migrates and seeds; `client` is the id of the first client, if it is still there. */
 async function released(config: Config) {
-  const database = openDatabase(config, createLogger(config.logLevel, 'script'))
+  const { databaseUrl, databaseDirectUrl } = config
+  // Migrations take a lock of their session, and their time.
+  const direct = {
+    ...config,
+    databaseUrl: databaseDirectUrl ?? databaseUrl,
+    databaseDirectUrl: undefined,
+  }
+  const database = openDatabase(direct, createLogger(config.logLevel, 'script'))
   try {
     await migrate(database)
+    if (databaseDirectUrl !== undefined) await keepSessionSettings(database)
     const repository = await openRepository(database, writeFeatures())
     // Only a first start needs the super admin's credentials.
     const isFirst =

@@ -37,7 +37,7 @@ export interface MetricValues {
   readonly values: readonly { readonly labels: object; readonly value: number }[]
 }
 
-type Watched = Pick<Services, 'database' | 'queues' | 'redis' | 'storage'>
+type Watched = Pick<Services, 'database' | 'queues' | 'redis' | 'storage' | 'replicas'>
 
 const BUCKETS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30]
 
@@ -69,6 +69,7 @@ export function createMetrics(services: Watched): Metrics {
   })
   watchDatabase(registry, services)
   watchStorage(registry, services.storage)
+  watchReplicas(registry, services.replicas)
   watchQueues(service, services)
   watchProjects(service, services)
   watchExports(service, services)
@@ -118,6 +119,19 @@ function watchDatabase(registry: Registry, { database }: Watched): void {
     registers,
     collect() {
       this.set(database.statements)
+    },
+  })
+}
+
+function watchReplicas(registry: Registry, replicas: Services['replicas']): void {
+  if (replicas === undefined) return
+  new Gauge({
+    name: 'database_replica_lag_seconds',
+    help: 'How long each read replica has been behind what is written',
+    labelNames: ['replica'],
+    registers: [registry],
+    collect() {
+      for (const [replica, seconds] of replicas.lags()) this.set({ replica }, seconds)
     },
   })
 }

@@ -14,6 +14,8 @@ import { openProgramRights } from './identity/write-rules.ts'
 import type { Logger } from './log.ts'
 import { type Database, openDatabase } from './platform/postgres/database.ts'
 import { connectionRefusal } from './platform/postgres/pool.ts'
+import { openReplicas } from './platform/postgres/replicas.ts'
+import { connectionRoom, poolerRefusal } from './platform/postgres/sessions.ts'
 import { openQueues } from './platform/queue/queue.ts'
 import { createAnnouncer } from './platform/queue/scripts.ts'
 import { createLimiter } from './platform/redis/limiter.ts'
@@ -36,6 +38,7 @@ export async function openServices(config: Config, log: Logger): Promise<Service
   const database = openDatabase(config, log)
   opened.defer(() => database.close())
   await untilAnswering(database, log)
+  await requireSessions(config, database, log)
   await requireTables(database)
   const ownParameters = openOwnParameters(database)
   const redis = openRedis(config, 'request', log)
@@ -47,10 +50,16 @@ export async function openServices(config: Config, log: Logger): Promise<Service
   if (unfit !== undefined) throw new StartError(unfit)
   const programRights = await openProgramRights(database, ownParameters, config)
   const announce = createAnnouncer(redis)
+  const replicas =
+    config.databaseReadUrls.length === 0
+      ? undefined
+      : openReplicas(config.databaseReadUrls, database, { config, redis, log })
+  opened.defer(async () => replicas?.close())
   const repository = await openRepository(database, writeFeatures({ ...config, programRights }), {
     ownParameters,
     log,
     announce,
+    replicas,
   })
   const principals = await openPrincipals(database, repository, {
     own: ownParameters,
@@ -70,6 +79,7 @@ export async function openServices(config: Config, log: Logger): Promise<Service
     log,
     database,
     repository,
+    replicas,
     principals,
     profiles: openProfiles(repository, principals, log),
     tokens: createTokens(config.baseUrl, keys),
@@ -104,6 +114,23 @@ async function untilAnswering(database: Database, log: Logger): Promise<void> {
       await delay(RETRY_MS)
     }
   }
+}
+
+async function requireSessions(config: Config, database: Database, log: Logger): Promise<void> {
+  const isPooled = config.databaseDirectUrl !== undefined
+  const refusal = await poolerRefusal(database, isPooled)
+  if (refusal !== undefined) throw new StartError(refusal)
+  // A pooler has many connections for few of PostgreSQL's.
+  if (isPooled) return
+  const { most, used } = await connectionRoom(database)
+  const { databasePool } = config
+  if (databasePool > most) {
+    throw new StartError(
+      `DATABASE_POOL is ${databasePool}, and PostgreSQL lets this account have ${most} connections: lower it`,
+    )
+  }
+  if (used + databasePool > most)
+    log.warn({ used, most, databasePool }, 'PostgreSQL may run out of connections')
 }
 
 async function requireTables(database: Database): Promise<void> {

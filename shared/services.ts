@@ -8,6 +8,7 @@ import type { Principals } from './identity/principals.ts'
 import type { Profiles } from './identity/profiles.ts'
 import type { Logger } from './log.ts'
 import type { Database } from './platform/postgres/database.ts'
+import type { Replicas } from './platform/postgres/replicas.ts'
 import type { Queues } from './platform/queue/queue.ts'
 import type { Limiter } from './platform/redis/limiter.ts'
 import type { Redis } from './platform/redis/redis.ts'
@@ -19,6 +20,8 @@ export interface Services {
   readonly log: Logger
   readonly database: Database
   readonly repository: Repository
+  /** Where reads may go; undefined where there are none. */
+  readonly replicas: Replicas | undefined
   readonly principals: Principals
   /** Compiled StructureDefinitions of Projects. */
   readonly profiles: Profiles

@@ -15,6 +15,10 @@ export interface Config {
   /** Ends in a slash; every absolute URL of an answer starts with it. */
   readonly baseUrl: string
   readonly databaseUrl: string
+  /** Given: the other address is a pooler's, and this one PostgreSQL's own. */
+  readonly databaseDirectUrl: string | undefined
+  /** Replicas of it that reads may go to. */
+  readonly databaseReadUrls: readonly string[]
   readonly databaseTlsInsecure: boolean
   readonly databasePool: number
   readonly redisUrl: string
@@ -196,6 +200,8 @@ function configOf(read: Reader): Config {
 function backends(read: Reader, baseUrl: string, dataDir: string) {
   return {
     databaseUrl: read.required('DATABASE_URL'),
+    databaseDirectUrl: read.text('DATABASE_DIRECT_URL'),
+    databaseReadUrls: read.list('DATABASE_READ_URL', []),
     databaseTlsInsecure: read.flag('DATABASE_TLS_INSECURE', false),
     databasePool: read.whole('DATABASE_POOL', 10, 5, 500),
     redisUrl: read.required('REDIS_URL'),

@@ -10,6 +10,10 @@ export const meanings: Readonly<Record<string, string>> = {
     'comma lists of hosts (`example.org`, `*.example.org`, `10.0.0.0/8`, each with a `:port` or without): only those of the first are called, those of the second never, by bots, hooks, key and provider look-ups, mail attachments and downloads alike',
   DATABASE_URL:
     '`postgres://…`; `?sslmode=verify-full` for TLS with a certificate that is checked; `npm start` brings a local one',
+  DATABASE_DIRECT_URL:
+    "set where `DATABASE_URL` is a pooler's: the address of PostgreSQL itself, for the release step and for exports",
+  DATABASE_READ_URL:
+    'comma list of replicas (streaming replication) that reads may go to; connections of their own, `DATABASE_POOL` for each process and replica',
   DATABASE_TLS_INSECURE:
     'TLS, with whatever certificate PostgreSQL has, as hosted ones have certificates of their own; an `sslmode` in the URL goes first',
   DATABASE_POOL:
@@ -26,7 +30,7 @@ export const meanings: Readonly<Record<string, string>> = {
     'the first client: a UUID, which the first release makes and prints where it is not set; `npm start` makes one',
   SUPER_ADMIN_CLIENT_SECRET: 'its secret; random by `npm start`',
   SIGNING_KEY:
-    'private JWK (ES256), or a list of them: the first signs, all verify; made once and kept in the database where it is not set',
+    'private JWK (ES256), or a list of them: the first signs, all verify; made once and kept in the database where it is not set; an RSA key in it signs the ID tokens of clients with `idTokenSignedResponseAlg` `RS256`',
   SMTP_URL:
     '`smtp://user:password@host:port`; TLS is a must unless `?ignoreTLS=true`; without it mails stay in the outbox, which super admins read',
   MAIL_FROM: 'sender of mails',

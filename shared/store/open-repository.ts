@@ -9,6 +9,7 @@ import type { Resource } from '../fhir/resource.ts'
 import type { Logger } from '../log.ts'
 import { addMail } from '../platform/mail/mails.ts'
 import type { Database } from '../platform/postgres/database.ts'
+import type { Replica, Replicas } from '../platform/postgres/replicas.ts'
 import { lockStatement } from '../platform/postgres/transaction.ts'
 import type { SearchRequest } from '../query/search-request.ts'
 import { createNoSubscriberLeases } from './events/no-subscriber-leases.ts'
@@ -21,6 +22,7 @@ import { history, historyOf } from './read/history.ts'
 import { metaSummary } from './read/meta-summary.ts'
 import { read, readMany, readVersion } from './read/read.ts'
 import { type Repository, type Transaction, withLinked } from './repository.ts'
+import { routed } from './routed.ts'
 import {
   rowKey,
   type Store,
@@ -75,6 +77,8 @@ export interface RepositoryOptions {
   readonly log?: Logger
   /** Runs when the outbox has got something. */
   readonly announce?: Store['announce']
+  /** Where reads may go instead. */
+  readonly replicas?: Replicas | undefined
 }
 
 const DAMAGED = 'A stored version cannot be read, and was passed over'
@@ -123,12 +127,28 @@ export async function openRepository(
     turns: createTurns(),
     deferred: undefined,
   }
-  return repositoryOf(store, {
+  const transactions: Transactions = {
     run: (work, locks) =>
       retrying(() => inTransaction(database, store, (inner) => work(inner.store), { locks })),
     runAll: (work, guard) =>
       runTransaction(database, store, (inner) => work(transactionOf(inner)), guard),
-  })
+  }
+  const primary = repositoryOf(store, transactions)
+  const { replicas } = options
+  return replicas === undefined
+    ? primary
+    : routed(primary, replicas, readersOf(store, transactions, replicas))
+}
+
+function readersOf(store: Store, transactions: Transactions, { all }: Replicas) {
+  const readers = new Map(
+    all.map((replica) => {
+      const { database } = replica
+      const there = { ...store, connection: database, fetch: createFetch(database) }
+      return [replica, repositoryOf(there, transactions)]
+    }),
+  )
+  return (replica: Replica) => readers.get(replica) ?? repositoryOf(store, transactions)
 }
 
 /** A transaction that begins inside another one is a part of it: it has its locks, and no state of its own. */

@@ -16,8 +16,8 @@ export interface Lines {
   /** On a connection of its own. */
   alone(statement: Statement, signal: AbortSignal | undefined): Promise<object[]>
   release(connection: RawConnection): Promise<void>
-  /** Ends all that it runs. */
-  terminate(connection: RawConnection): Promise<void>
+  /** Has what it runs cancelled until `over`; nothing else is sent there. */
+  end(connection: RawConnection, over: AbortSignal): Promise<void>
 }
 
 const LANES = 2
@@ -45,6 +45,8 @@ class Wire {
   isLost = false
   isLeft = false
   isWatched = false
+  /** Aborts when all is answered. */
+  readonly over = new AbortController()
 }
 
 export class BriefLanes {
@@ -122,6 +124,7 @@ export class BriefLanes {
   async #leave(wire: Wire): Promise<void> {
     wire.isLeft = true
     if (wire.inFlight.length > 0) return
+    wire.over.abort()
     const connection = await wire.opening?.catch(() => undefined)
     wire.opening = undefined
     if (connection !== undefined) await this.#lines.release(connection)
@@ -161,7 +164,7 @@ export class BriefLanes {
 
   async #end(wire: Wire): Promise<void> {
     const connection = await wire.opening?.catch(() => undefined)
-    if (connection !== undefined) await this.#lines.terminate(connection)
+    if (connection !== undefined) await this.#lines.end(connection, wire.over.signal)
   }
 }
 

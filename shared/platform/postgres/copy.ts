@@ -49,7 +49,7 @@ export interface CopySessions {
 }
 
 /** A connection whose session has ended well is kept for the next one, for a while. */
-export function openCopySessions(database: Pick<Database, 'knex'>): CopySessions {
+export function openCopySessions(database: Opening): CopySessions {
   const idle = new Map<Client, NodeJS.Timeout>()
   const end = (client: Client) => {
     clearTimeout(idle.get(client))
@@ -77,11 +77,15 @@ export function openCopySessions(database: Pick<Database, 'knex'>): CopySessions
   }
 }
 
+type Opening = Pick<Database, 'knex' | 'directUrl'>
+
 /** Errors: 503. */
-async function connect({ knex }: Pick<Database, 'knex'>): Promise<Client> {
+async function connect({ knex, directUrl }: Opening): Promise<Client> {
   const { connection } = rawPool(knex).config
   const settings = {
     ...Object(connection),
+    // Poolers refuse the settings.
+    ...(directUrl && { connectionString: directUrl }),
     application_name: 'botica export',
     options: OPTIONS,
     statement_timeout: 0,

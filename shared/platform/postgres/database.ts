@@ -5,23 +5,29 @@ import { OutOfRoom, unavailable } from '../../errors.ts'
 import type { Logger } from '../../log.ts'
 import { BriefLanes, STUCK_MS } from './brief-lanes.ts'
 import { CachedStatements } from './cached-statements.ts'
+import { cancelStatements } from './cancel.ts'
 import {
   askRows,
-  cancelStatement,
   type DatabaseConfig,
   openKnex,
   type RawConnection,
   type RawPool,
   rawPool,
   STATEMENT_TIMEOUT_MS,
-  terminateConnection,
 } from './pool.ts'
 import { isAway, toFailure } from './sql-error.ts'
 import { type Connection, countDatabaseTime, type Statement } from './statement.ts'
-import { runTransaction, type TransactionOptions, type TransactionPool } from './transaction.ts'
+import {
+  runTransaction,
+  type TransactionOptions,
+  type TransactionPool,
+  takingTurns,
+} from './transaction.ts'
 
 export interface Database extends Connection {
   readonly knex: Knex
+  /** The address of PostgreSQL itself, where the pool is a pooler's. */
+  readonly directUrl: string | undefined
   /** Statements sent for requests since the process started; tests pin the difference. */
   readonly statements: number
   /** Times a connection was given something to do while it had nothing. */
@@ -60,6 +66,7 @@ export function openDatabase(
 
 class PooledDatabase implements Database {
   readonly knex: Knex
+  readonly directUrl: string | undefined
   readonly #pool: RawPool
   readonly #log: Logger
   readonly #silenceMs: number
@@ -67,6 +74,7 @@ class PooledDatabase implements Database {
   readonly #brief: BriefLanes
   readonly #kept = new CachedStatements()
   readonly #inFlight = new WeakMap<RawConnection, number>()
+  readonly #besideLocks: TransactionPool<RawConnection>['beside']
   #statements = 0
   #roundTrips = 0
   #isAway = false
@@ -78,13 +86,20 @@ class PooledDatabase implements Database {
     this.#pool = rawPool(this.knex)
     this.#log = log
     this.#silenceMs = silenceMs
+    this.directUrl = config.databaseDirectUrl
+    // Each of them holds two connections: they leave the pool enough to come to their ends.
+    const most = Math.floor(config.databasePool / 4)
+    this.#besideLocks = config.databaseDirectUrl === undefined ? undefined : takingTurns(most)
     const lines = {
       open: () => this.#acquirePipelined(),
       send: (connection: RawConnection, statement: Statement) => this.#send(connection, statement),
       alone: (statement: Statement, signal: AbortSignal | undefined) =>
         signal === undefined ? this.#queryAlone(statement) : this.#queryUntil(signal, statement),
       release: (connection: RawConnection) => this.#releasePipelined(connection),
-      terminate: (connection: RawConnection) => terminateConnection(this.#pool, connection, log),
+      end: (connection: RawConnection, over: AbortSignal) => {
+        connection.__knex__disposed ??= new Error('Its statements are not waited for')
+        return cancelStatements(connection, over, log)
+      },
     }
     this.#brief = new BriefLanes(lines, config.databasePool, stuckMs)
   }
@@ -132,11 +147,12 @@ class PooledDatabase implements Database {
   async #queryUntil<Row extends object>(signal: AbortSignal, statement: Statement): Promise<Row[]> {
     signal.throwIfAborted()
     const connection = await this.#acquire()
+    const over = new AbortController()
     let cancelling: Promise<void> | undefined
     const cancel = () => {
       // The signal may arrive late and hit what runs there next, so nothing will.
       connection.__knex__disposed ??= signal.reason
-      cancelling = cancelStatement(this.#pool, connection.processID, this.#log)
+      cancelling = cancelStatements(connection, over.signal, this.#log)
     }
     try {
       signal.throwIfAborted()
@@ -147,6 +163,7 @@ class PooledDatabase implements Database {
       throw error
     } finally {
       signal.removeEventListener('abort', cancel)
+      over.abort()
       await cancelling
       await this.#pool.releaseConnection(connection)
     }
@@ -157,6 +174,7 @@ class PooledDatabase implements Database {
     options?: TransactionOptions,
   ): Promise<T> {
     const pool: TransactionPool<RawConnection> = {
+      beside: this.#besideLocks,
       acquire: () => this.#acquirePipelined(),
       send: (connection, statement) => this.#send(connection, statement),
       release: (connection, failure) => {

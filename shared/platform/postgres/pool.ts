@@ -18,18 +18,22 @@ export interface RawConnection extends Client {
 export interface RawPool {
   acquireConnection(): Promise<RawConnection>
   releaseConnection(connection: RawConnection): Promise<void>
-  /** Beside the pool. */
-  acquireRawConnection(): Promise<RawConnection>
-  destroyRawConnection(connection: RawConnection): Promise<void>
   readonly config: Knex.Config
 }
 
 export const STATEMENT_TIMEOUT_MS = 20_000
-const LOCK_TIMEOUT_MS = 3000
+export const LOCK_TIMEOUT_MS = 3000
 const ACQUIRE_TIMEOUT_MS = 5000
 
 export type DatabaseConfig = Pick<Config, 'databaseUrl' | 'databasePool'> &
-  Partial<Pick<Config, 'databaseTlsInsecure'>>
+  Partial<Pick<Config, 'databaseTlsInsecure' | 'databaseDirectUrl'>>
+
+const SESSION = {
+  // A search holds ways that it may not take; their cost alone would have it compiled, for 0.1 s and more.
+  options: '-c jit=off',
+  statement_timeout: STATEMENT_TIMEOUT_MS,
+  lock_timeout: LOCK_TIMEOUT_MS,
+}
 
 /** Opens no connection yet. */
 export function openKnex(config: DatabaseConfig, log: Logger): Knex {
@@ -39,10 +43,8 @@ export function openKnex(config: DatabaseConfig, log: Logger): Knex {
     // pg reads the URL last: what it says of TLS goes first.
     ...(config.databaseTlsInsecure ? { ssl: { rejectUnauthorized: false } } : {}),
     application_name: 'botica',
-    // A search holds ways that it may not take; their cost alone would have it compiled, for 0.1 s and more.
-    options: '-c jit=off',
-    statement_timeout: STATEMENT_TIMEOUT_MS,
-    lock_timeout: LOCK_TIMEOUT_MS,
+    // Poolers refuse them: behind one the role has them (sessions.ts).
+    ...(config.databaseDirectUrl === undefined ? SESSION : {}),
     connectionTimeoutMillis: ACQUIRE_TIMEOUT_MS,
     keepAlive: true,
     types: columnTypes,
@@ -93,47 +95,6 @@ interface Rows<Row> {
 
 function cutSilent({ connection }: RawConnection): void {
   connection.stream.destroy(new Error('Query read timeout'))
-}
-
-/**
- * Ends what the connection of that process runs now. On a connection beside the pool: what is to be
- * cancelled may have used the pool up. Does not throw: a statement that goes on ends by its own time.
- */
-export async function cancelStatement(
-  pool: RawPool,
-  processId: number,
-  log: Logger,
-): Promise<void> {
-  await askBeside(pool, 'select pg_cancel_backend($1)', processId, log)
-}
-
-/** As `cancelStatement`, with all that was sent behind it. */
-export async function terminateConnection(
-  pool: RawPool,
-  connection: RawConnection,
-  log: Logger,
-): Promise<void> {
-  connection.__knex__disposed ??= new Error('Its statements are not waited for')
-  await askBeside(pool, 'select pg_terminate_backend($1)', connection.processID, log)
-}
-
-async function askBeside(
-  pool: RawPool,
-  text: string,
-  processId: number,
-  log: Logger,
-): Promise<void> {
-  try {
-    const connection = await pool.acquireRawConnection()
-    try {
-      await connection.query(text, [processId])
-    } finally {
-      await pool.destroyRawConnection(connection)
-    }
-  } catch (error) {
-    const reason = error instanceof Error ? error.message : undefined
-    log.warn({ reason }, 'A statement was not cancelled')
-  }
 }
 
 export function knexLog(log: Logger) {
@@ -232,6 +193,9 @@ export function connectionRefusal(error: unknown): string | undefined {
       `its certificate cannot be checked (${code}); DATABASE_TLS_INSECURE=true takes it unchecked, ` +
       'NODE_EXTRA_CA_CERTS names the file of its authority'
     )
+  }
+  if (/^unsupported startup parameter/.test(cause.message)) {
+    return 'it is a pooler; set DATABASE_DIRECT_URL to the address of PostgreSQL itself, which the release step needs'
   }
   if (NO_TLS_THERE.test(cause.message)) {
     return 'it has no TLS; take sslmode out of DATABASE_URL, or DATABASE_TLS_INSECURE'

@@ -25,6 +25,8 @@ export interface Statement {
   readonly hasBlocks?: boolean
   /** Runs beside the requests, on a clock, or for the second time: the counts of statements and round trips leave it out. */
   readonly isUpkeep?: boolean
+  /** It takes these advisory locks and does nothing else. */
+  readonly locks?: readonly bigint[]
   readonly text: string
   readonly values: readonly unknown[]
 }

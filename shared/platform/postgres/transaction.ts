@@ -18,6 +18,8 @@ export interface TransactionPool<Raw> {
   send<Row extends object>(connection: Raw, statement: Statement): Promise<Row[]>
   /** Into the pool again; with a failure, never again. */
   release(connection: Raw, failure?: unknown): Promise<void>
+  /** Given where a pooler may lead each transaction to another session: runs work that holds a second connection. */
+  readonly beside?: (<T>(work: () => Promise<T>) => Promise<T>) | undefined
 }
 
 /** Errors: those of `work`; the first failure of a statement, whichever came after it. */
@@ -26,6 +28,10 @@ export async function runTransaction<Raw, T>(
   work: (connection: Connection) => Promise<T>,
   options: TransactionOptions = {},
 ): Promise<T> {
+  const { oneState = false, locks = [] } = options
+  if (pool.beside !== undefined && oneState && locks.length > 0) {
+    return await pool.beside(() => runBesideLocks(pool, work, locks))
+  }
   const transaction = new Transaction(pool, options)
   try {
     const result = await work(transaction)
@@ -34,6 +40,54 @@ export async function runTransaction<Raw, T>(
   } catch (error) {
     await transaction.abandon()
     throw error
+  }
+}
+
+/** Where the locks cannot be the session's, a second transaction holds them. */
+function runBesideLocks<Raw, T>(
+  pool: TransactionPool<Raw>,
+  work: (connection: Connection) => Promise<T>,
+  locks: readonly bigint[],
+): Promise<T> {
+  const holdsThem = statementOf('select 1')
+  const run = async (holder: Connection) => {
+    await holder.query(holdsThem)
+    const guarded = async (connection: Connection) => {
+      const result = await work(besides(connection, locks))
+      // Nothing is committed once they are lost.
+      await holder.query(holdsThem)
+      return result
+    }
+    return await runTransaction(pool, guarded, { oneState: true })
+  }
+  return runTransaction(pool, run, { locks })
+}
+
+/** Work may ask for locks again that its transaction has: here that would be to wait for itself. */
+function besides(connection: Connection, held: readonly bigint[]): Connection {
+  return {
+    query: async (statement) => {
+      if (statement.locks === undefined) return await connection.query(statement)
+      const others = statement.locks.filter((lock) => !held.includes(lock))
+      return others.length === 0 ? [] : await connection.query(lockStatement(others))
+    },
+  }
+}
+
+/** Runs so many at a time; the others wait in their order. */
+export function takingTurns(most: number): <T>(work: () => Promise<T>) => Promise<T> {
+  let running = 0
+  const waiting: (() => void)[] = []
+  return async (work) => {
+    if (running < most) running += 1
+    else await new Promise<void>((resolve) => waiting.push(resolve))
+    try {
+      return await work()
+    } finally {
+      const next = waiting.shift()
+      if (next === undefined) running -= 1
+      else next()
+    }
   }
 }
 
@@ -131,6 +185,7 @@ const XACT_LOCK = 'pg_advisory_xact_lock'
 export function lockStatement(locks: readonly bigint[], how = XACT_LOCK): Statement {
   return {
     name: how,
+    locks,
     text: `select ${how}(k) from unnest($1::bigint[]) k`,
     values: [`{${locks.join(',')}}`],
   }

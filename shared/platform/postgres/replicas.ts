@@ -1,0 +1,175 @@
+/**
+ * Read replicas. A place in PostgreSQL's log is written down for each Project when a write of it has been committed,
+ * before its caller is answered, and a read goes to a replica that has replayed as much: whoever has the answer to a
+ * write finds it everywhere. The places are in Redis, for all processes; a Redis that has lost them begins anew at
+ * the place where the primary is by then.
+ */
+import { setTimeout as delay } from 'node:timers/promises'
+import type { Logger } from '../../log.ts'
+import type { Redis } from '../redis/redis.ts'
+import { type Database, openDatabase } from './database.ts'
+import type { DatabaseConfig } from './pool.ts'
+
+const PLACES = 'botica:written'
+/** The member that holds for every Project. */
+const ALL = 'all'
+const LOOK_MS = 50
+/** A replica that is away is asked less often. */
+const AWAY_MS = 1000
+/** An answer that is older says nothing: the replica may stand still. */
+const FRESH_MS = 500
+const PATIENCE_MS = 5000
+
+export interface Replica {
+  readonly name: string
+  readonly database: Database
+}
+
+export interface Replicas {
+  readonly all: readonly Replica[]
+  /** Where reads of these Projects may go; undefined: to the primary. */
+  choose(projects: readonly number[]): Promise<Replica | undefined>
+  /** Settles when nobody reads of a Project, or of any, what was there before its last write. */
+  written(project: number | undefined): Promise<void>
+  /** A read there has failed: none goes there until it has answered again. */
+  failed(replica: Replica): void
+  /** Seconds by which each replica is behind what is known to be written. */
+  lags(): ReadonlyMap<string, number>
+  close(): Promise<void>
+}
+
+interface Followed extends Replica {
+  /** Bytes of the log that it has replayed; negative while it is away. */
+  place: number
+  answeredAt: number
+  /** The last time that it had all that was known to be written. */
+  caughtUpAt: number
+}
+
+/** Opens no connection yet. */
+export function openReplicas(
+  urls: readonly string[],
+  primary: Database,
+  {
+    config,
+    redis,
+    log,
+  }: { readonly config: DatabaseConfig; readonly redis: Redis; readonly log: Logger },
+): Replicas {
+  const all = urls.map((url): Followed => {
+    const name = new URL(url).host
+    const settings = { ...config, databaseUrl: url, databaseDirectUrl: undefined }
+    const database = openDatabase(settings, log.child({ replica: name }))
+    return { name, database, place: -1, answeredAt: 0, caughtUpAt: performance.now() }
+  })
+  const placeOfPrimary = together(() => primaryPlace(primary))
+  let known = 0
+  let isClosed = false
+  let turn = 0
+
+  const note = (place: number) => {
+    known = Math.max(known, place)
+  }
+  const follow = async (replica: Followed): Promise<void> => {
+    if (isClosed) return
+    replica.place = await replayedPlace(replica.database).catch(() => -1)
+    const now = performance.now()
+    if (replica.place >= 0) replica.answeredAt = now
+    if (replica.place >= known) replica.caughtUpAt = now
+    setTimeout(follow, replica.place < 0 ? AWAY_MS : LOOK_MS, replica).unref()
+  }
+  for (const replica of all) void follow(replica)
+
+  /** The place that has to be replayed; undefined where nobody knows. */
+  const neededFor = async (projects: readonly number[]): Promise<number | undefined> => {
+    const [start, ...own] = await redis.zmscore(PLACES, ALL, ...projects.map(String))
+    if (start === null || start === undefined) {
+      await redis.zadd(PLACES, 'GT', await placeOfPrimary(), ALL)
+      return undefined
+    }
+    return Math.max(Number(start), ...own.map(Number))
+  }
+
+  return {
+    all,
+    async choose(projects) {
+      const now = performance.now()
+      const here = all.filter((one) => one.place >= 0 && now - one.answeredAt < FRESH_MS)
+      if (here.length === 0) return undefined
+      // The primary takes its share.
+      turn = (turn + 1) % (here.length + 1)
+      const replica = here[turn]
+      if (replica === undefined) return undefined
+      const needed = await neededFor(projects).catch(() => undefined)
+      if (needed === undefined) return undefined
+      note(needed)
+      return replica.place >= needed ? replica : here.find(({ place }) => place >= needed)
+    },
+    async written(project) {
+      const place = await placeOfPrimary().catch(() => undefined)
+      // Without the primary nothing was committed that anybody has an answer to.
+      if (place === undefined) return
+      note(place)
+      try {
+        await redis.zadd(PLACES, 'GT', place, project === undefined ? ALL : String(project))
+      } catch {
+        // The others cannot hear of it: it is to be everywhere before anybody is answered.
+        const deadline = performance.now() + PATIENCE_MS
+        const isBehind = (one: Followed) => one.place >= 0 && one.place < place
+        while (all.some(isBehind) && performance.now() < deadline) await delay(LOOK_MS)
+      }
+    },
+    failed(replica) {
+      for (const one of all) if (one === replica) one.place = -1
+    },
+    lags() {
+      const now = performance.now()
+      const lagOf = ({ place, caughtUpAt }: Followed) =>
+        place >= known ? 0 : (now - caughtUpAt) / 1000
+      return new Map(all.map((replica) => [replica.name, lagOf(replica)]))
+    },
+    async close() {
+      isClosed = true
+      await Promise.all(all.map(({ database }) => database.close()))
+    },
+  }
+}
+
+/** Calls share one asking, which begins after all of them. */
+function together<T>(ask: () => Promise<T>): () => Promise<T> {
+  let running: Promise<unknown> = Promise.resolve()
+  let next: Promise<T> | undefined
+  return () => {
+    next ??= running
+      .catch(() => undefined)
+      .then(() => {
+        next = undefined
+        const asked = ask()
+        running = asked
+        return asked
+      })
+    return next
+  }
+}
+
+async function primaryPlace(primary: Database): Promise<number> {
+  const [row] = await primary.query<{ place: number }>({
+    name: 'primary-place',
+    text: `select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8 as place`,
+    values: [],
+    isUpkeep: true,
+  })
+  return row?.place ?? Number.POSITIVE_INFINITY
+}
+
+/** A server that takes writes is no replica, and has a log of its own. */
+async function replayedPlace(database: Database): Promise<number> {
+  const [row] = await database.query<{ place: number | null }>({
+    name: 'replayed-place',
+    text: `select case when pg_is_in_recovery() then
+      pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0')::float8 end as place`,
+    values: [],
+    isUpkeep: true,
+  })
+  return row?.place ?? -1
+}

@@ -1,0 +1,118 @@
+/**
+ * A process asks PostgreSQL when it starts whether it has connections enough, and whether a pooler such as PgBouncer
+ * stands before it. Where one does, DATABASE_DIRECT_URL is set: sessions get their settings from the role,
+ * since poolers pass no others on, and no transaction leaves anything to the next one of its session.
+ */
+import type { Database } from './database.ts'
+import { LOCK_TIMEOUT_MS, type RawConnection, rawPool, STATEMENT_TIMEOUT_MS } from './pool.ts'
+import type { Connection } from './statement.ts'
+
+const SETTINGS = {
+  jit: 'off',
+  statement_timeout: String(STATEMENT_TIMEOUT_MS),
+  lock_timeout: String(LOCK_TIMEOUT_MS),
+}
+const HELD = 3
+const PROBE_MS = 3000
+
+/** Every session of the role has them from now on, also those that a pooler opens. */
+export async function keepSessionSettings(connection: Connection): Promise<void> {
+  for (const [name, value] of Object.entries(SETTINGS)) {
+    await connection.query({
+      text: `do $$ begin
+        execute format('alter role current_user in database %I set ${name} = %L', current_database(), '${value}');
+      end $$`,
+      values: [],
+    })
+  }
+}
+
+/** Says in a sentence why the connections cannot be used. `isPooled`: that of a pooler is the address that is expected. */
+export async function poolerRefusal(
+  { knex }: Database,
+  isPooled: boolean,
+): Promise<string | undefined> {
+  const pool = rawPool(knex)
+  const taken: RawConnection[] = []
+  const take = async () => {
+    const connection = await pool.acquireConnection()
+    taken.push(connection)
+    return connection
+  }
+  try {
+    const first = await take()
+    if (!isPooled) return (await isBehindPooler(first)) ? UNNAMED : undefined
+    const isKept = await Promise.race([keepsStatements(first, take), pause(PROBE_MS, true)])
+    if (!isKept) return FORGETS
+    const { rows } = await first.query("select current_setting('statement_timeout') as limit")
+    return rows[0]?.limit === '0' ? UNSET : undefined
+  } finally {
+    for (const connection of taken) {
+      // Whatever the probe has left there goes with it.
+      connection.__knex__disposed ??= new Error('It has served as a probe')
+      connection.connection.stream.destroy()
+      await pool.releaseConnection(connection)
+    }
+  }
+}
+
+const UNNAMED =
+  'DATABASE_URL is the address of a pooler; set DATABASE_DIRECT_URL to the address of PostgreSQL itself, ' +
+  'which the release step needs'
+const FORGETS =
+  'The pooler of DATABASE_URL forgets prepared statements: PgBouncer keeps them in transaction mode from version 1.21 ' +
+  'on, with max_prepared_statements above 0; an older one has to be in session mode'
+const UNSET =
+  'Sessions behind the pooler of DATABASE_URL have no time limits; run `node scripts/migrate.ts`, which sets them at ' +
+  'the role of DATABASE_DIRECT_URL, and have the pooler open its connections anew (RECONNECT)'
+
+/** A pooler has numbers of its own for connections. */
+async function isBehindPooler(connection: RawConnection): Promise<boolean> {
+  const { rows } = await connection.query('select pg_backend_pid() as pid')
+  return rows[0]?.pid !== connection.processID
+}
+
+/** True when a statement that was prepared is there after others have taken the session that prepared it. */
+async function keepsStatements(
+  first: RawConnection,
+  take: () => Promise<RawConnection>,
+): Promise<boolean> {
+  const probe = { name: 'probe', text: 'select 1' }
+  await first.query(probe)
+  for (let held = 0; held < HELD; held++) {
+    const other = await take()
+    await other.query('begin')
+    await other.query('select 1')
+  }
+  try {
+    await first.query(probe)
+    return true
+  } catch {
+    return false
+  }
+}
+
+interface Room {
+  readonly most: number
+  readonly used: number
+}
+
+/** PostgreSQL's limit for the account, and how many connections there are of anybody. */
+export async function connectionRoom(connection: Connection): Promise<Room> {
+  const [room] = await connection.query<Room>({
+    text: `select least(
+        current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int,
+        case when not rolsuper then nullif(rolconnlimit, -1) end,
+        case when not rolsuper then nullif(datconnlimit, -1) end) as most,
+      (select count(*)::int from pg_stat_activity where datid is not null) as used
+      from pg_roles, pg_database where rolname = current_user and datname = current_database()`,
+    values: [],
+  })
+  return room ?? { most: Number.POSITIVE_INFINITY, used: 0 }
+}
+
+function pause<T>(ms: number, value: T): Promise<T> {
+  return new Promise((resolve) => {
+    setTimeout(resolve, ms, value).unref()
+  })
+}

@@ -1,0 +1,123 @@
+/** Reads go to a replica, find there what was written before, and never fail because of it. */
+import { setTimeout as delay } from 'node:timers/promises'
+import t from 'tap'
+import type { Replica } from '../../shared/platform/postgres/replicas.ts'
+import { openBotica, until } from '../fixtures/botica.ts'
+import { createClient } from '../fixtures/client.ts'
+import { depth } from '../fixtures/depth.ts'
+import { startPair } from '../fixtures/services/replica.ts'
+
+const WRITERS = 16
+const ROUNDS = depth({ slice: 15, full: 100 })
+const PATIENCE_MS = 60_000
+
+const pair = await startPair(t)
+const env = { DATABASE_URL: pair.primaryUrl, DATABASE_READ_URL: pair.replicaUrl }
+const botica = await openBotica(t, { env })
+const { admin, project, services } = botica
+// Another process knows only by Redis what this one has written.
+const elsewhere = createClient(await botica.startWeb(), admin.token)
+
+function replicaOf(): Replica {
+  const [replica] = services.replicas?.all ?? []
+  if (replica === undefined) throw new Error('There is no replica')
+  return replica
+}
+
+async function readsThere(work: () => Promise<unknown>): Promise<number> {
+  const { database } = replicaOf()
+  const before = database.statements
+  await work()
+  return database.statements - before
+}
+
+/** Writes and reads what was written, here and elsewhere; returns the reads that failed or found something older. */
+async function wrongReads(writers: number, rounds: number): Promise<readonly string[]> {
+  const wrong: string[] = []
+  const write = async (writer: number) => {
+    const first = await admin.create({ resourceType: 'Basic', code: { text: `${writer} 0` } })
+    for (let round = 1; round <= rounds; round++) {
+      const text = `${writer} ${round}`
+      const put = await admin.put(`Basic/${first.id}`, { ...first, code: { text } })
+      if (put.status !== 200) wrong.push(`PUT ${put.status}`)
+      const answers = await Promise.all([
+        admin.get(`Basic/${first.id}`),
+        elsewhere.get(`Basic/${first.id}`),
+        elsewhere.get(`Basic?_id=${first.id}`),
+        elsewhere.get(`Basic/${first.id}/_history?_count=1`),
+      ])
+      for (const { status, text: found } of answers) {
+        if (status !== 200 || !found.includes(`"${text}"`)) wrong.push(`${status} ${text}`)
+      }
+    }
+  }
+  await Promise.all(Array.from({ length: writers }, (_, writer) => write(writer)))
+  return wrong
+}
+
+const isUsed = async () =>
+  (await readsThere(() => Promise.all([1, 2, 3].map(() => admin.get('Basic?_count=1'))))) > 0
+
+t.test('what was written is found by every process, on a replica, too', async (t) => {
+  await until(isUsed, PATIENCE_MS)
+  let wrong: readonly string[] = []
+  const count = await readsThere(async () => {
+    wrong = await wrongReads(WRITERS, ROUNDS)
+  })
+  t.same(wrong, [])
+  t.comment(`${count} statements of ${WRITERS * ROUNDS} reads here were asked on the replica`)
+})
+
+t.test('a replica that is behind is left alone until it has caught up', async (t) => {
+  const { database } = replicaOf()
+  const ask = (text: string) => database.query({ text, values: [], isUpkeep: true })
+  await until(isUsed, PATIENCE_MS)
+  await ask('select pg_wal_replay_pause()')
+  t.same(await wrongReads(2, 3), [])
+  t.equal(await readsThere(() => admin.get('Basic?_count=1')), 0)
+  await until(async () => (services.replicas?.lags().values().next().value ?? 0) > 0, PATIENCE_MS)
+  t.match(
+    (await botica.anonymous.get('/metrics')).text,
+    /^database_replica_lag_seconds\{.*\} [0-9.]*[1-9]/m,
+  )
+  await ask('select pg_wal_replay_resume()')
+  await until(isUsed, PATIENCE_MS)
+})
+
+t.test('rights are read on the primary', async (t) => {
+  const { client, id } = await botica.createMember()
+  t.equal((await client.get('Basic?_count=1')).status, 200)
+  const { database } = replicaOf()
+  await database.query({ text: 'select pg_wal_replay_pause()', values: [], isUpkeep: true })
+  const { body } = await botica.superAdmin.get<{ entry: { resource: { id: string } }[] }>(
+    `ProjectMembership?profile=ClientApplication/${id}`,
+  )
+  const membership = body.entry[0]?.resource.id
+  await admin.del(`/admin/projects/${project.id}/members/${membership}`)
+  await until(async () => (await client.get('Basic?_count=1')).status === 401, PATIENCE_MS)
+  await database.query({ text: 'select pg_wal_replay_resume()', values: [], isUpkeep: true })
+  t.pass()
+})
+
+t.test('no read fails while the replica is stopped and started', async (t) => {
+  const controller = new AbortController()
+  const wrong: string[] = []
+  const read = async () => {
+    while (!controller.signal.aborted) {
+      const { status } = await elsewhere.get('Basic?_count=2')
+      if (status !== 200) wrong.push(String(status))
+    }
+  }
+  const readers = Promise.all([1, 2, 3, 4].map(read))
+  for (let time = 0; time < 2; time++) {
+    await until(isUsed, PATIENCE_MS)
+    await pair.stopReplica()
+    t.same(await wrongReads(4, 3), [])
+    await pair.startReplica()
+  }
+  await until(isUsed, PATIENCE_MS)
+  await delay(100)
+  controller.abort()
+  await readers
+  t.same(wrong, [])
+})
