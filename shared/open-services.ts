@@ -19,7 +19,7 @@ import { connectionRoom, poolerRefusal } from './platform/postgres/sessions.ts'
 import { openQueues } from './platform/queue/queue.ts'
 import { createAnnouncer } from './platform/queue/scripts.ts'
 import { createLimiter } from './platform/redis/limiter.ts'
-import { endStart, openRedis, unfitness, untilReady } from './platform/redis/redis.ts'
+import { endStart, openRedis, type Redis, unfitness, untilReady } from './platform/redis/redis.ts'
 import { counted } from './platform/storage/counted.ts'
 import { openStorage } from './platform/storage/disk.ts'
 import type { Services } from './services.ts'
@@ -43,11 +43,7 @@ export async function openServices(config: Config, log: Logger): Promise<Service
   const ownParameters = openOwnParameters(database)
   const redis = openRedis(config, 'request', log)
   opened.defer(() => redis.disconnect())
-  await untilReady(redis, log).catch((error: Error) => {
-    throw new StartError(error.message)
-  })
-  const unfit = await unfitness(redis)
-  if (unfit !== undefined) throw new StartError(unfit)
+  await requireRedis(redis, log)
   const programRights = await openProgramRights(database, ownParameters, config)
   const announce = createAnnouncer(redis)
   const replicas =
@@ -93,6 +89,14 @@ export async function openServices(config: Config, log: Logger): Promise<Service
     wrongSecrets: createLimiter('wrong-secrets', redis, log),
     close: () => closing.disposeAsync(),
   }
+}
+
+async function requireRedis(redis: Redis, log: Logger): Promise<void> {
+  await untilReady(redis, log).catch((error: Error) => {
+    throw new StartError(error.message)
+  })
+  const unfit = await unfitness(redis)
+  if (unfit !== undefined) throw new StartError(unfit)
 }
 
 /** Waits for PostgreSQL and logs one line a second. */

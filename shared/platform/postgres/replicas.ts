@@ -56,40 +56,10 @@ export function openReplicas(
     log,
   }: { readonly config: DatabaseConfig; readonly redis: Redis; readonly log: Logger },
 ): Replicas {
-  const all = urls.map((url): Followed => {
-    const name = new URL(url).host
-    const settings = { ...config, databaseUrl: url, databaseDirectUrl: undefined }
-    const database = openDatabase(settings, log.child({ replica: name }))
-    return { name, database, place: -1, answeredAt: 0, caughtUpAt: performance.now() }
-  })
-  const placeOfPrimary = together(() => primaryPlace(primary))
-  let known = 0
-  let isClosed = false
+  const all = urls.map((url) => openFollowed(url, config, log))
+  const places = createPlaces(primary, redis)
+  const following = followAll(all, () => places.known)
   let turn = 0
-
-  const note = (place: number) => {
-    known = Math.max(known, place)
-  }
-  const follow = async (replica: Followed): Promise<void> => {
-    if (isClosed) return
-    replica.place = await replayedPlace(replica.database).catch(() => -1)
-    const now = performance.now()
-    if (replica.place >= 0) replica.answeredAt = now
-    if (replica.place >= known) replica.caughtUpAt = now
-    setTimeout(follow, replica.place < 0 ? AWAY_MS : LOOK_MS, replica).unref()
-  }
-  for (const replica of all) void follow(replica)
-
-  /** The place that has to be replayed; undefined where nobody knows. */
-  const neededFor = async (projects: readonly number[]): Promise<number | undefined> => {
-    const [start, ...own] = await redis.zmscore(PLACES, ALL, ...projects.map(String))
-    if (start === null || start === undefined) {
-      await redis.zadd(PLACES, 'GT', await placeOfPrimary(), ALL)
-      return undefined
-    }
-    return Math.max(Number(start), ...own.map(Number))
-  }
-
   return {
     all,
     async choose(projects) {
@@ -100,23 +70,19 @@ export function openReplicas(
       turn = (turn + 1) % (here.length + 1)
       const replica = here[turn]
       if (replica === undefined) return undefined
-      const needed = await neededFor(projects).catch(() => undefined)
+      const needed = await places.neededFor(projects).catch(() => undefined)
       if (needed === undefined) return undefined
-      note(needed)
       return replica.place >= needed ? replica : here.find(({ place }) => place >= needed)
     },
     async written(project) {
-      const place = await placeOfPrimary().catch(() => undefined)
+      const place = await places.ofPrimary().catch(() => undefined)
       // Without the primary nothing was committed that anybody has an answer to.
       if (place === undefined) return
-      note(place)
       try {
-        await redis.zadd(PLACES, 'GT', place, project === undefined ? ALL : String(project))
+        await places.keep(project, place)
       } catch {
         // The others cannot hear of it: it is to be everywhere before anybody is answered.
-        const deadline = performance.now() + PATIENCE_MS
-        const isBehind = (one: Followed) => one.place >= 0 && one.place < place
-        while (all.some(isBehind) && performance.now() < deadline) await delay(LOOK_MS)
+        await replayedBy(all, place)
       }
     },
     failed(replica) {
@@ -125,12 +91,80 @@ export function openReplicas(
     lags() {
       const now = performance.now()
       const lagOf = ({ place, caughtUpAt }: Followed) =>
-        place >= known ? 0 : (now - caughtUpAt) / 1000
+        place >= places.known ? 0 : (now - caughtUpAt) / 1000
       return new Map(all.map((replica) => [replica.name, lagOf(replica)]))
     },
     async close() {
-      isClosed = true
+      following.stop()
       await Promise.all(all.map(({ database }) => database.close()))
+    },
+  }
+}
+
+function openFollowed(url: string, config: DatabaseConfig, log: Logger): Followed {
+  const name = new URL(url).host
+  const settings = { ...config, databaseUrl: url, databaseDirectUrl: undefined }
+  const database = openDatabase(settings, log.child({ replica: name }))
+  return { name, database, place: -1, answeredAt: 0, caughtUpAt: performance.now() }
+}
+
+/** Asks each replica again and again how far it is, until `stop`. */
+function followAll(all: readonly Followed[], known: () => number): { stop(): void } {
+  let isStopped = false
+  const follow = async (replica: Followed): Promise<void> => {
+    if (isStopped) return
+    replica.place = await replayedPlace(replica.database).catch(() => -1)
+    const now = performance.now()
+    if (replica.place >= 0) replica.answeredAt = now
+    if (replica.place >= known()) replica.caughtUpAt = now
+    setTimeout(follow, replica.place < 0 ? AWAY_MS : LOOK_MS, replica).unref()
+  }
+  for (const replica of all) void follow(replica)
+  return {
+    stop() {
+      isStopped = true
+    },
+  }
+}
+
+async function replayedBy(all: readonly Followed[], needed: number): Promise<void> {
+  const deadline = performance.now() + PATIENCE_MS
+  const isBehind = ({ place }: Followed) => place >= 0 && place < needed
+  while (all.some(isBehind) && performance.now() < deadline) await delay(LOOK_MS)
+}
+
+/** The places of writes, as all processes know them. */
+interface Places {
+  /** The furthest that this process has heard of. */
+  readonly known: number
+  ofPrimary(): Promise<number>
+  /** The place that reads of these Projects need; undefined where nobody knows. Errors: those of Redis. */
+  neededFor(projects: readonly number[]): Promise<number | undefined>
+  /** Errors: those of Redis. */
+  keep(project: number | undefined, place: number): Promise<void>
+}
+
+function createPlaces(primary: Database, redis: Redis): Places {
+  const ofPrimary = together(() => primaryPlace(primary))
+  let known = 0
+  return {
+    get known() {
+      return known
+    },
+    ofPrimary,
+    async neededFor(projects) {
+      const [start, ...own] = await redis.zmscore(PLACES, ALL, ...projects.map(String))
+      if (start === null || start === undefined) {
+        await redis.zadd(PLACES, 'GT', await ofPrimary(), ALL)
+        return undefined
+      }
+      const needed = Math.max(Number(start), ...own.map(Number))
+      known = Math.max(known, needed)
+      return needed
+    },
+    async keep(project, place) {
+      known = Math.max(known, place)
+      await redis.zadd(PLACES, 'GT', place, project === undefined ? ALL : String(project))
     },
   }
 }
