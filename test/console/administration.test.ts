@@ -1,0 +1,207 @@
+/** Pages of administration as an administrator, a member with a narrow policy and a super administrator open them. */
+import t from 'tap'
+import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
+import { openBotica, until } from '../fixtures/botica.ts'
+import { aBot, handler, type Untyped } from '../fixtures/bots/bots.ts'
+import { hasChromium, type Page } from '../fixtures/http/chromium.ts'
+import { barriers, click, openConsole, reads } from '../fixtures/http/console.ts'
+import { aPerson } from '../fixtures/people.ts'
+import { aPatient } from '../fixtures/resources.ts'
+import { createDatabase } from '../fixtures/store/own-database.ts'
+
+if (!hasChromium()) {
+  t.pass('there is no chromium here')
+  process.exit()
+}
+// Its worker has nothing else to deliver.
+process.env.DATABASE_URL = await createDatabase(t)
+const botica = await openBotica(t, { worker: true })
+const { services, baseUrl, project, admin } = botica
+const policy = await admin.create({
+  resourceType: 'AccessPolicy',
+  name: 'Ward',
+  resource: [{ resourceType: 'Patient', readonly: true }],
+})
+const bot = await aBot(botica, handler('return 1'))
+await admin.put(`Bot/${bot}`, { ...(await admin.get(`Bot/${bot}`)).body, cronString: '0 3 * * *' })
+const subscription = await admin.create({
+  resourceType: 'Subscription',
+  status: 'active',
+  reason: 'Reach the partner',
+  criteria: 'Patient?',
+  channel: { type: 'rest-hook', endpoint: 'http://127.0.0.1:9/nobody' },
+})
+const patient = await admin.create(aPatient())
+
+const PAGES: readonly (readonly [path: string, text: string])[] = [
+  ['/members', 'People, programs and bots'],
+  ['/members/clients', 'Name'],
+  ['/members/bots', 'Name'],
+  ['/members/invite', 'Send a mail with a link'],
+  ['/members/new-client', 'Redirect addresses'],
+  ['/policies', 'Ward'],
+  ['/policies/new', 'Which records a member sees'],
+  [`/policies/${policy.id}`, 'What would this member see?'],
+  ['/project', 'validateTerminology'],
+  ['/project/secrets', 'No secrets yet'],
+  ['/project/sites', 'No sites yet'],
+  ['/project/parameters', 'No search parameters of your own'],
+  ['/project/limits', 'graphqlMaxDepth'],
+  ['/subscriptions', 'Patient?'],
+  [`/subscriptions/${subscription.id}`, 'Reach the partner'],
+  ['/schedules', '0 3 * * * (UTC)'],
+  ['/api', 'openapi.json'],
+]
+const SERVICE: readonly (readonly [path: string, text: string])[] = [
+  ['/service', 'Migrations of the database'],
+  ['/service/projects', 'Make the project'],
+  ['/service/queues', 'Lanes of bot runs by project'],
+  ['/service/workers', 'Counts of the workers'],
+  ['/service/mails', 'The outbox is empty'],
+  ['/service/metrics', 'Event loop lag p99'],
+]
+
+async function open(page: Page, path: string): Promise<void> {
+  await page.goto(`${baseUrl}console${path}`)
+  await page.shows(
+    `document.querySelector('#main [id=title], #main [role=alert]') && !document.querySelector('[aria-label=Loading]')`,
+  )
+}
+
+const { email } = await aPerson(services, project, { details: { admin: true } })
+
+for (const size of ['1440,900', '390,844']) {
+  t.test(`an administrator opens every page at ${size}`, async (t) => {
+    const page = await openConsole(t, { baseUrl, email, size })
+    for (const [path, text] of PAGES) {
+      await open(page, path)
+      await reads(page, text)
+      t.same(await barriers(page), [], path)
+      t.ok(await page.value('document.documentElement.scrollWidth <= innerWidth'), path)
+    }
+    t.same(page.complaints, [])
+    await open(page, '/service')
+    await reads(page, 'Forbidden')
+    t.notOk(await page.value(`document.querySelector('nav a[href="/console/service"]')`))
+  })
+}
+
+t.test('a member with a narrow policy is refused by the service, in its words', async (t) => {
+  const details = { accessPolicy: { reference: `AccessPolicy/${policy.id}` } }
+  const narrow = await aPerson(services, project, { details })
+  const page = await openConsole(t, { baseUrl, email: narrow.email })
+  const shown = await page.value<string>(`document.querySelector('nav').innerText`)
+  t.notMatch(shown, /Members|Access policies|Project|Subscriptions|Schedules|Service/)
+  for (const path of ['/members', '/policies', '/project', '/subscriptions', '/schedules']) {
+    await open(page, path)
+    await page.shows(`document.querySelector('#main [role=alert]')`)
+    t.same(await barriers(page), [], path)
+  }
+})
+
+t.test('a super administrator sees the service', async (t) => {
+  const home = { resourceType: 'Project', id: SYSTEM_PROJECT.id, name: 'Super Admin' }
+  const root = await aPerson(services, home, { details: { admin: true } })
+  const page = await openConsole(t, { baseUrl, email: root.email, path: '/service' })
+  for (const [path, text] of [...SERVICE, ...PAGES.slice(0, 1)]) {
+    await open(page, path)
+    await reads(page, text)
+    t.same(await barriers(page), [], path)
+  }
+  await open(page, '/service/projects')
+  await page.press('form button[type=submit]')
+  await reads(page, 'Project name is required')
+  await page.write('input[name=name]', 'Second clinic')
+  await page.press('form button[type=submit]')
+  await page.shows(`document.querySelector('table').innerText.includes('Second clinic')`)
+  t.same(await barriers(page), [])
+})
+
+t.test('a policy is written, refused at what is wrong, and mended', async (t) => {
+  const page = await openConsole(t, { baseUrl, email, path: '/policies/new' })
+  await page.write('.cm-content', '{ "resourceType": ')
+  await click(page, 'Save')
+  await reads(page, 'This is no JSON')
+  const text = (type: string) =>
+    JSON.stringify({
+      resourceType: 'AccessPolicy',
+      name: 'Desk',
+      resource: [{ resourceType: type }],
+    })
+  await page.write('.cm-content', text('Patent'))
+  await click(page, 'Save')
+  await reads(page, 'AccessPolicy.resource[0]')
+  await page.write('.cm-content', text('Patient'))
+  await click(page, 'Save')
+  await page.shows(`/policies\\/[0-9a-f-]{36}$/.test(location.pathname)`)
+  t.equal((await admin.get('AccessPolicy?name=Desk&_total=accurate')).body.total, 1)
+})
+
+t.test('settings, secrets, sites and search parameters are written', async (t) => {
+  const page = await openConsole(t, { baseUrl, email, path: '/project' })
+  const address = `/admin/projects/${project.id}`
+  const stored = async () => (await admin.get<Untyped>(address)).body.project
+  await page.shows(`document.querySelector('select[name=fullTextSearch]')`)
+  await choose(page, 'fullTextSearch', 'true')
+  await click(page, 'Save')
+  await reads(page, 'Saved')
+  t.match((await stored()).setting, [{ name: 'fullTextSearch', valueBoolean: true }])
+
+  await open(page, '/project/secrets')
+  await page.write('input[name=value]', 'the key')
+  await click(page, 'Save')
+  await reads(page, 'A secret needs a name')
+  await page.write('input[name=name]', 'PARTNER_KEY')
+  await click(page, 'Save')
+  await page.shows(`document.querySelector('table')?.innerText.includes('PARTNER_KEY')`)
+  t.notOk(await page.value(`document.body.innerHTML.includes('the key')`))
+  t.match((await stored()).secret, [{ name: 'PARTNER_KEY', valueString: 'the key' }])
+
+  await open(page, '/project/sites')
+  await page.write('input[name=site]', 'Portal')
+  await click(page, 'Save')
+  await reads(page, 'Site Portal needs a list of domains')
+  await page.write('textarea[name=domain]', 'portal.example.org')
+  await click(page, 'Save')
+  await page.shows(`document.querySelector('table')?.innerText.includes('portal.example.org')`)
+
+  await open(page, '/project/parameters')
+  await page.write('input[name=code]', 'eye')
+  await page.write('input[name=base]', 'Patient')
+  await page.write('input[name=expression]', 'Patient.gender.')
+  await click(page, 'Save')
+  await page.shows(`document.querySelector('form [role=alert], form [aria-invalid=true]')`)
+  await page.write('input[name=expression]', 'Patient.gender')
+  await click(page, 'Save')
+  await page.shows(`document.querySelector('table')?.innerText.includes('Patient.gender')`)
+  t.same(await barriers(page), [])
+})
+
+t.test('what a Subscription has not delivered is seen, and sent again', async (t) => {
+  const page = await openConsole(t, {
+    baseUrl,
+    email,
+    path: `/subscriptions/${subscription.id}`,
+  })
+  await page.shows(`document.querySelector('table')?.innerText.includes('Patient/${patient.id}')`)
+  await click(page, 'Send the newest version')
+  await reads(page, 'The newest version is sent again')
+  const path = `/admin/projects/${project.id}/subscriptions/${subscription.id}`
+  await until(async () => (await admin.get<Untyped>(path)).body.deliveries.length > 1, 60_000)
+  await page.write('input[name=since]', 'yesterday')
+  await click(page, 'Deliver failed events again')
+  await reads(page, 'since must be an instant')
+  await page.write('input[name=since]', '')
+  await click(page, 'Deliver failed events again')
+  await reads(page, 'deliveries are tried again')
+  t.same(await barriers(page), [])
+})
+
+/** Chooses from a list of the browser's own. */
+async function choose(page: Page, name: string, value: string): Promise<void> {
+  await page.value(`{
+    const select = document.querySelector('select[name=${name}]')
+    Object.getOwnPropertyDescriptor(HTMLSelectElement.prototype, 'value').set.call(select, '${value}')
+    select.dispatchEvent(new Event('change', { bubbles: true }))
+  }`)
+}
