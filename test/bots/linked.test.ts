@@ -37,7 +37,7 @@ const membershipOf = (profile: string, more: object = {}, of = project.id) =>
     ...more,
   }) as Resource
 
-/** Waits until the bot runs here, and returns its answer; changes of memberships are heard of within seconds. */
+/** Waits until the bot runs here: changes of memberships are heard of within seconds. */
 async function answerHere(bot: string): Promise<Untyped> {
   return await eventually(async () => {
     const { body } = await execute(admin, bot)
