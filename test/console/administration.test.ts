@@ -70,9 +70,13 @@ async function open(page: Page, path: string): Promise<void> {
 
 const { email } = await aPerson(services, project, { details: { admin: true } })
 
-for (const size of ['1440,900', '390,844']) {
-  t.test(`an administrator opens every page at ${size}`, async (t) => {
-    const page = await openConsole(t, { baseUrl, email, size })
+for (const [width, height] of [
+  [1440, 900],
+  [390, 844],
+] as const) {
+  t.test(`an administrator opens every page at ${width} by ${height}`, async (t) => {
+    const page = await openConsole(t, { baseUrl, email })
+    await page.resize(width, height)
     for (const [path, text] of PAGES) {
       await open(page, path)
       await reads(page, text)
