@@ -16,6 +16,7 @@ import { adminRoutes } from './routes/admin.ts'
 import { authRoutes } from './routes/auth.ts'
 import { consoleRoutes } from './routes/console.ts'
 import { discoveryRoutes } from './routes/discovery.ts'
+import { docsRoutes } from './routes/docs.ts'
 import { emailRoutes } from './routes/email.ts'
 import { fhir, storageRoutes } from './routes/fhir.ts'
 import { healthRoutes } from './routes/health.ts'
@@ -62,6 +63,7 @@ export function routesOf(web: Web, authenticated: Middleware): readonly Route[] 
     authRoutes(web),
     pageRoutes(web),
     consoleRoutes(web),
+    docsRoutes(),
     adminRoutes(web),
     keyValueRoutes(web),
     scimRoutes(web),

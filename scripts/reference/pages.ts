@@ -112,7 +112,7 @@ function errorCodes(): string {
   return table(['status', 'code', 'id', 'text', 'means'], rows)
 }
 
-const OPERATIONS_INTRO = `What is called by a name with a dollar below \`/fhir/R4\`. [The API's description](../api.md) has each with its bodies and an
+const OPERATIONS_INTRO = `What is called by a name with a dollar below \`/fhir/R4\`. [The API's description](../guides/api.md) has each with its bodies and an
 example.`
 
 function operationList(): string {

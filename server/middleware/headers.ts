@@ -51,7 +51,7 @@ export function isAllowedOrigin({ appUrl, corsOrigins }: Config, origin: string)
  * and the pages, what they load and what providers send people back to stand beside it.
  */
 const NAVIGATED =
-  /^\/(?:oauth2\/authorize|auth\/external|oauth|signin|resetpassword|(?:setpassword|verifyemail|pages|console|graphiql)(?:\/.*)?)$/i
+  /^\/(?:oauth2\/authorize|auth\/external|oauth|signin|resetpassword|(?:setpassword|verifyemail|pages|console|graphiql|docs)(?:\/.*)?)$/i
 
 /** The origin is echoed, never `*`: the SDK sends credentials. Stands behind `paths`, which gives a path one spelling. */
 export function corsHeaders(config: Config): Middleware {

@@ -26,6 +26,10 @@ interface Served {
 /** A call without words of its own is a mistake that a test finds. */
 const NO_WORDS: CallText = { summary: 'Not described' }
 const CONSOLE: CallText = { summary: 'The console, for people in a browser', answer: 'text/html' }
+const DOCS: CallText = {
+  summary: 'The documentation, and this description as a page',
+  answer: 'text/html',
+}
 const routeTexts: Readonly<Record<string, CallText>> = {
   ...adminTexts,
   ...authTexts,
@@ -225,6 +229,7 @@ function wordsOf(path: string, method: string): CallText {
   const own = routeTexts[`${method} ${path}`]
   if (own !== undefined) return own
   if (path.startsWith('/console')) return CONSOLE
+  if (path.startsWith('/docs')) return DOCS
   return interactionTexts[`${method} ${path.slice(FHIR.length)}`] ?? NO_WORDS
 }
 

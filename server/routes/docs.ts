@@ -1,0 +1,108 @@
+/** `/docs`: the site that `npm run docs` has made, and the description of the API as a page. */
+import { createHash } from 'node:crypto'
+import { createReadStream, existsSync, readdirSync, readFileSync } from 'node:fs'
+import { createRequire } from 'node:module'
+import { dirname, join } from 'node:path'
+import { notFound } from '../../shared/errors.ts'
+import type { Context } from '../context.ts'
+import { createRoutes, type RouteFamily } from './table.ts'
+
+const SITE = join(import.meta.dirname, '../../dist/docs')
+/** No page and no file of the site lies deeper. */
+const DEPTHS = ['', '/:a', '/:a/:b', '/:a/:b/:c']
+const VIEWER_FILES = ['swagger-ui-bundle.js', 'swagger-ui.css']
+const START = `SwaggerUIBundle({
+  url: '/openapi.json', dom_id: '#api', deepLinking: true, docExpansion: 'none', filter: true,
+  defaultModelsExpandDepth: -1, validatorUrl: null,
+})
+`
+const POLICY = [
+  "default-src 'none'",
+  "style-src 'self'",
+  // Colours of code are attributes of its words.
+  "style-src-attr 'unsafe-inline'",
+  "img-src 'self' data:",
+  "font-src 'self'",
+  "connect-src 'self'",
+  "base-uri 'none'",
+  "form-action 'none'",
+  "frame-ancestors 'none'",
+]
+
+/** Nothing is found where the site is not made; the page of the API is left out where its viewer is not installed. */
+export function docsRoutes(): RouteFamily {
+  const routes = createRoutes({ prefix: '/docs' })
+  addViewer(routes)
+  const isMade = existsSync(SITE)
+  const files = new Set(isMade ? readdirSync(SITE, { recursive: true, encoding: 'utf8' }) : [])
+  routes.get(DEPTHS, 'public', (ctx) => {
+    const path = ctx.path.slice('/docs/'.length)
+    const names = [path, `${path}.html`, join(path, 'index.html')]
+    const name = names.find((one) => /\.\w+$/.test(one) && files.has(one))
+    if (name === undefined) throw notFound()
+    if (name.endsWith('.html')) sendPage(ctx, readFileSync(join(SITE, name), 'utf8'))
+    else sendFile(ctx, join(SITE, name))
+  })
+  return routes
+}
+
+function addViewer(routes: RouteFamily): void {
+  const folder = viewerFolder()
+  if (folder === undefined) return
+  routes.get('/api', 'public', (ctx) => {
+    sendPage(
+      ctx,
+      `<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>The API</title>
+<link rel="icon" href="data:,">
+<link rel="stylesheet" href="/docs/api/swagger-ui.css">
+<script defer src="/docs/api/swagger-ui-bundle.js"></script>
+<script defer src="/docs/api/start.js"></script>
+</head>
+<body><main id="api"><noscript>Please switch JavaScript on.</noscript></main></body>
+</html>
+`,
+    )
+  })
+  routes.get('/api/:file', 'public', (ctx) => {
+    const { file = '' } = ctx.params
+    if (file === 'start.js') {
+      ctx.type = 'text/javascript'
+      ctx.body = START
+      return
+    }
+    if (!VIEWER_FILES.includes(file)) throw notFound()
+    sendFile(ctx, join(folder, file))
+  })
+}
+
+function viewerFolder(): string | undefined {
+  try {
+    return dirname(createRequire(import.meta.url).resolve('swagger-ui-dist/package.json'))
+  } catch {
+    return undefined
+  }
+}
+
+/** Scripts inside a page of the site are let in by their digests. */
+function sendPage(ctx: Context, html: string): void {
+  const inside = html.matchAll(/<script(?![^>]*\ssrc=)[^>]*>([\s\S]*?)<\/script>/g)
+  const digests = Array.from(inside, ([, script = '']) => {
+    return `'sha256-${createHash('sha256').update(script).digest('base64')}'`
+  })
+  const scripts = ["script-src 'self'", ...digests].join(' ')
+  ctx.set('Content-Security-Policy', [...POLICY, scripts].join('; '))
+  ctx.type = 'text/html; charset=utf-8'
+  ctx.body = html
+}
+
+function sendFile(ctx: Context, file: string): void {
+  ctx.set('Cache-Control', 'public, max-age=3600')
+  ctx.remove('Pragma')
+  ctx.type = file.split('.').at(-1) ?? ''
+  ctx.body = createReadStream(file)
+}
