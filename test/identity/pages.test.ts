@@ -50,37 +50,6 @@ async function arrived(): Promise<URLSearchParams> {
   return new URL(await page.value<string>('location.href')).searchParams
 }
 
-t.test('a person chooses a patient for an app that asks for one', async (t) => {
-  const { email } = await aPerson(services, project)
-  const { verifier, asked } = pkce()
-  for (const family of ['Quill', 'Rook']) {
-    await admin.create({ resourceType: 'Patient', name: [{ family }] })
-  }
-  const scope = 'openid launch/patient patient/Observation.rs'
-  const challenge = { code_challenge: asked.codeChallenge, code_challenge_method: 'S256' }
-  await page.goto(authorizeUrl({ scope, ...challenge }))
-  await page.shows(`document.getElementById('email')`)
-  await page.type('email', email)
-  await page.type('password', PASSWORD)
-  await page.press('button')
-  await page.shows(`document.querySelector('h1').textContent === 'Choose a patient'`)
-  await page.type('name', 'rook')
-  await page.press('button.no')
-  await page.shows(`document.querySelectorAll('input[type=radio]').length === 1`)
-  t.match(await page.value('document.body.innerText'), 'Rook')
-  await page.press('button[type=submit]')
-  await allow()
-  const parameters = await arrived()
-  const answer = await askToken(baseUrl, {
-    grant_type: 'authorization_code',
-    code: parameters.get('code') ?? '',
-    client_id: client.id,
-    redirect_uri: redirectUri,
-    code_verifier: verifier,
-  })
-  t.match(answer, { status: 200, body: { patient: String, scope } }, answer.text)
-})
-
 t.test('a person signs in on the page and the app gets its tokens', async (t) => {
   const { email } = await aPerson(services, project)
   const { verifier, asked } = pkce()
@@ -304,4 +273,35 @@ t.test('the pages of mailed links say what they do', async (t) => {
   await page.press('button')
   await page.shows(`document.getElementById('problem').textContent !== ''`)
   t.match(await page.value(`document.getElementById('problem').textContent`), /Not found/)
+})
+
+t.test('a person chooses a patient for an app that asks for one', async (t) => {
+  const { email } = await aPerson(services, project)
+  const { verifier, asked } = pkce()
+  for (const family of ['Quill', 'Rook']) {
+    await admin.create({ resourceType: 'Patient', name: [{ family }] })
+  }
+  const scope = 'openid launch/patient patient/Observation.rs'
+  const challenge = { code_challenge: asked.codeChallenge, code_challenge_method: 'S256' }
+  await page.goto(authorizeUrl({ scope, prompt: 'login', ...challenge }))
+  await page.shows(`document.getElementById('email')`)
+  await page.type('email', email)
+  await page.type('password', PASSWORD)
+  await page.press('button')
+  await page.shows(`document.querySelector('h1').textContent === 'Choose a patient'`)
+  await page.type('name', 'rook')
+  await page.press('button.no')
+  await page.shows(`document.querySelectorAll('input[type=radio]').length === 1`)
+  t.match(await page.value('document.body.innerText'), 'Rook')
+  await page.press('button[type=submit]')
+  await allow()
+  const parameters = await arrived()
+  const answer = await askToken(baseUrl, {
+    grant_type: 'authorization_code',
+    code: parameters.get('code') ?? '',
+    client_id: client.id,
+    redirect_uri: redirectUri,
+    code_verifier: verifier,
+  })
+  t.match(answer, { status: 200, body: { patient: String, scope } }, answer.text)
 })
