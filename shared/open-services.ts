@@ -50,10 +50,7 @@ export async function openServices(config: Config, log: Logger): Promise<Service
   if (unfit !== undefined) throw new StartError(unfit)
   const programRights = await openProgramRights(database, ownParameters, config)
   const announce = createAnnouncer(redis)
-  const replicas =
-    config.databaseReadUrls.length === 0
-      ? undefined
-      : openReplicas(config.databaseReadUrls, database, { config, redis, log })
+  const replicas = replicasOf(config, database, { config, redis, log })
   opened.defer(async () => replicas?.close())
   const repository = await openRepository(database, writeFeatures({ ...config, programRights }), {
     ownParameters,
@@ -93,6 +90,13 @@ export async function openServices(config: Config, log: Logger): Promise<Service
     wrongSecrets: createLimiter('wrong-secrets', redis, log),
     close: () => closing.disposeAsync(),
   }
+}
+
+function replicasOf(
+  { databaseReadUrls }: Config,
+  ...rest: [Database, Parameters<typeof openReplicas>[2]]
+): Services['replicas'] {
+  return databaseReadUrls.length === 0 ? undefined : openReplicas(databaseReadUrls, ...rest)
 }
 
 /** Waits for PostgreSQL and logs one line a second. */

@@ -46,15 +46,17 @@ interface Followed extends Replica {
   caughtUpAt: number
 }
 
+interface Opening {
+  readonly config: DatabaseConfig
+  readonly redis: Redis
+  readonly log: Logger
+}
+
 /** Opens no connection yet. */
 export function openReplicas(
   urls: readonly string[],
   primary: Database,
-  {
-    config,
-    redis,
-    log,
-  }: { readonly config: DatabaseConfig; readonly redis: Redis; readonly log: Logger },
+  { config, redis, log }: Opening,
 ): Replicas {
   const all = urls.map((url): Followed => {
     const name = new URL(url).host
@@ -62,76 +64,91 @@ export function openReplicas(
     const database = openDatabase(settings, log.child({ replica: name }))
     return { name, database, place: -1, answeredAt: 0, caughtUpAt: performance.now() }
   })
-  const placeOfPrimary = together(() => primaryPlace(primary))
-  let known = 0
-  let isClosed = false
-  let turn = 0
+  return new FollowedReplicas(all, primary, redis)
+}
 
-  const note = (place: number) => {
-    known = Math.max(known, place)
+class FollowedReplicas implements Replicas {
+  readonly all: readonly Followed[]
+  readonly #redis: Redis
+  readonly #placeOfPrimary: () => Promise<number>
+  /** The furthest place that is known to be written. */
+  #known = 0
+  #isClosed = false
+  #turn = 0
+
+  constructor(all: readonly Followed[], primary: Database, redis: Redis) {
+    this.all = all
+    this.#redis = redis
+    this.#placeOfPrimary = together(() => primaryPlace(primary))
+    for (const replica of all) void this.#follow(replica)
   }
-  const follow = async (replica: Followed): Promise<void> => {
-    if (isClosed) return
+
+  async choose(projects: readonly number[]): Promise<Replica | undefined> {
+    const now = performance.now()
+    const here = this.all.filter((one) => one.place >= 0 && now - one.answeredAt < FRESH_MS)
+    if (here.length === 0) return undefined
+    // The primary takes its share.
+    this.#turn = (this.#turn + 1) % (here.length + 1)
+    const replica = here[this.#turn]
+    if (replica === undefined) return undefined
+    const needed = await this.#neededFor(projects).catch(() => undefined)
+    if (needed === undefined) return undefined
+    this.#note(needed)
+    return replica.place >= needed ? replica : here.find(({ place }) => place >= needed)
+  }
+
+  async written(project: number | undefined): Promise<void> {
+    const place = await this.#placeOfPrimary().catch(() => undefined)
+    // Without the primary nothing was committed that anybody has an answer to.
+    if (place === undefined) return
+    this.#note(place)
+    try {
+      await this.#redis.zadd(PLACES, 'GT', place, project === undefined ? ALL : String(project))
+    } catch {
+      // The others cannot hear of it: it is to be everywhere before anybody is answered.
+      const deadline = performance.now() + PATIENCE_MS
+      const isBehind = (one: Followed) => one.place >= 0 && one.place < place
+      while (this.all.some(isBehind) && performance.now() < deadline) await delay(LOOK_MS)
+    }
+  }
+
+  failed(replica: Replica): void {
+    for (const one of this.all) if (one === replica) one.place = -1
+  }
+
+  lags(): ReadonlyMap<string, number> {
+    const now = performance.now()
+    const lagOf = ({ place, caughtUpAt }: Followed) =>
+      place >= this.#known ? 0 : (now - caughtUpAt) / 1000
+    return new Map(this.all.map((replica) => [replica.name, lagOf(replica)]))
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true
+    await Promise.all(this.all.map(({ database }) => database.close()))
+  }
+
+  #note(place: number): void {
+    this.#known = Math.max(this.#known, place)
+  }
+
+  async #follow(replica: Followed): Promise<void> {
+    if (this.#isClosed) return
     replica.place = await replayedPlace(replica.database).catch(() => -1)
     const now = performance.now()
     if (replica.place >= 0) replica.answeredAt = now
-    if (replica.place >= known) replica.caughtUpAt = now
-    setTimeout(follow, replica.place < 0 ? AWAY_MS : LOOK_MS, replica).unref()
+    if (replica.place >= this.#known) replica.caughtUpAt = now
+    setTimeout(() => void this.#follow(replica), replica.place < 0 ? AWAY_MS : LOOK_MS).unref()
   }
-  for (const replica of all) void follow(replica)
 
   /** The place that has to be replayed; undefined where nobody knows. */
-  const neededFor = async (projects: readonly number[]): Promise<number | undefined> => {
-    const [start, ...own] = await redis.zmscore(PLACES, ALL, ...projects.map(String))
+  async #neededFor(projects: readonly number[]): Promise<number | undefined> {
+    const [start, ...own] = await this.#redis.zmscore(PLACES, ALL, ...projects.map(String))
     if (start === null || start === undefined) {
-      await redis.zadd(PLACES, 'GT', await placeOfPrimary(), ALL)
+      await this.#redis.zadd(PLACES, 'GT', await this.#placeOfPrimary(), ALL)
       return undefined
     }
     return Math.max(Number(start), ...own.map(Number))
-  }
-
-  return {
-    all,
-    async choose(projects) {
-      const now = performance.now()
-      const here = all.filter((one) => one.place >= 0 && now - one.answeredAt < FRESH_MS)
-      if (here.length === 0) return undefined
-      // The primary takes its share.
-      turn = (turn + 1) % (here.length + 1)
-      const replica = here[turn]
-      if (replica === undefined) return undefined
-      const needed = await neededFor(projects).catch(() => undefined)
-      if (needed === undefined) return undefined
-      note(needed)
-      return replica.place >= needed ? replica : here.find(({ place }) => place >= needed)
-    },
-    async written(project) {
-      const place = await placeOfPrimary().catch(() => undefined)
-      // Without the primary nothing was committed that anybody has an answer to.
-      if (place === undefined) return
-      note(place)
-      try {
-        await redis.zadd(PLACES, 'GT', place, project === undefined ? ALL : String(project))
-      } catch {
-        // The others cannot hear of it: it is to be everywhere before anybody is answered.
-        const deadline = performance.now() + PATIENCE_MS
-        const isBehind = (one: Followed) => one.place >= 0 && one.place < place
-        while (all.some(isBehind) && performance.now() < deadline) await delay(LOOK_MS)
-      }
-    },
-    failed(replica) {
-      for (const one of all) if (one === replica) one.place = -1
-    },
-    lags() {
-      const now = performance.now()
-      const lagOf = ({ place, caughtUpAt }: Followed) =>
-        place >= known ? 0 : (now - caughtUpAt) / 1000
-      return new Map(all.map((replica) => [replica.name, lagOf(replica)]))
-    },
-    async close() {
-      isClosed = true
-      await Promise.all(all.map(({ database }) => database.close()))
-    },
   }
 }
 
