@@ -1,6 +1,7 @@
 /** Pages of administration as an administrator, a member with a narrow policy and a super administrator open them. */
 import t from 'tap'
 import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
+import { QUEUE_NAMES } from '../../shared/config/config.ts'
 import { openBotica, until } from '../fixtures/botica.ts'
 import { aBot, handler, type Untyped } from '../fixtures/bots/bots.ts'
 import { hasChromium, type Page } from '../fixtures/http/chromium.ts'
@@ -13,9 +14,9 @@ if (!hasChromium()) {
   t.pass('there is no chromium here')
   process.exit()
 }
-// Its worker has nothing else to deliver.
-process.env.DATABASE_URL = await createDatabase(t)
-const botica = await openBotica(t, { worker: true })
+// Its worker takes all that waits in the database.
+const env = { DATABASE_URL: await createDatabase(t), WORKER_QUEUES: QUEUE_NAMES.join(',') }
+const botica = await openBotica(t, { worker: true, env })
 const { services, baseUrl, project, admin } = botica
 const policy = await admin.create({
   resourceType: 'AccessPolicy',

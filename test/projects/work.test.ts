@@ -1,5 +1,6 @@
 /** Administrators see the work that their Project does by itself, and super administrators that of the service. */
 import t from 'tap'
+import { QUEUE_NAMES } from '../../shared/config/config.ts'
 import { openBotica, until } from '../fixtures/botica.ts'
 import { aBot, handler, type Untyped } from '../fixtures/bots/bots.ts'
 import { aPatient } from '../fixtures/resources.ts'
@@ -7,9 +8,9 @@ import { createDatabase } from '../fixtures/store/own-database.ts'
 
 const PATIENCE_MS = 150_000
 
-// Its worker has nothing else to deliver.
-process.env.DATABASE_URL = await createDatabase(t)
-const botica = await openBotica(t, { worker: true })
+// Its worker takes all that waits in the database.
+const env = { DATABASE_URL: await createDatabase(t), WORKER_QUEUES: QUEUE_NAMES.join(',') }
+const botica = await openBotica(t, { worker: true, env })
 const { admin, superAdmin, project } = botica
 const address = `/admin/projects/${project.id}`
 
