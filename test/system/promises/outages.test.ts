@@ -5,6 +5,7 @@ import t from 'tap'
 import { until } from '../../fixtures/botica.ts'
 import { aBot, execute, handler } from '../../fixtures/bots/bots.ts'
 import type { Answer } from '../../fixtures/client.ts'
+import { openSdk } from '../../fixtures/sdk.ts'
 import { openCluster } from '../../fixtures/services/cluster.ts'
 import { moveToSmallDisk } from '../../fixtures/services/small-disk.ts'
 import { bound, kindOf, openSocket, socketUrl } from '../../fixtures/sockets.ts'
@@ -16,6 +17,14 @@ const cluster = await openCluster(t)
 const tenant = await cluster.createTenant('Outages')
 const { admin } = tenant
 await cluster.startWorker()
+const disk = await moveToSmallDisk(t, cluster.postgres.url, 24)
+
+const aStatement = {
+  resourceType: 'DeviceUseStatement',
+  status: 'active',
+  subject: { reference: 'Patient/1' },
+  device: { reference: 'Device/1' },
+} as const
 
 const sized = (bytes: number) => ({
   resourceType: 'Basic',
@@ -26,7 +35,6 @@ const large = () => sized(500_000)
 const small = () => sized(30_000)
 
 t.test('a full disk is 503 for writes until it has room, and health tells', async (t) => {
-  const disk = await moveToSmallDisk(t, cluster.postgres.url, 24)
   const writer = await aBot(tenant, handler(`return await medplum.createResource(event.input)`))
 
   const refused: Answer[] = []
@@ -80,6 +88,28 @@ for (const [name, lose] of [
       (message) => kindOf(message) === 'event-notification' && isNext(message),
     )
     t.ok(heard)
+  })
+}
+
+for (const [name, lose] of [
+  ['Redis restarts', restartRedis],
+  ['Redis is emptied', emptyRedis],
+] as const) {
+  t.test(`the SDK binds again by itself when ${name}`, async (t) => {
+    const medplum = await openSdk({ ...tenant, baseUrl: cluster.baseUrl })
+    t.teardown(() => medplum.getSubscriptionManager().closeWebSocket())
+    const emitter = medplum.subscribeToCriteria('DeviceUseStatement')
+    const heard: string[] = []
+    let connects = 0
+    emitter.addEventListener('message', ({ payload }) => heard.push(JSON.stringify(payload)))
+    emitter.addEventListener('connect', () => {
+      connects += 1
+    })
+    await until(async () => connects === 1, PATIENCE_MS)
+    await lose(() => medplum.createResource(aStatement))
+    await until(async () => connects === 2, PATIENCE_MS)
+    const { id = 'none' } = await medplum.createResource(aStatement)
+    await until(async () => heard.some((text) => text.includes(id)), PATIENCE_MS)
   })
 }
 
