@@ -171,7 +171,7 @@ export function describeSettings(): ReadonlyMap<string, Setting> {
 
 function configOf(read: Reader): Config {
   const port = read.whole('PORT', 8103, 0, 65_535)
-  const baseUrl = read.origin('BASE_URL', `http://localhost:${port}/`)
+  const baseUrl = read.base('BASE_URL', `http://localhost:${port}/`)
   const dataDir = read.text('DATA_DIR', '.data') ?? ''
   const productName = read.text('PRODUCT_NAME', 'Botica') ?? ''
   const outbound = {

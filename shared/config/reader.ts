@@ -13,6 +13,7 @@ export interface Setting {
 export class Reader {
   readonly #env: NodeJS.ProcessEnv
   readonly #complaints: string[] = []
+  readonly #doubts: string[] = []
   /** Every setting that was read, in this order. */
   readonly settings = new Map<string, Setting>()
 
@@ -113,12 +114,16 @@ export class Reader {
     return otherwise
   }
 
-  /** An address that paths are appended to, which is served at the root of its host. */
-  origin(name: string, otherwise: string): string {
+  /** An address that paths are appended to. */
+  base(name: string, otherwise: string): string {
     const value = this.url(name, otherwise)
     const { origin, pathname, search, hash } = new URL(value)
-    if (pathname !== '/' || search !== '' || hash !== '') {
-      this.#complain(name, `is "${value}"; paths are appended to it, so it must be ${origin}/`)
+    if (search !== '' || hash !== '') {
+      const good = `${origin}${pathname}`
+      this.#complain(name, `is "${value}"; paths are appended to it, so it must be ${good}`)
+    }
+    if (pathname !== '/') {
+      this.#doubts.push(`${name} has the path ${pathname}; the proxy in front has to take it off`)
     }
     return value.endsWith('/') ? value : `${value}/`
   }
@@ -142,13 +147,14 @@ export class Reader {
     return value
   }
 
-  /** Variables that look like a setting, and are none: a sentence for each. */
+  /** A sentence for each variable that looks like a setting and is none, and for each setting that is rarely meant so. */
   doubts(): readonly string[] {
     const names = Object.keys(this.#env).filter((name) => !this.settings.has(name))
-    return names.flatMap((name) => {
+    const misspelt = names.flatMap((name) => {
       const meant = this.settings.keys().find((known) => isMisspelt(name, known))
       return meant === undefined ? [] : [`${name} is no setting; perhaps ${meant} is meant`]
     })
+    return [...misspelt, ...this.#doubts]
   }
 
   #complain(name: string, what: string): void {

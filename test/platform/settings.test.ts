@@ -54,8 +54,8 @@ t.test('a start prints it, and the release step too', async (t) => {
   t.match(ran, { code: 1, output: /^METRIC_TOKEN is no setting; perhaps METRICS_TOKEN is meant\n/ })
 })
 
-t.test('BASE_URL ends after the host', async (t) => {
-  for (const wrong of ['https://h.org/fhir', 'https://h.org/?a=b', 'https://h.org/#a']) {
+t.test('BASE_URL has no query, and a path is wondered at', async (t) => {
+  for (const wrong of ['https://h.org/?a=b', 'https://h.org/#a']) {
     t.throws(
       () => readConfig({ ...stores, BASE_URL: wrong }),
       { message: `BASE_URL is "${wrong}"; paths are appended to it, so it must be https://h.org/` },
@@ -63,6 +63,9 @@ t.test('BASE_URL ends after the host', async (t) => {
     )
   }
   t.equal(readConfig({ ...stores, BASE_URL: 'https://h.org' }).baseUrl, 'https://h.org/')
+  const below = readConfig({ ...stores, BASE_URL: 'https://h.org/fhir' })
+  t.equal(below.baseUrl, 'https://h.org/fhir/')
+  t.match(below.doubts, [/^BASE_URL has the path \/fhir; the proxy/])
 })
 
 t.test('a feature of new projects is one that there is', async (t) => {
