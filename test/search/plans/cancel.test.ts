@@ -20,10 +20,11 @@ await services.database.query({
   values: [],
 })
 
-/** Statements that run in the file's own database, seen from another one. */
+/** Searches that run in the file's own database, seen from another one; a session that is read anew sleeps as well. */
 async function running(): Promise<number> {
   const rows = await main.query({
-    text: `select 1 from pg_stat_activity where datname = $1 and wait_event = 'PgSleep'`,
+    text: `select 1 from pg_stat_activity where datname = $1 and wait_event = 'PgSleep'
+      and query like '%from resource r%'`,
     values: [name],
   })
   return rows.length
