@@ -128,9 +128,13 @@ t.test('what was answered goes with the young objects', async (t) => {
 
   const before = process.memoryUsage().heapUsed
   for (let asked = 0; asked < 200; asked++) await ask()
-  collect({ type: 'minor' })
-  collect({ type: 'minor' })
-
-  const kept = (process.memoryUsage().heapUsed - before) / (200 * 2 * BYTES)
+  let kept = 1
+  // A connection may hold the last of them for some turns.
+  for (let tries = 0; tries < 20 && kept >= 0.3; tries++) {
+    collect({ type: 'minor' })
+    collect({ type: 'minor' })
+    kept = (process.memoryUsage().heapUsed - before) / (200 * 2 * BYTES)
+    await delay(10)
+  }
   t.ok(kept < 0.3, `${kept.toFixed(2)} of the pages are kept`)
 })
