@@ -33,7 +33,7 @@ const LONG_FREEZES = 8
 const CALM_MS = { process: 700, store: 4000 }
 const STARTS = 20
 const WORKERS = 2
-const DISK_MB = { full: 4, roomy: 900 }
+const ROOMY_MB = 900
 const [library] = globSync('/usr/lib/*/faketime/libfaketime.so.1')
 const OTHER_TIME = {
   LD_PRELOAD: library ?? '',
@@ -98,14 +98,14 @@ async function postgresFaults(
   random: Random,
   freezing: () => Promise<void>,
 ): Promise<ByName> {
-  const disk = await moveToSmallDisk(t, postgres.url, DISK_MB.roomy)
+  const disk = await moveToSmallDisk(t, postgres.url, ROOMY_MB)
   return {
     'PostgreSQL killed': () => killed(postgres, random),
     'PostgreSQL frozen': () => frozen(postgres, freezing),
     async 'disk full'() {
-      await disk.resize(DISK_MB.full)
+      await disk.fill()
       await freezing()
-      await disk.resize(DISK_MB.roomy)
+      await disk.resize(ROOMY_MB)
     },
   }
 }
