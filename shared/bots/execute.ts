@@ -5,6 +5,7 @@ import type { Config } from '../config/config.ts'
 import { accepted, badRequest, HttpError, issue, outcome } from '../errors.ts'
 import type { Acting } from '../identity/principals.ts'
 import type { ExecuteJob, ExecuteReply } from '../platform/queue/jobs.ts'
+import { interrupted } from '../platform/queue/replies.ts'
 import type { Operation, OperationCall } from '../request/operation.ts'
 import { depthOf, MAX_DEPTH } from '../request/quota.ts'
 import { outcomeReply } from '../request/reply.ts'
@@ -88,7 +89,9 @@ async function runNow(
   const waitMs = prefer.waitMs ?? config.executeWaitMs
   const mayBeLate = config.executeDeadline === 'accept' || prefer.respondAsync
   const reply =
-    (await queues.execute(job, { waitMs, signal: request.signal, mayBeLate })) ??
+    (await queues
+      .execute(job, { waitMs, signal: request.signal, mayBeLate })
+      .catch((error: unknown) => interruptedIfKeyed(call, job, error))) ??
     (await sendAway(call, found, job, prefer))
   if ('headers' in reply) return reply
   const wantsContent = call.isWebhook === true || request.method === 'GET'
@@ -106,6 +109,13 @@ async function runNow(
     ...runHeaders(job, appliedOf({ ...prefer, respondAsync: false })),
   }
   return { ...encoded, headers }
+}
+
+/** Redis was lost on the way: the run may have been made, and a repeat under the same key must not make another. */
+function interruptedIfKeyed({ request }: RunCall, job: ExecuteJob, error: unknown): ExecuteReply {
+  const isLost = error instanceof HttpError && error.status === 503 && error.cause !== undefined
+  if (isLost && request.headers['idempotency-key'] !== undefined) return interrupted(job.runId)
+  throw error
 }
 
 /** The wait is over: the run goes on under a status URL, or is given up where 202 is not wanted. */

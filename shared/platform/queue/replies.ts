@@ -46,6 +46,8 @@ interface Waiting {
   readonly job: ExecuteJob
   readonly settle: (reply: ExecuteReply | 'gone' | undefined) => void
   addedAgain: boolean
+  /** Redis has lost what it knew of the run, marks of its effects among it. */
+  isForgotten: boolean
 }
 
 /** Subscribes to the channel; `close` lets every waiter end without a reply. */
@@ -94,7 +96,7 @@ class ReplyChannel implements Replies {
     // The time may be over before a busy process has read a reply that came in time.
     const timer = setTimeout(() => void lastTurn().then(() => settle(undefined)), waitMs)
     signal?.addEventListener('abort', onAbort, { once: true })
-    this.#waiting.set(job.runId, { job, settle, addedAgain: false })
+    this.#waiting.set(job.runId, { job, settle, addedAgain: false, isForgotten: false })
     if (signal?.aborted) onAbort()
     return { reply: promise }
   }
@@ -124,29 +126,31 @@ class ReplyChannel implements Replies {
     await subscriber.subscribe(channel)
     await Promise.all([...this.#abandoned.values()].map((job) => this.#withdraw(job)))
     const born = await this.#memory()
-    const isEmptied = born !== this.#born
+    const entries = [...this.#waiting.values()]
+    // A further look, after the next reconnect, finds a memory that it knows.
+    if (born !== this.#born) for (const entry of entries) entry.isForgotten = true
     this.#born = born
-    await Promise.all([...this.#waiting.values()].map((entry) => this.#look(entry, isEmptied)))
+    await Promise.all(entries.map((entry) => this.#look(entry)))
   }
 
   async #memory(): Promise<string> {
     return String(await runScript(this.#options.redis, BORN, [keys.born], [randomUUID()]))
   }
 
-  async #look(entry: Waiting, isEmptied: boolean): Promise<void> {
+  async #look(entry: Waiting): Promise<void> {
     const { redis, has } = this.#options
     const { runId } = entry.job
     const isKnown = await has(runId)
     // A job that has ended just now has its reply on the way.
-    if (!isKnown) await delay(isEmptied ? ANNOUNCED_MS : GONE_MS).then(lastTurn)
+    if (!isKnown) await delay(entry.isForgotten ? ANNOUNCED_MS : GONE_MS).then(lastTurn)
     const [stored, isHeld] = await Promise.all([
       redis.get(keys.reply(runId)),
       redis.exists(keys.lock('bots-sync', runId)),
     ])
     if (stored !== null) return entry.settle(JSON.parse(stored))
     if (isKnown || this.#waiting.get(runId) !== entry) return
-    if (isHeld === 1) return await this.#look(entry, isEmptied)
-    if (isEmptied) entry.settle(interrupted(runId))
+    if (isHeld === 1) return await this.#look(entry)
+    if (entry.isForgotten) entry.settle(interrupted(runId))
     else await this.#addAgain(entry)
   }
 
@@ -158,7 +162,12 @@ class ReplyChannel implements Replies {
   async #addAgain(entry: Waiting): Promise<void> {
     const { redis, add } = this.#options
     const { runId } = entry.job
-    if (entry.addedAgain || (await redis.exists(keys.journal(runId))) === 1) {
+    const [hasEffects, born] = await Promise.all([
+      redis.exists(keys.journal(runId)),
+      this.#memory(),
+    ])
+    const isForgotten = entry.isForgotten || born !== this.#born
+    if (entry.addedAgain || isForgotten || hasEffects === 1) {
       entry.settle(interrupted(runId))
       return
     }

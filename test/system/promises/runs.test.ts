@@ -1,4 +1,5 @@
 /** A run has one owner: what stood still, or was forgotten by Redis, is not made a second time. */
+import { setTimeout as delay } from 'node:timers/promises'
 import { Redis } from 'ioredis'
 import t, { type Test } from 'tap'
 import { PREFIX } from '../../../shared/platform/queue/scripts.ts'
@@ -80,6 +81,31 @@ t.test('runs that go on while Redis is emptied are made once', async (t) => {
   const written = await basics(tenant)
   t.same(written.toSorted(), [...runs, ...answers.map(({ text }) => text)].toSorted(), 'once each')
   for (const one of [worker, second]) one.child.kill('SIGTERM')
+})
+
+t.test('a run that Redis has forgotten is not made again after further reconnects', async (t) => {
+  const tenant = await cluster.createTenant('Forgotten')
+  const id = await aBot(
+    tenant,
+    handler(`await medplum.createResource({ resourceType: 'Basic', code: { text: event.runId } })
+      await new Promise((resolve) => setTimeout(resolve, event.input.ms))`),
+    { fields: { timeout: 300 } },
+  )
+  const worker = await cluster.startWorker()
+  const call = execute(tenant.admin, id, { ms: 60_000 }, WAITING)
+  await until(async () => (await basics(tenant)).length === 1, PATIENCE_MS)
+  worker.child.kill('SIGKILL')
+  await worker.ended
+  await redis.flushall()
+  for (let times = 0; times < 2; times++) {
+    await cluster.redis.kill()
+    await cluster.redis.start()
+    await delay(500)
+  }
+  const other = await cluster.startWorker()
+  t.match(await call, { status: 500, text: /Bot run interrupted/ })
+  t.equal((await basics(tenant)).length, 1)
+  other.child.kill('SIGTERM')
 })
 
 function linesOf({ said }: Running, text: string): number {
