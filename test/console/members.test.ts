@@ -137,7 +137,7 @@ t.test('what has been typed outlasts a session that ends', async (t) => {
   t.same(await barriers(page), [])
 })
 
-t.test('a member with a narrow policy sees no members, and is told so', async (t) => {
+t.test('a member with a narrow policy sees no members, and reads why', async (t) => {
   const reference = { reference: `AccessPolicy/${policy.id}` }
   const other = await aPerson(services, project, { details: { accessPolicy: reference } })
   const narrow = await openConsole(t, { baseUrl, email: other.email, path: '/members' })

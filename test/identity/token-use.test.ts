@@ -67,7 +67,7 @@ t.test('no token, a broken one and a foreign one are 401 with a challenge', asyn
   t.match(prompted.headers.get('www-authenticate'), /^Basic /)
 })
 
-t.test('a token that has expired is told so', async (t) => {
+t.test('an expired token is refused as expired', async (t) => {
   const { id } = await botica.createMember()
   const token = await services.tokens.issue({
     loginId: '00000000-0000-4000-8000-000000000000',

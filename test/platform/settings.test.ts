@@ -83,7 +83,7 @@ t.test('each setting says what it may be', async (t) => {
   })
 })
 
-t.test('a machine without Node 24 is told so before anything starts', async (t) => {
+t.test('a start without Node 24 stops at once and names the version it needs', async (t) => {
   mkdirSync(join(folder, 'scripts'))
   mkdirSync(join(folder, 'node_modules/.bin'), { recursive: true })
   cpSync(join(ROOT, 'scripts/setup.sh'), join(folder, 'scripts/setup.sh'))

@@ -1,5 +1,5 @@
 /** Server-sent events read with the token, which EventSource cannot send; a lost stream is opened again. */
-import { useEffect, useState } from 'react'
+import { useEffect, useRef, useState } from 'react'
 import { medplum } from '../session.ts'
 
 const AGAIN_MS = 1000
@@ -15,10 +15,14 @@ export type StreamState = 'connecting' | 'open' | 'lost'
 /** Calls `hear` for each event while the page is open. */
 export function useStream(path: string, hear: (event: StreamEvent) => void): StreamState {
   const [state, setState] = useState<StreamState>('connecting')
-  // biome-ignore lint/correctness/useExhaustiveDependencies: `hear` sets state and is as good from any render.
+  // The stream outlives a render; its events go to the listener of the latest one.
+  const latest = useRef(hear)
+  useEffect(() => {
+    latest.current = hear
+  }, [hear])
   useEffect(() => {
     const end = new AbortController()
-    void follow(path, end.signal, { hear, setState })
+    void follow(path, end.signal, { hear: (event) => latest.current(event), setState })
     return () => end.abort()
   }, [path])
   return state

@@ -8,7 +8,7 @@ export const CORE = '@medplum/core'
 /** Digests and randomness are the guest's own; the library has the rest. */
 export const CRYPTO = 'crypto'
 /** Stands behind `medplum.createPdf`. */
-export const PDF = 'botica:pdf'
+export const PDF = '#pdf'
 
 /** The file of the package, or of ours in front of it, by name of the module. */
 const entries: Readonly<Record<string, string>> = {
