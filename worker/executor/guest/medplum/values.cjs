@@ -29,18 +29,19 @@ function deepClone(value) {
   return value === undefined ? undefined : decimals.parse(decimals.stringify(value))
 }
 
-/** Same content, empty values alike; `meta` is compared without version, time and author. */
-function deepEquals(left, right, path = '') {
+/** Same content, empty and absent values alike; `meta` without version, time and author. */
+function deepEquals(left, right, key = '') {
   if (left === right || (isEmpty(left) && isEmpty(right))) return true
   if (isEmpty(left) || isEmpty(right)) return false
-  if (!isObject(left) || !isObject(right) || Array.isArray(left) !== Array.isArray(right)) {
-    return false
+  if (Array.isArray(left) !== Array.isArray(right)) return false
+  if (Array.isArray(left)) {
+    return left.length === right.length && left.every((value, at) => deepEquals(value, right[at]))
   }
-  const ignored = path === 'meta' || path.endsWith('.meta') ? versionElements : []
-  const keysOf = (object) => Object.keys(object).filter((key) => !ignored.includes(key))
-  const keys = keysOf(left)
-  if (keys.length !== keysOf(right).length) return false
-  return keys.every((key) => deepEquals(left[key], right[key], path ? `${path}.${key}` : key))
+  if (!isObject(left) || !isObject(right)) return false
+  const ignored = key === 'meta' ? versionElements : []
+  return [...new Set([...Object.keys(left), ...Object.keys(right)])]
+    .filter((name) => !ignored.includes(name))
+    .every((name) => deepEquals(left[name], right[name], name))
 }
 
 function getDateProperty(text) {
