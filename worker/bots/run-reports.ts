@@ -31,13 +31,16 @@ export function createRunReports(audit: Audit, recent: RecentRuns, followed: Fol
     start(run, secrets) {
       const cleaned = (log: string) => redact(log, secrets)
       const live = startLiveLog(followed, run, cleaned)
+      const begun = performance.now()
       return {
         onLog: live.onLog,
         end(result, failure) {
           const log = cleaned(result.log)
           const text = failure === undefined ? undefined : errorOf(result.body)
           const error = text === undefined ? undefined : cleaned(text)
-          const record = { ...run, endedAt: new Date(), failure, error, log, result }
+          // By the clock of the service, as the start.
+          const endedAt = new Date(run.startedAt.getTime() + performance.now() - begun)
+          const record = { ...run, endedAt, failure, error, log, result }
           live.end(record)
           recent.add(record)
           return audit.add(record)

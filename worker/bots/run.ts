@@ -309,7 +309,7 @@ export class Runner {
     })
     const number = attempt.number + (job.scheduled?.attempt ?? 1) - 1
     const times = { attempt: number, deadline: Date.now() + limits.wallMs }
-    const startedAt = new Date()
+    const startedAt = new Date(runs.now())
     const started = { job, bot, session, input, startedAt, attempt: number, hold }
     const report = reports.start(started, secrets.values)
     const { baseUrl } = services.config

@@ -1,7 +1,8 @@
-/** Followers are sent or fetch what others write: a web socket, exports that follow each other, imports. */
+/** Followers are sent or fetch what others write: a web socket, exports that follow each other, imports, schedules. */
 import { randomUUID } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
-import type { Untyped } from '../../fixtures/bots/bots.ts'
+import { type Tenant, until } from '../../fixtures/botica.ts'
+import { aBot, handler, type Untyped } from '../../fixtures/bots/bots.ts'
 import type { Answer, Client } from '../../fixtures/client.ts'
 import { aPatient, MRN_SYSTEM } from '../../fixtures/resources.ts'
 import { bound, openSocket, type Socket, socketUrl } from '../../fixtures/sockets.ts'
@@ -132,6 +133,55 @@ export async function keepImporting(
     ids.push(...own)
   }
   return ids
+}
+
+const TIMERS = 5
+const MINUTE_MS = 60_000
+
+export interface Timers {
+  /** Waits until each has run again, then counts: more runs than minutes are an occurrence made twice. */
+  ended(): Promise<{ readonly runs: readonly number[]; readonly wrong: readonly string[] }>
+}
+
+/** Bots that run each minute; a repeated attempt of a run makes nothing a second time. */
+export async function startTimers(tenant: Tenant): Promise<Timers> {
+  const { admin } = tenant
+  const startedAt = Date.now()
+  const ids = await Promise.all(
+    Array.from({ length: TIMERS }, () =>
+      aBot(
+        tenant,
+        handler(`const identifier = [{ system: 'timer/' + event.bot.reference, value: event.runId }]
+          const basic = { resourceType: 'Basic', code: { text: 'ran' }, identifier }
+          await medplum.createResourceIfNoneExist(basic, 'identifier=' + identifier[0].system + '|' + event.runId)`),
+        { fields: { cronString: '* * * * *' } },
+      ),
+    ),
+  )
+  const runsOf = async (id: string) => {
+    const search = `Basic?identifier=timer/Bot/${id}|&_summary=count`
+    return (await answered(() => admin.get<Untyped>(search))).body.total as number
+  }
+  return {
+    async ended() {
+      const before = await Promise.all(ids.map(runsOf))
+      const hasGoneOn = async (id: string, n: number) => (await runsOf(id)) > (before[n] ?? 0)
+      const wrong: string[] = []
+      await Promise.all(
+        ids.map((id, n) =>
+          until(() => hasGoneOn(id, n), 3 * MINUTE_MS).catch(() =>
+            wrong.push(`${id} stands still`),
+          ),
+        ),
+      )
+      const runs = await Promise.all(ids.map(runsOf))
+      const most = Math.ceil((Date.now() - startedAt) / MINUTE_MS)
+      for (const [n, count] of runs.entries()) {
+        if (count > most) wrong.push(`${ids[n]} ran ${count} times in ${most} minutes`)
+      }
+      return { runs, wrong }
+    },
+  }
 }
 
 /** The manifest of a job, once it has one. */

@@ -10,7 +10,7 @@ import { oneOf, seeded } from '../../fixtures/policy/oracle.ts'
 import { MRN_SYSTEM } from '../../fixtures/resources.ts'
 import { openCluster } from '../../fixtures/services/cluster.ts'
 import { type Lane, openFaults } from './faults.ts'
-import { keepExporting, keepImporting, keepListening, markOf } from './followers.ts'
+import { keepExporting, keepImporting, keepListening, markOf, startTimers } from './followers.ts'
 import { type Entry, judge, keepWriting } from './writers.ts'
 
 t.setTimeout(390_000)
@@ -75,6 +75,7 @@ t.test(
     const listening = keepListening(t, admin, cluster.baseUrl, () => isCalm)
     const exporting = keepExporting(admin, () => isCalm)
     const importing = keepImporting(admin, () => isOver)
+    const timers = await startTimers(tenant)
     await Promise.all(lanes.map(keepHurting))
     isOver = true
     const entries: readonly Entry[] = (await Promise.all(writing)).flat()
@@ -97,6 +98,7 @@ t.test(
     const missedBy = (marks: ReadonlySet<string>) => there.filter((mark) => !marks.has(mark)).length
     await until(async () => missedBy(hooked()) === 0, PATIENCE_MS).catch(() => undefined)
     await until(async () => missedBy(await scribed()) === 0, PATIENCE_MS).catch(() => undefined)
+    const occurrences = await timers.ended()
     isCalm = true
     const chain = await exporting
     const missed = {
@@ -106,7 +108,12 @@ t.test(
       exports: missedBy(chain.marks),
       imports: await missingImports(imported),
     }
-    const work = { imported: imported.length, exports: chain.exports, there: there.length }
+    const work = {
+      imported: imported.length,
+      exports: chain.exports,
+      there: there.length,
+      occurrences,
+    }
     t.comment(JSON.stringify({ faults: counts, calmMs, missed, work, rows }))
     t.same(
       rows.filter(({ lost, twice }) => lost + twice > 0),
@@ -114,6 +121,7 @@ t.test(
       'nothing is lost or there twice',
     )
     t.same(missed, { hook: 0, bot: 0, socket: 0, exports: 0, imports: 0 })
+    t.same(occurrences.wrong, [], 'no occurrence has two runs, and each schedule goes on')
     t.equal(chain.twice, 0, 'no export has a line twice')
     t.same(
       entries.filter(({ isMute }) => isMute),

@@ -2,11 +2,13 @@
 import { globSync } from 'node:fs'
 import t from 'tap'
 import { until } from '../../fixtures/botica.ts'
-import { aBot, execute, handler } from '../../fixtures/bots/bots.ts'
+import { aBot, execute, handler, type Untyped } from '../../fixtures/bots/bots.ts'
 import { openCluster, said } from '../../fixtures/services/cluster.ts'
 
 t.setTimeout(300_000)
 const PATIENCE_MS = 60_000
+/** Of a worker whose clock is read once every some seconds. */
+const TOLERANCE_MS = 5000
 const [library] = globSync('/usr/lib/*/faketime/libfaketime.so.1')
 if (library === undefined) {
   t.pass('there is no libfaketime here')
@@ -18,6 +20,21 @@ const tenant = await cluster.createTenant('Clocks')
 const { admin } = tenant
 const bot = await aBot(tenant, handler('return 1'))
 
+/** How many runs have an AuditEvent of the last minutes; waits for ten. */
+async function recordedSince(startedAt: number): Promise<number> {
+  const [from, to] = [startedAt - TOLERANCE_MS, startedAt + PATIENCE_MS + TOLERANCE_MS]
+  const range = [from, to].map((time) => new Date(time).toISOString())
+  const search = `AuditEvent?date=ge${range[0]}&date=le${range[1]}&_sort=-_lastUpdated&_count=10`
+  let found: readonly Untyped[] = []
+  await until(async () => {
+    const { body } = await admin.get<Untyped>(search)
+    const since = new Date(startedAt).toISOString()
+    found = (body.entry ?? []).filter(({ resource }: Untyped) => resource.meta.lastUpdated >= since)
+    return found.length === 10
+  }, PATIENCE_MS)
+  return found.length
+}
+
 for (const [name, offset] of [
   ['ahead', '+600s'],
   ['behind', '-600s'],
@@ -25,6 +42,7 @@ for (const [name, offset] of [
   t.test(
     `a worker whose clock is ten minutes ${name} answers, and says that it is off`,
     async (t) => {
+      const startedAt = Date.now()
       const worker = cluster.run('worker', {
         LD_PRELOAD: library,
         FAKETIME: `${offset}`,
@@ -33,6 +51,8 @@ for (const [name, offset] of [
       await said(worker, '"taking jobs"')
       const answers = await Promise.all(Array.from({ length: 10 }, () => execute(admin, bot)))
       t.same([...new Set(answers.map(({ status, text }) => `${status} ${text}`))], ['200 1'])
+      const recorded = await recordedSince(startedAt)
+      t.equal(recorded, 10, 'the runs are recorded at the time of the service')
       t.equal(worker.said().split('The clock of this worker is off').length, 2, 'one line')
       await until(async () => {
         const { body } = await admin.get<{ clocks?: boolean }>('/healthcheck')
