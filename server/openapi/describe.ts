@@ -4,7 +4,7 @@
  */
 import { operations } from '../../shared/api/operations.ts'
 import { resourceTypes } from '../../shared/fhir/definitions.ts'
-import type { Operation } from '../../shared/request/operation.ts'
+import type { Operation } from '../../shared/request/request.ts'
 import { type Access, isOpen } from '../middleware/access.ts'
 import { fhirAccess } from '../routes/fhir.ts'
 import { adminTexts } from './admin-texts.ts'

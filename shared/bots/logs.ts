@@ -6,8 +6,8 @@
 import { Readable } from 'node:stream'
 import { badRequest, HttpError, tooManyRequests } from '../errors.ts'
 import { within } from '../identity/principals.ts'
-import type { Operation, OperationCall } from '../request/operation.ts'
 import { EVENT_STREAM } from '../request/reply.ts'
+import type { Operation, OperationCall } from '../request/request.ts'
 import { type BotLogMessage, listenToBot } from './live-logs.ts'
 import { requireAuthor } from './runs.ts'
 

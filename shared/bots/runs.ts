@@ -1,7 +1,7 @@
 /** `Bot/:id/$runs`: what came of the latest runs, for the admins of the Project in which they ran. */
 import { badRequest, forbidden } from '../errors.ts'
-import type { Operation, OperationCall } from '../request/operation.ts'
 import { absoluteUrl, jsonReply } from '../request/reply.ts'
+import type { Operation, OperationCall } from '../request/request.ts'
 import { type BotRunPlace, type BotRunRow, findBotRuns } from './run-records.ts'
 
 const DEFAULT_COUNT = 20

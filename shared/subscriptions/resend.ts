@@ -4,9 +4,9 @@ import { type Change, SUBSCRIPTION } from '../access/subscription.ts'
 import { allOk, badRequest } from '../errors.ts'
 import { isObject, parseReference } from '../fhir/resource.ts'
 import { readJson } from '../request/negotiate.ts'
-import type { Operation } from '../request/operation.ts'
 import { readInputs } from '../request/parameters.ts'
 import { jsonReply, outcomeReply } from '../request/reply.ts'
+import type { Operation } from '../request/request.ts'
 import { createPendingDeliveries } from './pending-deliveries.ts'
 
 const CHANGES: readonly Change[] = ['create', 'update', 'delete']
