@@ -22,7 +22,12 @@ import type { Services } from '../../shared/services.ts'
 import { parseVersion } from '../../shared/store/rows/rows.ts'
 import { type Context, caller, type Web } from '../context.ts'
 import { findClient } from '../identity/auth/apps.ts'
-import { denyLogin, describeConsent } from '../identity/auth/consent.ts'
+import {
+  choosePatient,
+  denyLogin,
+  describeConsent,
+  listPatients,
+} from '../identity/auth/consent.ts'
 import { findMethod, finishExternal } from '../identity/auth/external.ts'
 import { readFields } from '../identity/auth/fields.ts'
 import { logInByGoogle } from '../identity/auth/google.ts'
@@ -40,13 +45,12 @@ import {
   usePasswordLink,
   verifyEmail,
 } from '../identity/auth/passwords.ts'
-import { choosePatient, listPatients } from '../identity/auth/patient.ts'
 import { registerPatient, registerProject, registerUser } from '../identity/auth/register.ts'
 import { loginResult, membershipsFor } from '../identity/auth/sign-in.ts'
 import { renewDevice } from '../identity/browser.ts'
 import { audit, readLogin, revokeLogin, userIdOf } from '../identity/logins.ts'
 import { createClientKeys } from '../identity/oauth/clients.ts'
-import { exchange } from '../identity/oauth/exchange.ts'
+import { exchange } from '../identity/oauth/token.ts'
 import { createRoutes, type RouteFamily } from './table.ts'
 
 const system = systemPrincipal(SYSTEM_PROJECT)

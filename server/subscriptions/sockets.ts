@@ -9,9 +9,17 @@ import { SOCKET_PATH } from '../../shared/subscriptions/ws-binding-token.ts'
 import type { Metrics } from '../metrics.ts'
 import { isAllowedOrigin } from '../middleware/headers.ts'
 import { addressOf } from '../middleware/limits.ts'
-import { type Binding, bind } from './binding.ts'
+import {
+  type Binding,
+  bind,
+  type ClientMessage,
+  handshake,
+  heartbeat,
+  PONG,
+  readMessage,
+  refusal,
+} from './binding.ts'
 import { Hub, type Listener } from './hub.ts'
-import { type ClientMessage, handshake, heartbeat, PONG, readMessage, refusal } from './messages.ts'
 
 interface Sockets {
   upgrade(req: IncomingMessage, socket: Duplex, head: Buffer): void

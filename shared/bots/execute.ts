@@ -12,8 +12,7 @@ import type { FhirReply, Operation, OperationCall } from '../request/request.ts'
 import { createAsyncJob, settleAsyncJob } from './async-jobs.ts'
 import { botLimits, maxQueueMs } from './bot.ts'
 import { type FoundBot, findBot, runAs } from './execute-bot.ts'
-import { readInput, visibleHeaders } from './execute-input.ts'
-import { encodeReply } from './execute-reply.ts'
+import { encodeReply, readInput, visibleHeaders } from './execute-reply.ts'
 
 const LONGEST_WAIT_S = 110
 

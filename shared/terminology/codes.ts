@@ -5,8 +5,7 @@ import { isObject, type Resource } from '../fhir/resource.ts'
 import { type Inputs, type ParameterDefinition, readInputs } from '../request/parameters.ts'
 import type { FhirReply, Operation, OperationCall } from '../request/request.ts'
 import { requireValid } from '../validation/validate.ts'
-import { type CodeSource, openTerminology, type Terminology } from './find.ts'
-import { parsedOnce } from './parsed.ts'
+import { type CodeSource, openTerminology, parsedOnce, type Terminology } from './find.ts'
 
 export interface GivenCode {
   readonly system: string | undefined

@@ -13,8 +13,13 @@ import {
   terminologyOperation,
   texts,
 } from './codes.ts'
-import { type FoundMap, foundMap, readersOf, type Terminology } from './find.ts'
-import { createImportedConcepts } from './parsed.ts'
+import {
+  createImportedConcepts,
+  type FoundMap,
+  foundMap,
+  readersOf,
+  type Terminology,
+} from './find.ts'
 
 const MOST_MAPS = 100
 

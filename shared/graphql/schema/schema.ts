@@ -18,10 +18,18 @@ import {
 } from 'graphql'
 import { resourceTypes } from '../../fhir/definitions.ts'
 import { type Arguments, searchArguments } from './arguments.ts'
-import { type Content, childrenOf, Float, nameOf, type Place, scalarOf } from './elements.ts'
+import {
+  type Content,
+  childrenOf,
+  Float,
+  from,
+  nameOf,
+  type Place,
+  scalarOf,
+  type WriteAction,
+} from './elements.ts'
 import { LazyInput, LazyObject, LazySchema, listOfType } from './lazy.ts'
 import { anyResource, connectionOf, once, outputNamed, type Parts, typeOf } from './output.ts'
-import { from, type WriteAction } from './sources.ts'
 
 const onFields = (name: string, args = {}) =>
   new GraphQLDirective({ name, locations: [DirectiveLocation.FIELD], args })
