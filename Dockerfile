@@ -12,7 +12,7 @@ FROM node:24-bookworm-slim AS packages
 WORKDIR /app
 COPY package.json package-lock.json .npmrc ./
 # Packages come with what they need built; the steps after an install serve `npm start` alone.
-RUN npm ci --omit=dev --omit=optional --ignore-scripts --no-audit --no-fund
+RUN npm ci --omit=dev --omit=optional --ignore-scripts --no-audit --no-fund && npm run -s heroku-cleanup
 
 FROM node:24-bookworm-slim
 ENV NODE_ENV=production \

@@ -2,7 +2,7 @@
 import { once } from 'node:events'
 import { Readable } from 'node:stream'
 import { ownTurn } from '../shared/platform/event-loop-turns.ts'
-import { chunksOf, release } from '../shared/platform/storage/chunks.ts'
+import { chunksOf, release } from '../shared/platform/storage/storage.ts'
 import { FHIR_JSON, versionHeaders } from '../shared/request/reply.ts'
 import type { FhirReply } from '../shared/request/request.ts'
 import { present } from '../shared/store/rows/rows.ts'

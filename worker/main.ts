@@ -50,8 +50,8 @@ import { startDownloads } from './jobs/upkeep/downloads.ts'
 import { startUpkeepJobs } from './jobs/upkeep/jobs.ts'
 import { startTableUpkeep } from './jobs/upkeep/tables.ts'
 import { startMail } from './mail/run.ts'
+import { startEvents } from './subscriptions/deliver.ts'
 import { createEventMetrics } from './subscriptions/metrics.ts'
-import { startEvents } from './subscriptions/run.ts'
 
 /** Platforms kill after 30 s. */
 const FINISH_MS = 20_000

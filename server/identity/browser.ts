@@ -108,7 +108,7 @@ function prefix({ baseUrl }: Config): string {
   return pathname === '/' ? '__Host-' : '__Secure-'
 }
 
-// * An unfinished Login belongs to the browser that began it on one of our pages: a cookie of its own is demanded at
+// An unfinished Login belongs to the browser that began it on one of our pages: a cookie of its own is demanded at
 // every step. A Login that a client library began has no cookie. Whoever goes on with it holds its id, and its
 // code is worth nothing without the verifier.
 

@@ -57,7 +57,7 @@ export function admit(authenticate: Middleware, access: Access): Middleware {
     })
 }
 
-// * Secrets of clients at the door. Wrong ones are counted by client and address, so that whoever guesses pauses nobody
+// Secrets of clients at the door. Wrong ones are counted by client and address, so that whoever guesses pauses nobody
 // elsewhere; the count is this process' own first (limiter.ts), so that a right one costs no command of Redis.
 
 const WRONG_PER_MINUTE = 60

@@ -3,17 +3,23 @@
  * interactions and the table of operations. https://spec.openapis.org/oas/v3.1.0
  */
 import { operations } from '../../shared/api/operations.ts'
-import { resourceTypes } from '../../shared/fhir/definitions.ts'
-import type { Operation } from '../../shared/request/operation.ts'
+import { resourceTypes, shortText, typeDefinition } from '../../shared/fhir/definitions.ts'
+import {
+  type Child,
+  childrenOf,
+  nameOf,
+  type Place,
+  placeNamed,
+} from '../../shared/graphql/schema/elements.ts'
+import { ownTurn } from '../../shared/platform/event-loop-turns.ts'
+import type { Operation } from '../../shared/request/request.ts'
 import { type Access, isOpen } from '../middleware/access.ts'
 import { fhirAccess } from '../routes/fhir.ts'
 import { adminTexts } from './admin-texts.ts'
-import { authTexts } from './auth-texts.ts'
+import { authTexts, oauthTexts } from './auth-texts.ts'
 import type { CallText, FieldTexts } from './call-text.ts'
 import { interactionTexts } from './fhir-texts.ts'
-import { oauthTexts } from './oauth-texts.ts'
 import { operationTexts } from './operation-texts.ts'
-import { refTo, resourceSchemas, type Schema } from './schemas.ts'
 import { serviceTexts } from './service-texts.ts'
 
 /** A path in OpenAPI's form, `/admin/projects/{id}`, and its methods in capitals. */
@@ -305,4 +311,68 @@ function tagOf(path: string): string {
   if (/^\/(admin|scim|email)\//.test(path)) return 'admin'
   if (/^\/(auth|oauth2?|\.well-known)(\/|$)/.test(path)) return 'auth'
   return 'service'
+}
+
+// * JSON Schemas of all resource and data types, of the definitions of the standard. Elements that a policy hides may be
+// missing from any answer, so only what identifies a resource is required.
+
+type Schema = Readonly<Record<string, unknown>>
+
+function refTo(name: string): Schema {
+  return { $ref: `#/components/schemas/${name}` }
+}
+
+/** By name: `Patient`, `PatientContact`, `HumanName`, and `Resource` for any. Takes several turns of the event loop. */
+async function resourceSchemas(): Promise<Record<string, Schema>> {
+  const schemas: Record<string, Schema> = {
+    Resource: {
+      oneOf: resourceTypes.map(refTo),
+      discriminator: { propertyName: 'resourceType' },
+    },
+  }
+  const waiting = [...resourceTypes]
+  for (let name = waiting.pop(); name !== undefined; name = waiting.pop()) {
+    if (schemas[name] !== undefined) continue
+    await ownTurn()
+    const place = typeDefinition(name) ? { type: name, path: '' } : placeNamed(name)
+    if (place === undefined) throw new Error(`No type "${name}"`)
+    const children = childrenOf(place)
+    schemas[name] = elementSchema(place, children)
+    for (const { content } of children) {
+      if (content.kind === 'object') waiting.push(nameOf(content.place))
+    }
+  }
+  return schemas
+}
+
+function elementSchema({ type, path }: Place, children: readonly Child[]): Schema {
+  const isResource = path === '' && typeDefinition(type)?.kind === 'resource'
+  const description = shortText(type, path)
+  const properties = Object.fromEntries(children.map((child) => [child.name, propertyOf(child)]))
+  return {
+    type: 'object',
+    ...(description === undefined ? {} : { description }),
+    ...(isResource ? { required: ['resourceType'] } : {}),
+    properties: { ...(isResource ? { resourceType: { const: type } } : {}), ...properties },
+  }
+}
+
+function propertyOf({ content, isList, short }: Child): Schema {
+  const one = contentSchema(content)
+  const described = short === undefined ? {} : { description: short }
+  return isList ? { type: 'array', items: one, ...described } : { ...one, ...described }
+}
+
+const NUMBERS: ReadonlyMap<string, string> = new Map([
+  ['integer', 'integer'],
+  ['positiveInt', 'integer'],
+  ['unsignedInt', 'integer'],
+  ['decimal', 'number'],
+  ['boolean', 'boolean'],
+])
+
+function contentSchema(content: Child['content']): Schema {
+  if (content.kind === 'resource') return refTo('Resource')
+  if (content.kind === 'object') return refTo(nameOf(content.place))
+  return { type: NUMBERS.get(content.code) ?? 'string' }
 }

@@ -1,6 +1,10 @@
 /** `/admin/**`: projects and what belongs to them, and `/admin/super/**` with the passwords that administrators set. */
+
+import type { Principal } from '../../shared/access/principal.ts'
 import { handle } from '../../shared/api/handle.ts'
+import { plannedBots, readSchedule } from '../../shared/bots/schedules.ts'
 import { allOk, notSupported, unsupportedMediaType } from '../../shared/errors.ts'
+import { typeName } from '../../shared/fhir/definitions.ts'
 import { inviteMember, userOf } from '../../shared/projects/enrol.ts'
 import { administeredProject } from '../../shared/projects/ownership.ts'
 import { readQuery } from '../../shared/request/negotiate.ts'
@@ -8,6 +12,8 @@ import { FHIR_JSON, writeOptions } from '../../shared/request/reply.ts'
 import type { FhirReply } from '../../shared/request/request.ts'
 import type { Services } from '../../shared/services.ts'
 import type { WriteOptions } from '../../shared/store/rows/version.ts'
+import { createPendingDeliveries } from '../../shared/subscriptions/pending-deliveries.ts'
+import { statesOf } from '../../shared/subscriptions/state.ts'
 import { type Context, caller, type Web, writer } from '../context.ts'
 import { audit } from '../identity/logins.ts'
 import { readBody, readJson, readJsonObject } from '../middleware/body.ts'
@@ -43,7 +49,6 @@ import {
   startReindex,
   workersNow,
 } from '../projects/admin/super.ts'
-import { pendingDeliveries, schedules, subscriptionStates } from '../projects/admin/work.ts'
 import { send, sendVersion } from '../send.ts'
 import { createRoutes, type RouteFamily } from './table.ts'
 
@@ -272,4 +277,54 @@ function superCall(services: Services, ctx: Context, name: string): SuperCall {
 function sendOk(ctx: Context): void {
   ctx.set('Content-Type', FHIR_JSON)
   ctx.body = JSON.stringify(allOk)
+}
+
+// The work that a Project does by itself, for its administrators: Bots on a schedule, deliveries of Subscriptions.
+
+/** The next and the last run of each. Errors: 403, 404. */
+async function schedules({ principals, database }: Services, caller: Principal, projectId: string) {
+  const project = await administeredProject(principals, caller, projectId)
+  const found = await plannedBots(database, project.number)
+  return {
+    schedules: found.map(({ bot, ...times }) => ({
+      bot: { reference: `Bot/${bot.id}`, display: bot.name },
+      ...readSchedule(bot),
+      ...times,
+    })),
+  }
+}
+
+/** How deliveries go, a row a Subscription that has had any. Errors: 403, 404. */
+async function subscriptionStates(
+  { principals, database }: Services,
+  caller: Principal,
+  projectId: string,
+) {
+  const project = await administeredProject(principals, caller, projectId)
+  const states = await statesOf(database, project.number)
+  return {
+    subscriptions: states.map(({ id, ...state }) => ({
+      subscription: { reference: `Subscription/${id}` },
+      ...state,
+    })),
+  }
+}
+
+const CHANGES = { c: 'create', u: 'update', d: 'delete' } as const
+
+/** Deliveries of a Subscription that wait or have failed, with the last answer to each. Errors: 403, 404, 410. */
+async function pendingDeliveries(
+  { principals, repository }: Services,
+  caller: Principal,
+  { projectId, id }: { readonly projectId: string; readonly id: string },
+) {
+  await administeredProject(principals, caller, projectId)
+  const found = await repository.feature(createPendingDeliveries).list(caller, id)
+  return {
+    deliveries: found.map(({ type, resource, op, ...delivery }) => ({
+      ...delivery,
+      resource: { reference: `${typeName(type)}/${resource}` },
+      interaction: CHANGES[op],
+    })),
+  }
 }

@@ -1,17 +1,33 @@
 /** `/auth/**`: signing in step by step, and what a person does with their own account. */
+
+import { reaches } from '../../shared/access/areas.ts'
 import { alwaysProves, signInFormOf } from '../../shared/access/credentials/clients.ts'
+import { may } from '../../shared/access/policy.ts'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
 import { grantedScope } from '../../shared/access/scopes.ts'
 import { allOk, badRequest, forbidden, notFound } from '../../shared/errors.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
-import { isRecent, requirePerson, signedInUser } from '../../shared/projects/signed-in-user.ts'
+import type { Session } from '../../shared/identity/principals.ts'
+import {
+  isRecent,
+  requirePerson,
+  sessionDetails,
+  signedInUser,
+  userIdOfSession,
+} from '../../shared/projects/signed-in-user.ts'
+import { loginsOf, readUser } from '../../shared/projects/users.ts'
 import { FHIR_JSON } from '../../shared/request/reply.ts'
 import type { Services } from '../../shared/services.ts'
 import { parseVersion } from '../../shared/store/rows/rows.ts'
 import { type Context, caller, type Web } from '../context.ts'
 import { findClient } from '../identity/auth/apps.ts'
-import { denyLogin, describeConsent } from '../identity/auth/consent.ts'
+import {
+  choosePatient,
+  denyLogin,
+  describeConsent,
+  listPatients,
+} from '../identity/auth/consent.ts'
 import { findMethod, finishExternal } from '../identity/auth/external.ts'
 import { readFields } from '../identity/auth/fields.ts'
 import { logInByGoogle } from '../identity/auth/google.ts'
@@ -22,7 +38,6 @@ import {
   openLogin,
   resumeLogin,
 } from '../identity/auth/login.ts'
-import { describeCaller } from '../identity/auth/me.ts'
 import { disable, enrol, enrolAtLogin, enrolment, verifyAtLogin } from '../identity/auth/mfa.ts'
 import {
   changePassword,
@@ -30,13 +45,12 @@ import {
   usePasswordLink,
   verifyEmail,
 } from '../identity/auth/passwords.ts'
-import { choosePatient, listPatients } from '../identity/auth/patient.ts'
 import { registerPatient, registerProject, registerUser } from '../identity/auth/register.ts'
-import { loginResult } from '../identity/auth/sign-in.ts'
+import { loginResult, membershipsFor } from '../identity/auth/sign-in.ts'
 import { renewDevice } from '../identity/browser.ts'
 import { audit, readLogin, revokeLogin, userIdOf } from '../identity/logins.ts'
 import { createClientKeys } from '../identity/oauth/clients.ts'
-import { exchange } from '../identity/oauth/exchange.ts'
+import { exchange } from '../identity/oauth/token.ts'
 import { createRoutes, type RouteFamily } from './table.ts'
 
 const system = systemPrincipal(SYSTEM_PROJECT)
@@ -228,4 +242,91 @@ function sendOk(ctx: Context): void {
   ctx.status = 200
   ctx.set('Content-Type', FHIR_JSON)
   ctx.body = JSON.stringify(allOk)
+}
+
+// `/auth/me`: who the caller is, in the form the SDK keeps.
+
+const SESSIONS = 100
+const ACTIVE_MS = 3_600_000
+
+async function describeCaller(services: Services, session: Session) {
+  // An app learns as whom it acts, and nothing of the account.
+  if (!reaches(session.principal, 'account')) return withoutPerson(session)
+  const userId = userIdOfSession(session)
+  const user = userId === undefined ? undefined : await readUser(services.repository, userId)
+  const own = await signedInUser(services, session)
+  return {
+    ...(user === undefined ? {} : { user: described(user, own !== undefined) }),
+    ...sessionDetails(session),
+    ...(own === undefined ? {} : { security: await securityOf(services, own, session) }),
+  }
+}
+
+/** The profile is shown to whose scope asks for it, or may read resources of its type. */
+function withoutPerson(session: Session) {
+  const details = sessionDetails(session)
+  const { principal, profile } = session
+  const { resourceType, id } = profile
+  const isShown =
+    /(^| )(profile|fhirUser)( |$)/.test(principal.scope) || may(principal, resourceType, 'read')
+  return isShown ? details : { ...details, profile: { resourceType, id } }
+}
+
+/** A Project knows the addresses of its members, and nothing else of Users that are not its own. */
+function described({ id, email, identifier }: Resource, isOwn: boolean) {
+  return { resourceType: 'User', id, email, ...(isOwn ? { identifier } : {}) }
+}
+
+async function securityOf(services: Services, user: Resource, { principal }: Session) {
+  const [logins, memberships] = await Promise.all([
+    loginsOf(services.repository, user.id ?? '', SESSIONS),
+    membershipsFor(services, user, principal.project.id),
+  ])
+  return {
+    mfaEnrolled: user.mfaEnrolled === true,
+    sessions: logins.filter(isActive).map(sessionSummary),
+    memberships: memberships.map(({ id, profile, admin }) => ({
+      resourceType: 'ProjectMembership',
+      id,
+      profile,
+      admin,
+    })),
+  }
+}
+
+function isActive({ granted, revoked, meta }: Resource): boolean {
+  const isRecent = Date.parse(meta?.lastUpdated ?? '') + ACTIVE_MS > Date.now()
+  return granted === true && revoked !== true && isRecent
+}
+
+function sessionSummary({ id, meta, authMethod, remoteAddress, userAgent }: Resource) {
+  const agent = typeof userAgent === 'string' ? userAgent : ''
+  return {
+    id,
+    lastUpdated: meta?.lastUpdated,
+    authMethod,
+    remoteAddress,
+    browser: firstIn(agent, BROWSERS),
+    os: firstIn(agent, SYSTEMS),
+  }
+}
+
+/** The first word that fits: Edge and Opera call themselves Chrome, too, and Chrome Safari. */
+const BROWSERS: readonly (readonly [RegExp, string])[] = [
+  [/Edg\//, 'Edge'],
+  [/OPR\//, 'Opera'],
+  [/Firefox\//, 'Firefox'],
+  [/Chrome\//, 'Chrome'],
+  [/Safari\//, 'Safari'],
+]
+const SYSTEMS: readonly (readonly [RegExp, string])[] = [
+  [/Android/, 'Android'],
+  [/iPhone|iPad/, 'iOS'],
+  [/Windows/, 'Windows'],
+  [/Mac OS X/, 'macOS'],
+  [/Linux/, 'Linux'],
+]
+
+function firstIn(agent: string, words: typeof BROWSERS): string | undefined {
+  return words.find(([pattern]) => pattern.test(agent))?.[1]
 }

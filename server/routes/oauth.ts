@@ -1,16 +1,41 @@
 /** `/oauth2/**`: RFC 6749, RFC 7009, RFC 7662, OpenID Connect. */
-import { CLI_CLIENT, isRegisteredRedirect } from '../../shared/access/credentials/clients.ts'
+import {
+  CLI_CLIENT,
+  isRegisteredRedirect,
+  ownsCredentials,
+  redirectUrisOf,
+} from '../../shared/access/credentials/clients.ts'
+import type { Principal } from '../../shared/access/principal.ts'
 import { allOk } from '../../shared/errors.ts'
-import { isObject } from '../../shared/fhir/resource.ts'
+import { isObject, parseReference, type Resource, referenceIn } from '../../shared/fhir/resource.ts'
+import { loginOfRefreshToken } from '../../shared/identity/refresh-tokens.ts'
+import { userIdOfSession } from '../../shared/projects/signed-in-user.ts'
+import { readUser } from '../../shared/projects/users.ts'
 import { FHIR_JSON } from '../../shared/request/reply.ts'
-import type { Context, Middleware, Web } from '../context.ts'
-import { readForm } from '../identity/oauth/answer.ts'
+import type { Services } from '../../shared/services.ts'
+import { type Context, caller, type Middleware, type Web } from '../context.ts'
+import { findClient } from '../identity/auth/apps.ts'
+import { clearCookie, isNavigation, sessionCookie, sessionCookies } from '../identity/browser.ts'
+import {
+  audit,
+  clientIdOf,
+  isDigestOf,
+  loginIdOf,
+  readLogin,
+  revokeLogin,
+} from '../identity/logins.ts'
+import { readForm, required } from '../identity/oauth/answer.ts'
 import { authorize } from '../identity/oauth/authorize.ts'
-import { createClientKeys } from '../identity/oauth/clients.ts'
-import { introspect, revoke } from '../identity/oauth/inspect.ts'
-import { logOut, logOutBrowser } from '../identity/oauth/logout.ts'
+import {
+  type ClientKeys,
+  createClientKeys,
+  invalidClient,
+  isProving,
+  presented,
+  requireClientSession,
+  requireProof,
+} from '../identity/oauth/clients.ts'
 import { grantToken } from '../identity/oauth/token.ts'
-import { userInfo } from '../identity/oauth/userinfo.ts'
 import { readJson } from '../middleware/body.ts'
 import { OAuthError } from '../middleware/failures.ts'
 import { createRoutes, type RouteFamily } from './table.ts'
@@ -84,4 +109,255 @@ async function formOfJson(ctx: Context): Promise<URLSearchParams> {
 function sendOk(ctx: Context): void {
   ctx.set('Content-Type', FHIR_JSON)
   ctx.body = JSON.stringify(allOk)
+}
+
+// https://openid.net/specs/openid-connect-core-1_0.html#UserInfo; unknown values are left out.
+
+async function userInfo(services: Services, ctx: Context): Promise<Record<string, unknown>> {
+  const { session, principal } = caller(ctx)
+  const { profile } = session
+  const words = new Set((ctx.state.claims?.scope ?? '').split(' '))
+  const phone = telecomOf(profile, 'phone')
+  return known({
+    sub: profile.id,
+    ...(words.has('profile')
+      ? { profile: principal.profile, name: principal.profileDisplay, ...personOf(profile) }
+      : {}),
+    ...(words.has('email') ? await emailOf(services, ctx) : {}),
+    ...(words.has('phone') && phone !== undefined
+      ? { phone_number: phone, phone_number_verified: false }
+      : {}),
+    ...(words.has('address') ? { address: addressOf(profile) } : {}),
+  })
+}
+
+function known(claims: Record<string, unknown>): Record<string, unknown> {
+  return Object.fromEntries(
+    Object.entries(claims).filter(([, value]) => value !== undefined && value !== ''),
+  )
+}
+
+function personOf(profile: Resource): Record<string, unknown> {
+  const name = firstObject(profile.name)
+  const given = Array.isArray(name?.given) ? name.given : []
+  const communication = firstObject(profile.communication)
+  const language = firstObject(
+    isObject(communication?.language) ? communication.language.coding : communication?.coding,
+  )
+  return {
+    given_name: given[0],
+    family_name: name?.family,
+    middle_name: given.length > 1 ? given.slice(1).join(' ') : undefined,
+    birthdate: profile.birthDate,
+    locale: language?.code,
+    updated_at: seconds(profile.meta?.lastUpdated),
+  }
+}
+
+/** A number: OpenID Connect Core §5.1. */
+function seconds(instant: string | undefined): number | undefined {
+  return instant === undefined ? undefined : Math.floor(Date.parse(instant) / 1000)
+}
+
+async function emailOf({ repository }: Services, ctx: Context): Promise<Record<string, unknown>> {
+  const { session } = caller(ctx)
+  const userId = userIdOfSession(session)
+  const user = userId === undefined ? undefined : await readUser(repository, userId)
+  if (typeof user?.email === 'string') {
+    return { email: user.email, email_verified: user.emailVerified === true }
+  }
+  const email = telecomOf(session.profile, 'email')
+  return email === undefined ? {} : { email, email_verified: false }
+}
+
+function telecomOf(profile: Resource, system: string): unknown {
+  const list = Array.isArray(profile.telecom) ? profile.telecom.filter(isObject) : []
+  return list.find((item) => item.system === system && item.value !== undefined)?.value
+}
+
+function addressOf(profile: Resource): { formatted: string } | undefined {
+  const address = firstObject(profile.address)
+  if (address === undefined) return undefined
+  const { text, line, city, state, postalCode, country } = address
+  if (typeof text === 'string') return { formatted: text }
+  const lines = Array.isArray(line) ? line : []
+  const town = [city, state, postalCode].filter((part) => typeof part === 'string').join(', ')
+  const all = [...lines, town, country].filter((part) => typeof part === 'string' && part !== '')
+  return all.length === 0 ? undefined : { formatted: all.join('\n') }
+}
+
+function firstObject(value: unknown): Record<string, unknown> | undefined {
+  const first: unknown = Array.isArray(value) ? value[0] : undefined
+  return isObject(first) ? first : undefined
+}
+
+// The end of a session. https://openid.net/specs/openid-connect-rpinitiated-1_0.html
+
+/** Ends the caller's own Login. */
+async function logOut(services: Services, ctx: Context): Promise<void> {
+  const { principal } = caller(ctx)
+  const { loginId } = principal
+  const login = loginId === undefined ? undefined : await readLogin(services, loginId)
+  if (login !== undefined) await end(services, ctx, login)
+}
+
+/** A browser that follows a link: answers where it goes next. */
+async function logOutBrowser(services: Services, ctx: Context): Promise<string> {
+  const hint = text(ctx.query.id_token_hint)
+  // OpenID Connect RP-Initiated Logout §4: an expired hint is a hint all the same.
+  const hinted = hint === undefined ? undefined : await services.tokens.readIdToken(hint)
+  const logins = isNavigation(ctx, services.config) ? await loginsOfCookies(services, ctx) : []
+  const byHint = hinted === undefined ? undefined : await readLogin(services, hinted.loginId)
+  for (const login of byHint === undefined ? logins : [byHint]) await end(services, ctx, login)
+  const [known] = byHint === undefined ? logins : [byHint]
+  const clientId = text(ctx.query.client_id) ?? (known && clientIdOf(known))
+  const client = clientId === undefined ? undefined : await findClient(services, clientId)
+  return nextAddress(
+    services,
+    client,
+    text(ctx.query.post_logout_redirect_uri),
+    text(ctx.query.state),
+  )
+}
+
+function nextAddress(
+  { config }: Services,
+  client: Resource | undefined,
+  wanted: string | undefined,
+  state: string | undefined,
+): string {
+  if (wanted === undefined || client === undefined || !URL.canParse(wanted)) {
+    return `${config.appUrl}signin`
+  }
+  const url = new URL(wanted)
+  const isHttp = url.protocol === 'https:' || url.protocol === 'http:'
+  const origins = redirectUrisOf(client).filter((uri) => URL.canParse(uri))
+  const isKnown = origins.some((uri) => new URL(uri).origin === url.origin)
+  if (!isHttp || !isKnown) return `${config.appUrl}signin`
+  if (state !== undefined) url.searchParams.set('state', state)
+  return url.href
+}
+
+async function loginsOfCookies(services: Services, ctx: Context): Promise<Resource[]> {
+  const found = await Promise.all(
+    sessionCookies(ctx, services.config).map(async (cookie) => {
+      const id = loginIdOf(cookie)
+      const login = id === undefined ? undefined : await readLogin(services, id)
+      return login !== undefined && isDigestOf(login.cookie, cookie) ? [login] : []
+    }),
+  )
+  return found.flat()
+}
+
+async function end(services: Services, ctx: Context, login: Resource): Promise<void> {
+  await revokeLogin(services, login.id ?? '')
+  const clientId = clientIdOf(login)
+  if (clientId !== undefined) clearCookie(ctx, services.config, sessionCookie(clientId))
+  audit(services, ctx, {
+    kind: 'logout',
+    outcome: '0',
+    what: 'Logout',
+    who: referenceIn(login.user),
+    projectId: parseReference(referenceIn(login.project))?.id,
+  })
+}
+
+function text(value: string | string[] | undefined): string | undefined {
+  return typeof value === 'string' && value !== '' ? value : undefined
+}
+
+// Introspection (RFC 7662) and revocation (RFC 7009) of tokens.
+
+interface Introspection {
+  readonly form: URLSearchParams
+  readonly authenticate: Middleware
+}
+
+/** Only tokens of the caller's Project are described. Errors: `invalid_client`, 401. */
+async function introspect(
+  services: Services,
+  keys: ClientKeys,
+  ctx: Context,
+  { form, authenticate }: Introspection,
+): Promise<Record<string, unknown>> {
+  const asking = await askingPrincipal(services, keys, ctx, { form, authenticate })
+  const { tokens, principals, config } = services
+  const claims = await tokens.verify(required(form, 'token'))
+  if (typeof claims !== 'object') return { active: false }
+  const session = await principals.forLogin(claims.loginId)
+  if (session === undefined) return { active: false }
+  const isOurs =
+    asking === undefined || asking.isSuperAdmin || asking.project.id === session.project.id
+  if (!isOurs) return { active: false }
+  const { patient } = session.principal
+  const encounter = session.login?.encounter
+  return {
+    active: true,
+    iat: claims.issuedAt,
+    exp: claims.expiresAt,
+    iss: config.baseUrl,
+    aud: config.baseUrl,
+    sub: claims.subject,
+    username: claims.subject,
+    client_id: claims.clientId,
+    scope: claims.scope,
+    token_type: 'Bearer',
+    ...(patient === undefined ? {} : { patient }),
+    ...(encounter === undefined ? {} : { encounter: idOf(encounter) }),
+    fhirUser: `${config.baseUrl}fhir/R4/${claims.profile}`,
+  }
+}
+
+/** Undefined when everybody may ask. */
+async function askingPrincipal(
+  services: Services,
+  keys: ClientKeys,
+  ctx: Context,
+  { form, authenticate }: Introspection,
+): Promise<Principal | undefined> {
+  const given = presented(ctx, form)
+  if (isProving(given)) {
+    return (await requireClientSession(services, keys, ctx, given)).principal
+  }
+  if (/^bearer /i.test(ctx.get('Authorization'))) {
+    await authenticate(ctx, async () => {})
+    return caller(ctx).principal
+  }
+  if (services.config.introspectionOpen) return undefined
+  throw new OAuthError('invalid_client', 'Missing client credentials', 401, {
+    'WWW-Authenticate': `Basic realm="${services.config.baseUrl}"`,
+  })
+}
+
+/** Unknown tokens and those of other clients are no error. Errors: `invalid_client`. */
+async function revoke(
+  services: Services,
+  keys: ClientKeys,
+  ctx: Context,
+  form: URLSearchParams,
+): Promise<void> {
+  const token = required(form, 'token')
+  const given = presented(ctx, form)
+  if (given.id === undefined) throw new OAuthError('invalid_request', 'Missing client_id')
+  const client = await findClient(services, given.id)
+  if (client === undefined) throw invalidClient(services, given, 'Invalid client')
+  if (isProving(given) || ownsCredentials(client)) await requireProof(services, keys, client, given)
+  const loginId = await loginOfToken(services, token)
+  const login = loginId === undefined ? undefined : await readLogin(services, loginId)
+  if (loginId === undefined || login === undefined || clientIdOf(login) !== client.id) return
+  await revokeLogin(services, loginId)
+  const who = `ClientApplication/${client.id}`
+  const projectId = client.meta?.project
+  audit(services, ctx, { kind: 'logout', outcome: '0', what: 'Token revoked', who, projectId })
+}
+
+async function loginOfToken(services: Services, token: string): Promise<string | undefined> {
+  const claims = await services.tokens.verify(token)
+  if (typeof claims === 'object') return claims.loginId
+  return await loginOfRefreshToken(services.database, token)
+}
+
+function idOf(value: unknown): string | undefined {
+  const { reference = '' } = value as { reference?: string }
+  return reference.split('/')[1]
 }

@@ -1,8 +1,16 @@
 /** `/webhook/{membership}`: runs a Bot for whoever knows the address. */
-import { runWebhook } from '../../shared/bots/webhook.ts'
-import { HttpError, tooManyRequests } from '../../shared/errors.ts'
+
+import { systemPrincipal } from '../../shared/access/principal.ts'
+import { createJob, type RunCall, runBot } from '../../shared/bots/execute.ts'
+import { actingAs, type FoundBot, requireCode, toFound } from '../../shared/bots/execute-bot.ts'
+import { forbidden, HttpError, notFound, tooManyRequests } from '../../shared/errors.ts'
+import { parseReference } from '../../shared/fhir/resource.ts'
+import type { Session } from '../../shared/identity/principals.ts'
+import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
 import { createLimiter, rateLimitItem, secondsOf } from '../../shared/platform/redis/limiter.ts'
 import { readQuery } from '../../shared/request/negotiate.ts'
+import type { FhirReply, FhirRequest } from '../../shared/request/request.ts'
+import type { Services } from '../../shared/services.ts'
 import type { Context, Web } from '../context.ts'
 import { readBody } from '../middleware/body.ts'
 import { goneSignal } from '../middleware/failures.ts'
@@ -47,4 +55,45 @@ export function webhookRoutes({ services }: Web): RouteFamily {
     }
   })
   return routes
+}
+
+/** Errors: 404, 403, and those of `$execute`. */
+async function runWebhook(
+  services: Services,
+  membershipId: string,
+  request: FhirRequest,
+): Promise<FhirReply> {
+  const session = await services.principals.forMembership(membershipId)
+  if (session === undefined) throw notFound()
+  const found = await botOf(services, session)
+  await requireCode(services, found)
+  const path = `Bot/${found.bot.id}/$execute`
+  const call: RunCall = {
+    services,
+    principal: session.principal,
+    request: { ...request, path },
+    rest: '',
+    isWebhook: true,
+  }
+  const hasRawBody = request.method !== 'GET' && (request.body?.length ?? 0) > 0
+  // The sender has no profile.
+  const job: ExecuteJob = {
+    ...createJob(call, found, actingAs(session.principal)),
+    requester: undefined,
+    hasRawBody,
+  }
+  return await runBot(call, job, found)
+}
+
+/** Read anew: a deploy is in use at once. Its member may do more than everybody if no policy says what. */
+async function botOf(
+  { repository }: Services,
+  { principal, policies }: Session,
+): Promise<FoundBot> {
+  const profile = parseReference(principal.profile ?? '')
+  if (profile?.type !== 'Bot' || policies.length === 0) throw forbidden('web hook')
+  const system = systemPrincipal(principal.project)
+  const found = toFound(await repository.read(system, 'Bot', profile.id))
+  if (found.bot.publicWebhook !== true) throw forbidden('web hook')
+  return found
 }

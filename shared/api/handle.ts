@@ -14,7 +14,6 @@ import { isResourceType } from '../fhir/definitions.ts'
 import { isObject } from '../fhir/resource.ts'
 import { acceptRequest } from '../jobs/async-requests.ts'
 import { readJson, readPreferences, wantsPretty } from '../request/negotiate.ts'
-import type { Operation, Route } from '../request/operation.ts'
 import { charge, depthOf, unitsOf } from '../request/quota.ts'
 import { auditRefusal } from '../request/refusals.ts'
 import { FHIR_JSON, failureReply, indented, withTracing } from '../request/reply.ts'
@@ -23,7 +22,9 @@ import type {
   FhirRequest,
   Handle,
   Interaction,
+  Operation,
   Preferences,
+  Route,
 } from '../request/request.ts'
 import { bundle, WRITES } from '../rest/bundle/bundle.ts'
 import { readBundle } from '../rest/bundle/entries.ts'

@@ -2,7 +2,7 @@
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { scopeIn } from '../access/scopes.ts'
 import { finishAsyncJob, JobFinished } from '../bots/async-jobs.ts'
-import { cancelBulkJob, readBulkJob } from '../bulk/exports/jobs.ts'
+import { cancelBulkJob, readBulkJob } from '../bulk/exports/export.ts'
 import {
   accepted,
   allOk,
@@ -14,9 +14,8 @@ import {
 } from '../errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import { covers } from '../identity/principals.ts'
-import type { Operation } from '../request/operation.ts'
 import { FHIR_JSON, jsonReply, outcomeReply } from '../request/reply.ts'
-import type { FhirReply, FhirRequest, Interaction } from '../request/request.ts'
+import type { FhirReply, FhirRequest, Interaction, Operation } from '../request/request.ts'
 import { replyWith } from '../rest/resources.ts'
 import type { Services } from '../services.ts'
 import { platformMeta } from '../store/rows/version.ts'

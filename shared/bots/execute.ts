@@ -6,15 +6,13 @@ import { accepted, badRequest, HttpError, issue, outcome } from '../errors.ts'
 import type { Acting } from '../identity/principals.ts'
 import type { ExecuteJob, ExecuteReply } from '../platform/queue/jobs.ts'
 import { interrupted } from '../platform/queue/replies.ts'
-import type { Operation, OperationCall } from '../request/operation.ts'
 import { depthOf, MAX_DEPTH } from '../request/quota.ts'
 import { outcomeReply } from '../request/reply.ts'
-import type { FhirReply } from '../request/request.ts'
+import type { FhirReply, Operation, OperationCall } from '../request/request.ts'
 import { createAsyncJob, settleAsyncJob } from './async-jobs.ts'
 import { botLimits, maxQueueMs } from './bot.ts'
 import { type FoundBot, findBot, runAs } from './execute-bot.ts'
-import { readInput, visibleHeaders } from './execute-input.ts'
-import { encodeReply } from './execute-reply.ts'
+import { encodeReply, readInput, visibleHeaders } from './execute-reply.ts'
 
 const LONGEST_WAIT_S = 110
 

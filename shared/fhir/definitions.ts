@@ -16,7 +16,7 @@ import type {
   TypeDefinition,
   ValueSetLine,
 } from './definitions-data.ts'
-import { openLines, openOnce } from './definitions-lines.ts'
+import { openLines, openOnce } from './definitions-data.ts'
 
 export const COMPARTMENTS = [
   'Patient',

@@ -13,7 +13,7 @@ import type {
   SearchParameter,
   TypeDefinition,
 } from './definitions-data.ts'
-import { openOnce } from './definitions-lines.ts'
+import { openOnce } from './definitions-data.ts'
 import { withoutEmpty } from './json.ts'
 import { type Resource, urlOf, versionOf } from './resource.ts'
 import { coreCodeSystem, coreConceptMap, coreValueSet } from './terminology.ts'

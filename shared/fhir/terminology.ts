@@ -1,6 +1,6 @@
 /** The terminology published with the standard; a file is unpacked when it is first asked for. */
 
-import { openLines, openOnce } from './definitions-lines.ts'
+import { openLines, openOnce } from './definitions-data.ts'
 
 export function coreCodeSystem(url: string): CodeSystem | undefined {
   return codeSystems().get(url)

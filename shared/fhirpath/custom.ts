@@ -6,7 +6,7 @@
 import vm from 'node:vm'
 import { notSupported, tooCostly } from '../errors.ts'
 import { isObject } from '../fhir/resource.ts'
-import { forgetPatterns } from './functions.ts'
+import { forgetPatterns } from './engine.ts'
 import {
   type CompiledPath,
   compileNodes,

@@ -4,7 +4,10 @@
  */
 import { createRequire } from 'node:module'
 import { setImmediate as nextTurn } from 'node:timers/promises'
-import type { Model } from 'fhirpath'
+import type { Model, ResourceNode, UserInvocationTable } from 'fhirpath'
+import { RE2JS } from 're2js'
+import { tooCostly } from '../errors.ts'
+import { isObject, parseReference } from '../fhir/resource.ts'
 
 type Fhirpath = typeof import('fhirpath').default
 
@@ -61,4 +64,137 @@ async function loadParts(): Promise<void> {
     run(FIRST_NAME, { resource: FIRST_RESOURCE, rootResource: FIRST_RESOURCE })
     await nextTurn()
   }
+}
+
+// * FHIRPath functions that replace the engine's own: regular expressions in linear time, text that
+// cannot grow without bound, and a `resolve()` that never leaves the process.
+
+/** Characters one function may answer. */
+const MAX_TEXT = 1_000_000
+
+type Text = string | readonly never[]
+
+export const functions: UserInvocationTable = {
+  matches: withTexts([1, 2], (text, pattern, flags) => compiled(pattern, flags).test(text)),
+  matchesFull: withTexts([1, 2], (text, pattern, flags) =>
+    compiled(pattern, flags).testExact(text),
+  ),
+  replaceMatches: withTexts([2], (text, pattern, replacement = '') => {
+    if (pattern === '') return text
+    const matcher = compiled(pattern).matcher(text)
+    let matches = 0
+    while (matcher.find()) matches++
+    // `$1` stands for a part of the match, $` and $' for all that is before or after it.
+    const groups = replacement.split('$').length - 1
+    const reach = /\$[`']/.test(replacement) ? matches : 1
+    requireShort(text.length * (1 + groups * reach) + matches * replacement.length)
+    return compiled(pattern).matcher(text).replaceAll(replacement)
+  }),
+  replace: withTexts([2], (text, pattern, replacement = '') => {
+    requireShort(text.length)
+    const matches = pattern === '' ? text.length + 1 : text.split(pattern).length - 1
+    requireShort(text.length + matches * replacement.length)
+    // A function, because a replacement text would have its `$&` read as the match.
+    return text.replaceAll(pattern, () => replacement)
+  }),
+  join: {
+    fn: (items: readonly unknown[], separator: Text = '') => {
+      const texts = items.map(engine().fhirpath.util.valData).filter((item) => item != null)
+      if (texts.length === 0 || typeof separator !== 'string') return []
+      if (!texts.every((text) => typeof text === 'string')) {
+        throw new Error('Join requires a collection of strings.')
+      }
+      requireShort(texts.reduce((sum, text) => sum + text.length + separator.length, 0))
+      return texts.join(separator)
+    },
+    arity: { 0: [], 1: ['String'] },
+    internalStructures: true,
+  },
+  resolve: { fn: resolve, arity: { 0: [] }, internalStructures: true },
+}
+
+function requireShort(length: number): void {
+  if (length > MAX_TEXT) throw tooCostly('A FHIRPath expression makes a text that is too long')
+}
+
+/** A function on one text with text arguments; empty when one of them is. */
+function withTexts(
+  arities: readonly (1 | 2)[],
+  answer: (text: string, first: string, second?: string) => unknown,
+): UserInvocationTable[string] {
+  const fn = (items: readonly unknown[], first: Text, second?: Text) => {
+    if (items.length > 1) throw new Error('Expected a single text')
+    const text = engine().fhirpath.util.valData(items[0])
+    if (text === undefined || text === null || typeof first !== 'string') return []
+    if (typeof text !== 'string') throw new Error('Expected a text')
+    if (second !== undefined && typeof second !== 'string') return []
+    return answer(text, first, second)
+  }
+  const arity = Object.fromEntries(arities.map((n) => [n, Array<'String'>(n).fill('String')]))
+  return { fn, arity, internalStructures: true }
+}
+
+/** Compiled patterns take up to 1 MB each within these bounds. */
+const MAX_PATTERNS = 100
+const MAX_PATTERN_LENGTH = 500
+const MAX_PROGRAM = 2_000
+
+// Not an LRU cache: a tenant's evaluation is stopped anywhere, and a Map stays whole then.
+const patterns = new Map<string, RE2JS>()
+
+/** FHIRPath matches in single-line mode: a dot is any character. */
+function compiled(pattern: string, flags = ''): RE2JS {
+  const key = `${flags}/${pattern}`
+  const known = patterns.get(key)
+  if (known !== undefined) return known
+  if (!/^[im]*$/.test(flags)) throw new Error('The flags of a pattern are only i and m')
+  if (pattern.length > MAX_PATTERN_LENGTH) throw tooCostly('A pattern is too long')
+  const modes =
+    RE2JS.DOTALL |
+    (flags.includes('i') ? RE2JS.CASE_INSENSITIVE : 0) |
+    (flags.includes('m') ? RE2JS.MULTILINE : 0)
+  const made = RE2JS.compile(RE2JS.translateRegExp(pattern), modes)
+  if (made.programSize() > MAX_PROGRAM) throw tooCostly('A pattern has too many states')
+  if (patterns.size >= MAX_PATTERNS) patterns.clear()
+  patterns.set(key, made)
+  return made
+}
+
+/** Forgets compiled patterns, one of which may have been stopped in the middle of a search. */
+export function forgetPatterns(): void {
+  patterns.clear()
+}
+
+/**
+ * The targets of references as resources of which only type and id are known, or as they are when
+ * contained; nothing is read. https://hl7.org/fhir/R4/fhirpath.html#functions
+ */
+function resolve(this: unknown, items: readonly unknown[]): unknown[] {
+  return items.flatMap((item) => {
+    const value = engine().fhirpath.util.valData(item)
+    const text = isObject(value) ? value.reference : value
+    if (typeof text !== 'string') return []
+    const target = text.startsWith('#')
+      ? containedIn(item, text.slice(1))
+      : resourceOf(
+          text.replace(/^https?:\/\/.*\/(?=[A-Z][A-Za-z]+\/[^/]+(?:\/_history\/[^/]+)?$)/, ''),
+        )
+    if (target === undefined) return []
+    const parent = { path: null, parentResNode: null, data: { target } }
+    return engine().fhirpath.util.makeChildResNodes(this, parent, 'target')
+  })
+}
+
+function resourceOf(reference: string): object | undefined {
+  const target = parseReference(reference)
+  return target === undefined ? undefined : { resourceType: target.type, id: target.id }
+}
+
+function containedIn(item: unknown, id: string): unknown {
+  for (let node = item as ResourceNode | null; node; node = node.parentResNode) {
+    const contained: unknown = node.data?.contained
+    if (!Array.isArray(contained)) continue
+    return id === '' ? node.data : contained.find((resource) => resource?.id === id)
+  }
+  return undefined
 }

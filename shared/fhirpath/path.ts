@@ -17,12 +17,11 @@ import type { OptionVariants, ResourceNode } from 'fhirpath'
 import { LRUCache } from 'lru-cache'
 import { badRequest, HttpError } from '../errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
-import { openOnce } from '../fhir/definitions-lines.ts'
+import { openOnce } from '../fhir/definitions-data.ts'
 import { isDecimal } from '../fhir/json.ts'
 import { isPrimitive } from '../fhir/primitives.ts'
 import { isObject } from '../fhir/resource.ts'
-import { engine } from './engine.ts'
-import { functions } from './functions.ts'
+import { engine, functions } from './engine.ts'
 
 /**
  * `%name` → value or array of values; undefined and `[]` are the empty collection. `%resource` and

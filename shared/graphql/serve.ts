@@ -26,19 +26,24 @@ import {
 } from '../errors.ts'
 import { parseBody } from '../fhir/json.ts'
 import { readPreferences, takesGzip } from '../request/negotiate.ts'
-import type { Operation } from '../request/operation.ts'
 import { textReply } from '../request/reply.ts'
-import type { FhirReply, FhirRequest, Interaction } from '../request/request.ts'
-import { asksForTypes, type Prepared, planOf, prepareDocument } from './document/document.ts'
+import type { FhirReply, FhirRequest, Interaction, Operation } from '../request/request.ts'
+import {
+  asksForTypes,
+  literalName,
+  locate,
+  type Prepared,
+  planOf,
+  prepareDocument,
+  scan,
+} from './document/document.ts'
 import { NOTABLE, variableErrors, type Weight, weigh, weightErrors } from './document/limits.ts'
-import { literalName, locate, scan } from './document/literals.ts'
-import { outcomeOf } from './errors.ts'
 import { type Executed, execute, type Ready } from './execute/execute.ts'
 import type { VariableValues } from './execute/plan.ts'
 import { readRoot } from './execute/reads.ts'
-import { Run } from './execute/run.ts'
+import { outcomeOf, Run } from './execute/run.ts'
+import type { Given } from './schema/elements.ts'
 import { audienceName, schemaFor } from './schema/schema.ts'
-import type { Given } from './schema/sources.ts'
 
 /** The resource that the document is about; none: the whole Project. */
 export interface Root {

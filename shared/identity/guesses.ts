@@ -139,7 +139,7 @@ function keysOf({ name, address }: Guessed): string[] {
   return address === undefined ? keys : [...keys, `botica:guesses-of:${address}`]
 }
 
-// * People who have signed in from an address before. Under load they go before strangers of the same address, which
+// People who have signed in from an address before. Under load they go before strangers of the same address, which
 // many share; a program that keeps no cookies is known by nothing else. Wrong guesses are counted as those of strangers.
 
 const MEMORY_SECONDS = 90 * 86_400

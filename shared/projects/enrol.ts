@@ -26,7 +26,17 @@ import { find, searchFor } from '../store/rows/lookups.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 import type { WriteResult } from '../store/rows/version.ts'
 import { requireValid } from '../validation/validate.ts'
-import { type Enrollee, type Invitation, type Inviter, readInvitation } from './invitation.ts'
+import {
+  type Enrollee,
+  findOrCreateProfile,
+  type Invitation,
+  type Inviter,
+  named,
+  profileIn,
+  profileSearch,
+  readInvitation,
+  withoutPlatformMeta,
+} from './invitation.ts'
 import { inviteMail, welcomeMail } from './mail-texts.ts'
 import {
   administeredProject,
@@ -35,13 +45,6 @@ import {
   requireUnlessLimited,
   voidCredentials,
 } from './ownership.ts'
-import {
-  findOrCreateProfile,
-  named,
-  profileIn,
-  profileSearch,
-  withoutPlatformMeta,
-} from './profiles.ts'
 import { onBehalfOf } from './provision.ts'
 import { createSecurityRequest } from './security-requests.ts'
 import { createUser, findUser } from './users.ts'

@@ -16,9 +16,9 @@ import {
   referenceIn,
 } from '../fhir/resource.ts'
 import { requirePolicies } from '../identity/write-rules.ts'
-import type { Operation, OperationCall } from '../request/operation.ts'
 import { readInputs } from '../request/parameters.ts'
 import { emptyReply, textReply } from '../request/reply.ts'
+import type { Operation, OperationCall } from '../request/request.ts'
 import type { Repository } from '../store/repository.ts'
 import { parseVersion, present } from '../store/rows/rows.ts'
 import type { WriteResult } from '../store/rows/version.ts'

@@ -78,7 +78,7 @@ export async function notifyOwner(
   await addMail(database, projectOfUser(user) ?? SYSTEM_PROJECT.id, mail)
 }
 
-// * A change that takes an account over for good (its address, its second factor) needs the person, not a token:
+// A change that takes an account over for good (its address, its second factor) needs the person, not a token:
 // a sign-in of the last minutes, or the password. https://datatracker.ietf.org/doc/html/rfc9470
 
 const RECENT_SECONDS = 300

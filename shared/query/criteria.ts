@@ -2,14 +2,30 @@
  * One `name=value` of a query → Criterion: chains, `_has`, `_list` and `_filter` around Conditions.
  * https://hl7.org/fhir/R4/search.html#chaining, #has
  */
-
 import { badRequest, notSupported, tooCostly } from '../errors.ts'
 import { isResourceType, resourceTypes } from '../fhir/definitions.ts'
-import type { SearchParameter } from '../fhir/definitions-data.ts'
-import { readCondition, unknownParameter } from './conditions.ts'
-import { readyParameter } from './custom-parameters.ts'
+import type { SearchParameter, SearchParamType } from '../fhir/definitions-data.ts'
+import { isOfWords } from '../fhir/resource-text.ts'
+import { notReady, readyParameter } from './custom-parameters.ts'
 import { readFilter } from './filter.ts'
-import type { CriteriaScope, Criterion, Join, JoinEnd, Refusal } from './search-request.ts'
+import type {
+  Condition,
+  CriteriaScope,
+  Criterion,
+  Join,
+  JoinEnd,
+  Refusal,
+} from './search-request.ts'
+import {
+  parseDateValue,
+  parseNearValue,
+  parseNumberValue,
+  parseOfTypeValue,
+  parseQuantityValue,
+  parseTokenValue,
+  splitComposite,
+  splitValue,
+} from './values.ts'
 
 const MAX_LINKS = 3
 const MAX_JOINS = 250
@@ -126,4 +142,141 @@ function countJoins(scope: CriteriaScope, count: number): void {
       `A search may follow references to ${MAX_JOINS} types; name the type of a chain`,
     )
   }
+}
+
+// One parameter without a chain → Condition: which there are, which modifiers, which values.
+
+const MAX_VALUES = 1000
+
+const UNSUPPORTED = new Set(['_contained', '_containedType', '_deleted', '_query', '_type'])
+
+/** Any other is refused. */
+const MODIFIERS: Readonly<Record<SearchParamType, readonly string[]>> = {
+  token: [
+    ...['not', 'missing', 'text', 'of-type', 'contains'],
+    ...['in', 'not-in', 'above', 'below'],
+  ],
+  reference: ['identifier', 'not', 'missing', 'above', 'below'],
+  string: ['exact', 'contains', 'text', 'not', 'missing'],
+  date: ['missing'],
+  number: ['missing'],
+  quantity: ['missing'],
+  uri: ['above', 'below', 'contains', 'missing'],
+  composite: [],
+  special: [],
+}
+
+/** With these the value is no token. */
+const PLAIN: ReadonlySet<string> = new Set(['text', 'contains', 'in', 'not-in'])
+
+/** The token parameters that `:contains` is good for. */
+const CONTACTS = new Set(['email', 'phone', 'telecom'])
+
+interface Named {
+  readonly parameter: SearchParameter
+  readonly modifier: string | undefined
+}
+
+/** Reads a name without a chain. An impossible modifier throws always. */
+function readName(type: string, name: string, { own }: CriteriaScope): Named | Refusal {
+  const colon = name.indexOf(':')
+  const code = colon === -1 ? name : name.slice(0, colon)
+  const modifier = colon === -1 ? undefined : name.slice(colon + 1)
+  if (UNSUPPORTED.has(code)) return { reason: notSupported(`${code} is not supported`, name) }
+  if (isOfWords(code)) {
+    if (own?.fullText === undefined) {
+      return { reason: notSupported(`${code} is not supported`, name) }
+    }
+    if (own.fullText === 'indexing') throw notReady(code, name)
+  }
+  const parameter = readyParameter(type, code, own)
+  if (parameter === undefined) return unknownParameter(code, name)
+  if (modifier !== undefined) checkModifier(parameter, modifier)
+  return { parameter, modifier }
+}
+
+function unknownParameter(code: string, name: string): Refusal {
+  return { reason: badRequest(`Unknown search parameter: ${code}`, name) }
+}
+
+function checkModifier(parameter: SearchParameter, modifier: string): void {
+  const supported = MODIFIERS[parameter.type]
+  const isOfId = parameter.code === '_id' && modifier !== 'not'
+  const isPlain = parameter.expression === undefined && !isOfProject(parameter, modifier)
+  const isApt =
+    modifier !== 'contains' || parameter.type !== 'token' || CONTACTS.has(parameter.code)
+  if (supported.includes(modifier) && !isOfId && !isPlain && isApt) return
+  if (parameter.type === 'reference' && isResourceType(modifier) && !isPlain) return
+  const id = parameter.url.slice(parameter.url.lastIndexOf('/') + 1)
+  throw badRequest(`Invalid modifier :${modifier} for ${id}`)
+}
+
+/** A project is what every resource has. */
+function isOfProject({ code }: SearchParameter, modifier: string): boolean {
+  return code === '_project' && modifier === 'missing'
+}
+
+/** Undefined when nothing but commas is left. Errors: 400 for a value that is none of its type. */
+function readCondition(
+  type: string,
+  name: string,
+  text: string,
+  scope: CriteriaScope,
+): Condition | Refusal | undefined {
+  const named = readName(type, name, scope)
+  if ('reason' in named) return named
+  const { parameter, modifier } = named
+  const isOneValue = modifier === 'missing'
+  const parts = (isOneValue ? [text] : splitValue(text, ',')).filter((part) => part !== '')
+  if (parts.length > MAX_VALUES) {
+    const text = `${parameter.code} has ${parts.length} values; ${MAX_VALUES} are allowed`
+    throw tooCostly(text, name)
+  }
+  if (parts.length === 0) return undefined
+  const values = parts.map((part) => relative(type, parameter, part, scope.fhirUrl))
+  for (const value of values) checkValue(parameter, modifier, value)
+  return {
+    code: parameter.code,
+    type: parameter.type,
+    modifier,
+    values: [...new Set(values)],
+  }
+}
+
+/** Our own absolute references become `Type/id`; so does `_id=Patient/1` of Patient become `1`. */
+function relative(
+  type: string,
+  parameter: SearchParameter,
+  value: string,
+  fhirUrl: string | undefined,
+): string {
+  if (parameter.code === '_id' && value.startsWith(`${type}/`)) return value.slice(type.length + 1)
+  if (parameter.type !== 'reference' || fhirUrl === undefined) return value
+  return value.startsWith(fhirUrl) ? value.slice(fhirUrl.length) : value
+}
+
+function checkValue(parameter: SearchParameter, modifier: string | undefined, value: string): void {
+  if (value.includes('\0')) throw badRequest(`Invalid value for ${parameter.code}`)
+  if (modifier === 'missing') {
+    if (value === 'true' || value === 'false') return
+    throw badRequest(`${parameter.code}:missing must be true or false, not ${value}`)
+  }
+  if (parameter.type === 'date') parseDateValue(value)
+  if (parameter.type === 'number') parseNumberValue(value)
+  if (parameter.type === 'quantity') parseQuantityValue(value)
+  if (parameter.type === 'composite') checkComposite(parameter, value)
+  if (parameter.type === 'special' && parameter.expression !== undefined) parseNearValue(value)
+  if (modifier === 'of-type') parseOfTypeValue(value)
+  else if (modifier !== undefined && PLAIN.has(modifier)) return
+  else if (parameter.type === 'token' || modifier === 'identifier') parseTokenValue(value)
+}
+
+function checkComposite(parameter: SearchParameter, value: string): void {
+  const parts = splitComposite(parameter, value)
+  parameter.components?.forEach(({ type }, i) => {
+    const part = parts[i] ?? ''
+    checkValue({ ...parameter, type }, undefined, part)
+    if (type !== 'token' || parseTokenValue(part).code !== undefined) return
+    throw badRequest(`${parameter.code} needs a code in ${value}`)
+  })
 }

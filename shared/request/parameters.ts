@@ -8,9 +8,8 @@ import { numberOf } from '../fhir/json.ts'
 import { isObject, isResource, type Resource } from '../fhir/resource.ts'
 import { escapeValue } from '../query/values.ts'
 import { readJson, readPreferences } from './negotiate.ts'
-import type { OperationCall } from './operation.ts'
 import { jsonReply } from './reply.ts'
-import type { FhirReply, Interaction } from './request.ts'
+import type { FhirReply, Interaction, OperationCall } from './request.ts'
 
 /**
  * `text` is any primitive that JSON writes as a string: uri, code, dateTime, id …, `reference` the same or a Reference,

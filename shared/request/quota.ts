@@ -7,8 +7,7 @@ import type { Principal } from '../access/principal.ts'
 import { tooManyRequests } from '../errors.ts'
 import { rateLimitItem, type Spent, secondsOf } from '../platform/redis/limiter.ts'
 import type { Services } from '../services.ts'
-import type { Route } from './operation.ts'
-import type { FhirRequest } from './request.ts'
+import type { FhirRequest, Route } from './request.ts'
 
 export const WRITE = 100
 export const SEARCH = 20

@@ -28,7 +28,7 @@ import {
 import { isResourceType } from '../fhir/definitions.ts'
 import { parseBody } from '../fhir/json.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
-import { chunksOf } from '../platform/storage/chunks.ts'
+import { chunksOf } from '../platform/storage/storage.ts'
 import { demandsExistence, writeOptions } from '../request/reply.ts'
 import type { FhirReply, Interaction } from '../request/request.ts'
 import type { WriteResult } from '../store/rows/version.ts'

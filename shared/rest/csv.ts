@@ -8,7 +8,7 @@ import { compileExpression, type Leg, type Walk } from '../fhirpath/extract.ts'
 import { ownTurn } from '../platform/event-loop-turns.ts'
 import type { SearchRequest } from '../query/search-request.ts'
 import { readPreferences } from '../request/negotiate.ts'
-import type { Operation, OperationCall } from '../request/operation.ts'
+import type { Operation, OperationCall } from '../request/request.ts'
 import { present } from '../store/rows/rows.ts'
 import { parsed, resolved } from './search/criteria.ts'
 

@@ -12,7 +12,6 @@ import { parseReference, type Resource } from '../fhir/resource.ts'
 import { parseDate } from '../fhir/values.ts'
 import { ownTurn } from '../platform/event-loop-turns.ts'
 import { parseDateValue } from '../query/values.ts'
-import type { Operation } from '../request/operation.ts'
 import {
   type Inputs,
   interactionOf,
@@ -20,7 +19,7 @@ import {
   readInputs,
 } from '../request/parameters.ts'
 import { absoluteUrl } from '../request/reply.ts'
-import type { Interaction } from '../request/request.ts'
+import type { Interaction, Operation } from '../request/request.ts'
 import { compartmentsOf } from '../store/index/indexes.ts'
 import type { Version } from '../store/rows/version.ts'
 import type { CompartmentPosition } from '../store/search/compartment.ts'

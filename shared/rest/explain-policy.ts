@@ -9,9 +9,9 @@ import { badRequest, forbidden, HttpError, notFound } from '../errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import { parseReference } from '../fhir/resource.ts'
 import { parseSearch } from '../query/search.ts'
-import type { Operation, OperationCall } from '../request/operation.ts'
 import { parametersReply, readInputs } from '../request/parameters.ts'
 import { absoluteUrl } from '../request/reply.ts'
+import type { Operation, OperationCall } from '../request/request.ts'
 import type { Repository } from '../store/repository.ts'
 
 export const explainPolicy: Operation = {

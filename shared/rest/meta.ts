@@ -2,9 +2,8 @@
 import { badRequest } from '../errors.ts'
 import { parseJson } from '../fhir/json.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
-import type { Operation, OperationCall } from '../request/operation.ts'
 import { interactionOf, parametersReply, readInputs } from '../request/parameters.ts'
-import type { FhirReply } from '../request/request.ts'
+import type { FhirReply, Operation, OperationCall } from '../request/request.ts'
 import { acceptValid } from './interaction.ts'
 import { patchAsking } from './pre-commit.ts'
 

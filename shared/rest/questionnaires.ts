@@ -2,13 +2,20 @@
 import { LRUCache } from 'lru-cache'
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import type { Issue } from '../errors.ts'
-import { parseJson } from '../fhir/json.ts'
-import { chosen, isResource, parseReference, type Resource, urlOf } from '../fhir/resource.ts'
+import { numberOf, parseJson } from '../fhir/json.ts'
+import {
+  chosen,
+  isObject,
+  isResource,
+  parseReference,
+  type Resource,
+  urlOf,
+} from '../fhir/resource.ts'
 import { escapeValue } from '../query/values.ts'
 import type { Services } from '../services.ts'
 import { findVersions } from '../store/rows/lookups.ts'
 import { boundCodes } from '../terminology/bound-codes.ts'
-import { answerValueSets, checkResponse } from '../validation/questionnaire.ts'
+import type { CodeList } from '../validation/bindings.ts'
 import { Report } from '../validation/report.ts'
 
 export const RESPONSE = 'QuestionnaireResponse'
@@ -81,4 +88,209 @@ async function findQuestionnaire(
 
 function urlEscaped(canonical: string): string {
   return escapeValue(urlOf(canonical))
+}
+
+// A QuestionnaireResponse against its Questionnaire: places, types, numbers and values of answers.
+// https://hl7.org/fhir/R4/questionnaireresponse.html#notes
+
+type Item = Readonly<Record<string, unknown>>
+
+/** The value sets that its answers are chosen from. */
+function answerValueSets(questionnaire: Resource): readonly string[] {
+  const sets = (item: Item): string[] => [
+    ...(typeof item.answerValueSet === 'string' ? [item.answerValueSet] : []),
+    ...itemsOf(item.item).flatMap(sets),
+  ]
+  return sets(questionnaire)
+}
+
+/** `report` stands at the response. Both have passed the check of their structure. */
+function checkResponse(
+  response: Resource,
+  questionnaire: Resource,
+  codes: ReadonlyMap<string, CodeList>,
+  report: Report,
+): void {
+  const answers = new Map<string, Item[]>()
+  collectAnswers(response, answers)
+  const isDone = response.status === 'completed' || response.status === 'amended'
+  const check = { answers, codes, report, isDone }
+  checkItems(response.item, questionnaire.item, check)
+}
+
+interface Check {
+  /** All answers by linkId. */
+  readonly answers: ReadonlyMap<string, readonly Item[]>
+  readonly codes: ReadonlyMap<string, CodeList>
+  readonly report: Report
+  /** True: answers that are required must be there. */
+  readonly isDone: boolean
+}
+
+function itemsOf(value: unknown): readonly Item[] {
+  return Array.isArray(value) ? value.filter(isObject) : []
+}
+
+function collectAnswers(item: Item, into: Map<string, Item[]>): void {
+  for (const one of itemsOf(item.item)) {
+    const linkId = String(one.linkId)
+    const answers = itemsOf(one.answer)
+    into.set(linkId, [...(into.get(linkId) ?? []), ...answers])
+    collectAnswers(one, into)
+    for (const answer of answers) collectAnswers(answer, into)
+  }
+}
+
+function checkItems(given: unknown, defined: unknown, check: Check): void {
+  const { report } = check
+  const definitions = new Map(itemsOf(defined).map((item) => [String(item.linkId), item]))
+  const counts = new Map<string, number>()
+  report.enter('item')
+  for (const [index, item] of itemsOf(given).entries()) {
+    const linkId = String(item.linkId)
+    counts.set(linkId, (counts.get(linkId) ?? 0) + 1)
+    report.enter(index)
+    const definition = definitions.get(linkId)
+    if (definition === undefined) {
+      fault(check, `The Questionnaire has no item ${linkId} in this place`, 'linkId')
+    } else checkItem(item, definition, check)
+    report.leave()
+  }
+  report.leave()
+  for (const [linkId, definition] of definitions) {
+    const count = counts.get(linkId) ?? 0
+    if (count > 1 && definition.repeats !== true) fault(check, `Item ${linkId} does not repeat`)
+    const isMissing = count === 0 && definition.required === true && check.isDone
+    if (isMissing && isEnabled(definition, check)) fault(check, `Item ${linkId} is required`)
+  }
+}
+
+function fault({ report }: Check, text: string, step?: string): void {
+  report.rule(text, step, 'business-rule')
+}
+
+function checkItem(item: Item, definition: Item, check: Check): void {
+  const { report } = check
+  const linkId = String(definition.linkId)
+  const answers = itemsOf(item.answer)
+  const hasContent = answers.length > 0 || itemsOf(item.item).length > 0
+  if (hasContent && !isEnabled(definition, check)) fault(check, `Item ${linkId} is not enabled`)
+  if (definition.type === 'group' || definition.type === 'display') {
+    if (answers.length > 0) fault(check, `Item ${linkId} takes no answer`, 'answer')
+    checkItems(item.item, definition.type === 'group' ? definition.item : [], check)
+    return
+  }
+  if (itemsOf(item.item).length > 0) {
+    fault(check, `Items below question ${linkId} belong into its answer`, 'item')
+  }
+  if (answers.length > 1 && definition.repeats !== true) {
+    fault(check, `Item ${linkId} takes one answer`, 'answer')
+  }
+  if (answers.length === 0 && definition.required === true && check.isDone) {
+    fault(check, `Item ${linkId} is required`)
+  }
+  report.enter('answer')
+  for (const [index, answer] of answers.entries()) {
+    report.enter(index)
+    checkAnswer(answer, definition, check)
+    checkItems(answer.item, definition.item, check)
+    report.leave()
+  }
+  report.leave()
+}
+
+const VALUES: Readonly<Record<string, readonly string[]>> = {
+  boolean: ['valueBoolean'],
+  decimal: ['valueDecimal'],
+  integer: ['valueInteger'],
+  date: ['valueDate'],
+  dateTime: ['valueDateTime'],
+  time: ['valueTime'],
+  string: ['valueString'],
+  text: ['valueString'],
+  url: ['valueUri'],
+  choice: ['valueCoding'],
+  'open-choice': ['valueCoding', 'valueString'],
+  attachment: ['valueAttachment'],
+  reference: ['valueReference'],
+  quantity: ['valueQuantity'],
+}
+
+function valueName(answer: Item): string | undefined {
+  return Object.keys(answer).find((name) => name.startsWith('value'))
+}
+
+function checkAnswer(answer: Item, definition: Item, check: Check): void {
+  const name = valueName(answer)
+  if (name === undefined) return
+  const linkId = String(definition.linkId)
+  const options = itemsOf(definition.answerOption)
+  const listed = options.flatMap((option) => valueName(option) ?? [])
+  const allowed = [...(VALUES[String(definition.type)] ?? [name]), ...listed]
+  if (!allowed.includes(name)) {
+    fault(check, `Item ${linkId} takes ${allowed.join(' or ')}`, name)
+    return
+  }
+  const value = answer[name]
+  const { maxLength } = definition
+  if (typeof value === 'string' && typeof maxLength === 'number' && [...value].length > maxLength) {
+    fault(check, `Item ${linkId} takes ${maxLength} characters`, name)
+  }
+  // Whoever answers an open choice in own words chooses none.
+  if (definition.type === 'open-choice' && name === 'valueString') return
+  const isOption = options.some((option) => isSame(option[name], value))
+  if (options.length > 0 && !isOption) fault(check, `Item ${linkId} has no such option`, name)
+  const codes = check.codes.get(String(definition.answerValueSet))
+  if (codes === undefined || !isObject(value) || typeof value.code !== 'string') return
+  const system = typeof value.system === 'string' ? value.system : undefined
+  if (!codes.has(system, value.code)) {
+    fault(check, `Item ${linkId} takes a code of ${String(definition.answerValueSet)}`, name)
+  }
+}
+
+/** A Coding is its system and code, a Reference its target. */
+function isSame(one: unknown, other: unknown): boolean {
+  if (isObject(one) && isObject(other)) {
+    if (one.reference !== undefined) return one.reference === other.reference
+    return one.code === other.code && (one.system === other.system || other.system === undefined)
+  }
+  const [a, b] = [numberOf(one), numberOf(other)]
+  return a === undefined ? one === other : a === b
+}
+
+/** https://hl7.org/fhir/R4/questionnaire-definitions.html#Questionnaire.item.enableWhen */
+function isEnabled({ enableWhen, enableBehavior }: Item, check: Check): boolean {
+  const conditions = itemsOf(enableWhen)
+  if (conditions.length === 0) return true
+  const holds = (condition: Item) => conditionHolds(condition, check)
+  return enableBehavior === 'all' ? conditions.every(holds) : conditions.some(holds)
+}
+
+function conditionHolds(condition: Item, { answers }: Check): boolean {
+  const given = answers.get(String(condition.question)) ?? []
+  const name = Object.keys(condition).find((key) => key.startsWith('answer')) ?? ''
+  const wanted = condition[name]
+  if (condition.operator === 'exists') return given.length > 0 === wanted
+  const values = given.map((answer) => answer[`value${name.slice('answer'.length)}`])
+  switch (condition.operator) {
+    case '=':
+      return values.some((value) => isSame(wanted, value))
+    case '!=':
+      return values.length > 0 && !values.some((value) => isSame(wanted, value))
+    default:
+      return values.some((value) => isOrdered(String(condition.operator), value, wanted))
+  }
+}
+
+function isOrdered(operator: string, value: unknown, wanted: unknown): boolean {
+  const [a, b] = [comparable(value), comparable(wanted)]
+  if (a === undefined || b === undefined || typeof a !== typeof b) return false
+  if (operator === '>') return a > b
+  if (operator === '<') return a < b
+  return operator === '>=' ? a >= b : a <= b
+}
+
+function comparable(value: unknown): number | string | undefined {
+  if (typeof value === 'string') return value
+  return numberOf(isObject(value) && 'value' in value ? value.value : value)
 }

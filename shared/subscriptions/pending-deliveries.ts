@@ -1,11 +1,13 @@
 /** Operations on deliveries of Subscriptions: `$status`, and `$redeliver`, which sends them again. */
-
 import { randomUUID } from 'node:crypto'
 import type { Principal } from '../access/principal.ts'
 import { type Change, SUBSCRIPTION } from '../access/subscription.ts'
-import { badRequest, forbidden, gone, notFound, preconditionFailed } from '../errors.ts'
-import type { Operation } from '../request/operation.ts'
-import { jsonReply } from '../request/reply.ts'
+import { allOk, badRequest, forbidden, gone, notFound, preconditionFailed } from '../errors.ts'
+import { isObject, parseReference } from '../fhir/resource.ts'
+import { readJson } from '../request/negotiate.ts'
+import { readInputs } from '../request/parameters.ts'
+import { jsonReply, outcomeReply } from '../request/reply.ts'
+import type { Operation } from '../request/request.ts'
 import { makesEvents } from '../store/events/rows.ts'
 import type { Store } from '../store/rows/context.ts'
 import { parseVersion, toVersion } from '../store/rows/rows.ts'
@@ -16,7 +18,7 @@ import { addResend } from './outbox.ts'
 import {
   type PendingDelivery,
   pendingOf,
-  redeliver,
+  redeliver as redeliverFailed,
   type SubscriptionState,
   stateOf,
 } from './state.ts'
@@ -83,7 +85,7 @@ export function createPendingDeliveries(store: Store): PendingDeliveries {
     async redeliver(principal, id, since, until) {
       if (!principal.isProjectAdmin) throw forbidden()
       const row = await findLive(principal, SUBSCRIPTION, id)
-      const count = await redeliver(store.connection, {
+      const count = await redeliverFailed(store.connection, {
         project: row.project,
         id: row.id,
         since,
@@ -151,4 +153,78 @@ export const subscriptionStatus: Operation = {
       ],
     })
   },
+}
+
+// `$resend`: Subscriptions get the newest version of a resource again.
+
+const CHANGES: readonly Change[] = ['create', 'update', 'delete']
+
+export const resend: Operation = {
+  name: 'resend',
+  on: [{ level: 'instance' }],
+  methods: ['POST'],
+  area: 'administration',
+  async run({ services, principal, request, type = '', id = '' }) {
+    const body = request.body === undefined || request.body.length === 0 ? {} : readJson(request)
+    if (!isObject(body)) throw badRequest('The body must be a JSON object')
+    const { interaction = 'update', subscription, verbose = false } = body
+    const change = CHANGES.find((name) => name === interaction)
+    if (change === undefined) {
+      throw badRequest(`interaction must be one of ${CHANGES.join(', ')}`, 'interaction')
+    }
+    if (!/^(true|false)$/.test(String(verbose))) {
+      throw badRequest('verbose must be true or false', 'verbose')
+    }
+    await services.repository.feature(createPendingDeliveries).resend(principal, type, id, {
+      interaction: change,
+      subscription: subscription === undefined ? undefined : subscriptionId(subscription),
+      verbose: String(verbose) === 'true',
+    })
+    return outcomeReply(200, allOk)
+  },
+}
+
+function subscriptionId(value: unknown): string {
+  const reference = typeof value === 'string' ? parseReference(value) : undefined
+  if (reference?.type === SUBSCRIPTION) return reference.id
+  throw badRequest('subscription must be Subscription/<id>', 'subscription')
+}
+
+// `$redeliver`: deliveries of a Subscription that have failed are tried again.
+
+const WEEK_MS = 7 * 24 * 3_600_000
+// https://hl7.org/fhir/R4/datatypes.html#instant and #date
+const INSTANT = /^\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d))?$/
+
+export const redeliver: Operation = {
+  name: 'redeliver',
+  on: [{ type: SUBSCRIPTION, level: 'instance' }],
+  methods: ['POST'],
+  area: 'administration',
+  async run(call) {
+    const inputs = readInputs(call, [
+      { name: 'since', kind: 'text' },
+      { name: 'until', kind: 'text' },
+    ])
+    const since = instant('since', inputs.text('since')) ?? new Date(Date.now() - WEEK_MS)
+    const until = instant('until', inputs.text('until')) ?? new Date()
+    if (since > until) throw badRequest('since is after until', 'since')
+    const { repository } = call.services
+    const count = await repository
+      .feature(createPendingDeliveries)
+      .redeliver(call.principal, call.id ?? '', since, until)
+    return jsonReply(200, {
+      resourceType: 'Parameters',
+      parameter: [{ name: 'count', valueInteger: count }],
+    })
+  },
+}
+
+function instant(name: string, text: string | undefined): Date | undefined {
+  if (text === undefined) return undefined
+  const time = INSTANT.test(text) ? new Date(text) : undefined
+  if (time === undefined || Number.isNaN(time.getTime())) {
+    throw badRequest(`${name} must be an instant, as 2026-01-31T12:00:00Z, or a date`, name)
+  }
+  return time
 }

@@ -2,12 +2,10 @@
 import { badRequest, notFound } from '../errors.ts'
 import { withoutEmpty } from '../fhir/json.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
-import type { Operation, OperationCall } from '../request/operation.ts'
 import { type Inputs, type ParameterDefinition, readInputs } from '../request/parameters.ts'
-import type { FhirReply } from '../request/request.ts'
+import type { FhirReply, Operation, OperationCall } from '../request/request.ts'
 import { requireValid } from '../validation/validate.ts'
-import { type CodeSource, openTerminology, type Terminology } from './find.ts'
-import { parsedOnce } from './parsed.ts'
+import { type CodeSource, openTerminology, parsedOnce, type Terminology } from './find.ts'
 
 export interface GivenCode {
   readonly system: string | undefined

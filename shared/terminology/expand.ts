@@ -8,7 +8,6 @@ import { publishedStructure } from '../fhir/published.ts'
 import { chosen, urlOf } from '../fhir/resource.ts'
 import type { ValueSet } from '../fhir/terminology.ts'
 import { escapeValue } from '../query/values.ts'
-import type { Operation, OperationCall } from '../request/operation.ts'
 import {
   type Inputs,
   interactionOf,
@@ -16,6 +15,7 @@ import {
   readInputs,
 } from '../request/parameters.ts'
 import { absoluteUrl, jsonReply, textReply } from '../request/reply.ts'
+import type { Operation, OperationCall } from '../request/request.ts'
 import { findVersions } from '../store/rows/lookups.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 import { profilesNamedIn } from '../validation/profiles/profiles.ts'

@@ -1,8 +1,8 @@
 /** `ConceptMap/$translate`: https://hl7.org/fhir/R4/conceptmap-operation-translate.html */
 import { badRequest, notFound } from '../errors.ts'
 import { type ConceptMap, coreConceptMaps, type MapGroup } from '../fhir/terminology.ts'
-import type { OperationCall } from '../request/operation.ts'
 import { type Inputs, type Output, parameter, parametersReply } from '../request/parameters.ts'
+import type { OperationCall } from '../request/request.ts'
 import { find } from '../store/rows/lookups.ts'
 import {
   CODE_PARAMETERS,
@@ -13,8 +13,13 @@ import {
   terminologyOperation,
   texts,
 } from './codes.ts'
-import { type FoundMap, foundMap, readersOf, type Terminology } from './find.ts'
-import { createImportedConcepts } from './parsed.ts'
+import {
+  createImportedConcepts,
+  type FoundMap,
+  foundMap,
+  readersOf,
+  type Terminology,
+} from './find.ts'
 
 const MOST_MAPS = 100
 

@@ -5,9 +5,8 @@
 import { HttpError } from '../errors.ts'
 import type { ValueSet } from '../fhir/terminology.ts'
 import { normaliseString } from '../fhir/values.ts'
-import type { OperationCall } from '../request/operation.ts'
 import { type Inputs, parametersReply } from '../request/parameters.ts'
-import type { FhirReply } from '../request/request.ts'
+import type { FhirReply, OperationCall } from '../request/request.ts'
 import {
   CODE_PARAMETERS,
   codeSourceOf,

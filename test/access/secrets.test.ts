@@ -1,6 +1,6 @@
 import { pino } from 'pino'
 import t from 'tap'
-import { totpToken } from '../../shared/access/credentials/totp.ts'
+import { totpToken } from '../../server/identity/auth/mfa.ts'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
 import { createSecurityRequest } from '../../shared/projects/security-requests.ts'

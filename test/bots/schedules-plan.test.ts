@@ -1,7 +1,7 @@
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { MOST_COUNTED, nextOccurrence, scheduleOf } from '../../shared/fhir/schedule.ts'
-import { planOf } from '../../worker/bots/schedules/plan.ts'
+import { planOf } from '../../worker/bots/schedules/run.ts'
 
 const BASE = 'http://localhost:8103/fhir/StructureDefinition/'
 const zone = (valueString: string) => ({ url: `${BASE}bot-cron-timezone`, valueString })

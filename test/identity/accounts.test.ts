@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
-import { totpToken } from '../../shared/access/credentials/totp.ts'
+import { totpToken } from '../../server/identity/auth/mfa.ts'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
 import { readMails } from '../../shared/platform/mail/mails.ts'

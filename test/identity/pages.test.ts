@@ -1,7 +1,7 @@
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import t from 'tap'
-import { totpToken } from '../../shared/access/credentials/totp.ts'
+import { totpToken } from '../../server/identity/auth/mfa.ts'
 import { readUser } from '../../shared/projects/users.ts'
 import { openBotica } from '../fixtures/botica.ts'
 import { hasChromium, openPage } from '../fixtures/http/chromium.ts'

@@ -2,66 +2,26 @@
 import { spawn } from 'node:child_process'
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
-import { chownSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import t from 'tap'
-import { temporaryFolder } from '../../scripts/account.ts'
 import { prepare } from '../../scripts/migrate.ts'
-import { startPostgres } from '../../scripts/postgres.ts'
 import { readConfig } from '../../shared/config/config.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
-import { createLogger } from '../../shared/log.ts'
-import { openDatabase } from '../../shared/platform/postgres/database.ts'
 import { upload } from '../fixtures/binaries.ts'
-import { openBotica, until } from '../fixtures/botica.ts'
+import { openBotica } from '../fixtures/botica.ts'
 import { ended, exportAll } from '../fixtures/exports/exports.ts'
 import { anOrganization } from '../fixtures/resources.ts'
-import { aCertificate } from '../fixtures/services/certificate.ts'
+import { startTlsPostgres } from '../fixtures/services/tls-stores.ts'
 
 /** Beyond what one block of an export and one batch of an import hold. */
 const ROWS = 5000
-const PATIENCE_MS = 60_000
 
-const folder = temporaryFolder('botica-tls-')
-const postgres = await startPostgres({
-  folder: join(folder, 'postgres'),
-  sharedBuffersMb: 64,
-  durable: false,
-})
-t.teardown(async () => {
-  await postgres.stop()
-  rmSync(folder, { recursive: true, force: true })
-})
-await turnTlsOn()
-const env = { DATABASE_URL: postgres.url, DATABASE_TLS_INSECURE: 'true' }
+const databaseUrl = await startTlsPostgres(t, { durable: false })
+const env = { DATABASE_URL: databaseUrl, DATABASE_TLS_INSECURE: 'true' }
 await prepare(readConfig({ ...process.env, ...env }))
 const botica = await openBotica(t, { worker: true, env: { ...env, EXPORT_COMPRESSION_LEVEL: '0' } })
 const { admin } = botica
 const { database } = botica.services
-
-async function turnTlsOn(): Promise<void> {
-  const data = join(folder, 'postgres', 'data')
-  const { key, cert } = aCertificate()
-  const { uid, gid } = statSync(data)
-  for (const [name, text] of [
-    ['server.key', key],
-    ['server.crt', cert],
-  ] as const) {
-    writeFileSync(join(data, name), text, { mode: 0o600 })
-    chownSync(join(data, name), uid, gid)
-  }
-  const rules = join(data, 'pg_hba.conf')
-  writeFileSync(rules, readFileSync(rules, 'utf8').replaceAll(/^host /gm, 'hostssl '))
-  const log = createLogger('silent', 'script')
-  const plain = openDatabase({ databaseUrl: postgres.url, databasePool: 1 }, log)
-  const ask = <Row extends object>(text: string) => plain.query<Row>({ text, values: [] })
-  await ask('alter system set ssl = on')
-  await ask('select pg_reload_conf()')
-  // Sessions hear of it behind the process that takes new ones.
-  await until(async () => (await ask<{ ssl: string }>('show ssl'))[0]?.ssl === 'on', PATIENCE_MS)
-  await plain.close()
-}
 
 /** Open connections to the database, and whether they are encrypted. */
 async function connections() {
@@ -115,12 +75,12 @@ t.test('a release that fails on TLS says which setting mends it', async (t) => {
     ['without TLS', {}, /takes encrypted connections only; set DATABASE_TLS_INSECURE=true/],
     [
       'with a certificate that is checked',
-      { DATABASE_URL: `${postgres.url}?sslmode=verify-full` },
+      { DATABASE_URL: `${databaseUrl}?sslmode=verify-full` },
       /certificate cannot be checked \(DEPTH_ZERO_SELF_SIGNED_CERT\); DATABASE_TLS_INSECURE=true/,
     ],
   ]
   for (const [name, settings, sentence] of cases) {
-    const { said, code } = await release({ DATABASE_URL: postgres.url, ...settings })
+    const { said, code } = await release({ DATABASE_URL: databaseUrl, ...settings })
     t.equal(code, 1, name)
     t.match(said, sentence, name)
     t.notMatch(said, /\n\s+at |postgres:\/\//, name)

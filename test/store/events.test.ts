@@ -1,9 +1,6 @@
 import t from 'tap'
 import { writeFeatures } from '../../shared/api/write-features.ts'
-import {
-  createNoSubscriberLeases,
-  LEASE_MS,
-} from '../../shared/store/events/no-subscriber-leases.ts'
+import { createNoSubscriberLeases, LEASE_MS } from '../../shared/store/events/subscribers.ts'
 import { openRepository } from '../../shared/store/open-repository.ts'
 import type { Write } from '../../shared/store/rows/write-rows.ts'
 import { openTestStore, statementsOf } from '../fixtures/store/store.ts'

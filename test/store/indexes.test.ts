@@ -4,10 +4,9 @@ import t from 'tap'
 import { resourceTypes, searchParameters } from '../../shared/fhir/definitions.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { compileExpression } from '../../shared/fhirpath/extract.ts'
-import { planOf } from '../../shared/store/index/index-plan.ts'
+import { keepsRows, keepsSideRows, planOf } from '../../shared/store/index/index-plan.ts'
 import { deriveIndexes, patientCompartments } from '../../shared/store/index/indexes.ts'
 import { Keys, keysLiteral } from '../../shared/store/index/keys.ts'
-import { keepsRows, keepsSideRows } from '../../shared/store/index/side-elements.ts'
 
 const PROJECT = 7
 const keys = new Keys(Buffer.alloc(32, 5))

@@ -4,6 +4,7 @@ import { LRUCache } from 'lru-cache'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { contentOf, readWhole } from '../../shared/binary/content.ts'
 import {
+  type BotLimits,
   botLimits,
   codeLocation,
   isConcurrent,
@@ -12,7 +13,7 @@ import {
   maxConcurrency,
   wantsFresh,
 } from '../../shared/bots/bot.ts'
-import { codeFormat } from '../../shared/bots/code.ts'
+import { type CodeFormat, codeFormat } from '../../shared/bots/code.ts'
 import { librariesOf } from '../../shared/bots/modules.ts'
 import { badRequest } from '../../shared/errors.ts'
 import { isObject, type Resource } from '../../shared/fhir/resource.ts'
@@ -21,7 +22,6 @@ import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
 import type { Services } from '../../shared/services.ts'
 import { platformMeta } from '../../shared/store/rows/version.ts'
 import { secretTexts } from './event.ts'
-import type { LoadedBot } from './loaded-bot.ts'
 
 export interface Secrets {
   /** `event.secrets` as JSON text. */
@@ -150,4 +150,27 @@ function mergeSecrets(projects: readonly (Resource | undefined)[], withSystem: b
     text: JSON.stringify(Object.fromEntries(merged)),
     values: secretTexts(merged.values()),
   }
+}
+
+// A Bot with all that a run of it needs.
+
+export interface LoadedBot {
+  readonly bot: Resource
+  readonly code: string
+  /** Name of its file as its author knows it. */
+  readonly file: string
+  /** Hash of the file, name included. */
+  readonly codeHash: string
+  readonly format: CodeFormat
+  /** Names of the libraries that its code uses, those that others need before them. */
+  readonly libraries: readonly string[]
+  /** The client's `getAccessToken` does not wait, so that a token has to be there before it is called. */
+  readonly wantsToken: boolean
+  readonly limits: BotLimits
+  /** Over all workers. */
+  readonly maxConcurrency: number
+  /** The attempts at an asynchronous run that fails. */
+  readonly maxAttempts: number
+  readonly fresh: boolean
+  readonly concurrent: boolean
 }

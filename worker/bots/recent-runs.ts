@@ -10,8 +10,7 @@ import {
 } from '../../shared/bots/run-records.ts'
 import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
 import type { Services } from '../../shared/services.ts'
-import { logTail, type RunRecord } from './audit.ts'
-import { createBatches } from './batches.ts'
+import { createBatches, logTail, type RunRecord } from './audit.ts'
 
 export interface RecentRuns {
   add(record: RunRecord): void

@@ -16,9 +16,8 @@ import type { Services } from '../../shared/services.ts'
 import { Bridge } from './bridge.ts'
 import { eventText, withRunId } from './event.ts'
 import type { Executors } from './executors/executors.ts'
+import type { LoadedBot } from './load.ts'
 import { createLoader, type Loader } from './load.ts'
-import type { LoadedBot } from './loaded-bot.ts'
-import { markActive } from './mark-started.ts'
 import type { RunMetrics } from './metrics.ts'
 import {
   createOwnership,
@@ -31,7 +30,7 @@ import { type Attempt, cancelled, type Done, noteFailure, refusal } from './refu
 import { Again, retryAfterMs } from './retries.ts'
 import type { RunReport, RunReports } from './run-reports.ts'
 import { isKilled, type RunResult } from './run-result.ts'
-import { createSettling, type Settling } from './settle.ts'
+import { createSettling, markActive, type Settling } from './settle.ts'
 import { Deferred, type Hold, Slots } from './slots.ts'
 import { createRunToken } from './token.ts'
 

@@ -11,7 +11,7 @@ import {
   takeUnreported,
   type Unreported,
   unreportedSubscriptions,
-} from '../../shared/subscriptions/unreported-successes.ts'
+} from '../../shared/subscriptions/state.ts'
 
 export interface AttemptRecord {
   readonly subscription: Resource

@@ -1,6 +1,6 @@
-/** Takes pending deliveries, makes them, and settles each attempt in PostgreSQL. */
-
+/** Matches changes with Subscriptions, takes pending deliveries, makes them, and settles each attempt in PostgreSQL. */
 import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promises'
+import { listenForChanges } from '../../shared/platform/queue/scripts.ts'
 import type { Services } from '../../shared/services.ts'
 import {
   type Delivery,
@@ -10,14 +10,14 @@ import {
   LEASE_MS,
   repeatDelivery,
 } from '../../shared/subscriptions/deliveries.ts'
-import { createEvents } from '../../shared/subscriptions/events.ts'
+import { createEvents, type MatchOptions } from '../../shared/subscriptions/events.ts'
 import { deliveryFailed, deliveryOrphaned, type Receipt } from '../../shared/subscriptions/state.ts'
 import type { Runner } from '../bots/run.ts'
 import { backoffMs, isAway, type Loop, startLoop } from '../loop.ts'
 import { type Attempted, attempt } from './attempt.ts'
-import { auditAttempt, createReportedAlone } from './audit.ts'
+import { auditAttempt, createReportedAlone, reportSuccesses } from './audit.ts'
 import type { EventMetrics } from './metrics.ts'
-import { endSubscription } from './subscription-end.ts'
+import { endOverdue, endSubscription } from './subscription-end.ts'
 
 /** Addresses outside that are waited for at once. */
 const HOOKS = 100
@@ -284,6 +284,62 @@ function createReceipts(): Receipts {
         else for (const { reject } of batch) reject(error)
         throw error
       }
+    },
+  }
+}
+
+// Events in the worker: changes are matched with Subscriptions, and the deliveries are made.
+
+/** The parts of the worker that receive events beside rest-hooks. */
+type EventHooks = Pick<MatchOptions, 'sockets' | 'publish'>
+
+const END_MS = 5000
+const BATCH = 100
+
+/** Runs until `stop`; workers do it side by side. */
+export function startEvents(
+  services: Services,
+  runner: Runner,
+  metrics: EventMetrics,
+  hooks: EventHooks,
+): { stop(graceMs: number): Promise<void> } {
+  const { repository, config, log } = services
+  const deliveries = new Deliverer(services, runner, metrics)
+  const options: MatchOptions = {
+    ...hooks,
+    skipped(subscription, error) {
+      const reason = error instanceof Error ? error.message : 'unknown'
+      metrics.skipped()
+      log.warn({ subscription, reason }, 'A Subscription could not be matched')
+    },
+    compared(subscription, { type, id, ver, change, cause }, isPending) {
+      const { requestId, traceId } = cause
+      const about = { subscription, resource: `${type}/${id}`, version: ver, interaction: change }
+      log.info({ ...about, isPending, requestId, traceId }, 'A Subscription was matched')
+    },
+  }
+  const matching = startLoop(
+    { log, name: 'The match of changes', everyMs: SWEEP_MS, level: 'error' },
+    async () => {
+      const matched = await repository.feature(createEvents).match(BATCH, options)
+      metrics.matched(matched)
+      if (matched.deliveries.length > 0) deliveries.wake()
+      return matched.hasMore
+    },
+  )
+  const ending = startLoop(
+    { log, name: 'The end of Subscriptions', everyMs: END_MS, level: 'debug' },
+    async () => {
+      await Promise.all([endOverdue(services), reportSuccesses(services)])
+      return false
+    },
+  )
+  const listening = listenForChanges(config, log, matching.wake)
+  return {
+    async stop(graceMs) {
+      listening.close()
+      await Promise.all([matching.stop(), ending.stop()])
+      await deliveries.stop(graceMs)
     },
   }
 }

@@ -1,18 +1,21 @@
-/** The consent of a person before an app gets its code, or their refusal. */
-
+/** The consent of a person before an app gets its code, or their refusal, and the patient whom they pick. */
 import { AREA_WORDS } from '../../../shared/access/areas.ts'
 import { grantedScope, type SmartScope, smartScopes } from '../../../shared/access/scopes.ts'
-import { badRequest } from '../../../shared/errors.ts'
+import { badRequest, HttpError } from '../../../shared/errors.ts'
 import { parseReference, type Resource, referenceIn } from '../../../shared/fhir/resource.ts'
+import { displayOf } from '../../../shared/identity/principals.ts'
 import { readUser } from '../../../shared/projects/users.ts'
+import { escapeValue } from '../../../shared/query/values.ts'
+import { found } from '../../../shared/rest/search/criteria.ts'
 import type { Services } from '../../../shared/services.ts'
+import { parseVersion } from '../../../shared/store/rows/rows.ts'
 import type { Context } from '../../context.ts'
-import { clearCookie, loginCookie } from '../browser.ts'
-import { audit, clientIdOf, revokeLogin, userIdOf } from '../logins.ts'
+import { clearCookie, isBound, loginCookie } from '../browser.ts'
+import { audit, clientIdOf, patchLogin, requireOpen, revokeLogin, userIdOf } from '../logins.ts'
 import { findClient, projectOfClient } from './apps.ts'
 import type { Fields } from './fields.ts'
 import { openLogin, requireLogin } from './login.ts'
-import { wantsPatient } from './patient.ts'
+import { loginResult } from './sign-in.ts'
 
 /** Names the app, its owner, the person and the Project, and says the scopes in words. Errors: 400. */
 export async function describeConsent(services: Services, ctx: Context, id: string) {
@@ -151,4 +154,84 @@ function withoutTwins(list: readonly ScopeInWords[]): readonly ScopeInWords[] {
     ({ text, isChoice }, place) =>
       isChoice || list.findIndex((item) => item.text === text) === place,
   )
+}
+
+// * The choice of a patient, where an app that was not started from a record asks for one (`launch/patient`).
+// https://hl7.org/fhir/smart-app-launch/scopes-and-launch-context.html#requesting-context-with-scopes
+// People choose on our page, among the patients that their membership may see; a client library that signs in by itself
+// gets no patient.
+
+const PAGE = 20
+const LONGEST_NAME = 100
+
+/** True where a person has to say which patient is meant. */
+function wantsPatient(login: Resource): boolean {
+  const words = String(login.scope ?? '').split(' ')
+  const isStandalone = login.launch === undefined && login.profileType !== 'Patient'
+  return isStandalone && isBound(login) && words.includes('launch/patient')
+}
+
+/** A page of the patients that the member may see. Errors: 400, 403. */
+export async function listPatients(services: Services, ctx: Context, id: string) {
+  const login = await requireLogin(services, ctx, id)
+  const principal = await chooserOf(services, login)
+  const { name, cursor } = ctx.query
+  const query = new URLSearchParams({ _sort: 'name' })
+  if (typeof name === 'string' && name.trim() !== '') {
+    query.set('name', escapeValue(name.slice(0, LONGEST_NAME)))
+  }
+  const page = { count: PAGE, cursor: typeof cursor === 'string' ? cursor : undefined }
+  const { versions, next } = await found({ services, principal }, 'Patient', query, page)
+  const patients = versions.map((version) => {
+    const patient = parseVersion(version)
+    const { birthDate, gender } = patient
+    return {
+      id: version.id,
+      name: displayOf(patient) ?? 'Patient without a name',
+      birthDate,
+      gender,
+    }
+  })
+  return { patients, next }
+}
+
+/** Errors: 400 for a patient whom the member does not see. */
+export async function choosePatient(
+  services: Services,
+  ctx: Context,
+  fields: Fields,
+): Promise<Record<string, unknown>> {
+  const login = await openLogin(services, ctx, fields)
+  const id = fields.required('patient', 'Patient')
+  fields.check()
+  const principal = await chooserOf(services, login)
+  const reference = `Patient/${id}`
+  if (parseReference(reference) === undefined) throw badRequest('Patient not found', 'patient')
+  await services.repository.read(principal, 'Patient', id).catch((error: unknown) => {
+    throw error instanceof HttpError ? badRequest('Patient not found', 'patient') : error
+  })
+  const next = await patchLogin(services, login.id ?? '', (current) => {
+    requireOpen(current)
+    return { ...current, patient: { reference } }
+  })
+  const { profile: who, project } = principal
+  audit(services, ctx, {
+    kind: 'login',
+    outcome: '0',
+    what: `${reference} chosen for an app`,
+    who,
+    projectId: project.id,
+  })
+  return await loginResult(services, ctx, next)
+}
+
+/** The member, before any scope. A code shows that the second factor and the choice of a profile are done. */
+async function chooserOf({ principals }: Services, login: Resource) {
+  const membership = parseReference(referenceIn(login.membership))?.id
+  if (!wantsPatient(login) || login.code === undefined || membership === undefined) {
+    throw badRequest('There is no patient to choose', 'login')
+  }
+  const session = await principals.forMembership(membership)
+  if (session === undefined) throw badRequest('Login revoked', 'login')
+  return session.principal
 }

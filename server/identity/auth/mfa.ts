@@ -2,9 +2,10 @@
  * The second factor: enrolling, asking, giving up. A time step counts once. Wrong tokens are counted by User
  * (guesses.ts), and five of them end a Login.
  */
+
+import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto'
 import QRCode from 'qrcode'
 import { isDeviceOf } from '../../../shared/access/credentials/devices.ts'
-import { newTotpSecret, totpStep, totpUri } from '../../../shared/access/credentials/totp.ts'
 import { badRequest } from '../../../shared/errors.ts'
 import type { Resource } from '../../../shared/fhir/resource.ts'
 import {
@@ -154,4 +155,49 @@ async function requireToken(
   const wrong = await countEvent(redis, `botica:wrong-tokens:${loginId}`, COUNT_SECONDS)
   if (wrong >= WRONG_TOKENS) await revokeLogin(services, loginId)
   throw badRequest(text, 'token')
+}
+
+// One-time passwords from a clock: RFC 6238 with SHA-1, 6 digits, 30 s.
+
+const STEP_MS = 30_000
+const SECRET_BYTES = 20
+const ALPHABET = 'ABCDEFGHIJKLMNOPQRSTUVWXYZ234567'
+
+/** 160 bit in base32, as authenticator apps take it. */
+export function newTotpSecret(): string {
+  const bits = [...randomBytes(SECRET_BYTES)].map((byte) => byte.toString(2).padStart(8, '0'))
+  const fives = bits.join('').match(/.{5}/g) ?? []
+  return fives.map((five) => ALPHABET[Number.parseInt(five, 2)]).join('')
+}
+
+/** https://github.com/google/google-authenticator/wiki/Key-Uri-Format */
+function totpUri(secret: string, issuer: string, account: string): string {
+  const label = `${encodeURIComponent(issuer)}:${encodeURIComponent(account)}`
+  return `otpauth://totp/${label}?secret=${secret}&issuer=${encodeURIComponent(issuer)}`
+}
+
+/** The time step a token belongs to, this one or a neighbour; undefined for a wrong token. */
+function totpStep(secret: string, token: string, now: number): number | undefined {
+  if (!/^\d{6}$/.test(token)) return undefined
+  const step = Math.floor(now / STEP_MS)
+  const given = Buffer.from(token)
+  return [step - 1, step, step + 1].find((candidate) =>
+    timingSafeEqual(Buffer.from(totpToken(secret, candidate)), given),
+  )
+}
+
+/** https://datatracker.ietf.org/doc/html/rfc4226#section-5.3 */
+export function totpToken(secret: string, step: number): string {
+  const counter = Buffer.alloc(8)
+  counter.writeBigUInt64BE(BigInt(step))
+  const digest = createHmac('sha1', bytesOf(secret)).update(counter).digest()
+  const offset = (digest[19] ?? 0) & 15
+  const number = (digest.readUInt32BE(offset) & 0x7fff_ffff) % 1_000_000
+  return String(number).padStart(6, '0')
+}
+
+function bytesOf(secret: string): Buffer {
+  const bits = [...secret].map((letter) => ALPHABET.indexOf(letter).toString(2).padStart(5, '0'))
+  const bytes = bits.join('').match(/.{8}/g) ?? []
+  return Buffer.from(bytes.map((byte) => Number.parseInt(byte, 2)))
 }

@@ -30,7 +30,7 @@ import { addressOf } from '../../middleware/limits.ts'
 import { rememberDevice, renewDevice } from '../browser.ts'
 import { audit } from '../logins.ts'
 import type { Fields } from './fields.ts'
-import { captchaIn, requireHuman } from './recaptcha.ts'
+import { captchaIn, requireHuman } from './fields.ts'
 
 const MAILS_AN_HOUR = 3
 const system = systemPrincipal(SYSTEM_PROJECT)

@@ -17,9 +17,9 @@ import { addressOf } from '../../middleware/limits.ts'
 import { connection, expiryOf, userIdOf } from '../logins.ts'
 import { type App, findApp, type SignInRequest, scopeOf, signInRequest } from './apps.ts'
 import type { Fields } from './fields.ts'
+import { captchaIn, requireHuman } from './fields.ts'
 import { choose, openLogin } from './login.ts'
 import { mayMail } from './passwords.ts'
-import { captchaIn, requireHuman } from './recaptcha.ts'
 import { beginLogin, loginResult } from './sign-in.ts'
 
 const SHORTEST_EMAIL = 3

@@ -1,28 +1,37 @@
 /** `/oauth2/token`: one function a grant. */
-
 import {
   accessTokenSeconds,
+  alwaysProves,
   refreshTokenSeconds,
 } from '../../../shared/access/credentials/clients.ts'
 import { grantedScope, isWithin } from '../../../shared/access/scopes.ts'
+import { badRequest, HttpError } from '../../../shared/errors.ts'
 import type { Resource } from '../../../shared/fhir/resource.ts'
 import { loginOfRefreshToken, rotateRefreshToken } from '../../../shared/identity/refresh-tokens.ts'
 import type { Services } from '../../../shared/services.ts'
 import type { Context } from '../../context.ts'
 import { OAuthError } from '../../middleware/failures.ts'
 import { findClient } from '../auth/apps.ts'
-import { audit, clientIdOf, createClientLogin, readLogin, revokeLogin } from '../logins.ts'
+import { exchangeToken } from '../auth/external.ts'
+import {
+  audit,
+  clientIdOf,
+  createClientLogin,
+  patchLogin,
+  readLogin,
+  revokeLogin,
+} from '../logins.ts'
 import { optional, required, tokenAnswer } from './answer.ts'
 import {
   type ClientKeys,
+  invalidClient,
   isProving,
   mustProve,
   presented,
   requireClientSession,
   requireProof,
 } from './clients.ts'
-import { grantCode, invalidGrant, requireAddress, sessionOf } from './code.ts'
-import { grantExchange } from './exchange.ts'
+import { grantCode, invalidGrant, refreshTokenFor, requireAddress, sessionOf } from './code.ts'
 
 const TOKEN_EXCHANGE = 'urn:ietf:params:oauth:grant-type:token-exchange'
 const DEFAULT_SCOPE = 'openid'
@@ -163,4 +172,63 @@ function narrowed(granted: string, asked: string | undefined): string {
   if (asked === undefined) return granted
   if (!isWithin(asked, granted)) throw new OAuthError('invalid_scope', 'Invalid scope')
   return asked
+}
+
+// Token exchange: a token of the client's identity provider for ours. RFC 8693.
+
+const ACCESS_TOKEN = 'urn:ietf:params:oauth:token-type:access_token'
+const EXCHANGED_SCOPE = 'openid offline'
+
+/** Errors: those of RFC 6749; 429 when the provider wants us to wait. */
+async function grantExchange(
+  services: Services,
+  keys: ClientKeys,
+  ctx: Context,
+  form: URLSearchParams,
+): Promise<Record<string, unknown>> {
+  const given = presented(ctx, form)
+  if (given.id === undefined) throw new OAuthError('invalid_request', 'Missing client_id')
+  const token = required(form, 'subject_token')
+  if (form.get('subject_token_type') !== ACCESS_TOKEN) {
+    throw new OAuthError('invalid_request', 'Invalid subject_token_type')
+  }
+  const client = await findClient(services, given.id)
+  if (client === undefined) throw invalidClient(services, given, 'Invalid client')
+  if (isProving(given) || alwaysProves(client)) await requireProof(services, keys, client, given)
+  const scope = optional(form, 'scope') ?? EXCHANGED_SCOPE
+  return await exchange(services, ctx, {
+    client,
+    token,
+    scope: grantedScope(scope),
+    membershipId: optional(form, 'membership_id'),
+  })
+}
+
+interface TokenExchange {
+  readonly client: Resource
+  readonly token: string
+  readonly scope: string
+  readonly membershipId: string | undefined
+}
+
+/** The tokens for the holder of the provider's token. Errors: `invalid_grant`, 429. */
+export async function exchange(
+  services: Services,
+  ctx: Context,
+  { client, token, scope, membershipId }: TokenExchange,
+): Promise<Record<string, unknown>> {
+  const login = await exchangeToken(services, ctx, client, { token, scope, membershipId }).catch(
+    (error: unknown) => {
+      if (!(error instanceof HttpError) || error.status !== 400) throw error
+      throw new OAuthError('invalid_grant', error.message)
+    },
+  )
+  const granted = await patchLogin(services, login.id ?? '', (current) => {
+    if (current.membership === undefined) throw badRequest('User not found')
+    return { ...current, granted: true }
+  })
+  const session = await sessionOf(services, ctx, granted)
+  ctx.state.principal = session.principal
+  const refreshToken = await refreshTokenFor(services, session, granted, client)
+  return await tokenAnswer(services, { session, login: granted, client, refreshToken })
 }

@@ -83,7 +83,7 @@ function isService(principal: Principal): boolean {
   return principal.isSuperAdmin && principal.membershipId === undefined
 }
 
-// * Secrets of a Subscription: its author and project admins see them, others only that they
+// Secrets of a Subscription: its author and project admins see them, others only that they
 // are there.
 
 const MASK = '***'

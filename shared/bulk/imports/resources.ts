@@ -15,9 +15,9 @@ import {
   tooManyRequests,
 } from '../../errors.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
-import type { Operation, OperationCall } from '../../request/operation.ts'
 import { type Inputs, readInputs } from '../../request/parameters.ts'
 import { absoluteUrl, outcomeReply } from '../../request/reply.ts'
+import type { Operation, OperationCall } from '../../request/request.ts'
 import type { Services } from '../../services.ts'
 import { addImport, type ImportInput, type ImportMode, type NewImport } from './imports.ts'
 import { isImportable } from './lines.ts'

@@ -10,7 +10,7 @@ import {
   visit,
 } from 'graphql'
 import type { ProjectContext } from '../../access/principal.ts'
-import type { Given } from '../schema/sources.ts'
+import type { Given } from '../schema/elements.ts'
 
 const MAX_DEPTH = 24
 const MAX_COST = 100_000

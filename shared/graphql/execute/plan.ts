@@ -26,8 +26,8 @@ import {
   type SelectionSetNode,
   type ValueNode,
 } from 'graphql'
-import { openOnce } from '../../fhir/definitions-lines.ts'
-import { type Given, type Source, sourceOf } from '../schema/sources.ts'
+import { openOnce } from '../../fhir/definitions-data.ts'
+import { type Given, type Source, sourceOf } from '../schema/elements.ts'
 
 export type VariableValues = NonNullable<ReturnType<typeof getVariableValues>['variableValues']>
 

@@ -14,7 +14,7 @@ import { parsed, resolved } from '../../rest/search/criteria.ts'
 import type { SearchPage, Version } from '../../store/rows/version.ts'
 import type { ReferenceSearch } from '../../store/search/per-reference.ts'
 import { queryOf } from '../schema/arguments.ts'
-import type { Given } from '../schema/sources.ts'
+import type { Given } from '../schema/elements.ts'
 import type { Args } from './plan.ts'
 import { type Pending, type Run, tooManySearches } from './run.ts'
 

@@ -2,18 +2,17 @@
  * One operation on its way: what it may use up, what it has read, and its levels. What the fields of one
  * level need is gathered while their parents are written, then read by one statement a kind.
  */
-import { type GraphQLError, type GraphQLSchema, Source } from 'graphql'
+import { GraphQLError, type GraphQLSchema, Source } from 'graphql'
 import { systemPrincipal } from '../../access/principal.ts'
-import { type HttpError, tooCostly } from '../../errors.ts'
+import { HttpError, issue, type OperationOutcome, outcome, tooCostly } from '../../errors.ts'
 import type { Resource } from '../../fhir/resource.ts'
-import { plainLog } from '../../log.ts'
+import { type Logger, plainLog } from '../../log.ts'
 import type { SearchRequest } from '../../query/search-request.ts'
 import { restEvent } from '../../request/admin-audit.ts'
 import { charge } from '../../request/quota.ts'
 import { auditRefusal } from '../../request/refusals.ts'
 import type { Interaction } from '../../request/request.ts'
 import type { Version } from '../../store/rows/version.ts'
-import { fieldError } from '../errors.ts'
 import { Turns } from '../turns.ts'
 import type { Out } from './out.ts'
 import { type Args, argumentsOf, type Plan, type Step, type VariableValues } from './plan.ts'
@@ -302,4 +301,33 @@ function openAccount({ services, principal, request }: Interaction): Account {
     }
     return restEvent(principal, project, interaction, entity)
   }
+}
+
+// Errors of fields and of documents as the wire has them.
+
+/** Where in the document and in the answer a field failed. */
+interface ErrorPlace {
+  readonly source: Source
+  readonly positions: readonly number[]
+  /** undefined for what concerns more than one field. */
+  readonly path: readonly (string | number)[] | undefined
+}
+
+/** A failure of the store carries its outcome; the cause of an internal error goes to the log alone. */
+function fieldError(error: unknown, place: ErrorPlace, log: Logger): GraphQLError {
+  if (error instanceof GraphQLError) return new GraphQLError(error.message, place)
+  const failure = error instanceof HttpError ? error : undefined
+  if (failure === undefined) log.error({ err: error }, 'A GraphQL field failed')
+  const body = failure?.outcome ?? outcome(undefined, issue('error', 'exception', INTERNAL))
+  return new GraphQLError(failure?.message ?? INTERNAL, {
+    ...place,
+    extensions: { code: body.issue[0]?.code, status: failure?.status ?? 500, outcome: body },
+  })
+}
+
+const INTERNAL = 'Internal server error'
+
+/** One issue an error. */
+export function outcomeOf(messages: readonly string[]): OperationOutcome {
+  return outcome(undefined, ...messages.map((text) => issue('error', 'invalid', text)))
 }

@@ -8,11 +8,24 @@ import { GraphQLError, type GraphQLResolveInfo } from 'graphql'
 import { tooLarge } from '../../errors.ts'
 import { isObject, isResource, type Resource, referenceTo } from '../../fhir/resource.ts'
 import type { SearchPage, Version } from '../../store/rows/version.ts'
-import type { Given, Source } from '../schema/sources.ts'
+import type { Given, Source } from '../schema/elements.ts'
 import { sliceOf } from './directives.ts'
-import { everything, filtered, holding, present, publishedFor, textsOf } from './lists.ts'
+import {
+  connection,
+  type Edge,
+  everything,
+  filtered,
+  holding,
+  LIST,
+  parseFor,
+  partsOf,
+  planOf,
+  present,
+  publishedFor,
+  sizeOf,
+  textsOf,
+} from './lists.ts'
 import { leafText, type Out } from './out.ts'
-import { connection, type Edge, LIST, parseFor, partsOf, planOf, sizeOf } from './pages.ts'
 import type { Plan, Shape, Step } from './plan.ts'
 import {
   isPending,

@@ -8,9 +8,9 @@ import {
 } from 'graphql'
 import { tooCostly } from '../../errors.ts'
 import { searchParameters } from '../../fhir/definitions.ts'
+import type { Given } from './elements.ts'
 import { type Child, childrenOf, isText, nameOf, type Place } from './elements.ts'
 import { listOfType } from './lazy.ts'
-import type { Given } from './sources.ts'
 
 export type Arguments = Readonly<Record<string, GraphQLArgumentConfig>>
 

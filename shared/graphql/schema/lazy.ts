@@ -20,7 +20,7 @@ import {
   isObjectType,
   isUnionType,
 } from 'graphql'
-import { openOnce } from '../../fhir/definitions-lines.ts'
+import { openOnce } from '../../fhir/definitions-data.ts'
 
 export interface Gate {
   isOpen: boolean

@@ -15,7 +15,7 @@ import {
   GraphQLUnionType,
 } from 'graphql'
 import { resourceTypes, searchParameters, shortText } from '../../fhir/definitions.ts'
-import { openOnce } from '../../fhir/definitions-lines.ts'
+import { openOnce } from '../../fhir/definitions-data.ts'
 import { isResource } from '../../fhir/resource.ts'
 import { listArguments, reverseArguments } from './arguments.ts'
 import {
@@ -23,6 +23,7 @@ import {
   type Content,
   childrenOf,
   Float,
+  from,
   isKnownType,
   nameOf,
   type Place,
@@ -30,7 +31,6 @@ import {
   scalarOf,
 } from './elements.ts'
 import { type Gate, LazyObject, listOfType } from './lazy.ts'
-import { from } from './sources.ts'
 
 /** The types of one schema, by name; each is made once. */
 export interface Parts {

@@ -5,7 +5,11 @@ import {
   GraphQLDirective,
   type GraphQLFieldConfigMap,
   GraphQLID,
+  type GraphQLInputFieldConfigMap,
+  type GraphQLInputObjectType,
+  type GraphQLInputType,
   GraphQLInt,
+  GraphQLList,
   type GraphQLNamedType,
   GraphQLNonNull,
   type GraphQLSchemaConfig,
@@ -14,11 +18,18 @@ import {
 } from 'graphql'
 import { resourceTypes } from '../../fhir/definitions.ts'
 import { type Arguments, searchArguments } from './arguments.ts'
-import { Float } from './elements.ts'
-import { inputNamed, patchInput, resourceInput } from './inputs.ts'
-import { LazyObject, LazySchema, listOfType } from './lazy.ts'
-import { anyResource, connectionOf, outputNamed, type Parts, typeOf } from './output.ts'
-import { from, type WriteAction } from './sources.ts'
+import {
+  type Content,
+  childrenOf,
+  Float,
+  from,
+  nameOf,
+  type Place,
+  scalarOf,
+  type WriteAction,
+} from './elements.ts'
+import { LazyInput, LazyObject, LazySchema, listOfType } from './lazy.ts'
+import { anyResource, connectionOf, once, outputNamed, type Parts, typeOf } from './output.ts'
 
 const onFields = (name: string, args = {}) =>
   new GraphQLDirective({ name, locations: [DirectiveLocation.FIELD], args })
@@ -131,4 +142,82 @@ function mutationFields(parts: Parts): Fields {
     fields[`${type}Delete`] = write('delete', { id })
   }
   return fields
+}
+
+// Input types of mutations: as the output types, but for what may be any resource.
+
+/** `PatientCreate` or `PatientUpdate`. */
+function resourceInput(
+  parts: Parts,
+  type: string,
+  action: 'Create' | 'Update',
+): GraphQLInputObjectType {
+  return once(parts, `${type}${action}`, (name) => {
+    return new LazyInput(parts.gate, {
+      name,
+      fields: () => {
+        const fields = fieldsOf(parts, { type, path: '' })
+        const json = { type: listOfType(GraphQLString) }
+        return { resourceType: { type: GraphQLString }, ...fields, containedJson: json }
+      },
+    })
+  })
+}
+
+function patchInput(parts: Parts): GraphQLInputObjectType {
+  return once(parts, 'PatchOperationInput', (name) => {
+    const text = { type: GraphQLString }
+    const required = { type: new GraphQLNonNull(GraphQLString) }
+    return new LazyInput(parts.gate, {
+      name,
+      fields: {
+        op: required,
+        path: required,
+        value: text,
+        from: text,
+        valueJson: { type: GraphQLBoolean, description: 'The value is JSON text' },
+      },
+    })
+  })
+}
+
+/** An input type by its name, for variables. */
+function inputNamed(parts: Parts, name: string): GraphQLInputObjectType | undefined {
+  if (name === 'PatchOperationInput') return patchInput(parts)
+  const [, type = '', action] = /^(\w+?)(Create|Update)$/.exec(name) ?? []
+  if (action === undefined || !parts.resourceTypes.includes(type)) return undefined
+  return resourceInput(parts, type, action === 'Create' ? 'Create' : 'Update')
+}
+
+function elementInput(parts: Parts, place: Place): GraphQLInputObjectType {
+  // With a sign between: StructureMap.group has an element `input`.
+  return once(parts, `${nameOf(place)}_Input`, (name) => {
+    return new LazyInput(parts.gate, { name, fields: () => fieldsOf(parts, place) })
+  })
+}
+
+function fieldsOf(parts: Parts, place: Place): GraphQLInputFieldConfigMap {
+  const fields: GraphQLInputFieldConfigMap = {}
+  for (const { name, content, isList, short } of childrenOf(place)) {
+    const type = inputOf(parts, content)
+    if (type === undefined) continue
+    fields[name] = { type: isList ? new GraphQLList(type) : type, description: short }
+    if (content.kind !== 'primitive') continue
+    const element = elementInput(parts, { type: 'Element', path: '' })
+    fields[`_${name}`] = { type: isList ? new GraphQLList(element) : element }
+  }
+  return fields
+}
+
+function inputOf(parts: Parts, content: Content): GraphQLInputType | undefined {
+  switch (content.kind) {
+    case 'primitive':
+      return scalarOf(content.code)
+    case 'object':
+      return elementInput(parts, content.place)
+    case 'resource':
+      return undefined
+    default:
+      return content satisfies never
+  }
 }

@@ -4,7 +4,7 @@ import type { Principal } from '../../access/principal.ts'
 import { SYSTEM_PROJECT } from '../../access/project-context.ts'
 import { BOT, rebuildSchedules, removeSchedule, removeScheduleOf } from '../../bots/schedules.ts'
 import { badRequest, forbidden, gone, notFound, refused } from '../../errors.ts'
-import { typeNumber } from '../../fhir/definitions.ts'
+import { typeName, typeNumber } from '../../fhir/definitions.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
 import { SEARCH_PARAMETER } from '../../store/index/custom-parameters.ts'
 import {
@@ -14,8 +14,7 @@ import {
 } from '../../store/index/custom-parameters-index.ts'
 import { type ReindexPosition, reindexPage, rewrite } from '../../store/index/reindex.ts'
 import { readRow, type Store } from '../../store/rows/context.ts'
-import { toVersion } from '../../store/rows/rows.ts'
-import { type ScanPage, type ScanPosition, scanPage } from '../../store/rows/scan.ts'
+import { toVersion, type VersionRow, versionColumns } from '../../store/rows/rows.ts'
 import { REGISTRY_PROJECT } from '../../store/rows/tenants.ts'
 import { addOwnParametersJob, ownJobProgress } from '../../store/rows/upkeep-jobs.ts'
 import type { Version } from '../../store/rows/version.ts'
@@ -318,4 +317,41 @@ async function expungeProjectPart(
     ],
   })
   return members.length > 0
+}
+
+/** The last row of a page. */
+interface ScanPosition {
+  readonly type: string
+  /** Row id. */
+  readonly id: string
+}
+
+interface ScanPage {
+  readonly versions: readonly Version[]
+  /** Undefined at the end. */
+  readonly next: ScanPosition | undefined
+}
+
+/** One statement. */
+async function scanPage(
+  connection: Connection,
+  project: number,
+  after: ScanPosition | undefined,
+  count: number,
+): Promise<ScanPage> {
+  const rows = await connection.query<VersionRow>({
+    name: 'scan',
+    text: `select ${versionColumns('v')} from (
+        select project, type, id, ver from resource
+        where project = $1 and ($2::smallint is null or (type, id) > ($2, $3))
+        order by type, id limit $4) r
+      join version v using (project, type, id, ver) order by v.type, v.id`,
+    values: [project, after ? typeNumber(after.type) : null, after?.id ?? null, count],
+  })
+  const last = rows.at(-1)
+  const isEnd = last === undefined || rows.length < count
+  return {
+    versions: rows.map((row) => toVersion(row)),
+    next: isEnd ? undefined : { type: typeName(last.type), id: last.id },
+  }
 }

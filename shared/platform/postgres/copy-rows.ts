@@ -8,7 +8,7 @@
 import { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promises'
-import { release } from '../storage/chunks.ts'
+import { release } from '../storage/storage.ts'
 
 /*
  * Reads a connection for COPY. Node gives each 64 KiB that it reads memory of their own, which is found

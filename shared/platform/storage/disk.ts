@@ -20,8 +20,8 @@ import {
 import path from 'node:path'
 import type { Config } from '../../config/config.ts'
 import { contentMissing } from '../../errors.ts'
-import { release } from './chunks.ts'
 import type { Storage } from './storage.ts'
+import { release } from './storage.ts'
 
 /** So often a folder may go while a file is put into it. */
 const PLACINGS = 8

@@ -24,8 +24,8 @@ import {
 } from '@aws-sdk/client-s3'
 import { SignatureV4 } from '@smithy/signature-v4'
 import { contentMissing, unavailable } from '../../errors.ts'
-import { release } from './chunks.ts'
 import type { ContentHeaders, Storage } from './storage.ts'
+import { release } from './storage.ts'
 
 /** The smallest part S3 takes. */
 const PART_BYTES = 5 * 1024 * 1024

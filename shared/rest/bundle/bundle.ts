@@ -9,9 +9,8 @@ import { pageReply } from '../interaction.ts'
 import { mayAsk } from '../pre-commit.ts'
 import { type BundleRequest, type EntryPlan, entryPath, inStages, type Stage } from './entries.ts'
 import { identify, planEntry, requireDistinct, type Step } from './identities.ts'
-import { isMissing, type MissingStep, MOST_MISSING, makeMissing } from './missing.ts'
+import { createRaces, isMissing, type MissingStep, MOST_MISSING, makeMissing } from './missing.ts'
 import { type AskedPlans, askAhead } from './pre-commit.ts'
-import { createRaces } from './raced.ts'
 import {
   createAnswerRoom,
   deletions,

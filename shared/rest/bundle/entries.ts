@@ -4,7 +4,7 @@ import { badRequest, HttpError, tooCostly } from '../../errors.ts'
 import { isObject, isResource, type Resource } from '../../fhir/resource.ts'
 import type { SearchRequest } from '../../query/search-request.ts'
 import { readQuery } from '../../request/negotiate.ts'
-import type { FindRoute, Route } from '../../request/operation.ts'
+import type { FindRoute, Route } from '../../request/request.ts'
 import type { ConditionalReference } from '../conditional-references.ts'
 
 export interface Entry {

@@ -5,13 +5,13 @@
 import { badRequest, tooCostly } from '../../errors.ts'
 import { isObject, parseReference, type Resource, referenceIn } from '../../fhir/resource.ts'
 import { parseDate, timestamp } from '../../fhir/values.ts'
-import type { Operation, OperationCall } from '../../request/operation.ts'
 import {
   type Inputs,
   type ParameterDefinition,
   parametersReply,
   readInputs,
 } from '../../request/parameters.ts'
+import type { Operation, OperationCall } from '../../request/request.ts'
 import { parseVersion } from '../../store/rows/rows.ts'
 import { found } from '../search/criteria.ts'
 import { fitting, freeSpans, type Slots, type Span, type Terms, termsOf } from './availability.ts'

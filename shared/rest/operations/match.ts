@@ -11,13 +11,13 @@ import { badRequest, businessRule, HttpError } from '../../errors.ts'
 import { isObject, parseReference, type Resource } from '../../fhir/resource.ts'
 import { parseDate, plainWords } from '../../fhir/values.ts'
 import { escapeValue } from '../../query/values.ts'
-import type { Operation, OperationCall } from '../../request/operation.ts'
 import {
   interactionOf,
   type ParameterDefinition,
   parametersReply,
   readInputs,
 } from '../../request/parameters.ts'
+import type { Operation, OperationCall } from '../../request/request.ts'
 import { parseVersion } from '../../store/rows/rows.ts'
 import type { Version } from '../../store/rows/version.ts'
 import { entryOf } from '../everything.ts'

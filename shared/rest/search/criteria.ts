@@ -1,8 +1,19 @@
 /** The search that a conditional interaction depends on. https://hl7.org/fhir/R4/http.html#cond-update */
-import { badRequest } from '../../errors.ts'
+
+import { may, REGISTRY_TYPES } from '../../access/policy.ts'
+import { badRequest, tooCostly } from '../../errors.ts'
+import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import { chosen, parseReference, type Resource, urlOf } from '../../fhir/resource.ts'
+import { literalsOf } from '../../query/parameter-paths.ts'
 import { parseSearch } from '../../query/search.ts'
-import type { SearchRequest } from '../../query/search-request.ts'
+import {
+  type Condition,
+  type Criterion,
+  isCondition,
+  type Join,
+  type JoinEnd,
+  type SearchRequest,
+} from '../../query/search-request.ts'
 import { escapeValue } from '../../query/values.ts'
 import { readQuery } from '../../request/negotiate.ts'
 import { absoluteUrl } from '../../request/reply.ts'
@@ -10,7 +21,6 @@ import type { Asking, Interaction } from '../../request/request.ts'
 import { parseVersion } from '../../store/rows/rows.ts'
 import type { SearchPage } from '../../store/rows/version.ts'
 import { withCodes } from './codes.ts'
-import { withRegistry } from './registry.ts'
 
 /** The query of `If-None-Exist`, which may carry the type and a question mark before it. */
 export function criteriaOf(text: string): URLSearchParams {
@@ -95,4 +105,134 @@ export async function canonicalOf(
   const query = new URLSearchParams({ url: escapeValue(urlOf(canonical)) })
   const { versions } = await found(asking, type, query, { count: MOST_VERSIONS })
   return chosen(versions.map(parseVersion), canonical)
+}
+
+// Joins between the registry and a Project, whose keys have nothing in common: what is at the far end is
+// found first, in the eyes of the caller, and named by its id in place of the join.
+
+/** At the far end of one join; pages keep few of them in memory. */
+const MOST_FOUND = 10_000
+const PAGE = 1000
+
+/** Errors: 400 too-costly for too many at the far end, 403 for a hidden parameter there. */
+async function withRegistry(asking: Asking, request: SearchRequest): Promise<SearchRequest> {
+  const { type } = request
+  if (!request.conditions.some((criterion) => crosses(type, criterion))) return request
+  // For a super admin: the Project that the far end is in.
+  const named = request.conditions.filter((one) => isCondition(one) && one.code === '_project')
+  const joined = (criterion: Criterion) => joinedIn({ asking, named }, type, criterion)
+  return { ...request, conditions: await Promise.all(request.conditions.map(joined)) }
+}
+
+function crosses(type: string, criterion: Criterion): boolean {
+  if (isCondition(criterion)) return false
+  switch (criterion.kind) {
+    case 'chain':
+    case 'has':
+      return criterion.ends.some(
+        (end) => isFar(type, criterion, end) || crosses(end.type, end.criterion),
+      )
+    case 'and':
+    case 'or':
+      return criterion.criteria.some((item) => crosses(type, item))
+    case 'not':
+      return crosses(type, criterion.criterion)
+    case 'compartment':
+      return false
+    default:
+      return criterion satisfies never
+  }
+}
+
+/** A chain to an id alone needs nothing from the other side. */
+function isFar(type: string, { kind }: Join, end: JoinEnd): boolean {
+  if (REGISTRY_TYPES.has(type) === REGISTRY_TYPES.has(end.type)) return false
+  const { criterion } = end
+  const isId = isCondition(criterion) && criterion.code === '_id' && !criterion.modifier
+  return kind === 'has' || !isId
+}
+
+interface Scope {
+  readonly asking: Asking
+  readonly named: readonly Criterion[]
+}
+
+async function joinedIn(scope: Scope, type: string, criterion: Criterion): Promise<Criterion> {
+  if (isCondition(criterion) || !crosses(type, criterion)) return criterion
+  const within = (inner: Criterion) => joinedIn(scope, type, inner)
+  switch (criterion.kind) {
+    case 'chain':
+    case 'has':
+      return joinedEnds(scope, type, criterion)
+    case 'and':
+    case 'or':
+      return { ...criterion, criteria: await Promise.all(criterion.criteria.map(within)) }
+    case 'not':
+      return { ...criterion, criterion: await within(criterion.criterion) }
+    case 'compartment':
+      return criterion
+    default:
+      return criterion satisfies never
+  }
+}
+
+async function joinedEnds(scope: Scope, type: string, join: Join): Promise<Criterion> {
+  const ends = await Promise.all(
+    join.ends.map(async (end) => ({
+      ...end,
+      isFar: isFar(type, join, end),
+      criterion: await joinedIn(scope, end.type, end.criterion),
+    })),
+  )
+  const near = ends.filter((end) => !end.isFar)
+  const far = ends.filter((end) => end.isFar)
+  const values = await Promise.all(far.map((end) => valuesOf(scope, type, join, end)))
+  const found: Condition =
+    join.kind === 'chain'
+      ? { code: join.code, type: 'reference', modifier: undefined, values: values.flat() }
+      : { code: '_id', type: 'token', modifier: undefined, values: values.flat() }
+  const kept: Join = { ...join, ends: near }
+  if (near.length === 0) return found
+  return found.values.length === 0 ? kept : { kind: 'or', criteria: [kept, found] }
+}
+
+/** The values that a reference of the searched type must have, or the ids that the far end refers to. */
+async function valuesOf(
+  { asking, named }: Scope,
+  searched: string,
+  { kind, code }: Join,
+  { type, criterion }: JoinEnd,
+): Promise<readonly string[]> {
+  const { services, principal } = asking
+  if (!may(principal, type, 'search')) return []
+  const own = principal.project.parameters
+  const isThere: Condition = { code, type: 'reference', modifier: 'missing', values: ['false'] }
+  const conditions = [...named, criterion, ...(kind === 'has' ? [isThere] : [])]
+  let request: SearchRequest = { ...parseSearch(type, ''), conditions, count: PAGE }
+  const values = new Set<string>()
+  for (let seen = 0; ; seen += PAGE) {
+    if (seen === MOST_FOUND) {
+      throw tooCostly(`More than ${MOST_FOUND} resources of type ${type} are to be joined`, code)
+    }
+    const { versions, next } = await services.repository.search(principal, request)
+    for (const version of versions) {
+      if (kind === 'chain') values.add(`${type}/${version.id}`)
+      else for (const id of idsIn(parseVersion(version), code, searched, own)) values.add(id)
+    }
+    if (next === undefined) return [...values]
+    request = { ...request, cursor: next }
+  }
+}
+
+/** The ids of resources of type `target` that a reference parameter refers to. */
+function idsIn(
+  resource: Resource,
+  code: string,
+  target: string,
+  own: OwnParameters | undefined,
+): readonly string[] {
+  return literalsOf(resource, code, own).flatMap((literal) => {
+    const reference = parseReference(literal)
+    return reference?.type === target ? [reference.id] : []
+  })
 }

@@ -3,7 +3,7 @@
  * change looks into `active_subscription` whether somebody waits for it, and the statement that writes a
  * Subscription writes the rows there. So every write after a Subscription was acknowledged sees it, in whatever
  * process, and no cache has to be invalidated. Where nobody waits no row is written, and the guard itself may be
- * left out for a moment (no-subscriber-leases.ts).
+ * left out for a moment (subscribers.ts).
  */
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Cause, Principal } from '../../access/principal.ts'

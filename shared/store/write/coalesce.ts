@@ -7,7 +7,7 @@ import { badRequest, Contended, conflict, RunLost, racesLost } from '../../error
 import type { Database } from '../../platform/postgres/database.ts'
 import { SqlError } from '../../platform/postgres/sql-error.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
-import type { NoSubscriberLeases } from '../events/no-subscriber-leases.ts'
+import type { NoSubscriberLeases } from '../events/subscribers.ts'
 import { createBatches, type Pending } from '../rows/batches.ts'
 import { isLegalId, normalId, type Store } from '../rows/context.ts'
 import type { Submit } from '../rows/ports.ts'

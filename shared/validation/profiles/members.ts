@@ -5,7 +5,6 @@
 import { isObject } from '../../fhir/resource.ts'
 import { codesOf, isBound } from '../bindings.ts'
 import type { Property } from '../shapes.ts'
-import { extensionUrl, isNamed, nodeAt, type Step, stepsOf, type Typed, valuesAt } from './paths.ts'
 import { patternOf } from './patterns.ts'
 import {
   at,
@@ -18,7 +17,19 @@ import {
   rangeText,
   type Test,
 } from './run.ts'
-import { type Discriminator, type ElementNode, type ProfileElement, requiredSet } from './tree.ts'
+import {
+  type Discriminator,
+  type ElementNode,
+  extensionUrl,
+  isNamed,
+  nodeAt,
+  type ProfileElement,
+  requiredSet,
+  type Step,
+  stepsOf,
+  type Typed,
+  valuesAt,
+} from './tree.ts'
 
 export interface Membership {
   has(item: Item, run: Run): boolean

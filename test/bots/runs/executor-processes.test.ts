@@ -60,21 +60,24 @@ function priorityOf(thread: number): number | undefined {
   }
 }
 
-/** CPU time of a process, user and system, in hundredths of a second. */
-function ticksOf(pid: number): number {
-  const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ') ?? []
-  return Number(fields[11]) + Number(fields[12])
+/** Starts executors and keeps them, so that a test knows which of them runs bots. */
+function watchedExecutors(): { readonly start: () => ExecutorProcess; busy(): ExecutorProcess[] } {
+  const started: ExecutorProcess[] = []
+  const start = () => {
+    const executor = new ExecutorProcess()
+    started.push(executor)
+    return executor
+  }
+  return { start, busy: () => started.filter(({ active }) => active.size > 0) }
 }
 
 t.test(
   'time in which a run has no core is no CPU time',
   { skip: process.platform !== 'linux' },
   async (t) => {
-    const before = new Set(childPids())
-    const executors = await openTestExecutors(t, { spares: 1 })
-    // Twice as long is less than a heartbeat may be missing.
-    const cpuMs = 1000
-    // The process is stopped as soon as the loop begins, until its end.
+    const { start, busy } = watchedExecutors()
+    const executors = await openTestExecutors(t, { spares: 1, start })
+    const cpuMs = 1500
     const bot = aRun(
       handler(`const end = Date.now() + ${2 * cpuMs}
       await medplum.readResource('Patient', '1').catch(() => {})
@@ -82,32 +85,33 @@ t.test(
       return 'ended'`),
       { limits: { ...limits, cpuMs } },
     )
+    const ended = new AbortController()
     let stopped: Promise<void> | undefined
     const result = await run(executors, bot, async () => {
-      // The spare that takes its place was started later.
-      const pid = Math.min(...childPids().filter((child) => !before.has(child)))
-      stopped = stopLater(pid, 2 * cpuMs)
+      for (const { pid } of busy()) stopped = stopAgain(pid, ended.signal)
       return JSON.stringify({ error: 'Nobody answers' })
     })
+    ended.abort()
     await stopped
     t.match(result, { status: 'ok', body: 'ended' })
   },
 )
 
-/** Stops the process for so long, once it works without a pause. */
-async function stopLater(pid: number, ms: number): Promise<void> {
-  const before = ticksOf(pid)
-  await until(() => ticksOf(pid) > before + 5)
-  process.kill(pid, 'SIGSTOP')
-  await delay(ms)
-  process.kill(pid, 'SIGCONT')
+/** Leaves the process little of the time: its stops are so short that none of them costs it a heartbeat. */
+async function stopAgain(pid: number, signal: AbortSignal): Promise<void> {
+  while (!signal.aborted) {
+    process.kill(pid, 'SIGSTOP')
+    await delay(700)
+    process.kill(pid, 'SIGCONT')
+    await delay(100)
+  }
 }
 
 t.test(
   'when an executor dies, runs without effect are repeated, those with one are not',
   async (t) => {
-    const before = new Set(childPids())
-    const own = await openTestExecutors(t, { spares: 1 })
+    const { start, busy } = watchedExecutors()
+    const own = await openTestExecutors(t, { spares: 1, start })
     const asked = new Set<string>()
     // The first call has no answer before its caller ends.
     const host = (name: string) => async () => {
@@ -120,7 +124,8 @@ t.test(
     await run(own, echo)
     const runs = Promise.all([run(own, reader, host('reader')), run(own, writer, host('writer'))])
     await until(() => asked.size === 2)
-    for (const pid of childPids()) if (!before.has(pid)) process.kill(pid, 'SIGKILL')
+    // The spare lives, which runs what is repeated.
+    for (const { pid } of busy()) process.kill(pid, 'SIGKILL')
     const [read, written] = await runs
 
     t.match(read, { status: 'ok', body: 'read' })

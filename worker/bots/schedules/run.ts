@@ -3,20 +3,30 @@ import { type ProjectContext, systemPrincipal } from '../../../shared/access/pri
 import { codeLocation, maxQueueMs } from '../../../shared/bots/bot.ts'
 import { actingAs } from '../../../shared/bots/execute-bot.ts'
 import {
+  type DueSchedule,
+  dueSchedules,
   type Occurrence,
+  type Plan,
+  readSchedule,
   removeOccurrence,
   repeatOccurrence,
+  savePlans,
   takeOccurrences,
 } from '../../../shared/bots/schedules.ts'
 import { HttpError } from '../../../shared/errors.ts'
 import type { Resource } from '../../../shared/fhir/resource.ts'
+import {
+  countOccurrences,
+  lastOccurrence,
+  nextOccurrence,
+  type Schedule,
+} from '../../../shared/fhir/schedule.ts'
 import type { Acting } from '../../../shared/identity/principals.ts'
 import type { ExecuteJob, ExecuteReply } from '../../../shared/platform/queue/jobs.ts'
 import type { Services } from '../../../shared/services.ts'
 import { requireRun } from '../../../shared/store/rows/run-takings.ts'
 import { backoffMs, type Loop, startLoop } from '../../loop.ts'
 import type { RunMetrics } from '../metrics.ts'
-import { type Planned, planDue } from './plan.ts'
 
 const EVERY_MS = 500
 const AT_ONCE = 100
@@ -163,4 +173,58 @@ async function auditSkipped(
     outcome: '4',
     outcomeDesc: `The occurrence of ${time.toISOString()} was skipped: ${why}`,
   })
+}
+
+// * When Bots that run by themselves run next. Any worker may plan: a row is locked by one of them, and
+// the occurrence it leaves behind has Bot and time as its key, so none is run by two.
+
+/** An occurrence that was missed longer ago is not made up for. */
+const MADE_UP_MS = 3_600_000
+const PLANNED_AT_ONCE = 200
+
+interface Planned extends Plan {
+  readonly row: DueSchedule
+  /** The occurrence that does not run, as the run before it goes on. */
+  readonly overlapped: Date | undefined
+  /** Occurrences that were missed and are not made up for. */
+  readonly missed: number
+}
+
+/** Plans what is due by `now`; true: there may be more. */
+async function planDue(
+  { database }: Pick<Services, 'database'>,
+  now: Date,
+): Promise<{ readonly plans: readonly Planned[]; readonly isCut: boolean }> {
+  return await database.transaction(async (connection) => {
+    const rows = await dueSchedules(connection, now, PLANNED_AT_ONCE)
+    const plans = rows.map((row) => planOf(row, now))
+    if (plans.length > 0) await savePlans(connection, plans, now)
+    return { plans, isCut: rows.length === PLANNED_AT_ONCE }
+  })
+}
+
+/** The last one of several missed occurrences runs, unless it is too old. */
+export function planOf(row: DueSchedule, now: Date): Planned {
+  const { project, id, since } = row
+  const schedule = readSchedule(row.bot)
+  const nothing = { project, id, row, fired: undefined, overlapped: undefined, missed: 0 }
+  if (schedule === undefined) return { ...nothing, since, due: undefined }
+  const next = nextOccurrence(schedule, since)
+  if (next === undefined || next > now) return { ...nothing, since, due: next }
+  const last = lastOccurrence(schedule, now) ?? next
+  const due = nextOccurrence(schedule, last)
+  const missed = countOccurrences(schedule, since, last) - 1
+  if (now.getTime() - last.getTime() >= MADE_UP_MS) {
+    return { ...nothing, since: last, due, missed: missed + 1 }
+  }
+  return { ...nothing, since: last, due, missed, ...start(row, schedule, last) }
+}
+
+function start(
+  { isRunning }: DueSchedule,
+  { overlaps }: Schedule,
+  time: Date,
+): Pick<Planned, 'fired' | 'overlapped'> {
+  const isHeld = isRunning && !overlaps
+  return isHeld ? { fired: undefined, overlapped: time } : { fired: time, overlapped: undefined }
 }

@@ -14,9 +14,8 @@ import {
   STORED_HEADER_BYTES,
   writeStoredHeader,
 } from '../../../shared/bulk/exports/file.ts'
-import { release } from '../../../shared/platform/storage/chunks.ts'
 import { allocatePages } from '../../../shared/platform/storage/disk.ts'
-import { bufferOf, type Slice, sliceOf } from '../../../shared/platform/storage/storage.ts'
+import { bufferOf, release, type Slice, sliceOf } from '../../../shared/platform/storage/storage.ts'
 
 export interface Blocks {
   /** Holds that line at least. */

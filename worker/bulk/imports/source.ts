@@ -17,7 +17,7 @@ import {
   type Opened,
   openOutside,
 } from '../../../shared/platform/outbound/fetch-outside.ts'
-import { chunksOf } from '../../../shared/platform/storage/chunks.ts'
+import { chunksOf } from '../../../shared/platform/storage/storage.ts'
 import type { Services } from '../../../shared/services.ts'
 
 type Chunks = AsyncIterable<Buffer>

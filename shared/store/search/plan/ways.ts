@@ -22,10 +22,20 @@ import { afterSql, orderSql } from '../order/order.ts'
 import { heldRows, oneRowSql, probeSql, scopeSql } from '../tests/row-test.ts'
 import type { IdsTest, JoinTest, Test } from '../tests/test.ts'
 import { isSteady, reachOf } from '../tests/test-scope.ts'
-import { byIds, byIndex, type Finding, foundSql, idsSql } from './found.ts'
 import type { Facts, Part, Query, Way } from './query.ts'
 import { matchesOf, rareBelow, shareOf } from './shares.ts'
-import { led, staged, testedSql, type Walk, walkedOn } from './stages.ts'
+import {
+  byIds,
+  byIndex,
+  type Finding,
+  foundSql,
+  idsSql,
+  led,
+  staged,
+  testedSql,
+  type Walk,
+  walkedOn,
+} from './stages.ts'
 import { COLUMNS, spanOf, walkSql } from './walk.ts'
 
 const MIN_WALK = 2000

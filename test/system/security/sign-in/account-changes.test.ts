@@ -1,6 +1,6 @@
 /** Changes that take an account over need the person: the password, or a sign-in of the last minutes. */
 import t from 'tap'
-import { totpToken } from '../../../../shared/access/credentials/totp.ts'
+import { totpToken } from '../../../../server/identity/auth/mfa.ts'
 import { systemPrincipal } from '../../../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../../../shared/access/project-context.ts'
 import { scopedPerson } from '../../../fixtures/attacks/scoped.ts'

@@ -1,7 +1,7 @@
 /** Nobody prepares the account of another person: not a stranger who registers, not a foreign administrator. */
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
-import { totpToken } from '../../../../shared/access/credentials/totp.ts'
+import { totpToken } from '../../../../server/identity/auth/mfa.ts'
 import { accountsOf } from '../../../fixtures/accounts.ts'
 import { openBotica, until } from '../../../fixtures/botica.ts'
 import { createClient } from '../../../fixtures/client.ts'

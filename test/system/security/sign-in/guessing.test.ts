@@ -1,5 +1,5 @@
 import t from 'tap'
-import { newTotpSecret, totpToken } from '../../../../shared/access/credentials/totp.ts'
+import { newTotpSecret, totpToken } from '../../../../server/identity/auth/mfa.ts'
 import { systemPrincipal } from '../../../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../../../shared/access/project-context.ts'
 import { checkGuess, strangersGuess } from '../../../../shared/identity/guesses.ts'
