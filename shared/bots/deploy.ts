@@ -10,7 +10,6 @@ import type { Repository } from '../store/repository.ts'
 import { platformMeta } from '../store/rows/version.ts'
 import { codeLocation, MAX_CODE_BYTES } from './bot.ts'
 import { checkCode } from './code.ts'
-import { forgetFound } from './execute-bot.ts'
 import { toJavaScript } from './typescript.ts'
 
 const JAVASCRIPT = 'text/javascript'
@@ -51,7 +50,6 @@ export const deploy: Operation = {
         executableCode: { contentType: JAVASCRIPT, url: `Binary/${binary.id}`, title: filename },
       }))
     })
-    forgetFound(services)
     return deployed(warnings)
   },
 }
