@@ -4,6 +4,7 @@ import { createDevices } from './access/credentials/devices.ts'
 import { createHashing } from './access/credentials/hashing.ts'
 import { createSignedUrls } from './access/credentials/signed-urls.ts'
 import { createTokens } from './access/credentials/tokens.ts'
+import { forgetChanged } from './api/forget-changed.ts'
 import { writeFeatures } from './api/write-features.ts'
 import type { Config } from './config/config.ts'
 import { waits } from './config/waits.ts'
@@ -18,6 +19,7 @@ import { openReplicas } from './platform/postgres/replicas.ts'
 import { connectionRoom, poolerRefusal } from './platform/postgres/sessions.ts'
 import { openQueues } from './platform/queue/queue.ts'
 import { createAnnouncer } from './platform/queue/scripts.ts'
+import { openChanges } from './platform/redis/changes.ts'
 import { createLimiter } from './platform/redis/limiter.ts'
 import { endStart, openRedis, type Redis, unfitness, untilReady } from './platform/redis/redis.ts'
 import { openStorage } from './platform/storage/disk.ts'
@@ -40,23 +42,21 @@ export async function openServices(config: Config, log: Logger): Promise<Service
   await untilAnswering(database, log)
   await requireSessions(config, database, log)
   await requireTables(database)
-  const ownParameters = openOwnParameters(database)
   const redis = openRedis(config, 'request', log)
   opened.defer(() => redis.disconnect())
   await requireRedis(redis, log)
+  const changes = await openChanges(config, redis, log)
+  opened.defer(() => changes.close())
+  const ownParameters = openOwnParameters(database)
+  changes.follow(ownParameters.follow)
   const programRights = await openProgramRights(database, ownParameters, config)
-  const announce = createAnnouncer(redis)
-  const replicas =
-    config.databaseReadUrls.length === 0
-      ? undefined
-      : openReplicas(config.databaseReadUrls, database, { config, redis, log })
+  const urls = config.databaseReadUrls
+  const isAlone = urls.length === 0
+  const replicas = isAlone ? undefined : openReplicas(urls, database, { config, redis, log })
   opened.defer(async () => replicas?.close())
-  const repository = await openRepository(database, writeFeatures({ ...config, programRights }), {
-    ownParameters,
-    log,
-    announce,
-    replicas,
-  })
+  const features = writeFeatures({ ...config, programRights, report: changes.report })
+  const options = { ownParameters, log, announce: createAnnouncer(redis), replicas }
+  const repository = await openRepository(database, features, options)
   const principals = await openPrincipals(database, repository, {
     own: ownParameters,
     log,
@@ -70,7 +70,7 @@ export async function openServices(config: Config, log: Logger): Promise<Service
   opened.defer(() => queues.close())
   endStart(redis, config)
   const closing = opened.move()
-  return {
+  return followed({
     config,
     log,
     database,
@@ -84,11 +84,21 @@ export async function openServices(config: Config, log: Logger): Promise<Service
     hashing: createHashing(config.passwordQueueDepth),
     storage,
     redis,
+    changes,
     queues,
     load: createLimiter('load', redis, log),
     wrongSecrets: createLimiter('wrong-secrets', redis, log),
     close: () => closing.disposeAsync(),
-  }
+  })
+}
+
+/** From now on the caches of these services hear of changes. */
+function followed(services: Services): Services {
+  services.changes.follow((changes) => {
+    services.principals.follow(changes)
+    forgetChanged(services, changes)
+  })
+  return services
 }
 
 async function requireRedis(redis: Redis, log: Logger): Promise<void> {

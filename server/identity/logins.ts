@@ -62,16 +62,15 @@ export async function readLogin(
 
 /** Changes a Login under its lock; `change` looks at the newest state and may throw. */
 export async function patchLogin(
-  { repository, principals }: Services,
+  { repository }: Services,
   id: string,
   change: (login: Resource) => Resource,
 ): Promise<Resource> {
   const written = await repository.patch(system, { type: 'Login', id }, change)
-  principals.forget(id)
   return parseVersion(written)
 }
 
-/** In force at once in this process, within 5 s in the others. A Login that is gone is revoked. */
+/** In force at once, within 5 s where Redis is away. A Login that is gone is revoked. */
 export async function revokeLogin(services: Services, id: string): Promise<void> {
   await patchLogin(services, id, (login) => ({ ...login, revoked: true }))
 }

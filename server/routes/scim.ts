@@ -231,7 +231,6 @@ async function write(call: ScimCall, { membership, user, name }: Person, next: S
     const shown = isOwn ? nameOf(written) : name
     return { membership: parseVersion(result), user: written, name: shown }
   })
-  services.principals.forget()
   return shown(call, changed)
 }
 

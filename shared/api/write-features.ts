@@ -4,8 +4,9 @@ import { pendingRunPart } from '../bots/async-jobs.ts'
 import { botRules, schedulePart } from '../bots/write-rules.ts'
 import type { Outbound } from '../config/outbound.ts'
 import { identityRules, type ProgramRights } from '../identity/write-rules.ts'
+import type { Changes } from '../platform/redis/changes.ts'
 import type { WriteFeatures } from '../store/open-repository.ts'
-import { projectRule, reindexPart, tenantPart } from '../store/write/project-parts.ts'
+import { changePart, projectRule, reindexPart, tenantPart } from '../store/write/project-parts.ts'
 import { subscriptionRule, watchPart } from '../subscriptions/write-rule.ts'
 
 interface Settings {
@@ -15,6 +16,8 @@ interface Settings {
   readonly hookTargets?: Outbound
   /** External attachments are fetched; not by default. */
   readonly autoDownload?: boolean
+  /** Hears of each change that caches must not outlive. */
+  readonly report?: Changes['report']
 }
 
 const PUBLIC = { reach: 'public', only: [], never: [], userAgent: '' } as const
@@ -23,6 +26,7 @@ export function writeFeatures({
   programRights = async () => [undefined],
   hookTargets = PUBLIC,
   autoDownload = false,
+  report = async () => {},
 }: Settings = {}): WriteFeatures {
   return {
     rules: [
@@ -38,6 +42,7 @@ export function writeFeatures({
       pendingRunPart,
       watchPart,
       downloadPart(autoDownload),
+      changePart(report),
     ],
   }
 }

@@ -13,7 +13,6 @@ import type { Repository } from '../store/repository.ts'
 import { platformMeta } from '../store/rows/version.ts'
 import { codeLocation, MAX_CODE_BYTES } from './bot.ts'
 import { checkCode } from './code.ts'
-import { forgetFound } from './execute-bot.ts'
 import { walk } from './imports.ts'
 
 const JAVASCRIPT = 'text/javascript'
@@ -54,7 +53,6 @@ export const deploy: Operation = {
         executableCode: { contentType: JAVASCRIPT, url: `Binary/${binary.id}`, title: filename },
       }))
     })
-    forgetFound(services)
     return deployed(warnings)
   },
 }

@@ -47,7 +47,7 @@ export function findBot(call: OperationCall): Promise<FoundBot> {
   return found
 }
 
-/** After a deploy: its own process runs the new code at once. */
+/** A Bot has changed: its new code runs at once. */
 export function forgetFound(services: Services): void {
   caches.get(services)?.clear()
 }

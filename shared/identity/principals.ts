@@ -1,10 +1,10 @@
 /**
- * Login or membership → Principal, cached. An entry is served for 2 s, then served while it is read
- * again, and never served beyond 4 s; so a change takes effect in every process within 5 s and a
- * busy session never waits for the database. Members whose membership names no policy have a built-in one.
+ * Login or membership → Principal, cached. An entry is dropped when a change of it is heard of; it is served for
+ * 2 s, then served while it is read again, and never served beyond 4 s; so a change takes effect in every process at
+ * once, within 5 s where Redis is away, and a busy session never waits for the database. Members whose membership names no policy have a built-in one.
  */
 import { AREAS } from '../access/areas.ts'
-import { type Access, compilePolicies } from '../access/compile.ts'
+import { type Access, builtInAccess, compilePolicies, patientOf } from '../access/compile.ts'
 import { isActiveClient } from '../access/credentials/clients.ts'
 import { variablesOf } from '../access/criteria.ts'
 import type { Rules } from '../access/grant.ts'
@@ -21,7 +21,8 @@ import type { OwnParameters } from '../fhir/definitions-data.ts'
 import { isObject, parseReference, type Resource, referenceIn } from '../fhir/resource.ts'
 import type { Logger } from '../log.ts'
 import type { Database } from '../platform/postgres/database.ts'
-import type { OwnParametersReader } from '../store/index/custom-parameters.ts'
+import type { Change, ChangeListener } from '../platform/redis/changes.ts'
+import { type OwnParametersReader, SEARCH_PARAMETER } from '../store/index/custom-parameters.ts'
 import { Keys } from '../store/index/keys.ts'
 import type { Repository } from '../store/repository.ts'
 import { freshCache } from '../store/rows/batches.ts'
@@ -62,6 +63,8 @@ export interface Principals {
    */
   forProfile(reference: string, projectId?: string): Promise<Session | undefined>
   project(id: string): Promise<ProjectContext | undefined>
+  /** Drops what changes have made old. */
+  follow: ChangeListener
   /** Drops what this process has cached, of one login or of all. */
   forget(loginId?: string): void
 }
@@ -107,13 +110,51 @@ export async function openPrincipals(
     forProfile: (reference, projectId) =>
       profiles.get(projectId === undefined ? reference : `${reference} ${projectId}`),
     project: (id) => projects.get(id),
-    forget(loginId) {
-      if (loginId !== undefined) {
-        logins.delete(loginId)
-        return
-      }
-      for (const cache of [logins, memberships, profiles, projects]) cache.clear()
+    follow(changes) {
+      const isOld = (session: Session | undefined) =>
+        session === undefined || changes === 'everything' || changes.some(concerns(session))
+      for (const cache of [logins, memberships, profiles]) cache.drop(isOld)
+      projects.drop(
+        (project) =>
+          project === undefined ||
+          changes === 'everything' ||
+          changes.some(concernsProject(project)),
+      )
     },
+    forget(loginId) {
+      if (loginId !== undefined) logins.delete(loginId)
+      else for (const cache of [logins, memberships, profiles, projects]) cache.clear()
+    },
+  }
+}
+
+function concernsProject(project: ProjectContext) {
+  return ({ type, id, number }: Change): boolean =>
+    type === SEARCH_PARAMETER ? number === project.number : type === 'Project' && id === project.id
+}
+
+/** Which changes a session is not to outlive. */
+function concerns({ principal: { project }, membership, profile, login }: Session) {
+  const isNear = (id: string | undefined) =>
+    id !== undefined && (id === project.id || project.links?.includes(id) === true)
+  return (change: Change): boolean => {
+    const { type, id, home } = change
+    switch (type) {
+      case 'Login':
+        return id === login?.id
+      case 'ProjectMembership':
+        return id === membership.id
+      case 'Bot':
+      case 'ClientApplication':
+        return id === profile.id
+      case 'Project':
+        return isNear(id)
+      case 'AccessPolicy':
+      case 'UserConfiguration':
+        return isNear(home)
+      default:
+        return concernsProject(project)(change)
+    }
   }
 }
 
@@ -292,41 +333,6 @@ export function displayOf(profile: Resource): string | undefined {
   if (!isObject(name)) return undefined
   const given = Array.isArray(name.given) ? name.given : []
   return [...given, name.family].filter((part) => typeof part === 'string').join(' ') || undefined
-}
-
-const ofPatient = [
-  { resourceType: 'Patient', readonly: true, criteria: 'Patient?_id=%patient.id' },
-  { resourceType: 'Binary', interaction: ['read'] },
-  { resourceType: '*', readonly: true, criteria: '*?_compartment=%patient' },
-]
-
-const POLICIES: Readonly<Record<string, Resource>> = {
-  Patient: { resourceType: 'AccessPolicy', id: 'built-in-patient', resource: ofPatient },
-  RelatedPerson: {
-    resourceType: 'AccessPolicy',
-    id: 'built-in-related-person',
-    resource: [
-      { resourceType: 'RelatedPerson', readonly: true, criteria: 'RelatedPerson?_id=%profile.id' },
-      ...ofPatient,
-    ],
-  },
-}
-
-/** Patients and their relatives see what is the patient's; undefined: no policy, so everything. */
-function builtInAccess(projectId: string, profile: Resource): Access | undefined {
-  const policy = POLICIES[profile.resourceType]
-  if (policy === undefined) return undefined
-  const reference = `${profile.resourceType}/${profile.id}`
-  return { policy, variables: variablesOf(projectId, reference, patientOf(profile), []) }
-}
-
-/** `Patient/id` that `%patient` stands for when no parameter says so. */
-function patientOf(profile: Resource): string | undefined {
-  if (profile.resourceType === 'Patient') return `Patient/${profile.id}`
-  if (profile.resourceType !== 'RelatedPerson') return `${profile.resourceType}/${profile.id}`
-  // A stored RelatedPerson has one patient, by the standard.
-  const { patient } = profile as { patient?: { reference?: string } }
-  return parseReference(patient?.reference)?.type === 'Patient' ? patient?.reference : undefined
 }
 
 /*

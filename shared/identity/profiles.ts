@@ -1,7 +1,6 @@
 /**
  * The profiles that resources of a Project claim: StructureDefinitions of the Project itself, then of
- * the Projects it links to, then of the standard. A changed one is in use within 10 s in every
- * process, at once in the one that changed it.
+ * the Projects it links to, then of the standard.
  */
 import { LRUCache } from 'lru-cache'
 import { type ProjectContext, systemPrincipal } from '../access/principal.ts'

@@ -325,7 +325,6 @@ export async function inviteMember(
   const passwordHash = await hashOf(services, caller, password)
   const inviter = { caller, user, project }
   const enrolled = await enrol(services, inviter, { ...invitation, passwordHash })
-  if (enrolled.outcome === 'updated') services.principals.forget()
   if (enrolled.strangersOf !== undefined) await endStrangers(services, enrolled.strangersOf)
   return enrolled
 }

@@ -211,9 +211,8 @@ export const rotateSecret: Operation = {
       const { retiringSecret: _, ...rest } = client
       return { ...rest, resourceType: client.resourceType }
     }
-    const { repository, principals } = services
+    const { repository } = services
     const written = await repository.patch(principal, { type: 'ClientApplication', id }, change)
-    principals.forget()
     const isExtended = request.headers['x-medplum'] === 'extended'
     return textReply(200, present(written, principal, isExtended))
   },

@@ -136,9 +136,9 @@ export async function setPassword(
   await revokeLoginsOf(services, userId, ({ id }) => id !== exceptLogin)
 }
 
-/** Revokes all logins that `isMeant`, at once in this process, within 5 s in the others. */
+/** Revokes all logins that `isMeant`, at once, within 5 s where Redis is away. */
 export async function revokeLoginsOf(
-  { repository, principals }: Pick<Services, 'repository' | 'principals'>,
+  { repository }: Pick<Services, 'repository'>,
   userId: string,
   isMeant: (login: Resource) => boolean,
 ): Promise<void> {
@@ -155,7 +155,6 @@ export async function revokeLoginsOf(
         ...login,
         revoked: true,
       }))
-      principals.forget(id)
     }
     if (versions.length < LOGINS_AT_ONCE) return
   }

@@ -48,7 +48,7 @@ import type { Deletion, WriteResult } from '../store/rows/version.ts'
 import { boundCodes } from '../terminology/bound-codes.ts'
 import { claimsOf } from '../validation/profiles/run.ts'
 import { requireValid } from '../validation/validate.ts'
-import { findProfiles, forgetDefinitions, withDefaultProfiles } from './profiles.ts'
+import { findProfiles, withDefaultProfiles } from './profiles.ts'
 import { RESPONSE, responseIssues } from './questionnaires.ts'
 
 /** A body that has passed validation, with what validation had to remark. */
@@ -156,7 +156,6 @@ export async function writeReply(
 ): Promise<FhirReply> {
   await recordWrite(interaction, written)
   const { returned } = interaction.preferences
-  forgetDefinitions(interaction.services, written.type)
   const isNew = written.outcome === 'created'
   const status = isNew ? 201 : 200
   const location = `${written.type}/${written.id}/_history/${written.ver}`
@@ -323,7 +322,6 @@ export async function afterDeletion(
     })
   }
   if (membership === undefined) return []
-  services.principals.forget()
   const text = `The login of ProjectMembership/${membership} works no more`
   return [issue('warning', 'business-rule', text)]
 }

@@ -3,17 +3,8 @@ import type { Principal, ProjectContext } from '../access/principal.ts'
 import { tooCostly } from '../errors.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { Services } from '../services.ts'
-import { forgetBoundCodes } from '../terminology/bound-codes.ts'
 import type { CheckedResource, Claim, Claimed, Profile } from '../validation/profiles/run.ts'
 import { pathOf } from '../validation/report.ts'
-import { forgetQuestionnaires } from './questionnaires.ts'
-
-/** Drops what validation has cached of a type that was just written. */
-export function forgetDefinitions({ profiles }: Services, type: string): void {
-  if (type === 'StructureDefinition') profiles.forget()
-  if (type === 'ValueSet' || type === 'CodeSystem') forgetBoundCodes()
-  if (type === 'Questionnaire') forgetQuestionnaires()
-}
 
 /** More are not looked for, of one resource and of all in its body. */
 const MAX_PROFILES = 20

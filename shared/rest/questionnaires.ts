@@ -27,7 +27,7 @@ const MOST_KNOWN = 200
 /** By Project and canonical; `none` where there is none. */
 const known = new LRUCache<string, Resource | 'none'>({ max: MOST_KNOWN, ttl: FRESH_MS })
 
-/** A Questionnaire has changed in this process; elsewhere it is noticed within 5 s. */
+/** A Questionnaire has changed. */
 export function forgetQuestionnaires(): void {
   known.clear()
 }

@@ -51,7 +51,6 @@ import {
 } from './interaction.ts'
 import { changeOf } from './patch/body.ts'
 import { beforeDelete, beforeWrite, patchAsking } from './pre-commit.ts'
-import { forgetDefinitions } from './profiles.ts'
 
 export async function read(interaction: Interaction, type: string, id: string): Promise<FhirReply> {
   const { services, principal } = interaction
@@ -278,7 +277,6 @@ export async function remove(
     () => services.repository.delete(principal, type, id, options),
     () => deleteSocketSubscription(services, principal, id),
   )
-  forgetDefinitions(services, type)
   const warnings = await afterDeletion(interaction, deletion)
   const headers = { ETag: etagOf(deletion) }
   if (interaction.preferences.returned === 'minimal') return emptyReply(200, headers)

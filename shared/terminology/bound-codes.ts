@@ -32,7 +32,7 @@ const listings = new LRUCache<string, Listing>({
   sizeCalculation: (listing) => (listing.kind === 'list' ? listing.size + 1 : 1),
 })
 
-/** A ValueSet or CodeSystem has changed in this process; elsewhere it is noticed within 5 s. */
+/** A ValueSet or CodeSystem has changed. */
 export function forgetBoundCodes(): void {
   listings.clear()
 }

@@ -1,4 +1,3 @@
-import '../fixtures/waits/short-sessions.ts'
 import { once } from 'node:events'
 import t from 'tap'
 import { INDEX_REVISION } from '../../shared/store/migrate.ts'

@@ -1,4 +1,3 @@
-import '../fixtures/waits/short-sessions.ts'
 import t from 'tap'
 import { searchParameter } from '../../shared/fhir/definitions.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'

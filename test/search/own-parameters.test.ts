@@ -1,4 +1,3 @@
-import '../fixtures/waits/short-sessions.ts'
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { openBotica, until } from '../fixtures/botica.ts'
@@ -45,16 +44,21 @@ function ready(query: string, client = admin): Promise<void> {
 t.test('a parameter of the Project finds what was stored before and after it', async (t) => {
   const before = await admin.create(withEyes('blue'))
   const other = await admin.create(withEyes('green'))
-  const parameter = await admin.create(aParameter())
-  await until(async () => {
-    const { body } = await admin.get<Raw>('Patient?eyes=blue')
-    return /not ready/.test(JSON.stringify(body))
-  }, READY_MS)
-  const after = await admin.create(withEyes('blue'))
-  const { body: explained } = await admin.get<Raw>('Patient?eyes=blue&_explain=true')
-  t.match(explained.entry[0].resource.issue[1], {
-    code: 'incomplete',
-    details: { text: /^Search parameter eyes is not ready: \d+ of \d+ resources are indexed$/ },
+  // The index waits for a transaction that may have written by older parameters.
+  const { parameter, after } = await services.database.transaction(async (connection) => {
+    await connection.query({ text: 'select pg_current_xact_id()', values: [] })
+    const parameter = await admin.create(aParameter())
+    t.match(await admin.get<Raw>('Patient?eyes=blue'), {
+      status: 400,
+      body: { issue: [{ details: { text: 'Search parameter eyes is not ready' } }] },
+    })
+    const after = await admin.create(withEyes('blue'))
+    const { body: explained } = await admin.get<Raw>('Patient?eyes=blue&_explain=true')
+    t.match(explained.entry[0].resource.issue[1], {
+      code: 'incomplete',
+      details: { text: /^Search parameter eyes is not ready: \d+ of \d+ resources are indexed$/ },
+    })
+    return { parameter, after }
   })
   await ready('Patient?eyes=blue')
 

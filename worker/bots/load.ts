@@ -56,6 +56,10 @@ export function createLoader(services: Services): Loader {
     ttl: PROJECT_FRESH_MS,
     fetchMethod: (id) => loadProject(services, id),
   })
+  services.changes.follow((changes) => {
+    if (changes === 'everything') projects.clear()
+    else for (const { type, id } of changes) if (type === 'Project') projects.delete(id)
+  })
 
   return {
     async bot(job) {

@@ -18,7 +18,7 @@ export interface RunToken extends AsyncDisposable {
 }
 
 /**
- * Disposing it revokes its Login: at once in this process, within 5 s in the others. Should the worker die, the
+ * Disposing it revokes its Login: at once, within 5 s where Redis is away. Should the worker die, the
  * token outlives the run's wall limit by a minute at most.
  */
 export function createRunToken(services: Services, session: Session, wallMs: number): RunToken {
@@ -47,13 +47,12 @@ export function createRunToken(services: Services, session: Session, wallMs: num
     async [Symbol.asyncDispose]() {
       const id = await login?.catch(() => undefined)
       if (id === undefined) return
-      const { repository, principals, log } = services
+      const { repository, log } = services
       try {
         await repository.patch(system, { type: 'Login', id }, (found) => ({
           ...found,
           revoked: true,
         }))
-        principals.forget(id)
       } catch (cause) {
         log.warn({ cause, login: id }, 'The token of a bot run could not be ended')
       }

@@ -90,7 +90,6 @@ export async function removeMember(
     })
     return deleted
   })
-  principals.forget()
   return deletion
 }
 
@@ -129,7 +128,6 @@ async function change(
     }
     return result
   })
-  principals.forget()
   return written
 }
 

@@ -6,7 +6,6 @@ import { escapeValue } from '../../query/values.ts'
 import { type Inputs, interactionOf, readInputs } from '../../request/parameters.ts'
 import { textReply } from '../../request/reply.ts'
 import type { FhirReply, Operation, OperationCall } from '../../request/request.ts'
-import { forgetDefinitions } from '../../rest/profiles.ts'
 import { find } from '../../store/rows/lookups.ts'
 import { present } from '../../store/rows/rows.ts'
 import { fromCoding, ownResource } from '../../terminology/codes.ts'
@@ -80,7 +79,8 @@ export const importRows: Operation = {
       if (type === 'ConceptMap') await importMappings(connection, owner, mappings)
       else await importConcepts(connection, owner, concepts, properties)
     })
-    forgetDefinitions(services, type)
+    const { id = '', meta } = resource
+    await services.changes.report({ ...{ type, id, number: 0 }, home: meta?.project })
     return readReply(call, type, resource.id ?? '')
   },
 }

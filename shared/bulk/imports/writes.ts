@@ -6,7 +6,6 @@ import type { Principal } from '../../access/principal.ts'
 import { HttpError, preconditionFailed } from '../../errors.ts'
 import { SqlError } from '../../platform/postgres/sql-error.ts'
 import { charge, unitsOf } from '../../request/quota.ts'
-import { forgetDefinitions } from '../../rest/profiles.ts'
 import type { Services } from '../../services.ts'
 import type { WriteResult } from '../../store/rows/version.ts'
 import type { PlannedCreates } from '../../store/write/planned-rows.ts'
@@ -236,7 +235,6 @@ async function write(
     return progress.created
   })
   const count = resources.length + planned
-  if (type !== null && count > 0) forgetDefinitions(services, type)
   return { failed: failures.length, allNew: created === count }
 }
 

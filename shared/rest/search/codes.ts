@@ -24,6 +24,11 @@ const MOST_CODES = 10_000
 const LISTED_MS = 4_000
 const listed = new LRUCache<string, readonly ListedCode[]>({ max: 200, ttl: LISTED_MS })
 
+/** A ValueSet or CodeSystem has changed. */
+export function forgetLists(): void {
+  listed.clear()
+}
+
 /** Errors: 400 for a ValueSet or CodeSystem that is not known, or too costly to list. */
 export async function withCodes(asking: Asking, request: SearchRequest): Promise<SearchRequest> {
   if (!request.conditions.some(asksForCodes)) return request

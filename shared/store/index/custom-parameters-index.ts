@@ -1,7 +1,10 @@
 /**
  * Brings the index of a Project to what its SearchParameters say: resources of their types are derived
- * anew, page by page, then it is written down which versions of them the index knows.
+ * anew, page by page, then it is written down which versions of them the index knows. A process that has not heard of
+ * the change may write by older ones for some seconds: what was written meanwhile is derived once more when they
+ * are over.
  */
+import { waits } from '../../config/waits.ts'
 import { isResourceType, typeName, typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Store } from '../rows/context.ts'
@@ -24,14 +27,24 @@ export interface OwnIndexProgress {
   readonly after: ReindexPosition | undefined
   readonly seen: number
   readonly total: number
+  /** Is derived once more. */
+  readonly late: Late
+  /** The parameters are ready, and only that is left. */
+  readonly isReady: boolean
 }
 
-/** `wait`: a transaction that began earlier has not ended; `changed`: begin anew, later. */
+interface Late {
+  readonly types: readonly string[]
+  /** Written since then, as PostgreSQL writes a time. */
+  readonly since: string
+  /** By then every process has read its sessions anew; milliseconds of the epoch. */
+  readonly due: number
+}
+
+/** `wait`: a transaction that began earlier has not ended; `ready`: what is left is `late`. */
 export type OwnIndexStep =
   | { readonly kind: 'done' }
-  | { readonly kind: 'changed' }
-  | { readonly kind: 'wait'; readonly progress: OwnIndexProgress }
-  | { readonly kind: 'next'; readonly progress: OwnIndexProgress }
+  | { readonly kind: 'wait' | 'ready' | 'next'; readonly progress: OwnIndexProgress }
 
 /** The next `count` resources. */
 export async function indexOwnNext(
@@ -42,9 +55,13 @@ export async function indexOwnNext(
 ): Promise<OwnIndexStep> {
   const state = await readState(store, project)
   const { own, missing, obsolete } = state
-  if (missing.length === 0 && obsolete.length === 0) return { kind: 'done' }
-  if (progress === undefined) return { kind: 'next', progress: await begin(store, project, state) }
-  if (progress.stamp !== own.stamp) return { kind: 'changed' }
+  if (missing.length === 0 && obsolete.length === 0) {
+    if (progress?.isReady !== true) return { kind: 'done' }
+    return await indexLate(store, project, { own, progress, count })
+  }
+  if (progress === undefined || progress.isReady || progress.stamp !== own.stamp) {
+    return { kind: 'next', progress: await begin(store, project, state, progress?.late) }
+  }
   if (!(await hasPassed(store, progress.horizon))) return { kind: 'wait', progress }
   const [type, ...types] = progress.types
   if (type === undefined) {
@@ -52,7 +69,10 @@ export async function indexOwnNext(
       return { kind: 'next', progress }
     }
     await settle(store, project, state)
-    return { kind: 'done' }
+    const { late } = progress
+    const due = Date.now() + waits.indexMs
+    const rest = { types: late.types, after: undefined, isReady: true }
+    return { kind: 'ready', progress: { ...progress, ...rest, late: { ...late, due } } }
   }
   const { after } = progress
   const { seen, next } = await reindexPage(store, { project, own, type, after, count })
@@ -61,6 +81,27 @@ export async function indexOwnNext(
     kind: 'next',
     progress: { ...progress, types: rest, after: next, seen: progress.seen + seen },
   }
+}
+
+interface LatePage {
+  readonly own: OwnParameters
+  readonly progress: OwnIndexProgress
+  readonly count: number
+}
+
+async function indexLate(
+  store: Store,
+  project: number,
+  { own, progress, count }: LatePage,
+): Promise<OwnIndexStep> {
+  const [type, ...types] = progress.types
+  const { after, late } = progress
+  if (type === undefined) return { kind: 'done' }
+  if (Date.now() < late.due) return { kind: 'ready', progress }
+  const { since } = late
+  const { next } = await reindexPage(store, { project, own, type, since, after, count })
+  const rest = next === undefined ? types : progress.types
+  return { kind: 'next', progress: { ...progress, types: rest, after: next } }
 }
 
 interface State {
@@ -91,7 +132,12 @@ function stampsOf({ types }: OwnParameters): ReadonlySet<string> {
   return new Set([...types.values()].flatMap((codes) => [...codes.values()].map((p) => p.stamp)))
 }
 
-async function begin(store: Store, project: number, state: State): Promise<OwnIndexProgress> {
+async function begin(
+  store: Store,
+  project: number,
+  state: State,
+  earlier: Late | undefined,
+): Promise<OwnIndexProgress> {
   const { connection } = store
   const { own, missing, obsolete } = state
   const types = new Set<string>()
@@ -111,13 +157,21 @@ async function begin(store: Store, project: number, state: State): Promise<OwnIn
     })
     for (const { type } of found) types.add(typeName(type))
   }
-  const [row] = await connection.query<{ horizon: string; total: number }>({
+  const [row] = await connection.query<{ horizon: string; total: number; since: string }>({
     text: `select pg_snapshot_xmax(pg_current_snapshot())::text as horizon,
+      date_trunc('milliseconds', clock_timestamp())::text as since,
       (select count(*)::int from resource where project = $1 and type = any($2::smallint[])) as total`,
     values: [project, [...types].map(typeNumber)],
   })
   if (row === undefined) throw new Error('PostgreSQL answered nothing')
-  return { stamp: own.stamp, ...row, types: [...types], after: undefined, seen: 0 }
+  const { horizon, total, since } = row
+  const late = {
+    types: [...types.union(new Set(earlier?.types))],
+    since: earlier?.since ?? since,
+    due: 0,
+  }
+  const place = { types: [...types], after: undefined, seen: 0 }
+  return { stamp: own.stamp, horizon, total, ...place, late, isReady: false }
 }
 
 const isOfText = (stamp: string) => stamp.startsWith(FULL_TEXT_ID)

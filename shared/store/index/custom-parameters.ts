@@ -13,6 +13,7 @@ import { parseJson } from '../../fhir/json.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import type { Database } from '../../platform/postgres/database.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
+import type { ChangeListener } from '../../platform/redis/changes.ts'
 import { type Definition, definitionsOf } from '../../query/custom-parameters.ts'
 import { freshCache } from '../rows/batches.ts'
 import { FULL_TEXT_ID } from '../rows/side-rows.ts'
@@ -36,6 +37,10 @@ export interface OwnParametersReader {
   ): Promise<OwnParameters | undefined>
   /** Not older than 4 s; undefined without any. One statement at times. */
   of(connection: Connection, project: number): Promise<OwnParameters | undefined>
+  /** Drops what changes have made old. */
+  follow: ChangeListener
+  /** A reading of the Project from before this time is old. */
+  forgottenAt(project: number): number
   /** As of now. */
   now(connection: Connection, project: number): Promise<OwnParameters | undefined>
 }
@@ -81,9 +86,24 @@ export function openOwnParameters(database: Database): OwnParametersReader {
   }
 
   const cache = freshCache<OwnParameters>(TIMES, (key) => now(database, Number(key)))
+  const forgotten = new LRUCache<number, number>({ max: TIMES.max })
+  let allForgottenAt = 0
   return {
     compiled,
     now,
+    follow(changes) {
+      if (changes === 'everything') {
+        cache.clear()
+        allForgottenAt = Date.now()
+        return
+      }
+      for (const { type, number } of changes) {
+        if (type !== SEARCH_PARAMETER) continue
+        cache.delete(String(number))
+        forgotten.set(number, Date.now())
+      }
+    },
+    forgottenAt: (project) => Math.max(allForgottenAt, forgotten.get(project) ?? 0),
     of: (connection, project) => cache.get(String(project), () => now(connection, project)),
   }
 }
@@ -96,7 +116,9 @@ export async function ownParametersOf(
   project: number,
 ): Promise<OwnParameters | undefined> {
   const { number, parameters, readAt } = home
-  const isTrusted = readAt === undefined || Date.now() - readAt < TRUSTED_MS
+  const isTrusted =
+    readAt === undefined ||
+    (Date.now() - readAt < TRUSTED_MS && readAt > reader.forgottenAt(number))
   return project === number && isTrusted ? parameters : reader.of(connection, project)
 }
 

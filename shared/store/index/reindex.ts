@@ -34,6 +34,8 @@ export interface ReindexPage {
   readonly type: string | undefined
   /** A search: those that it does not mean are left alone. */
   readonly filter?: string | undefined
+  /** Resources that were written before are left alone; a time as PostgreSQL writes it. */
+  readonly since?: string
   readonly after: ReindexPosition | undefined
   readonly count: number
 }
@@ -49,12 +51,13 @@ export interface Reindexed {
  * write what is rewritten.
  */
 export async function reindexPage(store: Store, page: ReindexPage): Promise<Reindexed> {
-  const { project, own, type, filter, after, count } = page
+  const { project, own, type, filter, since, after, count } = page
   const rows = await store.connection.query<VersionRow>({
     text: `select ${versionColumns('v')} from (
         select project, type, id, ver from resource
         where project = $1 and ($2::smallint is null or type = $2)
           and ($3::smallint is null or (type, id) > ($3, $4))
+          and ($6::timestamptz is null or lu >= $6)
         order by type, id limit $5) r
       join version v using (project, type, id, ver) order by v.type, v.id`,
     values: [
@@ -63,6 +66,7 @@ export async function reindexPage(store: Store, page: ReindexPage): Promise<Rein
       after === undefined ? null : typeNumber(after.type),
       after?.id ?? null,
       count,
+      since ?? null,
     ],
   })
   const readable = rows.filter((row) => isReadable(store, row))

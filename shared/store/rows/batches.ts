@@ -141,6 +141,8 @@ interface FreshCache<T> {
   /** `readNow` reads in the foreground, where the caller must wait, in place of the cache's own reading. */
   get(key: string, readNow?: (key: string) => Promise<T | undefined>): Promise<T | undefined>
   delete(key: string): void
+  /** Drops the values that the test holds for, and all whose reading has not ended. */
+  drop(test: (value: T | undefined) => boolean): void
   clear(): void
 }
 
@@ -148,6 +150,8 @@ interface Entry<T> {
   readonly value: Promise<T | undefined>
   readonly readAt: number
   next: Promise<T | undefined> | undefined
+  /** Set once `value` has resolved. */
+  known?: { readonly value: T | undefined }
 }
 
 /** Single flight: callers that ask for the same key while it is read share the one reading. */
@@ -163,9 +167,14 @@ export function freshCache<T>(
     const value = readNow(key)
     const entry: Entry<T> = { value, readAt, next: undefined }
     entries.set(key, entry)
-    value.catch(() => {
-      if (entries.peek(key) === entry) entries.delete(key)
-    })
+    value.then(
+      (read) => {
+        entry.known = { value: read }
+      },
+      () => {
+        if (entries.peek(key) === entry) entries.delete(key)
+      },
+    )
     return value
   }
 
@@ -174,9 +183,9 @@ export function freshCache<T>(
     const next = read(key)
     entry.next = next
     next.then(
-      () => {
+      (read) => {
         if (entries.peek(key) === entry) {
-          entries.set(key, { value: next, readAt, next: undefined })
+          entries.set(key, { value: next, readAt, next: undefined, known: { value: read } })
         }
       },
       () => {
@@ -198,6 +207,11 @@ export function freshCache<T>(
       return entry.next ?? start(key, readNow)
     },
     delete: (key) => entries.delete(key),
+    drop(test) {
+      for (const [key, { known }] of entries.entries()) {
+        if (known === undefined || test(known.value)) entries.delete(key)
+      }
+    },
     clear: () => entries.clear(),
   }
 }

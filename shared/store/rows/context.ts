@@ -17,6 +17,7 @@ import type { Fetch, RecentVersions, RowKey } from './fetch.ts'
 import type { CheckedReference, Deleted, Deletion, Submit, Turns, WritePlace } from './ports.ts'
 import type { VersionRow } from './rows.ts'
 import { REGISTRY_PROJECT, type Tenants } from './tenants.ts'
+import type { Version } from './version.ts'
 import type { PartWritten, StatementPart } from './write-rows.ts'
 
 export interface Store {
@@ -136,6 +137,8 @@ export interface WritePart<Row = unknown> extends StatementPart<Row> {
   readonly types: ReadonlySet<string> | undefined
   /** Undefined: the version has none. */
   rowOf(draft: VersionDraft): Row | undefined
+  /** The row that `committed` gets for a deletion of one of `types`; the statement has none of it. */
+  rowOfDeletion?(deleted: Version): Row
 }
 
 /** The same, but its statements are cancelled when `signal` aborts. Errors: its reason. */

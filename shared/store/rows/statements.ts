@@ -177,7 +177,7 @@ function partsOf(writes: readonly Write[], bind: Bind): readonly PartSql[] {
     found.toSorted((a, b) => a.order - b.order),
     ({ part }) => part,
   )
-  return [...byPart].map(([part, rows]) => part.sql(rows, bind))
+  return [...byPart].flatMap(([part, rows]) => part.sql?.(rows, bind) ?? [])
 }
 
 const COLUMNS = [

@@ -2,7 +2,6 @@
  * Long work of the upkeep, one row of table `job` each until it is done: what a worker that dies has
  * begun another one goes on with. What somebody has asked for has an AsyncJob of the same id.
  */
-import { waits } from '../../config/waits.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
 
 export type UpkeepKind = 'reindex' | 'expunge'
@@ -53,6 +52,8 @@ export interface OwnJobInput {
   readonly changes: number
 }
 
+/** By then a change has been heard of. */
+const HEARD_MS = 100
 /** Without a sign of life for so long a job is taken by another worker. */
 const ABANDONED_MS = 30_000
 
@@ -121,7 +122,7 @@ export async function releaseUpkeepJob(connection: Connection, id: string): Prom
 export function ownParametersJob(projects: string): string {
   return `insert into job (id, project, kind, state, input, touched)
     select gen_random_uuid(), x, 'own-parameters', 'waiting', '{"changes":0}',
-      clock_timestamp() + ${waits.indexMs} * interval '1 ms'
+      clock_timestamp() + ${HEARD_MS} * interval '1 ms'
     from unnest(${projects}) x order by x
     on conflict (project) where kind = 'own-parameters' do update
       set input = jsonb_build_object('changes', (job.input->>'changes')::int + 1),
@@ -166,13 +167,13 @@ export async function deferOwnJob(
   })
 }
 
-/** It is begun anew when all processes know of what has changed. */
+/** It is begun anew when all processes have heard of what has changed. */
 export async function postponeOwnJob(connection: Connection, id: string): Promise<void> {
   await connection.query({
     name: 'own-job-postpone',
     text: `update job set state = 'waiting', progress = null,
       touched = clock_timestamp() + $2::float8 * interval '1 ms' where id = $1`,
-    values: [id, waits.indexMs],
+    values: [id, HEARD_MS],
   })
 }
 

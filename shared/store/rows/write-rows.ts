@@ -46,14 +46,14 @@ export interface Write {
 /** A part of the writing statements that a feature registers (`WritePart` in context.ts): its SQL. */
 export interface StatementPart<Row = unknown> {
   /** The rows of the writes, and the common table expressions that write them; `w` holds the written rows. */
-  sql(rows: readonly Listed<Row>[], bind: Bind): PartSql
+  sql?(rows: readonly Listed<Row>[], bind: Bind): PartSql
   /** The expression for creates that are planned: `list` is SQL of a text[] of rows as JSON, `$1` the Project. */
   readonly planned?: (rows: string) => string
   /** The expression of the deleting statement for one type; `d` holds the deleted rows, `now` the deletions. */
   readonly removal?: { readonly type: string } & PartSql
   /** Runs in a transaction that has written rows, before it commits. Errors undo it. */
   beforeCommit?(connection: Connection, written: readonly PartWritten<Row>[]): Promise<void>
-  /** Runs after the commit; the write is acknowledged when it resolves. */
+  /** Runs after the commit, of a deletion too; the write is acknowledged when it resolves. */
   committed?(written: PartWritten<Row>): Promise<void>
 }
 

@@ -1,9 +1,11 @@
 /** The parts of the writing statements for what all of a Project depends on: its number and its index. */
 import { typeNumber } from '../../fhir/definitions.ts'
+import type { Change } from '../../platform/redis/changes.ts'
 import { SEARCH_PARAMETER } from '../index/custom-parameters.ts'
 import type { VersionDraft, WritePart, WriteRule } from '../rows/context.ts'
 import { wantsFullText } from '../rows/side-rows.ts'
 import { ownParametersJob } from '../rows/upkeep-jobs.ts'
+import { platformMeta } from '../rows/version.ts'
 
 const PROJECT = 'Project'
 
@@ -77,4 +79,30 @@ export const reindexPart: WritePart<Reindexed> = {
         where type = ${typeNumber(SEARCH_PARAMETER)})`)})`,
     ],
   },
+}
+
+/** Caches hear of each write of these types: sessions are made of them, and validation and terminology are. */
+const CACHED = new Set([
+  ...['AccessPolicy', 'Bot', 'ClientApplication', 'Login', PROJECT, 'ProjectMembership'],
+  ...['UserConfiguration', SEARCH_PARAMETER, 'StructureDefinition', 'Questionnaire'],
+  ...['CodeSystem', 'ValueSet'],
+])
+
+export function changePart(
+  report: (change: Change) => Promise<void>,
+): WritePart<Omit<Change, 'number'>> {
+  return {
+    types: CACHED,
+    rowOf({ resource: { resourceType, meta }, place }) {
+      // Nobody can have asked for a Login before it is there.
+      if (resourceType === 'Login' && place.ver === 1) return undefined
+      const home = typeof meta?.project === 'string' ? meta.project : undefined
+      return { type: resourceType, id: place.id, home }
+    },
+    rowOfDeletion: (version) => ({
+      ...{ type: version.type, id: version.id },
+      home: platformMeta(version).project,
+    }),
+    committed: ({ project, row }) => report({ ...row, number: project }),
+  }
 }

@@ -5,8 +5,9 @@ import { conflict, forbidden, HttpError, notFound, preconditionFailed } from '..
 import { typeNumber } from '../../fhir/definitions.ts'
 import { eventOrigin } from '../events/rows.ts'
 import { allow, isLegalId, readRow, type Store, scopeOf } from '../rows/context.ts'
+import type { Deleted } from '../rows/ports.ts'
 import { toVersion } from '../rows/rows.ts'
-import type { Deletion, WriteOptions } from '../rows/version.ts'
+import type { Deletion, Version, WriteOptions } from '../rows/version.ts'
 import { isPlain, readRuled } from '../rulings/rulings.ts'
 import { retrying } from './coalesce.ts'
 import { profileKey } from './deletions.ts'
@@ -102,7 +103,15 @@ async function removeRow(
   const found = rows.find((row) => row.deleted) ?? rows[0]
   if (found?.hasEvents) store.announce()
   if (found === undefined) throw notFound()
+  if (found.deleted) await tellDeletion(store, found, toVersion(found, id))
   if (found.gone) return { ...toVersion(found, id), membership: found.membership ?? undefined }
   if (options.ifMatch) throw preconditionFailed()
   throw conflict('Too many concurrent changes, try again')
+}
+
+async function tellDeletion(store: Store, { project }: Deleted, version: Version): Promise<void> {
+  for (const part of store.parts) {
+    if (part.rowOfDeletion === undefined || part.types?.has(version.type) !== true) continue
+    await store.written(part, { project, row: part.rowOfDeletion(version) })
+  }
 }

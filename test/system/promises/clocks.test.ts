@@ -7,7 +7,7 @@ import { openCluster, said } from '../../fixtures/services/cluster.ts'
 
 t.setTimeout(300_000)
 const PATIENCE_MS = 60_000
-/** Of a worker whose clock is read once every some seconds. */
+/** A worker asks for the time of Redis once every few seconds. */
 const TOLERANCE_MS = 5000
 const [library] = globSync('/usr/lib/*/faketime/libfaketime.so.1')
 if (library === undefined) {

@@ -14,6 +14,7 @@ import {
   type ReindexScope,
 } from '../../../shared/jobs/upkeep/maintenance.ts'
 import type { Services } from '../../../shared/services.ts'
+import { SEARCH_PARAMETER } from '../../../shared/store/index/custom-parameters.ts'
 import type { OwnIndexProgress } from '../../../shared/store/index/custom-parameters-index.ts'
 import { checkIndexRevision, settleIndexRevision } from '../../../shared/store/migrate.ts'
 import type { Repository } from '../../../shared/store/repository.ts'
@@ -22,7 +23,6 @@ import {
   endOwnJob,
   isOwnJob,
   type OwnJob,
-  postponeOwnJob,
   releaseUpkeepJob,
   removeUpkeepJob,
   saveProgress,
@@ -201,7 +201,7 @@ const system = systemPrincipal(SYSTEM_PROJECT)
 const EVERYTHING: ReindexScope = { type: undefined, filter: undefined }
 
 async function indexOwn(
-  { repository, database }: Services,
+  { repository, database, changes }: Services,
   job: OwnJob,
   signal: AbortSignal,
 ): Promise<Outcome> {
@@ -215,16 +215,17 @@ async function indexOwn(
       await endOwnJob(database, job)
       return 'done'
     }
-    if (step.kind === 'changed') {
-      await postponeOwnJob(database, job.id)
-      return 'postponed'
-    }
+    const wasReady = progress?.isReady === true
     progress = step.progress
     await saveProgress(database, job.id, progress)
-    if (step.kind === 'wait') {
-      await deferOwnJob(database, job.id, WAIT_MS)
-      return 'postponed'
+    if (step.kind === 'next') continue
+    if (step.kind === 'ready' && !wasReady) {
+      const { project: number } = job
+      await changes.report({ type: SEARCH_PARAMETER, id: '', number, home: undefined })
     }
+    const waitMs = step.kind === 'wait' ? WAIT_MS : Math.max(0, progress.late.due - Date.now())
+    await deferOwnJob(database, job.id, waitMs)
+    return 'postponed'
   }
   await releaseUpkeepJob(database, job.id)
   return 'stopped'
