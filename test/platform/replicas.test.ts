@@ -1,19 +1,21 @@
 /** Reads go to a replica, find there what was written before, and never fail because of it. */
-import { setTimeout as delay } from 'node:timers/promises'
+import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import type { Replica } from '../../shared/platform/postgres/replicas.ts'
 import { openBotica, until } from '../fixtures/botica.ts'
 import { createClient } from '../fixtures/client.ts'
 import { depth } from '../fixtures/depth.ts'
+import { exportAll, idsIn } from '../fixtures/exports/exports.ts'
 import { startPair } from '../fixtures/services/replica.ts'
 
 const WRITERS = 16
-const ROUNDS = depth({ slice: 15, full: 100 })
+/** Each has four reads by each writer. */
+const ROUNDS = Number(process.env.ROUNDS ?? depth({ slice: 15, full: 100 }))
 const PATIENCE_MS = 60_000
 
 const pair = await startPair(t)
 const env = { DATABASE_URL: pair.primaryUrl, DATABASE_READ_URL: pair.replicaUrl }
-const botica = await openBotica(t, { env })
+const botica = await openBotica(t, { worker: true, env })
 const { admin, project, services } = botica
 // Another process knows only by Redis what this one has written.
 const elsewhere = createClient(await botica.startWeb(), admin.token)
@@ -99,7 +101,37 @@ t.test('rights are read on the primary', async (t) => {
   t.pass()
 })
 
-t.test('no read fails while the replica is stopped and started', async (t) => {
+t.test('an export reads on a replica that has all of it, else on the primary', async (t) => {
+  const { database } = replicaOf()
+  const ask = (text: string) =>
+    database.query<{ count: number }>({ text, values: [], isUpkeep: true })
+  const code = { text: randomUUID() }
+  const made: string[] = []
+  const exported = async () => {
+    made.push((await admin.create({ resourceType: 'Basic', code })).id)
+    return idsIn(
+      await exportAll(admin, `$export?_type=Basic&_typeFilter=Basic?code:text=${code.text}`),
+      'Basic',
+    )
+  }
+  const sessions = async () => {
+    const [row] = await ask(
+      `select count(*)::int from pg_stat_activity where application_name = 'botica export'`,
+    )
+    return row?.count ?? 0
+  }
+  await until(isUsed, PATIENCE_MS)
+  t.same(await exported(), made)
+  t.ok((await sessions()) > 0)
+  await until(async () => (await sessions()) === 0, PATIENCE_MS)
+
+  await ask('select pg_wal_replay_pause()')
+  t.same(await exported(), made.toSorted())
+  t.equal(await sessions(), 0)
+  await ask('select pg_wal_replay_resume()')
+})
+
+t.test('no call fails while the replica is stopped, killed and started', async (t) => {
   const controller = new AbortController()
   const wrong: string[] = []
   const read = async () => {
@@ -109,14 +141,15 @@ t.test('no read fails while the replica is stopped and started', async (t) => {
     }
   }
   const readers = Promise.all([1, 2, 3, 4].map(read))
-  for (let time = 0; time < 2; time++) {
+  for (const end of ['stopReplica', 'killReplica'] as const) {
     await until(isUsed, PATIENCE_MS)
-    await pair.stopReplica()
+    const writing = wrongReads(WRITERS, ROUNDS)
+    await pair[end]()
     t.same(await wrongReads(4, 3), [])
     await pair.startReplica()
+    t.same(await writing, [], end)
   }
   await until(isUsed, PATIENCE_MS)
-  await delay(100)
   controller.abort()
   await readers
   t.same(wrong, [])

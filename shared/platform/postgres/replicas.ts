@@ -19,6 +19,7 @@ const AWAY_MS = 1000
 /** An answer that is older says nothing: the replica may stand still. */
 const FRESH_MS = 500
 const PATIENCE_MS = 5000
+const CATCH_UP_MS = 1000
 
 export interface Replica {
   readonly name: string
@@ -29,6 +30,8 @@ export interface Replicas {
   readonly all: readonly Replica[]
   /** Where reads of these Projects may go; undefined: to the primary. */
   choose(projects: readonly number[]): Promise<Replica | undefined>
+  /** One that has all that is committed by now; undefined where none has it within a second. Errors: the primary's. */
+  caughtUp(): Promise<Replica | undefined>
   /** Settles when nobody reads of a Project, or of any, what was there before its last write. */
   written(project: number | undefined): Promise<void>
   /** A read there has failed: none goes there until it has answered again. */
@@ -60,11 +63,14 @@ export function openReplicas(
   const places = createPlaces(primary, redis)
   const following = followAll(all, () => places.known)
   let turn = 0
+  const answering = () => {
+    const now = performance.now()
+    return all.filter((one) => one.place >= 0 && now - one.answeredAt < FRESH_MS)
+  }
   return {
     all,
     async choose(projects) {
-      const now = performance.now()
-      const here = all.filter((one) => one.place >= 0 && now - one.answeredAt < FRESH_MS)
+      const here = answering()
       if (here.length === 0) return undefined
       // The primary takes its share.
       turn = (turn + 1) % (here.length + 1)
@@ -73,6 +79,16 @@ export function openReplicas(
       const needed = await places.neededFor(projects).catch(() => undefined)
       if (needed === undefined) return undefined
       return replica.place >= needed ? replica : here.find(({ place }) => place >= needed)
+    },
+    async caughtUp() {
+      const needed = await places.ofPrimary()
+      const deadline = performance.now() + CATCH_UP_MS
+      for (let here = answering(); here.length > 0; here = answering()) {
+        const replica = here.find(({ place }) => place >= needed)
+        if (replica !== undefined || performance.now() > deadline) return replica
+        await delay(LOOK_MS)
+      }
+      return undefined
     },
     async written(project) {
       const place = await places.ofPrimary().catch(() => undefined)

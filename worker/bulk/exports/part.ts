@@ -121,7 +121,7 @@ async function output(
   if (!isPlanned(job) || first === undefined) throw new Error('A part of an export has no type')
   let type = first
   const ended = await writeFiles(services, taken, { kind: 'output', type }, async (writer) => {
-    const session = await copies.open(signal)
+    const session = await copies.open(signal, part.epoch > 1)
     try {
       const lines = {
         line: (id: Slice, line: Slice, header?: Slice, isFirst?: boolean) =>

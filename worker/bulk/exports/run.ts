@@ -21,7 +21,7 @@ import {
   takePart,
 } from '../../../shared/bulk/exports/rows/parts.ts'
 import { giveUp, memberOf } from '../../../shared/bulk/exports/status.ts'
-import { openCopySessions } from '../../../shared/platform/postgres/copy.ts'
+import { type CopySessions, openCopySessions } from '../../../shared/platform/postgres/copy.ts'
 import type { Services } from '../../../shared/services.ts'
 import { backoffMs, isAway, LeaseLost, type Loop, startLoop, whileLeased } from '../../loop.ts'
 import { createBlocks, createPace } from './block.ts'
@@ -49,7 +49,7 @@ export function startExports(
   isBusy: () => boolean,
 ): Pick<Loop, 'wake' | 'stop'> {
   const { log } = services
-  const copies = openCopySessions(services.database)
+  const copies = openSources(services)
   const blocks = createBlocks(services.config.exportCompressionLevel)
   const pace = createPace(isBusy)
   const exporting: Exporting = {
@@ -69,6 +69,29 @@ export function startExports(
     async stop() {
       await loop.stop()
       await copies.close()
+    },
+  }
+}
+
+/** Sessions on the primary, and on a replica once that has all that was there when a part was begun. */
+function openSources({ database, replicas }: Services): Exporting['copies'] {
+  const primary = openCopySessions(database)
+  const there = new Map(replicas?.all.map((one) => [one, openCopySessions(one.database)]))
+  return {
+    async open(signal, isBegun) {
+      const replica = isBegun ? undefined : await replicas?.caughtUp()
+      const sessions = replica && there.get(replica)
+      if (replica === undefined || sessions === undefined) return await primary.open(signal)
+      try {
+        return await sessions.open(signal)
+      } catch {
+        signal.throwIfAborted()
+        replicas?.failed(replica)
+        return await primary.open(signal)
+      }
+    },
+    async close() {
+      await Promise.all([primary, ...there.values()].map((one: CopySessions) => one.close()))
     },
   }
 }

@@ -15,7 +15,7 @@ import {
 import { type PartKind, ROW_ID_BYTES, uuidOf } from '../../../shared/bulk/exports/rows/jobs.ts'
 import { type Ended, finishPart, type TakenPart } from '../../../shared/bulk/exports/rows/parts.ts'
 import { HttpError, unavailable } from '../../../shared/errors.ts'
-import type { CopySessions } from '../../../shared/platform/postgres/copy.ts'
+import type { CopySession, CopySessions } from '../../../shared/platform/postgres/copy.ts'
 import type { Slice } from '../../../shared/platform/storage/storage.ts'
 import type { Services } from '../../../shared/services.ts'
 import { LeaseLost } from '../../loop.ts'
@@ -59,7 +59,10 @@ interface FileLimits {
 /** The services of a worker that exports. */
 export type Exporting = Services & {
   readonly metrics: ExportMetrics
-  readonly copies: CopySessions
+  readonly copies: Pick<CopySessions, 'close'> & {
+    /** `isBegun`: an earlier try of the part has failed, perhaps by where it read. */
+    open(signal: AbortSignal, isBegun: boolean): Promise<CopySession>
+  }
   readonly blocks: Blocks
   readonly pace: Pace
   /** Absent: the usual ones. */
