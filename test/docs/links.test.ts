@@ -1,15 +1,9 @@
 /** Links between documents lead to pages and headings that are there. */
-import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
 import { dirname, join, normalize } from 'node:path'
 import t from 'tap'
+import { allPages, ROOT } from './page.ts'
 
-const ROOT = join(import.meta.dirname, '../..')
-const names = readdirSync(join(ROOT, 'docs'), { recursive: true, encoding: 'utf8' })
-const PAGES = [
-  'README.md',
-  'CONTRIBUTING.md',
-  ...names.filter((name) => name.endsWith('.md')).map((name) => `docs/${name}`),
-]
 const LINK = /\]\(([^)\s]+)\)/g
 
 /** The anchor that sites and GitHub give to a heading. */
@@ -33,7 +27,7 @@ function isBroken(page: string, link: string): boolean {
 }
 
 t.test('every link leads somewhere', async (t) => {
-  for (const page of PAGES) {
+  for (const page of allPages()) {
     // Code may have brackets that look like links.
     const text = readFileSync(join(ROOT, page), 'utf8').replace(/^```[\s\S]*?^```$|`[^`\n]*`/gm, '')
     const links = Array.from(text.matchAll(LINK), ([, link = '']) => link)

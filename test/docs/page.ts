@@ -8,7 +8,7 @@ import { once } from 'node:events'
 import { mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
-const ROOT = join(import.meta.dirname, '../..')
+export const ROOT = join(import.meta.dirname, '../..')
 const BLOCK = /^```(\w+)(?: (run|output))?\n([\s\S]*?)^```$/gm
 const MARK = '@@block'
 
@@ -34,14 +34,16 @@ export function stepsOf(page: string): readonly Step[] {
   })
 }
 
+/** Named from the root of the repository, as in `stepsOf`. */
+export function allPages(): readonly string[] {
+  const names = readdirSync(join(ROOT, 'docs'), { recursive: true, encoding: 'utf8' })
+  const docs = names.filter((name) => name.endsWith('.md')).map((name) => `docs/${name}`)
+  return ['README.md', 'CONTRIBUTING.md', ...docs.sort()]
+}
+
 /** All pages that have a step. */
 export function pagesWithSteps(): readonly string[] {
-  const names = readdirSync(join(ROOT, 'docs'), { recursive: true, encoding: 'utf8' })
-  const pages = [
-    'README.md',
-    ...names.filter((name) => name.endsWith('.md')).map((name) => `docs/${name}`),
-  ]
-  return pages.filter((page) => stepsOf(page).length > 0).sort()
+  return allPages().filter((page) => stepsOf(page).length > 0)
 }
 
 /** A folder that looks like a clone of the repository, with the credentials of a first start. */
