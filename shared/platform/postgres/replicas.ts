@@ -81,14 +81,7 @@ export function openReplicas(
       return replica.place >= needed ? replica : here.find(({ place }) => place >= needed)
     },
     async caughtUp() {
-      const needed = await places.ofPrimary()
-      const deadline = performance.now() + CATCH_UP_MS
-      for (let here = answering(); here.length > 0; here = answering()) {
-        const replica = here.find(({ place }) => place >= needed)
-        if (replica !== undefined || performance.now() > deadline) return replica
-        await delay(LOOK_MS)
-      }
-      return undefined
+      return await firstAt(await places.ofPrimary(), answering)
     },
     async written(project) {
       const place = await places.ofPrimary().catch(() => undefined)
@@ -115,6 +108,20 @@ export function openReplicas(
       await Promise.all(all.map(({ database }) => database.close()))
     },
   }
+}
+
+/** The replica that first has replayed up to `needed`; undefined: none in time, or none that answers. */
+async function firstAt(
+  needed: number,
+  answering: () => readonly Followed[],
+): Promise<Followed | undefined> {
+  const deadline = performance.now() + CATCH_UP_MS
+  for (let here = answering(); here.length > 0; here = answering()) {
+    const replica = here.find(({ place }) => place >= needed)
+    if (replica !== undefined || performance.now() > deadline) return replica
+    await delay(LOOK_MS)
+  }
+  return undefined
 }
 
 function openFollowed(url: string, config: DatabaseConfig, log: Logger): Followed {
