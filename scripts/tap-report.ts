@@ -13,9 +13,36 @@ export function readSummary(report: string): Counts | undefined {
   return { passed: count('pass'), failed: count('fail') }
 }
 
+/** What one of several files has written into their report. */
+export interface Section {
+  readonly text: string
+  readonly ms: number
+}
+
+/** By file; one whose process ended before it did has none. */
+export function readSections(report: string): ReadonlyMap<string, Section> {
+  const section = /^# Subtest: (\S+)\n([\s\S]*?)^(?:not )?ok \d+ - \1 # time=([\d.]+)ms$/gm
+  const found = report.matchAll(section)
+  return new Map([...found].map(([, file = '', text = '', ms]) => [file, { text, ms: Number(ms) }]))
+}
+
+export function countAssertions(report: string): Counts {
+  const counts = { passed: 0, failed: 0 }
+  for (const { result } of assertions(report)) if (result !== 'left') counts[result] += 1
+  return counts
+}
+
 /** Every failed assertion with its difference and its place; not the tests around it. */
 export function readFailures(report: string): string[] {
-  const failures: string[] = []
+  return [...assertions(report)].flatMap(({ result, text }) => (result === 'failed' ? text : []))
+}
+
+interface Assertion {
+  readonly result: 'passed' | 'failed' | 'left'
+  readonly text: string
+}
+
+function* assertions(report: string): Generator<Assertion> {
   const lines = report.split('\n')
   let isParent = false
   for (let index = 0; index < lines.length; index++) {
@@ -24,13 +51,12 @@ export function readFailures(report: string): string[] {
     if (/^ +1\.\.\d+/.test(line)) isParent = true
     if (!/^ *(not )?ok \d+/.test(line)) continue
     const end = endOfDetails(lines, index)
-    if (/^ *not ok/.test(line) && !isParent && !/# (TODO|SKIP)/i.test(line)) {
-      failures.push(lines.slice(index, end).join('\n'))
-    }
+    const isLeft = /# (TODO|SKIP)/i.test(line)
+    const result = isLeft ? 'left' : /^ *not ok/.test(line) ? 'failed' : 'passed'
+    if (!isParent) yield { result, text: lines.slice(index, end).join('\n') }
     isParent = false
     index = end - 1
   }
-  return failures
 }
 
 function endOfDetails(lines: readonly string[], point: number): number {

@@ -1,7 +1,8 @@
-/** Runs test files side by side, each in a process of its own that prints its report as TAP. */
+/** Runs test files side by side, some to a process, which prints its report as TAP. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { readFailures, readSummary } from './tap-report.ts'
+import { join } from 'node:path'
+import { countAssertions, readFailures, readSections, readSummary } from './tap-report.ts'
 
 export interface FileEnd {
   readonly file: string
@@ -34,49 +35,77 @@ const ARGUMENTS = [
 ]
 /** A file fails by itself after this time; a minute later its process is killed. */
 const TIMEOUT_S = 400
-const KILL_MS = (TIMEOUT_S + 60) * 1000
+const KILL_S = 60
 
-/** The files that were run, in the order of their ends. */
-export async function runFiles(files: readonly string[], options: RunOptions): Promise<FileEnd[]> {
-  const waiting = [...files]
+const BATCH = join(import.meta.dirname, 'test-batch.ts')
+
+/** The files that were run, in the order of their ends; those of a batch share a process. */
+export async function runFiles(
+  batches: readonly (readonly string[])[],
+  options: RunOptions,
+): Promise<FileEnd[]> {
+  const waiting = [...batches]
   const ends: FileEnd[] = []
   const { isBail, signal } = options
   const lane = async () => {
-    for (let file = waiting.shift(); file !== undefined; file = waiting.shift()) {
+    for (let files = waiting.shift(); files !== undefined; files = waiting.shift()) {
       if (signal.aborted || (isBail && ends.some(({ failed }) => failed > 0))) return
-      const end = await runFile(file, options)
-      ends.push(end)
-      options.onEnd(end)
+      for (const end of await runBatch(files, options)) {
+        ends.push(end)
+        options.onEnd(end)
+      }
     }
   }
   await Promise.all(Array.from({ length: options.jobs }, lane))
   return ends
 }
 
-async function runFile(file: string, { cwd, env, isBail, signal }: RunOptions): Promise<FileEnd> {
+async function runBatch(files: readonly string[], options: RunOptions): Promise<FileEnd[]> {
+  const { cwd, env, isBail, signal } = options
   const startedAt = performance.now()
-  const child = spawn(process.execPath, [...ARGUMENTS, file], {
+  const what = files.length === 1 ? files : [BATCH, ...files]
+  const timeoutS = TIMEOUT_S * files.length
+  const child = spawn(process.execPath, [...ARGUMENTS, ...what], {
     cwd,
-    env: { ...env, TAP: '1', TAP_BAIL: isBail ? '1' : '0', TAP_TIMEOUT: String(TIMEOUT_S) },
+    env: { ...env, TAP: '1', TAP_BAIL: isBail ? '1' : '0', TAP_TIMEOUT: String(timeoutS) },
     stdio: ['ignore', 'pipe', 'inherit'],
   })
   const end = () => child.kill(signal.reason)
   signal.addEventListener('abort', end)
-  const timer = setTimeout(() => child.kill('SIGKILL'), KILL_MS)
+  const timer = setTimeout(() => child.kill('SIGKILL'), (timeoutS + KILL_S) * 1000)
   const chunks: Buffer[] = []
   child.stdout.on('data', (chunk: Buffer) => chunks.push(chunk))
   const [code, killedBy] = await once(child, 'close')
   clearTimeout(timer)
   signal.removeEventListener('abort', end)
   const report = Buffer.concat(chunks).toString()
+  const failure = code === 0 ? undefined : (killedBy ?? `exit code ${code}`)
+  const ms = performance.now() - startedAt
+  const [only = ''] = files
+  return files.length === 1 ? [endOf(only, report, ms, failure)] : endsOf(files, report, failure)
+}
+
+/** A process that ends before its report does is a failure, even if all that it had reported passed. */
+function endOf(file: string, report: string, ms: number, failure: string | undefined): FileEnd {
   const failures = readFailures(report)
   const { passed, failed } = readSummary(report) ?? { passed: 0, failed: 1 }
-  // A process that ends before its report does is a failure, even if all that it had reported passed.
-  const isGood = code === 0 && failed === 0
+  const isGood = failure === undefined && failed === 0
   if (!isGood && failures.length === 0) {
-    const how = killedBy ?? `exit code ${code}`
-    failures.push(`not ok - ${file} ended by ${how}\n${report.slice(-2000)}`)
+    failures.push(`not ok - ${file} ended by ${failure}\n${report.slice(-2000)}`)
   }
-  const ms = performance.now() - startedAt
   return { file, ms, passed, failed: isGood ? 0 : Math.max(failed, 1), failures }
+}
+
+/** Of a process that failed where none of its files did, all are suspect. */
+function endsOf(files: readonly string[], report: string, failure: string | undefined): FileEnd[] {
+  const sections = readSections(report)
+  const ends = files.map((file) => {
+    const { text, ms } = sections.get(file) ?? { text: '', ms: 0 }
+    const ended = `not ok - ${file} ended by ${failure}\n${report.slice(-2000)}`
+    const failures = sections.has(file) ? readFailures(text) : [ended]
+    return { file, ms, failures, passed: countAssertions(text).passed, failed: failures.length }
+  })
+  if (failure === undefined || ends.some(({ failed }) => failed > 0)) return ends
+  const failures = [`not ok - ${files.join(' ')} ended by ${failure}\n${report.slice(-2000)}`]
+  return ends.map((end) => ({ ...end, failures, failed: 1 }))
 }

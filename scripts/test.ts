@@ -1,8 +1,9 @@
 /**
- * `npm test -- [--full] [--bail] [--jobs=<number>] [--coverage] [<file> …]`: a PostgreSQL and a Redis of its own
- * in a throw-away folder, migrated and seeded once, then the files. TEST_DATABASE_URL and TEST_REDIS_URL replace
- * them; DATABASE_URL and REDIS_URL are left alone, since tests write. `--full` takes tests that draw their cases
- * by a seed to their full depth. The last line says how many assertions passed and failed.
+ * `npm test -- [--full] [--bail] [--jobs=<number>] [--coverage] [[--together] <file> …]`: a PostgreSQL and a Redis
+ * of its own in a throw-away folder, migrated and seeded once, then the files. TEST_DATABASE_URL and TEST_REDIS_URL
+ * replace them; DATABASE_URL and REDIS_URL are left alone, since tests write. `--full` takes tests that draw their
+ * cases by a seed to their full depth, `--together` runs the files that it is given in one process, as some of all
+ * are. The last line says how many assertions passed and failed.
  */
 import { spawn } from 'node:child_process'
 import { randomInt } from 'node:crypto'
@@ -35,6 +36,7 @@ const { values: options, positionals } = parseArgs({
     bail: { type: 'boolean', default: false },
     coverage: { type: 'boolean', default: false },
     jobs: { type: 'string', default: String(Math.ceil(availableParallelism() * FILES_PER_CORE)) },
+    together: { type: 'boolean', default: false },
   },
 })
 const seed = process.env.TEST_SEED ?? String(randomInt(2 ** 31))
@@ -62,7 +64,7 @@ async function main(folder: string): Promise<number> {
   if (!process.env.TEST_DATABASE_URL) env.TEST_TEMPLATE = await copyDatabase(postgres)
   if (options.coverage) return await cover(env)
 
-  const ends = await runFiles(slowestFirst(positionals.length > 0 ? positionals : allFiles()), {
+  const ends = await runFiles(batches(), {
     cwd: ROOT,
     env,
     jobs: Math.max(1, Number(options.jobs)),
@@ -95,16 +97,43 @@ function sumOf(ends: readonly FileEnd[], what: 'passed' | 'failed'): number {
   return ends.reduce((sum, end) => sum + end[what], 0)
 }
 
-/** By the times of the run before, so that no long file is left for the end; files without a time come first. */
-function slowestFirst(files: readonly string[]): string[] {
+/** A file that looks at its process, or changes it, has one for itself. */
+const APART = /\bprocess\.|\bglobalThis\b|node:child_process|node:worker_threads|\/waits\//
+/** So do those that take long; the others of a batch would wait for them. */
+const LONG_S = 20
+const BATCH_S = 50
+const BATCH_FILES = 8
+
+/** Files that share a process, which spares a second of CPU for each; what takes longest comes first. */
+function batches(): readonly (readonly string[])[] {
+  if (positionals.length > 0)
+    return options.together ? [positionals] : positionals.map((file) => [file])
+  const seconds = timesBefore()
+  // Where there are no times: system, subscriptions and search have the long files.
+  const files = allFiles().sort((a, b) => (a < b ? 1 : -1))
+  const timeOf = (file: string) => seconds.get(file) ?? BATCH_S / BATCH_FILES
+  const isApart = (file: string) =>
+    timeOf(file) > LONG_S || APART.test(readFileSync(join(ROOT, file), 'utf8'))
+  const [apart, others] = [files.filter(isApart), files.filter((file) => !isApart(file))]
+  const found = apart.map((file) => ({ files: [file], s: timeOf(file) }))
+  let last = { files: [] as string[], s: BATCH_S }
+  for (const file of others) {
+    if (last.s + timeOf(file) > BATCH_S || last.files.length === BATCH_FILES) {
+      last = { files: [], s: 0 }
+      found.push(last)
+    }
+    last.files.push(file)
+    last.s += timeOf(file)
+  }
+  return found.sort((a, b) => b.s - a.s).map(({ files }) => files)
+}
+
+/** Seconds by file, of the last run of all. */
+function timesBefore(): ReadonlyMap<string, number> {
   const table = existsSync(TIMES) ? readFileSync(TIMES, 'utf8') : ''
-  const times = new Map(
+  return new Map(
     [...table.matchAll(/^ *([\d.]+) s {2}(.*)$/gm)].map(([, s, file = '']) => [file, Number(s)]),
   )
-  const timeOf = (file: string) => times.get(file) ?? Number.POSITIVE_INFINITY
-  // Where there are no times: system, subscriptions and search have the long ones.
-  const fromTheEnd = files.toSorted((a, b) => (a < b ? 1 : -1))
-  return fromTheEnd.sort((a, b) => (timeOf(a) === timeOf(b) ? 0 : timeOf(b) - timeOf(a)))
 }
 
 /** tap's runner knows which lines were reached; its own report ends with them. */

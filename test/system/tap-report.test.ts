@@ -1,5 +1,12 @@
+import { join } from 'node:path'
 import t from 'tap'
-import { readFailures, readSummary } from '../../scripts/tap-report.ts'
+import {
+  countAssertions,
+  readFailures,
+  readSections,
+  readSummary,
+} from '../../scripts/tap-report.ts'
+import { runFiles } from '../../scripts/test-files.ts'
 
 const REPORT = `TAP version 14
 1..1
@@ -49,4 +56,39 @@ t.test('the failures are the assertions, without the tests around them', async (
   t.equal(failures.length, 2)
   t.match(failures[0], /should match pattern[\s\S]*"a": 2/)
   t.match(failures[1], /boom/)
+})
+
+t.test('several files in one report are told apart', async (t) => {
+  const sections = readSections(REPORT)
+  const counts = [...sections].map(([file, { text, ms }]) => [file, ms, countAssertions(text)])
+  t.same(counts, [
+    ['test/x.test.ts', 40, { passed: 1, failed: 2 }],
+    ['test/y.test.ts', 700.5, { passed: 1, failed: 0 }],
+  ])
+  const cut = REPORT.slice(0, REPORT.indexOf('ok 2 - test/y'))
+  t.same([...readSections(cut).keys()], ['test/x.test.ts'])
+})
+
+t.test('each of several files has its own tests, and all of them run', async (t) => {
+  const folder = t.testdir({
+    'a.test.ts': "import t from 'tap'; t.test('one', async (t) => { t.ok(1); t.ok(true) })",
+    'b.test.ts':
+      "import t from 'tap'; t.teardown(() => t.pass); t.test('two', async (t) => t.equal(1, 2))",
+    'c.test.ts': "import t from 'tap'; t.ok(true); throw new Error('at the top')",
+  })
+  const files = ['a', 'b', 'c'].map((name) => join(folder, `${name}.test.ts`))
+  const ends: unknown[] = []
+  await runFiles([files], {
+    cwd: process.cwd(),
+    env: { ...process.env },
+    jobs: 1,
+    isBail: false,
+    signal: new AbortController().signal,
+    onEnd: ({ passed, failed }) => ends.push([passed, failed]),
+  })
+  t.same(ends, [
+    [2, 0],
+    [0, 1],
+    [1, 1],
+  ])
 })
