@@ -13,7 +13,7 @@ export function readSummary(report: string): Counts | undefined {
   return { passed: count('pass'), failed: count('fail') }
 }
 
-/** What one of several files has written into their report. */
+/** The part of a report that one of several files has written. */
 export interface Section {
   readonly text: string
   readonly ms: number
