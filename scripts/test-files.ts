@@ -96,7 +96,7 @@ function endOf(file: string, report: string, ms: number, failure: string | undef
   return { file, ms, passed, failed: isGood ? 0 : Math.max(failed, 1), failures }
 }
 
-/** All files of a process are suspect where it failed and none of them did. */
+/** Where the process failed and none of its files did, all are suspect. */
 function endsOf(files: readonly string[], report: string, failure: string | undefined): FileEnd[] {
   const sections = readSections(report)
   const ends = files.map((file) => {
