@@ -282,9 +282,12 @@ function contentOf(
   return { [mediaType(path, method, what)]: { schema: schemaOf(what), ...shown } }
 }
 
+/** Registration is JSON by RFC 7591. */
+const FORMS = /^\/oauth2\/(?!register$)|\/_search$/
+
 function mediaType(path: string, method: string, what: FieldTexts | string): string {
   if (what === 'JsonPatch') return 'application/json-patch+json'
-  const isForm = path.startsWith('/oauth2/') || path.endsWith('/_search')
+  const isForm = FORMS.test(path)
   if (isForm && method !== 'answer') return 'application/x-www-form-urlencoded'
   const isResource = typeof what === 'string' && what !== 'object'
   return path.startsWith(FHIR) && isResource ? 'application/fhir+json' : 'application/json'

@@ -12,6 +12,8 @@ const FIRST = ['README.md', 'docs/first-hour.md']
 const MAKE_BOT = { command: 'npm run -s first-bot\n', expected: undefined }
 
 t.setTimeout(400_000)
+// Pages wait for the service for most of their time, and none sees what another stores.
+t.jobs = 4
 const home = mkdtempSync(join(tmpdir(), 'botica-pages-'))
 t.teardown(() => rmSync(home, { recursive: true, force: true }))
 const botica = await openBotica(t, {
@@ -34,7 +36,7 @@ for (const page of [
     0.25,
   ),
 ]) {
-  t.test(`${page} does what it says`, async (t) => {
+  t.test(`${page} does what it says`, { buffered: true }, async (t) => {
     const folder = mkdtempSync(join(home, 'clone-'))
     makeClone(folder, { clientId, clientSecret })
     const own = stepsOf(page)
