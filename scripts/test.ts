@@ -81,12 +81,16 @@ async function main(folder: string): Promise<number> {
   return failed === 0 && passed > 0 && !interrupted.signal.aborted ? 0 : 1
 }
 
-/** Files that end processes, wait for leases, or measure memory: a third of them runs, unless all shall. */
-const FAULTS = /(?:faults|chaos|races|memory)\.test\.ts$/
+/**
+ * Files of which a third runs, unless all shall: they end processes, wait for leases or measure memory, or go through
+ * the whole product as a person would, in a browser, at a terminal, by the examples, where others test its parts.
+ */
+const DRAWN =
+  /(?:faults|chaos|races|memory)\.test\.ts$|test\/console\/|docs\/pages|bots\/(?:example-bots|command-line|demo)|openapi-lint|system\/start/
 
 function allFiles(): string[] {
   const files = globSync('test/**/*.test.ts', { cwd: ROOT })
-  return options.full ? files : files.filter((file) => !FAULTS.test(file) || isDrawn(file))
+  return options.full ? files : files.filter((file) => !DRAWN.test(file) || isDrawn(file))
 }
 
 const isDrawn = (file: string) => crc32(`${seed} ${file}`) % 3 === 0
