@@ -34,14 +34,13 @@ import {
   runsWithin,
 } from './bots/executors/executors.ts'
 import { createMetrics, type RunMetrics } from './bots/metrics.ts'
-import { LeftToUpkeep } from './bots/ownership.ts'
+import { LeftToUpkeep, startSweep } from './bots/ownership.ts'
 import { createRecentRuns } from './bots/recent-runs.ts'
 import { Again } from './bots/retries.ts'
 import { HandedBack, Runner } from './bots/run.ts'
 import { createRunReports } from './bots/run-reports.ts'
 import { startSchedules } from './bots/schedules/run.ts'
 import { Deferred, MOST_HELD } from './bots/slots.ts'
-import { startSweep } from './bots/sweep.ts'
 import { createExportMetrics } from './bulk/exports/metrics.ts'
 import { startExports } from './bulk/exports/run.ts'
 import { startImports } from './bulk/imports/run.ts'
@@ -50,8 +49,8 @@ import { startDownloads } from './jobs/upkeep/downloads.ts'
 import { startUpkeepJobs } from './jobs/upkeep/jobs.ts'
 import { startTableUpkeep } from './jobs/upkeep/tables.ts'
 import { startMail } from './mail/run.ts'
+import { createEventMetrics } from './subscriptions/audit.ts'
 import { startEvents } from './subscriptions/deliver.ts'
-import { createEventMetrics } from './subscriptions/metrics.ts'
 
 /** Platforms kill after 30 s. */
 const FINISH_MS = 20_000

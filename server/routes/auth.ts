@@ -30,7 +30,6 @@ import {
 } from '../identity/auth/consent.ts'
 import { findMethod, finishExternal } from '../identity/auth/external.ts'
 import { readFields } from '../identity/auth/fields.ts'
-import { logInByGoogle } from '../identity/auth/google.ts'
 import {
   chooseProfile,
   chooseScope,
@@ -45,6 +44,7 @@ import {
   usePasswordLink,
   verifyEmail,
 } from '../identity/auth/passwords.ts'
+import { logInByGoogle } from '../identity/auth/provider.ts'
 import { registerPatient, registerProject, registerUser } from '../identity/auth/register.ts'
 import { loginResult, membershipsFor } from '../identity/auth/sign-in.ts'
 import { renewDevice } from '../identity/browser.ts'

@@ -10,8 +10,7 @@ import { isObject } from '../../shared/fhir/resource.ts'
 import { within } from '../../shared/identity/principals.ts'
 import type { Services } from '../../shared/services.ts'
 import { idOf, parseVersion, toVersion } from '../../shared/store/rows/rows.ts'
-import { eventBody } from '../../shared/subscriptions/bot-event-body.ts'
-import { createEvents } from '../../shared/subscriptions/events.ts'
+import { createEvents, eventBody } from '../../shared/subscriptions/events.ts'
 import {
   findSocketSubscription,
   type SocketNotification,

@@ -5,12 +5,16 @@
 
 import { openRedis, type Redis } from '../../shared/platform/redis/redis.ts'
 import type { Services } from '../../shared/services.ts'
-import { GAP, renewSubscriptions, socketChannel } from '../../shared/subscriptions/socket-store.ts'
 import {
   forgetSocketSubscriptions,
   type SocketNotification,
 } from '../../shared/subscriptions/socket-subscriptions.ts'
-import { createSocketSubscriptions } from '../../shared/subscriptions/store-socket-subscriptions.ts'
+import {
+  createSocketSubscriptions,
+  GAP,
+  renewSubscriptions,
+  socketChannel,
+} from '../../shared/subscriptions/store-socket-subscriptions.ts'
 import { type Binding, notificationFor } from './binding.ts'
 
 /** A receiver of notifications, until `end`. */

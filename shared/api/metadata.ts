@@ -13,7 +13,7 @@ import {
   searchParameters,
 } from '../fhir/definitions.ts'
 import type { OwnParameters, SearchParameter } from '../fhir/definitions-data.ts'
-import { isOfWords } from '../fhir/resource-text.ts'
+import { isOfWords } from '../fhir/searched-text.ts'
 import { coreCodeSystems } from '../fhir/terminology.ts'
 import { isReady } from '../query/custom-parameters.ts'
 import { referenceParameters } from '../query/parameter-paths.ts'

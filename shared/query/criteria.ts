@@ -5,7 +5,7 @@
 import { badRequest, notSupported, tooCostly } from '../errors.ts'
 import { isResourceType, resourceTypes } from '../fhir/definitions.ts'
 import type { SearchParameter, SearchParamType } from '../fhir/definitions-data.ts'
-import { isOfWords } from '../fhir/resource-text.ts'
+import { isOfWords } from '../fhir/searched-text.ts'
 import { notReady, readyParameter } from './custom-parameters.ts'
 import { readFilter } from './filter.ts'
 import type {

@@ -4,7 +4,7 @@ import { tooCostly } from '../errors.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { Services } from '../services.ts'
 import type { CheckedResource, Claim, Claimed, Profile } from '../validation/profiles/run.ts'
-import { pathOf } from '../validation/report.ts'
+import { pathOf } from '../validation/shapes.ts'
 
 /** More are not looked for, of one resource and of all in its body. */
 const MAX_PROFILES = 20

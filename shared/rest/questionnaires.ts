@@ -16,7 +16,7 @@ import type { Services } from '../services.ts'
 import { findVersions } from '../store/rows/lookups.ts'
 import { boundCodes } from '../terminology/bound-codes.ts'
 import type { CodeList } from '../validation/bindings.ts'
-import { Report } from '../validation/report.ts'
+import { Report } from '../validation/shapes.ts'
 
 export const RESPONSE = 'QuestionnaireResponse'
 

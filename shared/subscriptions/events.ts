@@ -2,9 +2,11 @@
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import type { Change } from '../access/subscription.ts'
+import { signAttachments, signBinary } from '../binary/attachments.ts'
 import { HttpError } from '../errors.ts'
 import { typeName } from '../fhir/definitions.ts'
 import type { Resource } from '../fhir/resource.ts'
+import type { Services } from '../services.ts'
 import type { ChangeEvent } from '../store/events/rows.ts'
 import {
   type ActiveSubscription,
@@ -16,7 +18,7 @@ import {
 import { requireVisible } from '../store/read/binaries.ts'
 import { without } from '../store/read/redact.ts'
 import type { Store, Transact } from '../store/rows/context.ts'
-import { toVersion, type VersionRow, versionColumns } from '../store/rows/rows.ts'
+import { present, toVersion, type VersionRow, versionColumns } from '../store/rows/rows.ts'
 import type { Version } from '../store/rows/version.ts'
 import { hiddenBy, rulingsOfContents } from '../store/rulings/rulings.ts'
 import {
@@ -239,4 +241,20 @@ async function readVersion(
     values: [project, type, resource, ver ?? null],
   })
   return row
+}
+
+// The body of a notification: a version as its receiver may see it.
+
+/** JSON text with its platform meta and signed addresses; undefined when the Principal may not see it: see `events.seen`. */
+export async function eventBody(
+  services: Services,
+  principal: Principal,
+  row: VersionRow,
+  waited?: Waited,
+): Promise<string | undefined> {
+  const version = await services.repository.feature(createEvents).seen(principal, row, waited)
+  if (version === undefined) return undefined
+  const text = present(version, principal, true)
+  if (version.type === 'Binary') return signBinary(services, version, text)
+  return signAttachments(services, principal, text)
 }

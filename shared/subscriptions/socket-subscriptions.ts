@@ -9,6 +9,7 @@ import { parseVersion, toVersion, type VersionRow } from '../store/rows/rows.ts'
 import type { Deletion, Version, WriteResult } from '../store/rows/version.ts'
 import type { Notification, VersionPlace } from './events.ts'
 import {
+  createSocketSubscriptions,
   dropSubscriptions,
   GAP,
   type HeldSubscription,
@@ -16,8 +17,7 @@ import {
   holdSubscription,
   MOST_SOCKET_SUBSCRIPTIONS,
   socketChannel,
-} from './socket-store.ts'
-import { createSocketSubscriptions } from './store-socket-subscriptions.ts'
+} from './store-socket-subscriptions.ts'
 
 /** One as it is held, with the row that it would be. */
 export interface SocketSubscription extends HeldSubscription {

@@ -21,7 +21,7 @@ import { outlastLeases } from '../store/events/subscribers.ts'
 import type { Admission, Store, WritePart, WriteRule } from '../store/rows/context.ts'
 import type { Bind, Listed } from '../store/rows/side-rows.ts'
 import { readRuled } from '../store/rulings/rulings.ts'
-import { visibleRows } from '../store/search/tests/visible-rows.ts'
+import { visibleRows } from '../store/search/tests/grant-tests.ts'
 import { checkGuarded } from '../store/write/guards.ts'
 
 const MOST_ACTIVE = 1000

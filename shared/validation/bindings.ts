@@ -3,7 +3,7 @@
 import { LRUCache } from 'lru-cache'
 import { isResourceType, resourceTypes, valueSet } from '../fhir/definitions.ts'
 import { isObject, parseReference, type Resource, urlOf } from '../fhir/resource.ts'
-import type { Report } from './report.ts'
+import type { Report } from './shapes.ts'
 import { type Property, type Shape, shapeOf } from './shapes.ts'
 
 /** The codes of one value set. */

@@ -12,8 +12,7 @@ import { withinTime } from '../fhirpath/custom.ts'
 import { bindingFault, type CodeList, checkTargets, publishedCodes } from './bindings.ts'
 import type { Invariant } from './invariants.ts'
 import { type Claimed, createMeter, type Run } from './profiles/run.ts'
-import { Report } from './report.ts'
-import { type Property, type Shape, shapeOf } from './shapes.ts'
+import { type Property, Report, type Shape, shapeOf } from './shapes.ts'
 
 export interface StructureOptions {
   /** False: only unknown properties, JSON types and formats are errors, the rest are warnings. */

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { removeOldJobs } from '../../shared/jobs/long-jobs.ts'
+import { removeOldJobs } from '../../shared/jobs/async-requests.ts'
 import { openBotica, until } from '../fixtures/botica.ts'
 import { aBot, execute, finished, handler, type Untyped } from '../fixtures/bots/bots.ts'
 import { aSubscription } from '../fixtures/http/receiver.ts'

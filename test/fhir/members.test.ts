@@ -1,5 +1,5 @@
 import t from 'tap'
-import { membersOf } from '../../shared/fhir/members.ts'
+import { membersOf } from '../../shared/fhir/json.ts'
 import { r4Examples } from '../fixtures/resources.ts'
 
 const parse = (text: string): unknown => JSON.parse(text)

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { textOfResource } from '../../shared/fhir/resource-text.ts'
+import { textOfResource } from '../../shared/fhir/searched-text.ts'
 import { openBotica, statementsAsked, until } from '../fixtures/botica.ts'
 import type { Client } from '../fixtures/client.ts'
 import type { Raw } from '../fixtures/oracle/values.ts'

@@ -1,9 +1,7 @@
 /**
- * One bot run from job to reply: who and what, the sandbox, the reply, then the AsyncJob and the
- * AuditEvent. A run that may have had an effect is never made twice; the journal in Redis outlives
- * this process, the bridge's own note is enough inside it.
+ * One bot run from job to reply, AsyncJob and AuditEvent. A run that may have had an effect is never made twice;
+ * the journal in Redis outlives this process, the bridge's own note is enough inside it.
  */
-
 import { askerKey, type RunTaking } from '../../shared/access/principal.ts'
 import { HttpError, RunLost } from '../../shared/errors.ts'
 import type { Session } from '../../shared/identity/principals.ts'
@@ -16,8 +14,7 @@ import type { Services } from '../../shared/services.ts'
 import { Bridge } from './bridge.ts'
 import { eventText, withRunId } from './event.ts'
 import type { Executors } from './executors/executors.ts'
-import type { LoadedBot } from './load.ts'
-import { createLoader, type Loader } from './load.ts'
+import { createLoader, createRunToken, type LoadedBot, type Loader } from './load.ts'
 import type { RunMetrics } from './metrics.ts'
 import {
   createOwnership,
@@ -26,13 +23,19 @@ import {
   type Owned,
   type Ownership,
 } from './ownership.ts'
-import { type Attempt, cancelled, type Done, noteFailure, refusal } from './refusal.ts'
 import { Again, retryAfterMs } from './retries.ts'
 import type { RunReport, RunReports } from './run-reports.ts'
-import { isKilled, type RunResult } from './run-result.ts'
+import {
+  type Attempt,
+  cancelled,
+  type Done,
+  isKilled,
+  noteFailure,
+  type RunResult,
+  refusal,
+} from './run-result.ts'
 import { createSettling, markActive, type Settling } from './settle.ts'
 import { Deferred, type Hold, Slots } from './slots.ts'
-import { createRunToken } from './token.ts'
 
 export interface RunnerOptions {
   readonly services: Services

@@ -4,9 +4,7 @@
  */
 import type ivm from 'isolated-vm'
 import { cachedDataOf, type Enter } from './guest-code.ts'
-import type { Library } from './library.ts'
 import type { CodeMessage } from './messages.ts'
-import { ShortRuns } from './short-runs.ts'
 
 const BOT = 'botica:bot'
 /** Takes the exports of a module; offered before any code of the bot runs. */
@@ -139,4 +137,76 @@ async function importedModule(
 export function loadingLog({ stack = '' }: Error): string {
   const [own = ''] = stack.split(/\n *at \(<isolated-vm boundary>\)/)
   return `${new Date().toISOString()} ERROR ${own}\n`
+}
+
+// * A library that bots may use as one script, which an isolate gets before the code of a bot that names it. Its code cache
+// is made in the first of these isolates, and kept in memory only.
+
+export class Library {
+  readonly #name: string
+  readonly #source: string
+  readonly #filename: string
+  #cachedData: ivm.ExternalCopy<ArrayBuffer> | undefined
+
+  /** `source` is the text of a function of `require` and `host`. */
+  constructor(name: string, source: string) {
+    this.#name = name
+    this.#source = source
+    this.#filename = `botica:guest/${name}`
+  }
+
+  /** Hands it to the glue, whose module of that name it then is. Before any code of the bot. */
+  async install(isolate: ivm.Isolate, context: ivm.Context, enter: Enter): Promise<void> {
+    const cachedData = this.#cachedData
+    const script = await isolate.compileScript(this.#source, {
+      filename: this.#filename,
+      ...(cachedData ? { cachedData } : {}),
+    })
+    const main = await script.run(context, { reference: true, release: true })
+    await enter.apply(undefined, ['extend', this.#name, main.derefInto({ release: true })])
+  }
+
+  /**
+   * Once the bot is loaded: the cache covers the functions that have run, half the time in the next isolate. Rejects
+   * when the isolate has ended.
+   */
+  async keepCache(isolate: ivm.Isolate): Promise<void> {
+    if (this.#cachedData) return
+    const options = { filename: this.#filename, produceCachedData: true }
+    const script = await isolate.compileScript(this.#source, options)
+    this.#cachedData ??= cachedDataOf(script)
+    script.release()
+  }
+}
+
+/**
+ * Runs of a bot version that are known to be short begin on the executor's own thread: handing one to a thread of its
+ * isolate and back wakes several, which costs more than such a run. One that turns out to be longer is begun again on
+ * a thread of its own, in another isolate, and nothing of it has come out before.
+ */
+
+/** How long the executor's thread may be kept; hardly a beat is late by it. */
+export const HERE_MS = 20
+const SHORT_MS = 2
+const FEWEST_SHORT = 20
+const MOST_SHORT = 100_000
+
+class ShortRuns {
+  #inARow = 0
+  #wanted = FEWEST_SHORT
+
+  /** True when the next one will be short, too, as far as one can tell. */
+  get areTheRule(): boolean {
+    return this.#inARow >= this.#wanted
+  }
+
+  note(cpuMs: number): void {
+    this.#inARow = cpuMs <= SHORT_MS ? this.#inARow + 1 : 0
+  }
+
+  /** One was begun here and took too long: it takes twice as many in a row from now on. */
+  refute(): void {
+    this.#inARow = 0
+    this.#wanted = Math.min(MOST_SHORT, this.#wanted * 2)
+  }
 }

@@ -1,10 +1,8 @@
 /** The interface between an isolate and its executor: its runs, and their ends. */
 import type ivm from 'isolated-vm'
 import type { BotCode } from './bot-code.ts'
-import type { FollowedLog } from './followed-log.ts'
 import type { GuestCode } from './guest-code.ts'
 import type { CallKind, DoneMessage, RunMessage } from './messages.ts'
-import type { ProcessorShare } from './processor-share.ts'
 
 export interface IsolatePort {
   readonly ivm: typeof ivm
@@ -62,4 +60,81 @@ export interface ActiveRun {
   seenCpuMs: number
   isResting: boolean
   isWatchedSoon: boolean
+}
+
+/**
+ * How much of the time that isolates were at work they had a processor. Isolated-vm 7.0.1 counts the time for which
+ * code is entered, so a run that others keep from the processor would use up its CPU limit by waiting. The process
+ * knows what all of its threads have used: each isolate gets its part of that.
+ */
+export class ProcessorShare {
+  #usedMs = 0
+  /** Share of a millisecond of entered code that ran on a core. */
+  value = 1
+
+  /** The next `measure` counts from now. */
+  restart(): void {
+    this.#usedMs = usedMs()
+    this.value = 1
+  }
+
+  /** `enteredMs` is what all isolates were entered for since the last time. */
+  measure(enteredMs: number): void {
+    const now = usedMs()
+    if (enteredMs > 0) this.value = Math.min(1, (now - this.#usedMs) / enteredMs)
+    this.#usedMs = now
+  }
+}
+
+function usedMs(): number {
+  const { user, system } = process.cpuUsage()
+  return (user + system) / 1000
+}
+
+/** The log of a run that somebody reads while it grows: read now and then, and answered by its new lines. */
+
+export interface FollowedLog {
+  /** Called often while the run is under way. */
+  look(): void
+  /** Returns the part of the whole log that was not sent yet. */
+  rest(log: string): string
+}
+
+const EVERY_MS = 250
+
+/** `ask` gives the whole log, or rejects when its isolate has ended. */
+export function followLog(ask: () => Promise<unknown>, tell: (text: string) => void): FollowedLog {
+  let sent = ''
+  let sentAt = performance.now()
+  let isOver = false
+
+  async function tellNews(): Promise<void> {
+    const log = await ask()
+    if (isOver || typeof log !== 'string') return
+    tell(newLines(sent, log))
+    sent = log
+    sentAt = performance.now()
+  }
+
+  return {
+    look() {
+      if (performance.now() - sentAt < EVERY_MS) return
+      // A busy isolate answers when it comes to rest, so one question at a time is enough.
+      sentAt = Number.POSITIVE_INFINITY
+      // Its end is reported otherwise.
+      tellNews().catch(() => {})
+    },
+    rest(log) {
+      isOver = true
+      return newLines(sent, log)
+    },
+  }
+}
+
+/** Returns what a log has more than before; its middle may have been left out meanwhile. */
+function newLines(before: string, log: string): string {
+  if (log.startsWith(before)) return log.slice(before.length)
+  const last = before.slice(before.lastIndexOf('\n', before.length - 2) + 1)
+  const at = log.lastIndexOf(last)
+  return at < 0 ? log : log.slice(at + last.length)
 }

@@ -3,14 +3,13 @@
  * ends with `dispose`, after any failure that V8 or a limit caused, and by the rules of warm-isolates.ts.
  */
 import type ivm from 'isolated-vm'
-import { type BotCode, loadingLog } from './bot-code.ts'
+import { type BotCode, HERE_MS, loadingLog } from './bot-code.ts'
 import { answerCryptoCall } from './crypto-calls.ts'
-import { type FollowedLog, followLog } from './followed-log.ts'
 import type { Enter } from './guest-code.ts'
 import type { ActiveRun, BotRun, IsolatePort, RunEnd, Watched } from './isolate-port.ts'
+import { type FollowedLog, followLog } from './isolate-port.ts'
 import { CALL_KINDS, type Failure, RESULT_KINDS } from './messages.ts'
 import { type Inmate, type SharedIsolate, TURN_MS } from './shared-isolate.ts'
-import { HERE_MS } from './short-runs.ts'
 import { answerSyncCall } from './sync-calls.ts'
 
 const MAX_IN_FLIGHT = 32

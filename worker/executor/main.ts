@@ -6,14 +6,13 @@
  */
 import { Socket } from 'node:net'
 import type ivm from 'isolated-vm'
-import { BotCode } from './bot-code.ts'
+import { BotCode, Library } from './bot-code.ts'
 import { type Frame, FrameReader, writeFrame } from './frames.ts'
 import { GuestCode } from './guest-code.ts'
 import type { BotIsolate } from './isolate.ts'
 import type { BotRun, IsolatePort, RunEnd, Watched } from './isolate-port.ts'
-import { Library } from './library.ts'
+import { ProcessorShare } from './isolate-port.ts'
 import type { FromExecutor, RunMessage, ToExecutor } from './messages.ts'
-import { ProcessorShare } from './processor-share.ts'
 import { WarmIsolates } from './warm-isolates.ts'
 
 const BEAT_MS = 1000

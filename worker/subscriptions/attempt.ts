@@ -2,17 +2,23 @@
  * One attempt to deliver. Whether the Subscription still waits, what its author may see and whom a Bot
  * acts as are asked anew each time; the version that is sent is that of the event.
  */
-import type { SubscriptionTerms } from '../../shared/access/subscription.ts'
+
+import { systemPrincipal } from '../../shared/access/principal.ts'
+import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
+import { SUBSCRIPTION, type SubscriptionTerms } from '../../shared/access/subscription.ts'
 import { authorOf, findTarget, isTarget } from '../../shared/bots/event-target.ts'
+import { HttpError } from '../../shared/errors.ts'
 import { typeName } from '../../shared/fhir/definitions.ts'
-import type { Resource } from '../../shared/fhir/resource.ts'
+import { parseReference, type Resource, referenceIn } from '../../shared/fhir/resource.ts'
+import { subscriptionMail } from '../../shared/projects/mail-texts.ts'
 import { MAX_DEPTH } from '../../shared/request/quota.ts'
 import type { Services } from '../../shared/services.ts'
-import { idOf, type VersionRow } from '../../shared/store/rows/rows.ts'
+import { find } from '../../shared/store/rows/lookups.ts'
+import { idOf, parseVersion, toVersion, type VersionRow } from '../../shared/store/rows/rows.ts'
 import { platformMeta } from '../../shared/store/rows/version.ts'
-import { eventBody } from '../../shared/subscriptions/bot-event-body.ts'
 import type { Delivery } from '../../shared/subscriptions/deliveries.ts'
-import { createEvents } from '../../shared/subscriptions/events.ts'
+import { createEvents, eventBody } from '../../shared/subscriptions/events.ts'
+import { endedSubscriptions } from '../../shared/subscriptions/state.ts'
 import type { Runner } from '../bots/run.ts'
 import { type Message, runBot, type Sent, sendHook, withoutTarget } from './hooks.ts'
 
@@ -105,4 +111,76 @@ function platformMetaOf({ meta_ext }: VersionRow) {
 
 function stopped(reason: string): Sent {
   return { kind: 'stopped', reason }
+}
+
+// Subscriptions that the service ends itself: their time is over, or nothing reaches anybody.
+
+const MOST_MEMBERSHIPS = 1000
+const system = systemPrincipal(SYSTEM_PROJECT)
+
+interface End {
+  readonly status: 'off' | 'error'
+  readonly error?: string
+}
+
+/** One of several workers does it, and the admins of the Project get one mail about an error. */
+export async function endSubscription(
+  services: Services,
+  { id = '', meta }: Resource,
+  end: End,
+): Promise<void> {
+  const { repository, principals, config } = services
+  const project = await principals.project(meta?.project ?? '')
+  if (project === undefined) return
+  const { error } = end
+  const emails = error === undefined ? [] : await adminsOf(services, project.id)
+  await repository.transaction(async (inner) => {
+    let isEnded = false
+    await inner.patch(systemPrincipal(project), { type: SUBSCRIPTION, id }, (current) => {
+      isEnded = current.status === 'active'
+      return isEnded ? { ...current, ...end } : current
+    })
+    if (!isEnded || error === undefined) return
+    for (const email of emails) {
+      await inner.addMail(
+        project.id,
+        subscriptionMail(config, email, { projectName: project.name, id, error }),
+      )
+    }
+  })
+}
+
+/** Ends Subscriptions whose `end` is over. */
+export async function endOverdue(services: Services): Promise<void> {
+  for (const row of await endedSubscriptions(services.database)) {
+    await endSubscription(services, parseVersion(toVersion(row)), { status: 'off' }).catch(
+      (error: unknown) => {
+        // It is gone, or somebody else has changed it just now.
+        if (!(error instanceof HttpError) || error.status >= 500) throw error
+      },
+    )
+  }
+}
+
+/** E-mail addresses of a Project's admins. */
+async function adminsOf({ repository }: Services, projectId: string): Promise<readonly string[]> {
+  const condition = {
+    code: 'project',
+    type: 'reference',
+    modifier: undefined,
+    values: [`Project/${projectId}`],
+  } as const
+  const found = await find(repository, system, 'ProjectMembership', {
+    conditions: [condition],
+    count: MOST_MEMBERSHIPS,
+  })
+  const ids = found
+    .filter(({ admin, active }) => admin === true && active !== false)
+    .flatMap(({ user }) => parseReference(referenceIn(user)) ?? [])
+    .filter(({ type }) => type === 'User')
+  const users = await repository.readMany(system, ids)
+  return users.flatMap((version) => {
+    const email = version?.content === undefined ? undefined : parseVersion(version).email
+    return typeof email === 'string' ? [email] : []
+  })
 }

@@ -14,10 +14,9 @@ import { createEvents, type MatchOptions } from '../../shared/subscriptions/even
 import { deliveryFailed, deliveryOrphaned, type Receipt } from '../../shared/subscriptions/state.ts'
 import type { Runner } from '../bots/run.ts'
 import { backoffMs, isAway, type Loop, startLoop } from '../loop.ts'
-import { type Attempted, attempt } from './attempt.ts'
+import { type Attempted, attempt, endOverdue, endSubscription } from './attempt.ts'
+import type { EventMetrics } from './audit.ts'
 import { auditAttempt, createReportedAlone, reportSuccesses } from './audit.ts'
-import type { EventMetrics } from './metrics.ts'
-import { endOverdue, endSubscription } from './subscription-end.ts'
 
 /** Addresses outside that are waited for at once. */
 const HOOKS = 100

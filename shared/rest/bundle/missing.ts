@@ -10,8 +10,7 @@ import { findMatches } from '../conditional-references.ts'
 import { type Accepted, acceptResource, writeReply } from '../interaction.ts'
 import { beforeWrite } from '../pre-commit.ts'
 import { withAccount } from '../resources.ts'
-import { type Identity, IdentityLost, type Step } from './identities.ts'
-import { rewrite } from './references.ts'
+import { type Identity, IdentityLost, rewrite, type Step } from './identities.ts'
 import { bodyOf, entryOf, interactionOf, through } from './run.ts'
 
 /** Nothing fulfils its criteria, and no entry before it is to make that. */

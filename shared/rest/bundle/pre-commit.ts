@@ -10,8 +10,7 @@ import { isOfSocket } from '../../subscriptions/socket-subscriptions.ts'
 import { beforeDelete, beforeWrite, mayAsk, patched } from '../pre-commit.ts'
 import { acceptNew, acceptUpdate, patchedBy } from '../resources.ts'
 import type { Entry, EntryPlan } from './entries.ts'
-import { identify, requireDistinct, type Step } from './identities.ts'
-import { rewrite } from './references.ts'
+import { identify, requireDistinct, rewrite, type Step } from './identities.ts'
 import { bodyOf, interactionOf, patchOf, requireWanted } from './run.ts'
 
 export interface AskedPlans {

@@ -30,8 +30,7 @@ import { acceptResource, afterDeletion, writeReply } from '../interaction.ts'
 import { beforeDelete, beforeWrite } from '../pre-commit.ts'
 import { createFrom, patchFrom, updateFrom, withAccount } from '../resources.ts'
 import { type Entry, entryPath } from './entries.ts'
-import { type Identity, IdentityLost, type Step } from './identities.ts'
-import { rewrite } from './references.ts'
+import { type Identity, IdentityLost, rewrite, type Step } from './identities.ts'
 
 /** The router, handed down because it leads here. */
 export type Respond = (

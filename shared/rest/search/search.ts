@@ -11,7 +11,7 @@ import {
 } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import { publishedBy } from '../../fhir/published.ts'
-import { WORDS } from '../../fhir/resource-text.ts'
+import { WORDS } from '../../fhir/searched-text.ts'
 import { type View, viewOf } from '../../fhir/view.ts'
 import { createMaintenance } from '../../jobs/upkeep/maintenance.ts'
 import {

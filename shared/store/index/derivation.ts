@@ -4,7 +4,6 @@ import type { OwnParameter } from '../../fhir/definitions-data.ts'
 import { numberOf } from '../../fhir/json.ts'
 import { isObject, type Resource, referenceTo } from '../../fhir/resource.ts'
 import { searchedText } from '../../fhir/searched-text.ts'
-import { UCUM } from '../../fhir/ucum.ts'
 import {
   dateOf,
   type QuantityRange,
@@ -13,6 +12,7 @@ import {
   type Token,
   targetOf,
   tokensOf,
+  UCUM,
   urisOf,
 } from '../../fhir/values.ts'
 import type { Keys } from './keys.ts'

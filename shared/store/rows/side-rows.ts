@@ -5,7 +5,7 @@ import { settingOf } from '../../access/project-context.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Resource } from '../../fhir/resource.ts'
-import { type ResourceText, textOfResource } from '../../fhir/resource-text.ts'
+import { type ResourceText, textOfResource } from '../../fhir/searched-text.ts'
 import type { CodeRow, RangeRow, StringRow } from '../index/rows.ts'
 
 export interface UniqueKey {

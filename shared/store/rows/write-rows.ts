@@ -1,7 +1,7 @@
 /** The rows of one write, and the answer to it. */
 
 import type { RunTaking } from '../../access/principal.ts'
-import type { ResourceText } from '../../fhir/resource-text.ts'
+import type { ResourceText } from '../../fhir/searched-text.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
 import type { EventOrigin } from '../events/rows.ts'
 import type { IndexRows } from '../index/indexes.ts'

@@ -12,7 +12,7 @@ import { isLegalId, readRow, type Store, scopeOf } from '../rows/context.ts'
 import type { RulingStatement } from '../rows/fetch.ts'
 import { type VersionRow, versionColumns } from '../rows/rows.ts'
 import { type Bind, binder } from '../rows/side-rows.ts'
-import { behindSelect } from '../search/plan/walk.ts'
+import { behindSelect } from '../search/plan/stages.ts'
 import { fewRowsSql, grantTests, type Place, placeIn } from '../search/tests/grant-tests.ts'
 
 /** `all`: no policy applies; undefined: nothing lets it through. */

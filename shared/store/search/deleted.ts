@@ -13,9 +13,9 @@ import { isPlain } from '../rulings/rulings.ts'
 import { afterSql, orderOf, orderSql, readCursor, reversed } from './order/order.ts'
 import type { SortedRow } from './order/position.ts'
 import { pageOf } from './page.ts'
+import { visibleRows } from './tests/grant-tests.ts'
 import { codesRead } from './tests/joins.ts'
-import { lastUpdatedSql } from './tests/main-date.ts'
-import { visibleRows } from './tests/visible-rows.ts'
+import { lastUpdatedSql } from './tests/ranges.ts'
 
 interface Row extends SortedRow {
   /** Start of the text of the version before. */

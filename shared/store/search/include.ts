@@ -27,9 +27,9 @@ import { isShared } from './plan/prepare.ts'
 import type { Query } from './plan/query.ts'
 import { factsOf } from './plan/total.ts'
 import { wayOf } from './plan/ways.ts'
+import { isHidden, visibleRows } from './tests/grant-tests.ts'
 import { holdsSql, type Scene } from './tests/row-test.ts'
 import type { Test } from './tests/test.ts'
-import { isHidden, visibleRows } from './tests/visible-rows.ts'
 
 export interface Followed {
   /** Each once, and none of the matches. */

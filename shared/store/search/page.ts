@@ -15,7 +15,7 @@ import { pageStatement, pagesStatement } from './plan/compile.ts'
 import { partOf, prepare } from './plan/prepare.ts'
 import type { Part, Query } from './plan/query.ts'
 import { countRows } from './plan/total.ts'
-import { visibleRows } from './tests/visible-rows.ts'
+import { visibleRows } from './tests/grant-tests.ts'
 
 /** Errors: 403, 400 for what cannot be searched or sorted by and for a damaged cursor. */
 export async function search(

@@ -20,12 +20,11 @@ import { pageOf, search, showRows } from './page.ts'
 import { prepare } from './plan/prepare.ts'
 import type { Query } from './plan/query.ts'
 import { matchesOf } from './plan/shares.ts'
-import { behindSelect } from './plan/walk.ts'
+import { behindSelect } from './plan/stages.ts'
 import { testOf } from './tests/conditions.ts'
-import { hidesAny } from './tests/grant-tests.ts'
+import { hidesAny, visibleRows } from './tests/grant-tests.ts'
 import { fewSql, probeSql, scopeSql } from './tests/row-test.ts'
-import { isSteady } from './tests/test-scope.ts'
-import { visibleRows } from './tests/visible-rows.ts'
+import { isSteady } from './tests/test.ts'
 
 export interface ReferenceSearch {
   /** Without the condition on the reference, and without a cursor. */

@@ -2,8 +2,8 @@
 import { tooCostly } from '../../errors.ts'
 import { isObject, isResource, type Resource } from '../../fhir/resource.ts'
 import type { CodeList } from '../bindings.ts'
-import { Report } from '../report.ts'
 import type { Property } from '../shapes.ts'
+import { Report } from '../shapes.ts'
 
 export interface Profile {
   readonly url: string

@@ -1,7 +1,7 @@
 /** Every way finds the same rows in the same order, page by page, by a plan that is made once. */
 import t from 'tap'
 import { typeNumber } from '../../../shared/fhir/definitions.ts'
-import { UCUM } from '../../../shared/fhir/ucum.ts'
+import { UCUM } from '../../../shared/fhir/values.ts'
 import { readCursor, writeCursor } from '../../../shared/store/search/order/order.ts'
 import type { SortedRow } from '../../../shared/store/search/order/position.ts'
 import { countStatement, pageStatement } from '../../../shared/store/search/plan/compile.ts'

@@ -3,7 +3,7 @@
 import { sweepContents } from '../../../shared/binary/content.ts'
 import { forgetOldRuns } from '../../../shared/bots/inputs.ts'
 import { removeOldExports } from '../../../shared/bulk/exports/announce.ts'
-import { removeOldJobs } from '../../../shared/jobs/long-jobs.ts'
+import { removeOldJobs } from '../../../shared/jobs/async-requests.ts'
 import {
   analyzeGrown,
   cleanPendingKeys,

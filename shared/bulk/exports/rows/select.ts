@@ -13,9 +13,15 @@ import { type Store, scopeOf } from '../../../store/rows/context.ts'
 import { type VersionRow, versionColumns } from '../../../store/rows/rows.ts'
 import { type Bind, binder } from '../../../store/rows/side-rows.ts'
 import { rulingsOfContents } from '../../../store/rulings/rulings.ts'
-import { allSql, grantTests, hidesAny, placeIn } from '../../../store/search/tests/grant-tests.ts'
+import {
+  allSql,
+  grantTests,
+  hidesAny,
+  isHidden,
+  placeIn,
+  visibleRows,
+} from '../../../store/search/tests/grant-tests.ts'
 import { type Scene, scopeSql } from '../../../store/search/tests/row-test.ts'
-import { isHidden, visibleRows } from '../../../store/search/tests/visible-rows.ts'
 import { type Filter, filtered, filterOf, literal } from './filters.ts'
 import type { ExportInput, PlannedJob, Range } from './jobs.ts'
 import { listedIdsSql } from './list.ts'

@@ -13,9 +13,9 @@ import { afterTermsSql, termOrderSql } from '../order/sort-cursor.ts'
 import type { Term } from '../order/sort-terms.ts'
 import { fewSql, isByKeys, scopeSql, sqlOf } from '../tests/row-test.ts'
 import type { Test } from '../tests/test.ts'
-import { isSteady } from '../tests/test-scope.ts'
+import { isSteady } from '../tests/test.ts'
 import type { Facts, Part, Query } from './query.ts'
-import { behindSelect, COLUMNS } from './walk.ts'
+import { behindSelect, COLUMNS } from './stages.ts'
 import { countedSql, isPlannedOnce } from './ways.ts'
 
 const MAX_BINDINGS = 65_535

@@ -21,22 +21,24 @@ import type { Bind } from '../../rows/side-rows.ts'
 import { afterSql, orderSql } from '../order/order.ts'
 import { heldRows, oneRowSql, probeSql, scopeSql } from '../tests/row-test.ts'
 import type { IdsTest, JoinTest, Test } from '../tests/test.ts'
-import { isSteady, reachOf } from '../tests/test-scope.ts'
+import { isSteady, reachOf } from '../tests/test.ts'
 import type { Facts, Part, Query, Way } from './query.ts'
 import { matchesOf, rareBelow, shareOf } from './shares.ts'
 import {
   byIds,
   byIndex,
+  COLUMNS,
   type Finding,
   foundSql,
   idsSql,
   led,
+  spanOf,
   staged,
   testedSql,
   type Walk,
   walkedOn,
+  walkSql,
 } from './stages.ts'
-import { COLUMNS, spanOf, walkSql } from './walk.ts'
 
 const MIN_WALK = 2000
 const MAX_WALK = 20_000

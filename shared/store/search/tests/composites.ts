@@ -12,7 +12,7 @@ import {
 } from '../../../query/values.ts'
 import { keysLiteral } from '../../index/keys.ts'
 import type { Bind } from '../../rows/side-rows.ts'
-import { isImpliedPart } from './implied-systems.ts'
+import { isImpliedPart } from './dictionary.ts'
 import { anyOf, dateSql, numberBounds, quantityBounds } from './ranges.ts'
 import { parameterSql, type Scene } from './row-test.ts'
 import { prefixSql, wordsOf } from './strings.ts'

@@ -21,21 +21,29 @@ import type { Bind } from '../../rows/side-rows.ts'
 import { compositeTest } from './composites.ts'
 import {
   aboveKeys,
+  BARE,
   belowTest,
+  impliedCodes,
+  isImplied,
   knownTest,
   systemTest,
   textTest,
   uriContainsTest,
   versionsTest,
 } from './dictionary.ts'
-import { BARE, impliedCodes, isImplied } from './implied-systems.ts'
 import { joinTest } from './joins.ts'
-import { lastUpdatedTest, mainDateTest } from './main-date.ts'
-import { dateTest, nearTest, numberTest, quantityTest } from './ranges.ts'
+import {
+  dateTest,
+  lastUpdatedTest,
+  mainDateTest,
+  nearTest,
+  numberTest,
+  quantityTest,
+} from './ranges.ts'
 import { alternativeSql, filter, isMissing, type Scene, sqlOf } from './row-test.ts'
 import { containsTest, stringTest } from './strings.ts'
 import type { Test } from './test.ts'
-import { reachOf } from './test-scope.ts'
+import { reachOf } from './test.ts'
 import { isOfText, wordsTest } from './texts.ts'
 
 /** Errors: 400 for what cannot be searched. */

@@ -13,8 +13,8 @@ import { REMOVED_KEY } from '../../index/rows.ts'
 import { CANONICAL_KEY } from '../../index/type-constants.ts'
 import type { Bind } from '../../rows/side-rows.ts'
 import { matchesOf, shareOf } from '../plan/shares.ts'
+import { walkSql } from '../plan/stages.ts'
 import type { KeyStatistics } from '../plan/statistics.ts'
-import { walkSql } from '../plan/walk.ts'
 import {
   alternativeSql,
   filter,
@@ -27,7 +27,7 @@ import {
   whereSql,
 } from './row-test.ts'
 import type { JoinTest, Many, Matches, Test } from './test.ts'
-import { farthest, isSteady } from './test-scope.ts'
+import { farthest, isSteady } from './test.ts'
 
 /** More than this on one side of a join is 400 too-costly. */
 const MAX_KEYS = 50_000

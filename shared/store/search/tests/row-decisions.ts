@@ -4,7 +4,7 @@
  */
 import { mainDate, searchParameter, storedParameters } from '../../../fhir/definitions.ts'
 import { comparedText, windowsOf } from '../../../fhir/searched-text.ts'
-import { UCUM } from '../../../fhir/ucum.ts'
+import { UCUM } from '../../../fhir/values.ts'
 import { type Condition, type Criterion, isCondition } from '../../../query/search-request.ts'
 import {
   type DateValue,

@@ -1,7 +1,7 @@
 /** `_text` and `_content`: words of the narrative, and of all of a resource. https://hl7.org/fhir/R4/search.html#content */
 import { badRequest, notSupported } from '../../../errors.ts'
 import { typeNumber } from '../../../fhir/definitions.ts'
-import { wordsQuery } from '../../../fhir/resource-text.ts'
+import { wordsQuery } from '../../../fhir/searched-text.ts'
 import { type Condition, type Criterion, isCondition } from '../../../query/search-request.ts'
 import { unescapeValue } from '../../../query/values.ts'
 import { type Bind, hasFullText, markSql } from '../../rows/side-rows.ts'
