@@ -34,11 +34,7 @@ export class StartError extends Error {}
 const RETRY_MS = 1000
 
 /** Waits up to 30 s for PostgreSQL and Redis. Errors: StartError, ConfigError. */
-export async function openServices(
-  config: Config,
-  log: Logger,
-  { answersSearches = false } = {},
-): Promise<Services> {
+export async function openServices(config: Config, log: Logger, isWeb = false): Promise<Services> {
   for (const doubt of config.doubts) log.warn(doubt)
   await using opened = new AsyncDisposableStack()
   const database = openDatabase(config, log)
@@ -60,7 +56,7 @@ export async function openServices(
   opened.defer(async () => replicas?.close())
   const features = writeFeatures({ ...config, programRights, report: changes.report })
   const announce = createAnnouncer(redis)
-  const options = { ownParameters, log, announce, replicas, answersSearches }
+  const options = { ownParameters, log, announce, replicas, answersSearches: isWeb }
   const repository = await openRepository(database, features, options)
   const principals = await openPrincipals(database, repository, {
     own: ownParameters,
