@@ -17,7 +17,7 @@ const SEND_AWAY_MS = 20_000
 async function main(): Promise<void> {
   const config = readConfig()
   const log = createLogger(config.logLevel, 'web')
-  const services = await openServices(config, log)
+  const services = await openServices(config, log, true)
   const listening = await listen(services, config.port).catch((error: unknown) => {
     throw explained(error, config.port)
   })

@@ -34,7 +34,7 @@ export class StartError extends Error {}
 const RETRY_MS = 1000
 
 /** Waits up to 30 s for PostgreSQL and Redis. Errors: StartError, ConfigError. */
-export async function openServices(config: Config, log: Logger): Promise<Services> {
+export async function openServices(config: Config, log: Logger, isWeb = false): Promise<Services> {
   for (const doubt of config.doubts) log.warn(doubt)
   await using opened = new AsyncDisposableStack()
   const database = openDatabase(config, log)
@@ -55,7 +55,8 @@ export async function openServices(config: Config, log: Logger): Promise<Service
   const replicas = isAlone ? undefined : openReplicas(urls, database, { config, redis, log })
   opened.defer(async () => replicas?.close())
   const features = writeFeatures({ ...config, programRights, report: changes.report })
-  const options = { ownParameters, log, announce: createAnnouncer(redis), replicas }
+  const announce = createAnnouncer(redis)
+  const options = { ownParameters, log, announce, replicas, answersSearches: isWeb }
   const repository = await openRepository(database, features, options)
   const principals = await openPrincipals(database, repository, {
     own: ownParameters,

@@ -30,7 +30,8 @@ import {
   type WritePart,
   type WriteRule,
 } from './rows/context.ts'
-import { createFetch, createRecentVersions, fetchTogether } from './rows/fetch.ts'
+import { createFetch, fetchTogether } from './rows/fetch.ts'
+import { createRecentVersions } from './rows/recent.ts'
 import { createTenants } from './rows/tenants.ts'
 import { criteriaSql, needsSql, readRuled } from './rulings/rulings.ts'
 import { readCompartment } from './search/compartment.ts'
@@ -78,6 +79,8 @@ export interface RepositoryOptions {
   readonly announce?: Store['announce']
   /** Where reads may go instead. */
   readonly replicas?: Replicas | undefined
+  /** Most searches come to this process, so it keeps more of what they find. */
+  readonly answersSearches?: boolean
 }
 
 const DAMAGED = 'A stored version cannot be read, and was passed over'
@@ -103,7 +106,7 @@ export async function openRepository(
     submit: createCoalescer(database, leases),
     fetch: createFetch(database),
     remove: (deletion) => database.query(deleteStatement([leases.unguarded(deletion)])),
-    recent: createRecentVersions(),
+    recent: createRecentVersions(options.answersSearches),
     keys: new Keys(row.salt),
     ownParameters: options.ownParameters ?? openOwnParameters(database),
     warn({ stamp, base, code }) {

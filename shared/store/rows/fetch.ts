@@ -1,11 +1,9 @@
 /** The newest version of one resource by its row key; concurrent ones become one statement. */
 
-import { LRUCache } from 'lru-cache'
 import type { Database } from '../../platform/postgres/database.ts'
 import type { Connection, Statement } from '../../platform/postgres/statement.ts'
 import { createBatches, inOneTurn } from './batches.ts'
 import { type VersionRow, versionColumns } from './rows.ts'
-import { REGISTRY_PROJECT } from './tenants.ts'
 
 export interface RowKey {
   readonly project: number
@@ -150,35 +148,4 @@ function inOrder(keys: readonly RowKey[], rows: readonly (VersionRow & { n: numb
   const found: (VersionRow | undefined)[] = keys.map(() => undefined)
   for (const row of rows) found[row.n - 1] = row
   return found
-}
-
-export interface RecentVersions {
-  get(key: RowKey): VersionRow | undefined
-  keep(row: VersionRow): void
-  drop(row: VersionRow): void
-}
-
-const MAX_CHARACTERS = 32_000_000
-const MAX_EACH = 100_000
-/** The bytes of a row beside its texts. */
-const ROW = 500
-
-export function createRecentVersions(): RecentVersions {
-  const rows = new LRUCache<string, VersionRow>({
-    maxSize: MAX_CHARACTERS,
-    maxEntrySize: MAX_EACH,
-    sizeCalculation: ({ content, meta_ext }) => (content?.length ?? 0) + meta_ext.length + ROW,
-  })
-  return {
-    get: ({ everywhere, ...key }) => (everywhere ? undefined : rows.get(nameOf(key))),
-    keep(row) {
-      // Rows of the registry hold secrets, and some are not visible to all who may ask for them.
-      if (row.project !== REGISTRY_PROJECT && row.content !== null) rows.set(nameOf(row), row)
-    },
-    drop: (row) => void rows.delete(nameOf(row)),
-  }
-}
-
-function nameOf({ project, type, id }: Pick<VersionRow, 'project' | 'type' | 'id'>): string {
-  return `${project}/${type}/${id}`
 }

@@ -19,6 +19,7 @@ import { keysLiteral } from '../index/keys.ts'
 import { CANONICAL_KEY } from '../index/type-constants.ts'
 import { showAll } from '../read/redact.ts'
 import { normalId, type Store } from '../rows/context.ts'
+import { withContents } from '../rows/recent.ts'
 import { extendedText } from '../rows/rows.ts'
 import type { Version } from '../rows/version.ts'
 import type { SortedRow } from './order/position.ts'
@@ -68,7 +69,9 @@ export async function followIncludes(
     if (queries.length === 0) break
     if (step > MAX_STEPS) return { included, isCut: true }
     const parts = queries.map((query) => wayOf(query, factsOf(store.statistics, query)))
-    const rows = await store.connection.query<SortedRow>(pageStatement(parts))
+    const rows = await withContents<SortedRow>(store, queries, (isBare) =>
+      pageStatement(parts, isBare),
+    )
     // A resource that is reached both ways is shown as it may be read.
     const interactionOf = (type: string) => (sought.targets.has(type) ? 'read' : 'search')
     const shown = await showAll(store, principal, interactionOf, rows)

@@ -6,6 +6,7 @@ import type { Statement } from '../../platform/postgres/statement.ts'
 import type { SearchRequest } from '../../query/search-request.ts'
 import { showAll } from '../read/redact.ts'
 import { allow, type Store } from '../rows/context.ts'
+import { withContents } from '../rows/recent.ts'
 import { toVersion } from '../rows/rows.ts'
 import type { SearchPage, Version } from '../rows/version.ts'
 import { followIncludes } from './include.ts'
@@ -139,9 +140,7 @@ async function searchPage(
   const { count, total, includes } = paging
   const { projects, after, queries } = await prepare(store, principal, { order, paging, requests })
   const [rows, counted] = await Promise.all([
-    count === 0 || queries.length === 0
-      ? []
-      : store.connection.query<SortedRow>(pageStatement(partsOf(store, queries))),
+    count === 0 || queries.length === 0 ? [] : pageRows(store, queries),
     total === 'none' ? undefined : countRows(store, queries, total),
   ])
   const show = await showRows(store, principal, rows)
@@ -151,6 +150,11 @@ async function searchPage(
     ...page,
     ...(await followIncludes(store, principal, { projects, includes, matches: page.versions })),
   }
+}
+
+function pageRows(store: Store, queries: readonly Query[]): Promise<readonly SortedRow[]> {
+  const parts = partsOf(store, queries)
+  return withContents(store, queries, (isBare) => pageStatement(parts, isBare))
 }
 
 function partsOf(store: Store, queries: readonly Query[]): readonly Part[] {

@@ -11,6 +11,7 @@ import type { Statement } from '../../platform/postgres/statement.ts'
 import type { Condition, SearchRequest } from '../../query/search-request.ts'
 import { keysLiteral } from '../index/keys.ts'
 import { allow, type Store } from '../rows/context.ts'
+import { BARE_COLUMNS, withContents } from '../rows/recent.ts'
 import { versionColumns, WITH_VERSIONS } from '../rows/rows.ts'
 import { type Bind, binder } from '../rows/side-rows.ts'
 import type { SearchPage } from '../rows/version.ts'
@@ -55,8 +56,9 @@ export async function searchPerReference(
   })
   const together = async () => {
     if (asked.queries.length === 0 || rest.length === 0) return
-    const statement = pagesStatement(asked, rest, maxRows + 1)
-    const rows = await store.connection.query<SortedRow & { n: number }>(statement)
+    const rows = await withContents<SortedRow & { n: number }>(store, asked.queries, (isBare) =>
+      pagesStatement(asked, rest, { most: maxRows + 1, isBare }),
+    )
     if (rows.length > maxRows) throw tooCostly(`More than ${maxRows} resources were found`)
     const show = await showRows(store, principal, rows)
     for (const [n, own] of Map.groupBy(rows, (row) => row.n)) {
@@ -142,7 +144,7 @@ const COLUMNS = 'r.project, r.type, r.id, r.ver, r.lu, r.d_lo'
 function pagesStatement(
   { order, queries }: Asked,
   sought: readonly Sought[],
-  most: number,
+  { most, isBare }: { readonly most: number; readonly isBare: boolean },
 ): Statement {
   const { values, bind: plainBind } = binder()
   // Rows are found by the keys alone.
@@ -157,11 +159,12 @@ function pagesStatement(
     return rowsSql(query, `x.k${i}`, [COLUMNS, ...terms].join(', '), bind)
   })
   const sorted = ['d_lo', ...names].map((name) => `r.${name}`).join(', ')
+  const [columns, versions] = isBare ? [BARE_COLUMNS, ''] : [versionColumns('v'), WITH_VERSIONS]
   const text = `select x.n::int, p.* from ${keysSql(queries, sought, bind)} cross join lateral (
-      select ${sorted}, ${versionColumns('v')} from (
+      select ${sorted}, ${columns} from (
         select * from (${rows.join(' union all ')}) r order by ${orderSql(order, 'r')}
         limit ${bind(first?.limit, 'int')} offset ${bind(first?.offset, 'int')}
-      ) r ${WITH_VERSIONS} order by ${orderSql(order, 'r')}) p
+      ) r ${versions} order by ${orderSql(order, 'r')}) p
     limit ${bind(most, 'int')}`
   return { text, values, isKept, isBrief: isKept }
 }

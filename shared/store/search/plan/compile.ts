@@ -5,6 +5,7 @@
 
 import { tooCostly } from '../../../errors.ts'
 import type { Statement } from '../../../platform/postgres/statement.ts'
+import { BARE_COLUMNS } from '../../rows/recent.ts'
 import { versionColumns, WITH_VERSIONS } from '../../rows/rows.ts'
 import { type Bind, binder } from '../../rows/side-rows.ts'
 import { orderSql } from '../order/order.ts'
@@ -20,28 +21,33 @@ import { countedSql, isPlannedOnce } from './ways.ts'
 
 const MAX_BINDINGS = 65_535
 
-/** Rows are SortedRow, in order. Parts differ in type and tests only: several are several types. */
-export function pageStatement(parts: readonly Part[]): Statement {
+/** Rows are SortedRow, in order; bare: without contents. Parts differ in type and tests only: several are several types. */
+export function pageStatement(parts: readonly Part[], isBare = false): Statement {
   const { bind, statement } = statementBuilder()
   const isKept = parts.every(({ query }) => isPlannedOnce(query))
   // One plan for all values is one whose work is bounded.
-  return { ...statement(pageSql(parts, isKept, bind)), isKept, isBrief: isKept }
+  return { ...statement(pageSql(parts, { isKept, isBare }, bind)), isKept, isBrief: isKept }
 }
 
 /** The same of several searches at once: `n` says whose row it is. */
 export function pagesStatement(pages: readonly (Part & { readonly n: number })[]): Statement {
   const { bind, statement } = statementBuilder()
   const rows = pages.map((part) => {
-    const page = pageSql([part], isPlannedOnce(part.query), bind)
+    const page = pageSql([part], { isKept: isPlannedOnce(part.query), isBare: false }, bind)
     return `(select ${bind(part.n, 'int')} as n, p.* from (${page}) p)`
   })
   return statement(rows.join(' union all '))
 }
 
-function pageSql(parts: readonly Part[], isPlanned: boolean, plainBind: Bind): string {
+interface PageForm {
+  readonly isKept: boolean
+  readonly isBare: boolean
+}
+
+function pageSql(parts: readonly Part[], { isKept, isBare }: PageForm, plainBind: Bind): string {
   const [first] = parts
   if (first === undefined) throw new Error('A search has at least one type')
-  const bind = isPlanned ? behindSelect(plainBind) : plainBind
+  const bind = isKept ? behindSelect(plainBind) : plainBind
   const { order, limit, offset, score } = first.query
   const most = bind(offset + limit, 'int')
   const rows = parts.map((part) => rowsSql(part, most, bind))
@@ -57,8 +63,9 @@ function pageSql(parts: readonly Part[], isPlanned: boolean, plainBind: Bind): s
   const date = order.column === 'd_lo' ? 'r.d_lo' : 'null::timestamptz as d_lo'
   const sorted = [date, ...order.terms.map((_, i) => `r.s${i}`)]
   if (score !== undefined) sorted.push(`${score(bind)} as score`)
-  return `select ${sorted.join(', ')}, ${versionColumns('v')} from (${page}) r
-    ${WITH_VERSIONS} order by ${orderSql(order, 'r')}`
+  const [columns, versions] = isBare ? [BARE_COLUMNS, ''] : [versionColumns('v'), WITH_VERSIONS]
+  return `select ${sorted.join(', ')}, ${columns} from (${page}) r
+    ${versions} order by ${orderSql(order, 'r')}`
 }
 
 function rowsSql(part: Part, most: string, bind: Bind): string {

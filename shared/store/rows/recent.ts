@@ -1,0 +1,163 @@
+/**
+ * Versions that this process has lately read or written. A change need not read what it changes, and a search of which
+ * they hold most need not read contents: it finds rows alone, and what is missing is read besides. A version never
+ * changes, so none of them can be old; those of an id that is used anew differ in their time.
+ */
+import { getHeapStatistics } from 'node:v8'
+import { LRUCache } from 'lru-cache'
+import type { Connection, Statement } from '../../platform/postgres/statement.ts'
+import type { RowKey } from './fetch.ts'
+import { type VersionRow, versionColumns } from './rows.ts'
+import { REGISTRY_PROJECT } from './tenants.ts'
+
+interface Place {
+  readonly project: number
+  readonly typeNumbers: readonly number[]
+}
+
+export interface RecentVersions {
+  get(key: RowKey): VersionRow | undefined
+  keep(row: VersionRow): void
+  drop(row: VersionRow): void
+  /** The version of a row, if it is known. */
+  find(row: Found): VersionRow | undefined
+  /** Answers whether searches there have lately found what is known. */
+  knowsMost(places: readonly Place[]): boolean
+  /** Learns from the contents that a search has read. */
+  learn(rows: readonly VersionRow[]): void
+  /** Says of a page how many of its rows were known. */
+  note(row: Found, known: number, of: number): void
+}
+
+type Found = Pick<VersionRow, 'project' | 'type' | 'id' | 'ver' | 'lu'>
+
+const CHARACTERS = 32_000_000
+/** Where searches are answered, as far as the heap has room. */
+const MORE_CHARACTERS = 128_000_000
+const HEAP_SHARE = 32
+const MAX_EACH = 100_000
+/** The bytes of a row beside its texts. */
+const ROW = 500
+/** Above it a page is found without contents: to read a missing one besides costs as much as ten that were not read. */
+const MOST = 0.9
+/** How much the last page counts. */
+const WEIGHT = 1 / 8
+/** One page in so many is learned from. */
+const LEARNED = 4
+/** Larger pages would drive out what is asked for again and again. */
+const MOST_ROWS = 100
+const MAX_SHARES = 10_000
+
+export function createRecentVersions(isLarge = false): RecentVersions {
+  const room = Math.round(getHeapStatistics().heap_size_limit / HEAP_SHARE)
+  const size = isLarge ? Math.min(Math.max(room, CHARACTERS), MORE_CHARACTERS) : CHARACTERS
+  const rows = new LRUCache<string, VersionRow>({
+    maxSize: size,
+    maxEntrySize: MAX_EACH,
+    sizeCalculation: ({ content, meta_ext }) => (content?.length ?? 0) + meta_ext.length + ROW,
+  })
+  const shares = new LRUCache<string, number>({ max: MAX_SHARES })
+  let pages = 0
+  return {
+    get: ({ everywhere, ...key }) => (everywhere ? undefined : rows.get(nameOf(key))),
+    keep(row) {
+      // Rows of the registry hold secrets, and some are not visible to all who may ask for them.
+      if (row.project !== REGISTRY_PROJECT && row.content !== null) rows.set(nameOf(row), row)
+    },
+    drop: (row) => void rows.delete(nameOf(row)),
+    find,
+    knowsMost: (places) =>
+      places.every(({ project, typeNumbers }) =>
+        typeNumbers.every((type) => (shares.get(`${project}/${type}`) ?? 0) >= MOST),
+      ),
+    learn(found) {
+      const [first] = found
+      pages += 1
+      if (first === undefined || first.project === REGISTRY_PROJECT) return
+      if (pages % LEARNED !== 0 || found.length > MOST_ROWS + 1) return
+      let known = 0
+      for (const row of found) {
+        if (find(row) !== undefined) known += 1
+        else this.keep(versionOf(row))
+      }
+      this.note(first, known, found.length)
+    },
+    note({ project, type }, known, of) {
+      const name = `${project}/${type}`
+      const before = shares.get(name) ?? 0
+      shares.set(name, before + (known / of - before) * WEIGHT)
+    },
+  }
+
+  function find(row: Found): VersionRow | undefined {
+    const known = rows.get(nameOf(row))
+    const isSame = known?.ver === row.ver && known.lu.getTime() === row.lu.getTime()
+    return isSame ? known : undefined
+  }
+}
+
+function nameOf({ project, type, id }: Pick<VersionRow, 'project' | 'type' | 'id'>): string {
+  return `${project}/${type}/${id}`
+}
+
+/** Without the other columns of a page. */
+function versionOf({ project, type, id, ver, lu, content, meta_at, meta_ext }: VersionRow) {
+  return { project, type, id, ver, lu, content, meta_at, meta_ext }
+}
+
+/** Columns of rows `r` of `resource` in place of those of their versions. */
+export const BARE_COLUMNS = 'r.project, r.type, r.id, r.ver, r.lu'
+
+const V = versionColumns('v')
+
+const CONTENTS = `select x.n::int, ${V}
+  from unnest((select $1::int[]), (select $2::smallint[]), (select $3::uuid[]),
+      (select $4::int[])) with ordinality
+    as x(project, type, id, ver, n)
+  cross join lateral (select * from version c where c.project = x.project and c.type = x.type
+    and c.id = x.id and c.ver <= x.ver order by c.ver desc limit 1) v`
+
+/** Runs a statement of a search, without contents where most are known. Rows that were erased meanwhile are left out. */
+export async function withContents<Row extends VersionRow>(
+  { recent, connection }: { recent: RecentVersions | undefined; connection: Connection },
+  places: readonly Place[],
+  statementOf: (isBare: boolean) => Statement,
+): Promise<readonly Row[]> {
+  const isBare = recent?.knowsMost(places) === true
+  const rows = await connection.query<Row>(statementOf(isBare))
+  if (recent === undefined) return rows
+  if (!isBare) {
+    recent.learn(rows)
+    return rows
+  }
+  const found = rows.map((row) => recent.find(row))
+  const missing = rows.filter((_, i) => found[i] === undefined)
+  const [first] = rows
+  if (first !== undefined) recent.note(first, rows.length - missing.length, rows.length)
+  const read = new Map<Row, VersionRow>()
+  if (missing.length > 0) {
+    const list = (of: (row: Row) => number | string) => `{${missing.map(of).join(',')}}`
+    const versions = await connection.query<VersionRow & { n: number }>({
+      name: 'contents',
+      isBrief: true,
+      text: CONTENTS,
+      values: [
+        list((row) => row.project),
+        list((row) => row.type),
+        list((row) => row.id),
+        list((row) => row.ver),
+      ],
+    })
+    for (const version of versions) {
+      const row = missing[version.n - 1]
+      if (row !== undefined) read.set(row, version)
+      if (missing.length <= MOST_ROWS) recent.keep(versionOf(version))
+    }
+  }
+  return rows.flatMap((row, i) => {
+    const version = found[i] ?? read.get(row)
+    if (version === undefined) return []
+    const { content, meta_at, meta_ext } = version
+    return [{ ...row, content, meta_at, meta_ext }]
+  })
+}
