@@ -115,6 +115,7 @@ const shapes = (patient: string): readonly Shape[] => [
   ['Observation?code=urn:c|c3&date=2024-03-11', 300, 300],
   ['Observation?date=2024-03-11&status=preliminary', 300, 300],
   ['Observation?_lastUpdated=lt2001', 30, 30],
+  ['Observation?date:missing=true', 60, 60],
   ['Observation?status:not=final', 200, 200],
   // As many as there are rows of the type: none passes.
   ['Observation?status:not=final,preliminary', PATIENTS * OBSERVATIONS, PATIENTS * OBSERVATIONS],

@@ -1,5 +1,5 @@
 /** The main date of a type, and when a row was written: columns of the row itself. */
-import { mainDate } from '../../../fhir/definitions.ts'
+import { mainDate, typeNumber } from '../../../fhir/definitions.ts'
 import { timestamp } from '../../../fhir/values.ts'
 import type { Condition } from '../../../query/search-request.ts'
 import type { DateValue } from '../../../query/values.ts'
@@ -10,10 +10,13 @@ import { filter, isMissing, type Scene } from './row-test.ts'
 import type { Test, Within } from './test.ts'
 
 /** Undefined when the parameter is not the main date of the type. */
-export function mainDateTest({ type, own }: Scene, condition: Condition): Test | undefined {
+export function mainDateTest(scene: Scene, condition: Condition): Test | undefined {
+  const { type, own } = scene
   if (mainDate(type) !== condition.code) return undefined
   if (condition.modifier === 'missing') {
-    return filter(() => `r.d_lo is ${isMissing(condition.values) ? '' : 'not '}null`, 'row')
+    return isMissing(condition.values)
+      ? datelessTest(scene)
+      : filter(() => 'r.d_lo is not null', 'row')
   }
   const values = dateValues(condition)
   const types = plannedParameter(type, condition.code, own)?.types ?? []
@@ -35,6 +38,13 @@ export function mainDateTest({ type, own }: Scene, condition: Condition): Test |
       )
     },
   }
+}
+
+/** Rows without a main date have an index of their own; few of most types are in it. */
+function datelessTest({ project, type }: Scene): Test {
+  const ids = (bind: Bind) => `select n.id from resource n where n.project = ${bind(project, 'int')}
+    and n.type = ${bind(typeNumber(type), 'smallint')} and n.d_lo is null`
+  return { kind: 'ids', ids, isSteady: true }
 }
 
 /** Elements that last a year at most, so that an index on where they begin is bounded by where they end. */
