@@ -29,14 +29,16 @@ export function membersOf(
     const start = at + 2
     if (text.charCodeAt(start - 1) !== QUOTE) return undefined
     const end = text.indexOf('"', start)
-    const isPlain = text.charCodeAt(end - 1) !== BACKSLASH && text.charCodeAt(end + 1) === COLON
-    if (!isPlain) return undefined
+    const isNamed = text.charCodeAt(end - 1) !== BACKSLASH && text.charCodeAt(end + 1) === COLON
+    if (!isNamed) return undefined
     const from = end + 2
     if (text.charCodeAt(from) <= SPACE) return undefined
     at = behindValue(text, from)
     const name = text.slice(start, end)
     if (!wanted.has(name)) continue
-    found[name] = parse(text.slice(from, at))
+    const value = text.slice(from, at)
+    const isPlain = value.charCodeAt(0) === QUOTE && !value.includes('\\')
+    found[name] = isPlain ? value.slice(1, -1) : parse(value)
     left--
   }
   return found

@@ -50,8 +50,8 @@ export function parsedText(run: Run, version: Version, members?: ReadonlySet<str
   run.turns.spend(RESOURCE_WORK)
   const text = textOf(interaction, version)
   const parseText = keepsDecimals ? parseJson : parsePlain
-  // A reference that begins with # leads to what is contained, or to the resource itself.
-  const isWhole = members === undefined || asksWhole || text.includes('"#')
+  // A reference that begins with # leads to what is contained, or to the resource itself. One character is found sooner.
+  const isWhole = members === undefined || asksWhole || (text.includes('#') && text.includes('"#'))
   // Our own text, checked when it was written.
   return ((isWhole ? undefined : membersOf(text, members, parseText)) ??
     parseText(text)) as Resource
