@@ -279,8 +279,9 @@ t.test('large inputs and results make the round trip', async (t) => {
 t.test('a hot execute costs web no SQL and two Redis commands', async (t) => {
   const { database, queues } = botica.services
   let fewest = { sql: Infinity, redis: Infinity }
-  // Now and then a session is read again in the background, which may fall into one of these.
-  for (let attempt = 0; attempt < 10; attempt++) {
+  const deadline = Date.now() + 60_000
+  // Now and then a session is read again in the background, which may fall into many of these on a busy machine.
+  for (let runs = 0; runs < 10 || (fewest.sql > 0 && Date.now() < deadline); runs++) {
     const before = { sql: database.statements, redis: queues.commands }
     t.equal((await execute(admin, echo)).status, 200)
     const cost = { sql: database.statements - before.sql, redis: queues.commands - before.redis }
