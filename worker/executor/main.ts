@@ -142,7 +142,7 @@ function finish(run: BotRun, isolate: BotIsolate, end: RunEnd): void {
     tellEnd(message, end, memoryMb)
     void warm.giveBack(message, isolate)
   }
-  if (isolate.isWorthMeasuring(end.message.wallMs)) void isolate.heapMbSoon().then(give)
+  if (isolate.isWorthMeasuring(end.message.cpuMs)) void isolate.heapMbSoon().then(give)
   else give(isolate.lastHeapMb)
 }
 
