@@ -1,9 +1,10 @@
 /**
  * `npm run bench -- <area> [seconds] [resources]`: our figure, the physical limit measured in the same
- * run, and the ratio of both. Areas: bots, crud, execute, export, graphql, import, search.
+ * run, and the ratio of both. Areas: bots, crowds, crud, execute, export, graphql, import, search.
  * Absolute figures vary with the machine; ratios are what to compare.
  */
 import { bots } from './bench/bots.ts'
+import { crowds } from './bench/crowds.ts'
 import { crud } from './bench/crud.ts'
 import { execute } from './bench/execute.ts'
 import { exports } from './bench/export.ts'
@@ -24,6 +25,7 @@ const areas: Readonly<
   Record<string, (seconds: number, resources: number) => Promise<readonly Figure[]>>
 > = {
   bots,
+  crowds,
   crud,
   execute,
   export: exports,

@@ -140,3 +140,43 @@ t.test(
     await change(shared, { exportedResourceType: undefined })
   },
 )
+
+t.test('no linked bot ever runs in a project of super admins', async (t) => {
+  const rising = await botica.createTenant()
+  await change(rising, { link })
+  const bot = await aBot(
+    shared,
+    handler(`
+      const tried = (work) => work().then((found) => found.id ?? found.length, () => 'refused')
+      return [
+        medplum.getProject().id,
+        await tried(() => medplum.searchResources('Project', '_id=${stranger.project.id}')),
+        await tried(() => medplum.readResource('Patient', event.input.patient)),
+        await tried(() => medplum.createResource({ resourceType: 'Project', name: 'mine' })),
+      ]`),
+  )
+  const member = await rising.admin.post(
+    'ProjectMembership',
+    membershipOf(`Bot/${bot}`, {}, rising.project.id),
+  )
+  t.equal(member.status, 201, 'a member while the project is as others')
+  const { id } = await stranger.admin.create({ resourceType: 'Patient' } as Resource)
+  const answered = async (project: string, client = rising.admin) =>
+    await eventually(async () => {
+      const { body } = await execute(client, bot, { patient: id })
+      return Array.isArray(body) && body[0] === project ? body : undefined
+    })
+  const none = ['refused', 'refused', 'refused']
+  t.same(await answered(rising.project.id), [rising.project.id, ...none])
+
+  await change(rising, { superAdmin: true })
+  const home = [shared.project.id, ...none]
+  t.same(await answered(shared.project.id), home, 'its membership there ends with the rise')
+  t.same(await answered(shared.project.id, superAdmin), home, 'whoever calls it')
+  const again = await superAdmin.post<Untyped>(
+    'ProjectMembership',
+    membershipOf(`Bot/${await aBot(shared)}`, {}, rising.project.id),
+  )
+  t.equal(again.status, 400, 'nor does another become a member')
+  await change(rising, { superAdmin: false })
+})

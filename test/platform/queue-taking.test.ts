@@ -32,7 +32,7 @@ t.teardown(() => {
 })
 
 /** Workers that never look by themselves: what nobody wakes them for stays where it is. */
-async function aQueue(t: Teardown, workers: number, work: Work) {
+async function aQueue(t: Teardown, workers: number, work: Work, most = 0) {
   const name = randomUUID()
   const queue = new Queue<Data>(name, { connection, prefix: PREFIX })
   const opened = Array.from(
@@ -53,7 +53,7 @@ async function aQueue(t: Teardown, workers: number, work: Work) {
           stalledInterval: LONG_S * 1000,
           removeOnComplete: { count: 0 },
         },
-        { most: 0, count: 0 },
+        { most, count: 0 },
       ),
   )
   await Promise.all(opened.map((worker) => worker.waitUntilReady()))
@@ -137,6 +137,41 @@ t.test('a job that is due later wakes the worker, though others came meanwhile',
   await queue.add('job', { n: 4 }, { delay: 1 })
   await until(async () => done.length === 4, PATIENCE_MS)
   t.strictSame(done.slice(2).toSorted(), [3, 4])
+})
+
+t.test('jobs that rest bring the next ones along when they end', async (t) => {
+  const done: number[] = []
+  const opened: LendingWorker<Data>[] = []
+  const { name, queue, workers } = await aQueue(
+    t,
+    1,
+    async ({ id = '', data }) => {
+      opened[0]?.rest(id, true)
+      await new Promise((resolve) => setTimeout(resolve, 20))
+      opened[0]?.rest(id, false)
+      done.push(data.n)
+    },
+    1000,
+  )
+  opened.push(...workers)
+  const all = Array.from({ length: 400 }, (_, n) => n)
+  const monitor = await watcher.monitor()
+  t.teardown(() => monitor.disconnect())
+  let sent = 0
+  monitor.on('monitor', (_time: string, [command, ...args]: string[], source: string) => {
+    if (source !== 'lua' && command === 'evalsha' && args.some((arg) => arg.includes(name))) sent++
+  })
+  await queue.addBulk(all.map((n) => ({ name: 'job', data: { n } })))
+  await until(async () => done.length === all.length, PATIENCE_MS)
+  await until(() => isIdle(name), PATIENCE_MS)
+  // Each is added and completed.
+  const questions = sent - 2 * all.length
+  t.ok(questions < all.length * 0.75, `${questions} questions for ${all.length} jobs`)
+  t.strictSame(
+    done.toSorted((a, b) => a - b),
+    all,
+    'each was done once',
+  )
 })
 
 t.test('a job can be put off by who has taken it', async (t) => {

@@ -19,8 +19,8 @@ export const MAX_TIMERS = 100
 /** How long a run that ran out of time may take to hand over its log. */
 const LOG_GRACE_MS = 150
 const STUCK_MS = 1000
-/** Asking for the heap takes 0.1 ms, as long as a short run; a thread that is busy after its run is not waited for. */
-const WORTH_MEASURING_MS = 20
+/** Asking for the heap takes 0.1 ms, as a short run, which hardly fills it; a busy thread is not waited for. */
+const WORTH_MEASURING_CPU_MS = 3
 const MEASURING_MS = 25
 /** A run that waits and used less CPU since the last look rests. */
 const RESTING_CPU_MS = 0.5
@@ -184,9 +184,9 @@ export class BotIsolate implements Watched, Inmate {
     return this.#lastHeapMb
   }
 
-  /** True after the first run and after long ones. */
-  isWorthMeasuring(wallMs: number): boolean {
-    const isWorthIt = wallMs >= WORTH_MEASURING_MS || this.#lastHeapMb === undefined
+  /** True after the first run and after those that computed. */
+  isWorthMeasuring(cpuMs: number): boolean {
+    const isWorthIt = cpuMs >= WORTH_MEASURING_CPU_MS || this.#lastHeapMb === undefined
     return isWorthIt && !this.#isolate.isDisposed
   }
 

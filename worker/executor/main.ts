@@ -1,8 +1,8 @@
 /**
  * The executor: a child process of the worker that runs the bots of one project and holds nothing of value.
- * It has no environment, no credentials and may read hardly a file. Frames come in and go out on file
- * descriptor 3; the arguments are the path of isolated-vm's addon, because its own loader would probe
- * files that this process may not read, and the number of isolates there is memory for.
+ * Its environment is a setting of the allocator; it has no credentials and may read hardly a file. Frames come in
+ * and go out on file descriptor 3; the arguments are the path of isolated-vm's addon, because its own loader would
+ * probe files that this process may not read, and the number of isolates there is memory for.
  */
 import { Socket } from 'node:net'
 import type ivm from 'isolated-vm'
@@ -141,7 +141,7 @@ function finish(run: BotRun, isolate: BotIsolate, end: RunEnd): void {
     tellEnd(message, end, memoryMb)
     void warm.giveBack(message, isolate)
   }
-  if (isolate.isWorthMeasuring(end.message.wallMs)) void isolate.heapMbSoon().then(give)
+  if (isolate.isWorthMeasuring(end.message.cpuMs)) void isolate.heapMbSoon().then(give)
   else give(isolate.lastHeapMb)
 }
 

@@ -13,6 +13,8 @@ const IDLE_MS = 10 * 60_000
 /** More than these of a bot are kept as long as its runs come many at a time: each costs 2 MB. */
 const IDLE_PER_BOT = 4
 const MANY_IDLE_MS = 2000
+/** One of those that has rested for so long makes room for a new isolate, which then finds its memory. */
+const RESTED_MS = 250
 /** Where runs leave no room for idle ones, they give way, but for some. */
 const FEWEST_IDLE = 16
 
@@ -53,6 +55,7 @@ export class WarmIsolates {
       this.#remove(message.bot, found)
       if (found.isolate.isUsable) return found.isolate
     }
+    this.#dropRested()
     this.#makeRoom()
     const home = message.concurrent && !message.fresh ? this.#homeOf(message) : undefined
     return new BotIsolate(this.#port, message.limits.memoryMb, home)
@@ -104,6 +107,15 @@ export class WarmIsolates {
     idle.push({ fit: fitOf(message), hash: message.hash, isolate })
     this.#count++
     this.#makeRoom()
+  }
+
+  #dropRested(): void {
+    const since = Date.now() - RESTED_MS
+    for (const [bot, { length, 0: oldest }] of this.#idle) {
+      if (!oldest || length <= IDLE_PER_BOT || oldest.isolate.idleSince > since) continue
+      this.#drop(bot, oldest)
+      return
+    }
   }
 
   #makeRoom(): void {

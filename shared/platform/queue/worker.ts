@@ -25,6 +25,9 @@ export interface Loans {
   count: number
 }
 
+/** Until then a job that ends beside the queue may bring the next one along, and no place is needed for it. */
+const LEND_MS = 2
+
 interface InHand {
   isResting: boolean
   /** Leaves the place to the next job; undefined once it is done. */
@@ -39,6 +42,7 @@ export class LendingWorker<Data> extends Worker<Data, null, string, TakingBacken
   readonly #inHand = new Map<string, InHand>()
   readonly #beside = new Set<Promise<unknown>>()
   #resting = 0
+  #lending: NodeJS.Timeout | undefined
   #isClosing = false
 
   constructor(
@@ -61,7 +65,7 @@ export class LendingWorker<Data> extends Worker<Data, null, string, TakingBacken
     if (job === undefined || job.isResting === isResting) return
     job.isResting = isResting
     this.#resting += isResting ? 1 : -1
-    if (isResting) this.#lend()
+    if (isResting) this.#lending ??= setTimeout(() => this.#lend(), LEND_MS)
   }
 
   /** Has the jobs of a lost worker run again, whose locks begin with `owner`. */
@@ -79,35 +83,58 @@ export class LendingWorker<Data> extends Worker<Data, null, string, TakingBacken
     token: string,
     fetchNext: () => boolean = () => true,
   ): ReturnType<Worker<Data, null>['processJob']> {
-    const { id = '' } = job
     const { promise, resolve, reject } = Promise.withResolvers<undefined | Job<Data, null>>()
     const inHand: InHand = {
       isResting: false,
       lend: () => {
         inHand.lend = undefined
-        this.#loans.count++
-        const beside = done.finally(() => {
-          this.#loans.count--
-          this.#beside.delete(beside)
-        })
-        this.#beside.add(beside)
+        this.#goOnBeside(done)
         resolve(undefined)
       },
     }
-    this.#inHand.set(id, inHand)
-    const done = super
-      .processJob(job, token, () => {
-        // A run that has lent its place fetches no job for it; one that fetches a job lends no place.
-        const hasPlace = inHand.lend !== undefined
-        inHand.lend = undefined
-        return hasPlace && fetchNext()
-      })
-      .finally(() => {
-        this.rest(id, false)
-        this.#inHand.delete(id)
-      })
+    const done = this.#process(job, token, inHand, () => {
+      // One that fetches a job for its place lends it no more.
+      inHand.lend = undefined
+      return fetchNext()
+    })
     done.then((next) => resolve(next ?? undefined), reject)
     return promise
+  }
+
+  async #process(job: Job<Data, null>, token: string, inHand: InHand, fetchNext: () => boolean) {
+    const { id = '' } = job
+    this.#inHand.set(id, inHand)
+    try {
+      return await super.processJob(job, token, () =>
+        // Without a place it brings the next job along where few use the processor: that saves a question for one.
+        inHand.lend === undefined
+          ? !this.#isClosing && this.#inHand.size - this.#resting <= this.concurrency
+          : fetchNext(),
+      )
+    } finally {
+      this.rest(id, false)
+      this.#inHand.delete(id)
+    }
+  }
+
+  /** The job has no place; neither has the one that it brings along. */
+  #goOnBeside(done: ReturnType<Worker<Data, null>['processJob']>): void {
+    this.#loans.count++
+    const beside = done
+      .then(
+        (next) => {
+          if (!next) return
+          const inHand = { isResting: false, lend: undefined }
+          this.#goOnBeside(this.#process(next, next.token ?? '', inHand, () => false))
+        },
+        // BullMQ has said so by an event.
+        () => {},
+      )
+      .finally(() => {
+        this.#loans.count--
+        this.#beside.delete(beside)
+      })
+    this.#beside.add(beside)
   }
 
   /** Waits for the jobs in hand, those beside the queue included. */
@@ -117,13 +144,14 @@ export class LendingWorker<Data> extends Worker<Data, null, string, TakingBacken
     if (!force) {
       await this.pause(true)
       await this.backend.endWait()
-      await Promise.allSettled(this.#beside)
+      while (this.#beside.size > 0) await Promise.allSettled(this.#beside)
     }
     await super.close(force)
   }
 
   /** As many places as jobs rest at the moment, whoever has lent them. */
   #lend(): void {
+    this.#lending = undefined
     if (this.#isClosing) return
     for (const job of this.#inHand.values()) {
       const { count, most } = this.#loans

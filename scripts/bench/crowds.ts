@@ -1,0 +1,100 @@
+/**
+ * Bots of many projects that call now and then, a thousand callers that wait, and a second worker. The limit beside is
+ * the clock: how often callers could call, or how long a call may take.
+ */
+import { setTimeout as delay } from 'node:timers/promises'
+import type { Figure } from '../bench.ts'
+import { type Load, measure, openWire } from './load.ts'
+import { onStage, type Stage, stop } from './stage.ts'
+
+const PROJECTS = 300
+const COLD = 50
+const CALLERS = 1000
+const WAIT_MS = 200
+const WARM_UP_S = 4
+const MEMORY_MB = '2048'
+/** Room for a hundred runs or so, which bounds what one worker can do. */
+const SMALL_MB = '512'
+const wait = `await new Promise((end) => setTimeout(end, ${WAIT_MS})); return event.input`
+
+interface Bot {
+  readonly url: string
+  readonly token: string
+}
+
+export function crowds(seconds: number): Promise<readonly Figure[]> {
+  return onStage(async (stage) => {
+    const large = await stage.start('worker', { WORKER_MEMORY_MB: MEMORY_MB })
+    const echoes: Bot[] = []
+    for (let n = 0; n < PROJECTS; n++) echoes.push(await aBot(stage, 'return event.input'))
+    const shared = { url: 'urn:botica:bot-concurrent', valueBoolean: true }
+    const together = await aBot(stage, wait, [shared])
+    const alone = await aBot(stage, wait)
+    const spreadOver = (bots: readonly Bot[], ms: number) => spread(stage.baseUrl, bots, ms)
+    const crowd = async ({ url, token }: Bot) => {
+      const wire = await openWire(stage.baseUrl, CALLERS, token, 'application/json')
+      const call = async (caller: number) => (await wire.send(caller, 'POST', url, '{}')) === 200
+      await measure(CALLERS, WARM_UP_S, call)
+      return await measure(CALLERS, seconds, call).finally(() => wire.close())
+    }
+    const figures = [
+      late(`${COLD} cold projects within 5 s`, await spreadOver(echoes.slice(0, COLD), 5000), 5000),
+      late(`${PROJECTS} projects once within 10 s`, await spreadOver(echoes, 10_000), 500),
+      late(`${PROJECTS} projects once more`, await spreadOver(echoes, 10_000), 500),
+      many(`${CALLERS} callers of bot-concurrent`, await crowd(together)),
+      many(`${CALLERS} callers with own isolates`, await crowd(alone)),
+    ]
+    await stop(large)
+    await stage.start('worker', { WORKER_MEMORY_MB: SMALL_MB })
+    const one = await crowd(alone)
+    await stage.start('worker', { WORKER_MEMORY_MB: SMALL_MB })
+    const two = await crowd(alone)
+    const ratio = (two.perSecond / one.perSecond).toFixed(2)
+    const what = `two workers of ${SMALL_MB} MB to one`
+    return [...figures, { what, ours: rate(two), limit: rate(one), ratio, required: '>= 1.8' }]
+  })
+}
+
+/** In a project of its own. */
+async function aBot(stage: Stage, body: string, extension: object[] = []): Promise<Bot> {
+  const { admin, projectId, token } = await stage.openProject()
+  const bot = await admin.post(`admin/projects/${projectId}/bot`, { name: 'crowd' })
+  const changed = JSON.stringify({ ...bot, extension })
+  await admin.send('PUT', `fhir/R4/Bot/${bot.id}`, changed, 'application/fhir+json')
+  const code = `exports.handler = async (medplum, event) => { ${body} }`
+  await admin.post(`fhir/R4/Bot/${bot.id}/$deploy`, { code })
+  return { url: `/fhir/R4/Bot/${bot.id}/$execute`, token }
+}
+
+/** Calls each of them once, evenly over so long; how long the calls took in ms, the shortest first. */
+async function spread(baseUrl: string, bots: readonly Bot[], overMs: number): Promise<number[]> {
+  const times = await Promise.all(
+    bots.map(async ({ url, token }, n) => {
+      const wire = await openWire(baseUrl, 1, token, 'application/json')
+      await delay((n * overMs) / bots.length)
+      const sent = performance.now()
+      const status = await wire.send(0, 'POST', url, '{}').finally(() => wire.close())
+      if (status !== 200) throw new Error(`A project got ${status}`)
+      return performance.now() - sent
+    }),
+  )
+  return times.sort((a, b) => a - b)
+}
+
+function late(what: string, times: readonly number[], limitMs: number): Figure {
+  const part = (share: number) => times[Math.floor(times.length * share)] ?? Number.NaN
+  const ours = `p50 ${part(0.5).toFixed(0)} ms, p99 ${part(0.99).toFixed(0)} ms`
+  const ratio = (part(0.99) / limitMs).toFixed(2)
+  return { what, ours, limit: `p99 ${limitMs} ms`, ratio, required: '<= 1' }
+}
+
+function many(what: string, load: Load): Figure {
+  const limit = (CALLERS * 1000) / WAIT_MS
+  const ours = `${rate(load)}, p99 ${load.p99Ms.toFixed(0)} ms`
+  const ratio = (load.perSecond / limit).toFixed(2)
+  return { what, ours, limit: `${limit}/s`, ratio, required: 'no failure' }
+}
+
+function rate({ perSecond }: Load): string {
+  return `${Math.round(perSecond)}/s`
+}
