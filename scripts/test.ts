@@ -20,7 +20,7 @@ import { prepare } from './migrate.ts'
 import { copyDatabase, startPostgres } from './postgres.ts'
 import { startRedis } from './redis.ts'
 import type { Service } from './service.ts'
-import { type FileEnd, runFiles } from './test-files.ts'
+import { type FileEnd, runFiles } from './test/files.ts'
 
 const ROOT = resolve(import.meta.dirname, '..')
 const STOP_MS = 5000

@@ -1,12 +1,12 @@
 import { join } from 'node:path'
 import t from 'tap'
+import { runFiles } from '../../scripts/test/files.ts'
 import {
   countAssertions,
   readFailures,
   readSections,
   readSummary,
-} from '../../scripts/tap-report.ts'
-import { runFiles } from '../../scripts/test-files.ts'
+} from '../../scripts/test/tap-report.ts'
 
 const REPORT = `TAP version 14
 1..1

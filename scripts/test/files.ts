@@ -37,7 +37,7 @@ const ARGUMENTS = [
 const TIMEOUT_S = 400
 const KILL_S = 60
 
-const BATCH = join(import.meta.dirname, 'test-batch.ts')
+const BATCH = join(import.meta.dirname, 'batch.ts')
 
 /** The files that were run, in the order of their ends; those of a batch share a process. */
 export async function runFiles(

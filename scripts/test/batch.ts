@@ -1,5 +1,5 @@
 /**
- * `node scripts/test-batch.ts <file> …`: test files one after the other in one process, each a test of its report.
+ * `node scripts/test/batch.ts <file> …`: test files one after the other in one process, each a test of its report.
  * What they have in common is loaded and compiled once, which takes a second of CPU in a process of its own.
  */
 import { registerHooks } from 'node:module'
