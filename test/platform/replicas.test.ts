@@ -49,7 +49,8 @@ async function wrongReads(writers: number, rounds: number): Promise<readonly str
         elsewhere.get(`Basic/${first.id}/_history?_count=1`),
       ])
       for (const { status, text: found } of answers) {
-        if (status !== 200 || !found.includes(`"${text}"`)) wrong.push(`${status} ${text}`)
+        if (status !== 200 || !found.includes(`"${text}"`))
+          wrong.push(`${text}: ${status} ${found}`)
       }
     }
   }

@@ -1,7 +1,7 @@
 /** The migrations on databases of every age, and docs/data-model.md beside the catalogue they make. */
 
 import { randomUUID } from 'node:crypto'
-import { readdirSync, readFileSync } from 'node:fs'
+import { globSync, readdirSync, readFileSync } from 'node:fs'
 import t from 'tap'
 import { writeFeatures } from '../../shared/api/write-features.ts'
 import { createLogger } from '../../shared/log.ts'
@@ -157,3 +157,52 @@ function sorted(tables: Map<string, { index: string | null }[]>): Record<string,
   ])
   return Object.fromEntries(entries.sort(([a], [b]) => (a < b ? -1 : 1)))
 }
+
+// These lists stand in the way of a database that is parted by Project (docs/scale.md): they may become shorter alone.
+
+t.test('the Project begins every key of a table that has one, but for these', async (t) => {
+  const keys = await main.query<{ key: string }>({
+    text: `select k.conrelid::regclass || ': ' || pg_get_constraintdef(k.oid) as key
+      from pg_constraint k join pg_attribute p on p.attrelid = k.conrelid and p.attname = 'project'
+      where k.contype in ('p', 'u') and k.conkey[1] <> p.attnum order by 1`,
+    values: [],
+  })
+  t.same(
+    keys.map(({ key }) => key),
+    [
+      'bot_run: PRIMARY KEY (bot, started, id)',
+      'concept_owner: PRIMARY KEY (n)',
+      'delivery: PRIMARY KEY (id)',
+      'export_job: PRIMARY KEY (id)',
+      'import_job: PRIMARY KEY (id)',
+      'job: PRIMARY KEY (id)',
+      'mail: PRIMARY KEY (id)',
+      'occurrence: UNIQUE (run)',
+      'pending_run: PRIMARY KEY (id)',
+      'tenant: UNIQUE (fhir_id)',
+    ],
+  )
+})
+
+t.test(
+  'only these files depend on what one server alone knows: its locks and open transactions',
+  (t) => {
+    const OF_ONE_SERVER = /pg_(try_)?advisory|pg_(current_)?snapshot|backend_xid/
+    const files = globSync('{server,shared,worker}/**/*.ts', { cwd: ROOT })
+    t.same(
+      files.filter((file) => OF_ONE_SERVER.test(readFileSync(new URL(file, ROOT), 'utf8'))).sort(),
+      [
+        'shared/bulk/exports/rows/jobs.ts',
+        'shared/bulk/exports/rows/plan.ts',
+        'shared/bulk/imports/imports.ts',
+        'shared/identity/signing-keys.ts',
+        'shared/jobs/upkeep/upkeep.ts',
+        'shared/platform/postgres/transaction.ts',
+        'shared/store/index/custom-parameters-index.ts',
+        'shared/store/migrate.ts',
+        'shared/store/write/idempotent-requests.ts',
+      ],
+    )
+    t.end()
+  },
+)
