@@ -4,6 +4,7 @@ FROM node:24-bookworm-slim AS bundle
 WORKDIR /app
 COPY package.json package-lock.json .npmrc ./
 RUN npm ci --omit=optional --no-audit --no-fund
+COPY tsconfig.json ./
 COPY scripts ./scripts
 COPY server ./server
 RUN npm run build
