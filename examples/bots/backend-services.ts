@@ -1,6 +1,7 @@
 /**
  * Input: `{ mrn }`. Fetches a patient from another server as a SMART Backend Services client: the token is bought with a
- * JWT that is signed by RS384 with the Project's secret PEER_KEY, a private JWK. PEER_URL is that server.
+ * JWT that is signed by RS384 with the Project's secret PEER_KEY, a private JWK. PEER_URL is that server, PEER_CLIENT
+ * our name there; PEER_TOKEN_URL is where tokens are, if that is not `token` below PEER_URL.
  */
 import type { BotEvent, MedplumClient } from '@medplum/core'
 import type { Bundle, Patient } from '@medplum/fhirtypes'
@@ -10,14 +11,16 @@ const ALGORITHM = { name: 'RSASSA-PKCS1-v1_5', hash: 'SHA-384' }
 
 export async function handler(medplum: MedplumClient, event: BotEvent<{ mrn: string }>) {
   const url = event.secrets.PEER_URL?.valueString ?? ''
+  const tokenUrl = event.secrets.PEER_TOKEN_URL?.valueString ?? `${url}token`
+  const client = event.secrets.PEER_CLIENT?.valueString ?? 'clinic'
   const jwk = JSON.parse(event.secrets.PEER_KEY?.valueString ?? '{}')
   const form = new URLSearchParams({
     grant_type: 'client_credentials',
     scope: 'system/Patient.rs',
     client_assertion_type: 'urn:ietf:params:oauth:client-assertion-type:jwt-bearer',
-    client_assertion: await signed(jwk, { iss: 'clinic', sub: 'clinic', aud: `${url}token` }),
+    client_assertion: await signed(jwk, { iss: client, sub: client, aud: tokenUrl }),
   })
-  const granted = await fetch(`${url}token`, { method: 'POST', body: form })
+  const granted = await fetch(tokenUrl, { method: 'POST', body: form })
   if (!granted.ok) throw new Error(`The token was refused: ${granted.status}`)
   const { access_token: token } = await granted.json()
   const found = await fetch(`${url}Patient?identifier=${MRN}|${event.input.mrn}`, {
