@@ -56,6 +56,7 @@ export async function onStage<T>(work: (stage: Stage) => Promise<T>): Promise<T>
     DATA_DIR: folder,
     LOG_LEVEL: 'warn',
     RATE_LIMIT_PER_MINUTE: '0',
+    AUTH_RATE_LIMIT_PER_MINUTE: '0',
     SUPER_ADMIN_CLIENT_ID: randomUUID(),
     SUPER_ADMIN_CLIENT_SECRET: randomBytes(32).toString('hex'),
     SUPER_ADMIN_PASSWORD: randomBytes(16).toString('hex'),
