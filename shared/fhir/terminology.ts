@@ -67,6 +67,8 @@ export interface CodeSystem extends Named {
   /** The language of the displays. */
   readonly language?: string | undefined
   readonly content?: string | undefined
+  /** The canonical of the CodeSystem that a supplement is of. */
+  readonly supplements?: string | undefined
   readonly caseSensitive?: boolean | undefined
   readonly hierarchyMeaning?: string | undefined
   readonly property?:

@@ -2,11 +2,11 @@
 import { randomUUID } from 'node:crypto'
 import { may } from '../access/policy.ts'
 import { textOf } from '../binary/attachments.ts'
-import { badRequest, forbidden, notFound, unknownDefinition } from '../errors.ts'
+import { badRequest, forbidden, notFound } from '../errors.ts'
 import { plainBundle } from '../fhir/bundle.ts'
 import { publishedStructure } from '../fhir/published.ts'
-import { chosen, urlOf } from '../fhir/resource.ts'
-import type { ValueSet } from '../fhir/terminology.ts'
+import { chosen, isObject, urlOf } from '../fhir/resource.ts'
+import type { Designation, ValueSet } from '../fhir/terminology.ts'
 import { escapeValue } from '../query/values.ts'
 import {
   type Inputs,
@@ -20,6 +20,14 @@ import { findVersions } from '../store/rows/lookups.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 import { profilesNamedIn } from '../validation/profiles/profiles.ts'
 import { isStructureDefinition, type StructureDefinition } from '../validation/profiles/tree.ts'
+import {
+  inVersions,
+  isOfLanguage,
+  SUPPLEMENTS,
+  translated,
+  VERSIONS,
+  withSupplements,
+} from './adjusted.ts'
 import { ownResource, sentAs, terminologyOperation, texts } from './codes.ts'
 import { readersOf, type Terminology } from './find.ts'
 import { evaluation } from './members.ts'
@@ -31,25 +39,31 @@ const MAX_OFFSET = 10_000
 
 const PARAMETERS: readonly ParameterDefinition[] = [
   ...texts('url', 'valueSetVersion', 'filter', 'displayLanguage'),
+  ...SUPPLEMENTS,
+  ...VERSIONS,
   { name: 'valueSet', kind: 'resource' },
   { name: 'offset', kind: 'whole' },
   { name: 'count', kind: 'whole' },
   { name: 'excludeNotForUI', kind: 'flag' },
   { name: 'activeOnly', kind: 'flag' },
+  { name: 'includeDesignations', kind: 'flag' },
+  { name: 'includeDefinition', kind: 'flag' },
+  { name: 'designation', kind: 'text', many: true },
 ]
 
 export const expand = terminologyOperation(
   'expand',
   ['ValueSet'],
   () => PARAMETERS,
-  async ({ call, inputs, terminology }) => {
+  async ({ call, inputs, terminology: found }) => {
+    const asked = inVersions(found, inputs)
     const text = inputs.text('filter')
     const offset = wholeOf(inputs, 'offset', 0, MAX_OFFSET)
     const count = wholeOf(inputs, 'count', text === undefined ? MAX_COUNT : FILTERED_COUNT)
-    const valueSet = await valueSetOf(call, terminology, inputs)
+    const valueSet = await valueSetOf(call, asked, inputs)
+    const terminology = await withSupplements(asked, inputs, valueSet)
     const wish = { text, activeOnly: inputs.flag('activeOnly') === true, needed: offset + count }
     const { codes, isCut } = await expandValueSet(evaluation(terminology), valueSet, wish)
-    const language = inputs.text('displayLanguage')
     const shown = inputs.flag('excludeNotForUI') ? codes.filter((code) => !code.isAbstract) : codes
     const page = shown.slice(offset, offset + Math.min(count, MAX_COUNT))
     return jsonReply(200, {
@@ -57,15 +71,15 @@ export const expand = terminologyOperation(
       ...valueSet,
       ...('status' in valueSet ? {} : { status: 'active' }),
       // The expansion is another resource than the stored one: undefined members are left out.
-      compose: undefined,
+      compose: inputs.flag('includeDefinition') ? valueSet.compose : undefined,
       meta: undefined,
       expansion: {
         identifier: `urn:uuid:${randomUUID()}`,
         timestamp: new Date().toISOString(),
         ...(isCut ? {} : { total: shown.length }),
         offset,
-        ...parametersOf(inputs),
-        ...(page.length === 0 ? {} : { contains: page.map((code) => contained(code, language)) }),
+        ...parametersOf(inputs, page),
+        ...(page.length === 0 ? {} : { contains: page.map((code) => contained(code, inputs)) }),
       },
     })
   },
@@ -78,30 +92,8 @@ function wholeOf(inputs: Inputs, name: string, otherwise: number, most?: number)
   return Math.min(value, most ?? MAX_COUNT)
 }
 
-/** Errors: 400 when none is named, or a supplement of it is not known, 404 when it is not there. */
+/** Errors: 400 when none is named, 404 when it is not there. */
 export async function valueSetOf(
-  call: OperationCall,
-  terminology: Terminology,
-  inputs: Inputs,
-): Promise<ValueSet> {
-  const valueSet = await namedValueSet(call, terminology, inputs)
-  for (const supplement of supplementsOf(valueSet)) {
-    if ((await terminology.codeSystem(supplement)) !== undefined) continue
-    throw unknownDefinition(`CodeSystem ${supplement}, a supplement, is not known`)
-  }
-  return valueSet
-}
-
-/** https://hl7.org/fhir/R4/extension-valueset-supplement.html */
-const SUPPLEMENT = 'http://hl7.org/fhir/StructureDefinition/valueset-supplement'
-
-function supplementsOf({ extension = [] }: ValueSet): readonly string[] {
-  return extension.flatMap((item) =>
-    item.url === SUPPLEMENT && typeof item.valueCanonical === 'string' ? item.valueCanonical : [],
-  )
-}
-
-async function namedValueSet(
   call: OperationCall,
   terminology: Terminology,
   inputs: Inputs,
@@ -130,7 +122,8 @@ function isA(value: string) {
   return { property: 'concept', op: 'is-a', value }
 }
 
-function parametersOf(inputs: Inputs): object {
+/** Parameters of the call, and the versions that were used. */
+function parametersOf(inputs: Inputs, codes: readonly Code[]): object {
   const texts = ['filter', 'displayLanguage'].flatMap((name) => {
     const value = inputs.text(name)
     return value === undefined ? [] : [{ name, valueString: value }]
@@ -139,21 +132,43 @@ function parametersOf(inputs: Inputs): object {
     const value = inputs.whole(name)
     return value === undefined ? [] : [{ name, valueInteger: value }]
   })
-  const parameter = [...texts, ...wholes]
+  const used = codes.flatMap(({ system, version }) => (version ? `${system}|${version}` : []))
+  const versions = [...new Set(used)].map((valueUri) => ({ name: 'version', valueUri }))
+  const parameter = [...texts, ...wholes, ...versions]
   return parameter.length === 0 ? {} : { parameter }
 }
 
-function contained(code: Code, language: string | undefined): object {
-  const translated = code.designations.find((item) => item.language === language)
+/** The display is that of the language that is asked for, where there is one. */
+function contained(code: Code, inputs: Inputs): object {
+  const display = translated(code.designations, inputs.text('displayLanguage')) ?? code.display
+  const wanted = inputs.texts('designation')
+  const designation = inputs.flag('includeDesignations')
+    ? code.designations.filter((item) => wanted.length === 0 || wanted.some(names(item)))
+    : []
   return {
     system: code.system,
     ...(code.isAbstract ? { abstract: true } : {}),
     ...(code.isInactive ? { inactive: true } : {}),
     code: code.code,
-    ...(code.display === undefined ? {} : { display: code.display }),
-    ...(language === undefined || translated === undefined ? {} : { display: translated.value }),
+    ...(display === undefined ? {} : { display }),
+    ...(designation.length === 0 ? {} : { designation }),
   }
 }
+
+/** Tests a value of parameter `designation`: the code of a use or a language. */
+function names(designation: Designation) {
+  const { use } = designation
+  const [system, code] = isObject(use) ? [use.system, use.code] : []
+  return (token: string): boolean => {
+    const bar = token.lastIndexOf('|')
+    const value = token.slice(bar + 1)
+    const scope = bar < 0 ? undefined : token.slice(0, bar)
+    if (scope === LANGUAGES) return isOfLanguage(designation, value)
+    return code === value && (scope === undefined || scope === system)
+  }
+}
+
+const LANGUAGES = 'urn:ietf:bcp:47'
 
 /** Profiles of one answer, and how long a chain of them may be. */
 const MOST_PROFILES = 300

@@ -1,6 +1,7 @@
 /** `CodeSystem/$lookup` and `$subsumes`: https://hl7.org/fhir/R4/codesystem-operations.html */
 import { badRequest, notFound } from '../errors.ts'
 import { type Inputs, type Output, parameter, parametersReply } from '../request/parameters.ts'
+import { SUPPLEMENTS, translated, withSupplements } from './adjusted.ts'
 import {
   CODE_PARAMETERS,
   codeSourceOf,
@@ -17,8 +18,14 @@ import type { CodeSource } from './find.ts'
 export const lookup = terminologyOperation(
   'lookup',
   ['CodeSystem'],
-  () => [...CODE_PARAMETERS, { name: 'property', kind: 'text', many: true }],
-  async ({ call, inputs, terminology }) => {
+  () => [
+    ...CODE_PARAMETERS,
+    ...SUPPLEMENTS,
+    { name: 'property', kind: 'text', many: true },
+    ...texts('displayLanguage'),
+  ],
+  async ({ call, inputs, terminology: found }) => {
+    const terminology = await withSupplements(found, inputs)
     const [given] = givenCodes(inputs)
     const version = inputs.text('version') ?? given?.version
     const source = await codeSourceOf(call, terminology, given?.system, version)
@@ -26,12 +33,13 @@ export const lookup = terminologyOperation(
     const [node] = concepts
     if (node === undefined || !isOf(source, given)) throw notFound()
     const { codeSystem } = source
+    const spoken = translated(node.designations, inputs.text('displayLanguage'))
     const named = new Set(inputs.texts('property'))
     const isWanted = (name: string) => named.size === 0 || named.has(name)
     return parametersReply([
       ['name', 'valueString', codeSystem.title ?? codeSystem.name ?? codeSystem.url],
       ['version', 'valueString', codeSystem.version],
-      ['display', 'valueString', node.display ?? node.code],
+      ['display', 'valueString', spoken ?? node.display ?? node.code],
       ...(isWanted('definition') ? definition(node) : []),
       ...(isWanted('designation') ? designations(node) : []),
       ...properties(node)

@@ -160,7 +160,11 @@ async function ofSystem(
   }
   if (part.concept !== undefined) {
     const listed = new Set(part.concept.map(({ code }) => code))
-    return codes.filter((code) => listed.has(code))
+    return await existing(
+      outer,
+      part,
+      codes.filter((code) => listed.has(code)),
+    )
   }
   const source = await contentOf(outer, part)
   const { filter: filters } = part
@@ -170,4 +174,26 @@ async function ofSystem(
   const fold = source.codeSystem.caseSensitive === false
   const found = new Set(concepts.map(({ code }) => (fold ? code.toLowerCase() : code)))
   return codes.filter((code) => found.has(fold ? code.toLowerCase() : code))
+}
+
+/** True for a CodeSystem that has no codes but those that are here. */
+export function isWhole({ codeSystem, hasConcepts }: CodeSource): boolean {
+  const { content, caseSensitive } = codeSystem
+  return hasConcepts && content === 'complete' && caseSensitive !== false
+}
+
+/** A code that is listed means nothing where its system is here and does not have it. */
+async function existing(
+  outer: Evaluation,
+  { system = '', version }: Include,
+  codes: readonly string[],
+): Promise<readonly string[]> {
+  if (codes.length === 0) return codes
+  const wanted = outer.version ?? version
+  const canonical = wanted === undefined ? system : `${system}|${wanted}`
+  const source = await outer.terminology.codeSystem(canonical)
+  if (source === undefined || !isWhole(source)) return codes
+  const { concepts } = await source.list({ codes, limit: codes.length })
+  const known = new Set(concepts.map(({ code }) => code))
+  return codes.filter((code) => known.has(code))
 }

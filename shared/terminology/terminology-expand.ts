@@ -10,6 +10,7 @@ import {
   enter,
   importedValueSet,
   includedOf,
+  isWhole,
   membersOf,
   spend,
 } from './members.ts'
@@ -116,7 +117,12 @@ async function listed(
   const codes = concepts.map(({ code }) => code)
   const known = await source?.list({ codes, limit: codes.length })
   const nodes = new Map(known?.concepts.map((node) => [node.code, node]))
-  return concepts.map((concept) => {
+  // A code that its system does not have means nothing.
+  const meant =
+    source !== undefined && isWhole(source)
+      ? concepts.filter(({ code }) => nodes.has(code))
+      : concepts
+  return meant.map((concept) => {
     const { code, display, designation } = concept
     const node = nodes.get(code)
     return {

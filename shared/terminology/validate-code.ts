@@ -7,6 +7,7 @@ import type { ValueSet } from '../fhir/terminology.ts'
 import { normaliseString } from '../fhir/values.ts'
 import { type Inputs, parametersReply } from '../request/parameters.ts'
 import type { FhirReply, OperationCall } from '../request/request.ts'
+import { inVersions, SUPPLEMENTS, VERSIONS, withSupplements } from './adjusted.ts'
 import {
   CODE_PARAMETERS,
   codeSourceOf,
@@ -22,6 +23,9 @@ import { valueSetOf } from './expand.ts'
 import type { CodeSource, Terminology } from './find.ts'
 import { composeOf, evaluation, membersOf } from './members.ts'
 
+/** A wrong display is a warning. */
+const LENIENT = 'lenient-display-validation'
+
 export const validateCode = terminologyOperation(
   'validate-code',
   ['CodeSystem', 'ValueSet'],
@@ -31,6 +35,9 @@ export const validateCode = terminologyOperation(
     { name: 'abstract', kind: 'flag' },
     { name: 'activeOnly', kind: 'flag' },
     { name: type === 'ValueSet' ? 'valueSet' : 'codeSystem', kind: 'resource' },
+    { name: LENIENT, kind: 'flag' },
+    ...SUPPLEMENTS,
+    ...(type === 'ValueSet' ? VERSIONS : []),
   ],
   async ({ call, inputs, terminology }) => {
     const codes = givenCodes(inputs)
@@ -46,10 +53,11 @@ export const validateCode = terminologyOperation(
 
 async function inCodeSystem(
   call: OperationCall,
-  terminology: Terminology,
+  found: Terminology,
   inputs: Inputs,
   codes: readonly GivenCode[],
 ): Promise<FhirReply> {
+  const terminology = await withSupplements(found, inputs)
   const url = inputs.text('url') ?? codes[0]?.system
   const sent = inputs.resource('codeSystem')
   const source =
@@ -79,26 +87,32 @@ async function inCodeSystem(
 
 async function inValueSet(
   call: OperationCall,
-  terminology: Terminology,
+  found: Terminology,
   inputs: Inputs,
   codes: readonly GivenCode[],
 ): Promise<FhirReply> {
-  const valueSet = await valueSetOf(call, terminology, inputs)
+  const asked = inVersions(found, inputs)
+  const valueSet = await valueSetOf(call, asked, inputs)
+  const terminology = await withSupplements(asked, inputs, valueSet)
   for (const code of codes) {
     const systems =
       code.system === undefined ? systemsOf(composeOf(valueSet).include) : [code.system]
+    const holding: string[] = []
     for (const system of systems) {
       const unknown = await unknownVersion(terminology, system, code.version)
       if (unknown !== undefined) return refused(unknown)
       const asked = membersOf(evaluation(terminology, code.version), valueSet, system, [code.code])
       const members = await unlessUnknown(asked)
       if (typeof members === 'string') return refused(members)
-      if (members.size === 0) continue
-      const source = await terminology.codeSystem(versioned(system, code.version))
-      const node = source && (await nodeOf(source, code.code))
-      const display = node?.display ?? listedDisplay(valueSet, system, code.code)
-      return verdict(inputs, code, { node, display, language: source?.codeSystem.language })
+      if (members.size > 0) holding.push(system)
     }
+    const [system, other] = holding
+    if (other !== undefined) return refused(`${code.code} is a code of ${holding.join(' and ')}`)
+    if (system === undefined) continue
+    const source = await terminology.codeSystem(versioned(system, code.version))
+    const node = source && (await nodeOf(source, code.code))
+    const display = node?.display ?? listedDisplay(valueSet, system, code.code)
+    return verdict(inputs, code, { node, display, language: source?.codeSystem.language })
   }
   return refusal(codes, `ValueSet ${valueSet.url ?? ''}`.trim())
 }
@@ -159,9 +173,12 @@ interface Known {
 /** A wrong display makes the code wrong, and the reply has the right one. */
 function verdict(inputs: Inputs, given: GivenCode, known: Known): FhirReply {
   const { node, display } = known
-  const message = faultOf(inputs, given, known)
+  const wrong = faultOf(inputs, given, known)
+  const misnamed = wrong === undefined ? misnameOf(inputs, given, known) : undefined
+  const message = wrong ?? misnamed
+  const isFine = wrong === undefined && (misnamed === undefined || inputs.flag(LENIENT) === true)
   return parametersReply([
-    ['result', 'valueBoolean', message === undefined],
+    ['result', 'valueBoolean', isFine],
     ['display', 'valueString', display],
     ...(node === undefined || !isInactive(node) ? [] : [INACTIVE]),
     ['message', 'valueString', message],
@@ -170,17 +187,21 @@ function verdict(inputs: Inputs, given: GivenCode, known: Known): FhirReply {
 
 const INACTIVE = ['inactive', 'valueBoolean', true] as const
 
-function faultOf(
-  inputs: Inputs,
-  { code, display: given }: GivenCode,
-  { node, display, language }: Known,
-): string | undefined {
+function faultOf(inputs: Inputs, { code }: GivenCode, { node }: Known): string | undefined {
   if (node !== undefined && inputs.flag('abstract') === false && isAbstract(node)) {
     return `${code} is abstract`
   }
   if (node !== undefined && inputs.flag('activeOnly') === true && isInactive(node)) {
     return `${code} is inactive`
   }
+  return undefined
+}
+
+function misnameOf(
+  inputs: Inputs,
+  { code, display: given }: GivenCode,
+  { node, display, language }: Known,
+): string | undefined {
   const all = [{ language, value: display }, ...(node?.designations ?? [])]
   const spoken = all.filter((name) => isSpoken(name.language, inputs.text('displayLanguage')))
   // Where nothing is called anything in that language, every name will do.

@@ -105,6 +105,11 @@ t.test('an expansion has the codes of each version that is named', async (t) => 
     return body.expansion.contains.map(({ code }: Raw) => code)
   }
   t.same(await codes('both'), ['red', 'blue', 'red', 'green'])
+  const { body } = await admin.get<Raw>(`ValueSet/$expand?url=${OWN}/ValueSet/both`)
+  t.same(
+    body.expansion.parameter.map(({ valueUri }: Raw) => valueUri),
+    [`${SYSTEM}|1.0.0`, `${SYSTEM}|1.2.0`],
+  )
   t.same(await codes('wild'), ['red', 'green'])
 })
 
@@ -169,4 +174,96 @@ t.test('a contained value set is what its id stands for', async (t) => {
     body.expansion.contains.map(({ code }: Raw) => code),
     ['red'],
   )
+})
+
+const text = (name: string, valueString: string) => ({ name, valueString })
+const canonical = (name: string, version: string) => text(name, `${SYSTEM}|${version}`)
+
+async function expanded(name: string, ...more: object[]): Promise<Raw> {
+  const { body } = await ask('ValueSet/$expand', text('url', `${OWN}/ValueSet/${name}`), ...more)
+  return body.expansion?.contains ?? body.issue[0].details.text
+}
+
+t.test('the version of a system is given, demanded or forced', async (t) => {
+  const codes = async (name: string, ...more: object[]) => {
+    const found = await expanded(name, ...more)
+    return Array.isArray(found) ? found.map(({ code }) => code) : found
+  }
+  const first = ['red', 'blue']
+  t.same(await codes('any', canonical('system-version', '1.0.0')), first)
+  t.same(await codes('wild', canonical('force-system-version', '1.0.0')), first)
+  t.same(await codes('none', canonical('force-system-version', '1.0.0')), first)
+  t.same(await codes('any', canonical('check-system-version', '1.0.0')), first)
+  t.same(await codes('first', canonical('system-version', '1.2.0')), first)
+  t.match(await codes('first', canonical('check-system-version', '1.2.0')), /not 1.2.0/)
+  t.match(await codes('any', text('system-version', SYSTEM)), /must be a url and a version/)
+  const blue = { system: SYSTEM, code: 'blue' }
+  t.equal(await isIn('any', blue, canonical('system-version', '1.0.0')), true)
+})
+
+t.test('supplements add names to the concepts of a system', async (t) => {
+  const url = `${OWN}/CodeSystem/more-names`
+  await make({
+    resourceType: 'CodeSystem',
+    url,
+    content: 'supplement',
+    supplements: SYSTEM,
+    concept: [
+      {
+        code: 'red',
+        designation: [
+          { language: 'fr', value: 'rouge', use: { system: 'urn:use', code: 'short' } },
+          { language: 'fr-CA', value: 'rouge vif' },
+        ],
+      },
+    ],
+  })
+  const extended = 'http://hl7.org/fhir/StructureDefinition/valueset-supplement'
+  const extension = [{ url: extended, valueCanonical: url }]
+  await valueSet('named', { system: SYSTEM, version: '1.0.0' }, { extension })
+  const french = text('displayLanguage', 'fr')
+  t.match(await expanded('named', french), [{ code: 'red', display: 'rouge' }, { code: 'blue' }])
+  const use = text('useSupplement', url)
+  t.match(await expanded('any', french, use), [{ display: 'rouge' }, { display: 'green 1.2.0' }])
+  t.match(await expanded('any', french), [{ display: 'red 1.2.0' }, { display: 'green 1.2.0' }])
+  t.equal(await isIn('any', red(undefined, 'rouge')), false)
+  t.equal(await isIn('any', red(undefined, 'rouge'), use), true)
+  const lenient = { name: 'lenient-display-validation', valueBoolean: true }
+  t.equal(await isIn('any', red(undefined, 'rouge'), lenient), true)
+  const given = [text('system', SYSTEM), text('code', 'red'), french, use]
+  t.match(await ask('CodeSystem/$lookup', ...given), {
+    body: { parameter: [{ name: 'name' }, { name: 'version' }, { valueString: 'rouge' }] },
+  })
+  const nobody = text('useSupplement', `${OWN}/CodeSystem/nobody`)
+  t.equal((await ask('CodeSystem/$lookup', ...given, nobody)).status, 400)
+
+  const all = { name: 'includeDesignations', valueBoolean: true }
+  const designations = async (...more: object[]) => {
+    const [found] = await expanded('named', all, ...more)
+    return found.designation?.map(({ value }: Raw) => value)
+  }
+  t.same(await designations(), ['rot', 'rouge', 'rouge vif'])
+  t.same(await designations(text('designation', 'urn:ietf:bcp:47|de')), ['rot'])
+  t.same(await designations(text('designation', 'urn:use|short')), ['rouge'])
+})
+
+t.test('a code that its system does not have is in no value set', async (t) => {
+  const concept = [{ code: 'red' }, { code: 'pink' }]
+  await valueSet('listed', { system: SYSTEM, concept })
+  t.match(await expanded('listed'), [{ code: 'red' }])
+  t.equal((await expanded('listed')).length, 1)
+  t.equal(await isIn('listed', { system: SYSTEM, code: 'pink' }), false)
+  t.equal(await isIn('listed', red()), true)
+})
+
+t.test('a code without a system is refused where two have it', async (t) => {
+  const concept = [{ code: 'red' }]
+  const other = { system: `${OWN}/CodeSystem/not-here`, concept }
+  await valueSet('two', [{ system: SYSTEM }, other])
+  const { body } = await ask(
+    'ValueSet/$validate-code',
+    text('url', `${OWN}/ValueSet/two`),
+    text('code', 'red'),
+  )
+  t.match(body.parameter, [{ valueBoolean: false }, { valueString: /is a code of .* and / }])
 })
