@@ -49,6 +49,7 @@ export function readCriterion(
     const read = (path: string, text: string) => readCriterion(type, path, text, { scope, links })
     return readFilter(type, value, scope.own, read)
   }
+  if (links > 0 && name === '_type') return ofType(type, value)
   const chain = CHAIN.exec(name)
   if (chain === null) return readCondition(type, name, value, scope)
   const [, code = '', target, rest = ''] = chain
@@ -86,14 +87,27 @@ function readEnds(
   read: ReadEnd,
 ): readonly JoinEnd[] | Refusal | undefined {
   const ends: JoinEnd[] = []
+  let never: JoinEnd | undefined
   let refusal: Refusal | undefined
   for (const type of types) {
     const criterion = read(type)
     if (criterion === undefined) return undefined
     if ('reason' in criterion) refusal ??= criterion
+    else if (criterion === NEVER) never ??= { type, criterion }
     else ends.push({ type, criterion })
   }
-  return ends.length === 0 ? refusal : ends
+  if (ends.length > 0) return ends
+  return never === undefined ? refusal : [never]
+}
+
+const [ALWAYS, NEVER] = ['false', 'true'].map((value): Condition => {
+  return { code: '_lastUpdated', type: 'date', modifier: 'missing', values: [value] }
+}) as [Condition, Condition]
+
+/** The types of what a chain ends with, or of what refers. Errors: 400. */
+function ofType(type: string, value: string): Condition {
+  const types = value.split(',').map((name) => requireType(name, '_type'))
+  return types.includes(type) ? ALWAYS : NEVER
 }
 
 function readHas(

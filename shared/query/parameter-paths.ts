@@ -10,7 +10,7 @@ import {
   storedParameters,
 } from '../fhir/definitions.ts'
 import type { OwnParameters, SearchParameter } from '../fhir/definitions-data.ts'
-import type { Resource } from '../fhir/resource.ts'
+import { type Resource, referenceIn } from '../fhir/resource.ts'
 import { targetOf } from '../fhir/values.ts'
 import { compileExpression, type Leg, type Walk } from '../fhirpath/extract.ts'
 import { type Expression, parsePath } from '../fhirpath/parse.ts'
@@ -121,7 +121,7 @@ function pathsOf(
   }
 }
 
-/** `Type/id`, full addresses and canonicals that one reference parameter of the resource holds. */
+/** `Type/id`, with its version if it has one, full addresses and canonicals that one reference parameter holds. */
 export function literalsOf(
   resource: Resource,
   code: string,
@@ -149,7 +149,9 @@ function walksOf(type: string, parameter: SearchParameter): readonly Walk<Set<st
   const walks = legsOf(type, parameter).map((leg) =>
     leg.bind<Set<string>>((value, found) => {
       const literal = targetOf(leg.type, value)?.literal
-      if (literal !== undefined) found.add(literal)
+      if (literal === undefined) return
+      const whole = referenceIn(value)
+      found.add(whole?.startsWith(`${literal}/_history/`) ? whole : literal)
     }),
   )
   compiled.set(parameter, walks)

@@ -123,7 +123,7 @@ function linksOf(
   interaction: Interaction,
   path: string,
   { count, offset }: HistoryRequest,
-  { next }: HistoryPage,
+  { next, previous }: HistoryPage,
 ): Link[] {
   const { services, request } = interaction
   const link = (
@@ -147,5 +147,6 @@ function linksOf(
     links.push(link('next', isOffset ? at(end) : { _cursor: next }))
   }
   if (offset > 0) links.push(link('previous', at(offset - count)))
+  if (previous !== undefined) links.push(link('previous', { _cursor: previous }))
   return links
 }

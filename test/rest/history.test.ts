@@ -105,14 +105,23 @@ for (const level of ['Patient/_history', '_history']) {
     t.test(`pages of ${level} sorted by ${sort} join without a gap`, async (t) => {
       const { client } = await aRecord()
       const whole = await locations(client, `${level}?_sort=${sort}`)
-      const paged: string[] = []
-      let path: string | undefined = `${level}?_sort=${sort}&_count=2`
-      while (path !== undefined) {
-        const page: { body: HistoryBundle } = await client.get<HistoryBundle>(path)
-        paged.push(...(page.body.entry ?? []).map(({ response }) => response.location))
-        path = page.body.link.find(({ relation }) => relation === 'next')?.url
+      const walk = async (start: string, way: string) => {
+        const pages: string[][] = []
+        let last = start
+        let path: string | undefined = start
+        while (path !== undefined) {
+          const page: { body: HistoryBundle } = await client.get<HistoryBundle>(path)
+          pages.push((page.body.entry ?? []).map(({ response }) => response.location))
+          last = path
+          path = page.body.link.find(({ relation }) => relation === way)?.url
+        }
+        return { pages, last }
       }
-      t.same(paged, whole)
+      const onward = await walk(`${level}?_sort=${sort}&_count=2`, 'next')
+      t.same(onward.pages.flat(), whole)
+      const back = await walk(onward.last, 'previous')
+      t.same(back.pages.toReversed(), onward.pages)
+      t.same((await walk(back.last, 'next')).pages, onward.pages)
       const offset = await client.get<HistoryBundle>(`${level}?_sort=${sort}&_count=2&_offset=2`)
       t.same(
         offset.body.entry?.map(({ response }) => response.location),

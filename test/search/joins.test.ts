@@ -122,6 +122,12 @@ const names = (versions: readonly { id: string }[]) =>
 const FOUND: readonly [query: string, found: string][] = [
   ['Observation?subject:Patient.name=simpson', 'first second'],
   ['Observation?subject.name=simpson', 'first fourth second'],
+  ['Observation?subject._type=Location', 'fourth'],
+  ['Observation?subject._type=Patient,Location', 'first fourth second third'],
+  ['Observation?patient._type=Group', ''],
+  ['Observation?patient.organization._type=Organization', 'first second third'],
+  ['Patient?_has:Observation:patient:_type=Observation', 'homer marge'],
+  ['Patient?_has:Observation:patient:_type=Group', ''],
   ['Observation?patient.name=simpson', 'first second'],
   ['Observation?patient.name=simpson&code=a', 'first'],
   ['Observation?patient.name=simpson&_sort=-date', 'first second'],
@@ -261,6 +267,28 @@ t.test('includes lead to what the page refers to and to what refers to it', asyn
     t.equal(names(included), expected, query)
     t.notOk(isCut)
   }
+})
+
+t.test('a reference to a version includes that version, as far as it may be read', async (t) => {
+  const changed = await create({ resourceType: 'Organization', name: 'Before' })
+  const { id } = changed
+  await repository.update(member, { resourceType: 'Organization', id, name: 'After' })
+  const [old, both] = await Promise.all(
+    [
+      [{ reference: `Organization/${id}/_history/1` }],
+      [to('Organization', changed), { reference: `Organization/${id}/_history/1` }],
+    ].map((generalPractitioner) => create({ resourceType: 'Patient', generalPractitioner })),
+  )
+  const shown = async (patient: { id: string } | undefined, principal = member) => {
+    const query = `Patient?_id=${patient?.id}&_include=Patient:general-practitioner`
+    return (await find(query, principal)).included.map(
+      ({ content }) => JSON.parse(content ?? '').name,
+    )
+  }
+  t.same(await shown(old), ['Before'])
+  t.same(await shown(both), ['After'])
+  const rules = allowing({ Patient: ['search', 'read'], Organization: ['read'] })
+  t.same(await shown(old, { ...member, rules }), ['After'])
 })
 
 t.test('each step of includes is one statement', async (t) => {

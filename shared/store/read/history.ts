@@ -43,6 +43,7 @@ export async function history(
     bind(store.keys.rowId(type, id), 'uuid'),
   ]
   const cursor = positionIn(store, request)
+  const way = wayOf(request, cursor)
   const isPlain = !(request.since ?? request.at ?? request.cursor ?? request.ascending)
   const name = everywhere ? 'history-everywhere' : 'history'
   const rows = await store.connection.query<VersionRow & { known: number; total: number }>({
@@ -56,8 +57,8 @@ export async function history(
         select (select count(*) from h) as known, (select count(*) from m) as total) t
       left join lateral (
         select ${V} from m join version v using (project, type, id, ver)
-        where ${afterSql(request, cursor, bind)}
-        order by v.project = ${own} desc, ${orderSql(request)}
+        where ${afterSql(way, cursor, bind)}
+        order by v.project = ${own} desc, ${orderSql(way)}
         limit ${bind(request.count + 1, 'int')} offset ${bind(request.offset, 'int')}) v on true`,
     values,
   })
@@ -139,7 +140,9 @@ function pageStatement(
 ): Statement {
   const { values, bind } = binder()
   const most = bind(request.offset + request.count + 1, 'int')
-  const after = afterSql(request, positionIn(store, request), bind)
+  const cursor = positionIn(store, request)
+  const way = wayOf(request, cursor)
+  const after = afterSql(way, cursor, bind)
   const window = windowSql(request, bind)
   const only = row === undefined ? 'true' : `v.id = ${bind(row, 'uuid')}`
   return {
@@ -151,8 +154,8 @@ function pageStatement(
         select ${V} from version v
         where v.project = x.project and v.type = x.type and starts_with(v.meta_ext, x.prefix)
           and ${only} and ${window} and ${after}
-        order by ${orderSql(request)} limit ${most}) v
-      order by ${orderSql(request)}
+        order by ${orderSql(way)} limit ${most}) v
+      order by ${orderSql(way)}
       limit ${bind(request.count + 1, 'int')} offset ${bind(request.offset, 'int')}`,
     values,
   }
@@ -239,7 +242,14 @@ function windowSql({ since, at }: HistoryRequest, bind: Bind): string {
   return tests.join(' and ')
 }
 
-function orderSql({ ascending }: HistoryRequest): string {
+type Way = Pick<HistoryRequest, 'ascending'>
+
+/** The rows before a position are read in the opposite order. */
+function wayOf({ ascending = false }: HistoryRequest, cursor: Position | undefined): Way {
+  return { ascending: ascending !== (cursor?.isBackward ?? false) }
+}
+
+function orderSql({ ascending }: Way): string {
   const direction = ascending ? '' : ' desc'
   return ['lu', 'type', 'id', 'ver'].map((column) => `v.${column}${direction}`).join(', ')
 }
@@ -249,7 +259,7 @@ function positionIn({ keys }: Store, { cursor }: HistoryRequest): Position | und
 }
 
 /** The bound on `lu` alone is what the index by time can use. */
-function afterSql({ ascending }: HistoryRequest, cursor: Position | undefined, bind: Bind): string {
+function afterSql({ ascending }: Way, cursor: Position | undefined, bind: Bind): string {
   if (cursor === undefined) return 'true'
   const { lu, type, id, ver } = cursor
   const beyond = ascending ? '>' : '<'
@@ -267,15 +277,23 @@ interface PageParts<Row extends VersionRow> {
 async function pageOf<Row extends VersionRow>(
   store: Store,
   principal: Principal,
-  { request: { count }, rows, idFor }: PageParts<Row>,
-): Promise<Pick<HistoryPage, 'versions' | 'next'>> {
-  const shown = rows.slice(0, count)
+  { request, rows, idFor }: PageParts<Row>,
+): Promise<Pick<HistoryPage, 'versions' | 'next' | 'previous'>> {
+  const { count } = request
+  const cursor = positionIn(store, request)
+  const isBackward = cursor?.isBackward === true
+  const read = rows.slice(0, count)
+  const shown = isBackward ? read.toReversed() : read
   const seen = await seenVersions(store, principal, shown, idFor)
+  const isBeyond = rows.length > count
   // The cursor holds the last row that was looked at, visible or not: it is sealed.
-  const last = rows.length > count ? shown.at(-1) : undefined
+  const last = isBackward || isBeyond ? shown.at(-1) : undefined
+  const first = cursor !== undefined && (!isBackward || isBeyond) ? shown[0] : undefined
+  const { seal } = store.keys
   return {
     versions: seen.map(({ version }) => version),
-    next: last && writeCursor(store.keys.seal, last),
+    next: last && writeCursor(seal, last),
+    previous: first && writeCursor(seal, first, true),
   }
 }
 
@@ -284,17 +302,25 @@ export interface Position {
   readonly type: number
   readonly id: string
   readonly ver: number
+  /** The page ends before it. */
+  readonly isBackward?: boolean
 }
 
-export function writeCursor(key: Buffer, { lu, type, id, ver }: VersionRow): string {
-  return seal(JSON.stringify([lu.toISOString(), type, id, ver]), key).toString('base64url')
+export function writeCursor(
+  key: Buffer,
+  { lu, type, id, ver }: VersionRow,
+  isBackward = false,
+): string {
+  const place = [lu.toISOString(), type, id, ver, ...(isBackward ? [true] : [])]
+  return seal(JSON.stringify(place), key).toString('base64url')
 }
 
 /** Errors: 400 for a damaged cursor. */
 export function readCursor(key: Buffer, cursor: string): Position {
   // Written above: nobody else has the key.
-  const [lu, type, id, ver] = JSON.parse(opened(key, cursor)) as [string, number, string, number]
-  return { lu, type, id, ver }
+  const read = JSON.parse(opened(key, cursor)) as [string, number, string, number, true?]
+  const [lu, type, id, ver, isBackward = false] = read
+  return { lu, type, id, ver, isBackward }
 }
 
 function opened(key: Buffer, cursor: string): string {

@@ -3,7 +3,6 @@ import { may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { forbidden, gone, notFound } from '../../errors.ts'
 import { isResourceType, typeNumber } from '../../fhir/definitions.ts'
-import type { Repository } from '../repository.ts'
 import { allow, isLegalId, projectTest, type Store, scopeOf } from '../rows/context.ts'
 import { toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
 import type { Version } from '../rows/version.ts'
@@ -114,7 +113,7 @@ async function rowOf(
 export async function readMany(
   store: Store,
   principal: Principal,
-  references: Parameters<Repository['readMany']>[1],
+  references: readonly Omit<VersionId, 'ver'>[],
 ): Promise<readonly (Version | undefined)[]> {
   const asked = references.map(({ type, id }, place) => ({ type, id, place }))
   const sought = asked.filter(

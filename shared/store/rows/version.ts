@@ -57,8 +57,9 @@ export interface HistoryRequest {
 export interface HistoryPage {
   readonly total: number | undefined
   readonly versions: readonly Version[]
-  /** Opaque cursor of the next page. */
+  /** Opaque cursors of the pages around; the first page by cursors has none before it. */
   readonly next: string | undefined
+  readonly previous?: string | undefined
 }
 
 /** The head of the newest version of a Binary. */

@@ -4,6 +4,7 @@
  */
 import { grantsFor } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
+import { HttpError } from '../../errors.ts'
 import {
   isResourceType,
   resourceTypes,
@@ -17,6 +18,7 @@ import type { Include } from '../../query/search-request.ts'
 import { isCanonicalParameter } from '../index/index-plan.ts'
 import { keysLiteral } from '../index/keys.ts'
 import { CANONICAL_KEY } from '../index/type-constants.ts'
+import { readVersion } from '../read/read.ts'
 import { showAll } from '../read/redact.ts'
 import { normalId, type Store } from '../rows/context.ts'
 import { withContents } from '../rows/recent.ts'
@@ -76,7 +78,8 @@ export async function followIncludes(
     const interactionOf = (type: string) => (sought.targets.has(type) ? 'read' : 'search')
     const shown = await showAll(store, principal, interactionOf, rows)
     // Several queries may lead to the same.
-    const named = new Map(shown.map((version) => [nameOf(version), version]))
+    const current = new Map(shown.map((version) => [nameOf(version), version]))
+    const named = await inVersions(store, principal, sought, current)
     const found = [...named].filter(([name]) => !seen.has(name)).map(([, version]) => version)
     for (const name of named.keys()) seen.add(name)
     const room = MAX_INCLUDED - included.length
@@ -86,6 +89,36 @@ export async function followIncludes(
     wanted = includes.filter(({ iterate }) => iterate)
   }
   return { included, isCut: false }
+}
+
+/** Versions that are read one by one; of more the newest are shown. */
+const MAX_VERSIONS = 50
+
+/**
+ * Shows what is referred to by its version as it was then, where the caller may read that.
+ * https://hl7.org/fhir/R4/search.html#include
+ */
+async function inVersions(
+  store: Store,
+  principal: Principal,
+  { targets }: Sought,
+  current: ReadonlyMap<string, Version>,
+): Promise<ReadonlyMap<string, Version>> {
+  const asked = [...current].flatMap(([name, { type, id, ver }]) => {
+    const wanted = targets.get(type)?.versions.get(id)
+    return wanted === undefined || wanted === String(ver) ? [] : [{ name, type, id, ver: wanted }]
+  })
+  if (asked.length === 0 || asked.length > MAX_VERSIONS) return current
+  const read = await Promise.all(
+    asked.map(async (version) => {
+      const found = await readVersion(store, principal, version).catch((error: unknown) => {
+        if (error instanceof HttpError && error.status < 500) return undefined
+        throw error
+      })
+      return found === undefined ? [] : [[version.name, found] as const]
+    }),
+  )
+  return new Map([...current, ...read.flat()])
 }
 
 function nameOf({ type, id }: { readonly type: string; readonly id: string }): string {
@@ -208,6 +241,8 @@ interface Targets {
   readonly ids: Set<string>
   /** The values of canonical references. */
   readonly urls: Set<string>
+  /** The version of an id that is referred to by its version alone. */
+  readonly versions: Map<string, string | undefined>
 }
 
 interface Sought {
@@ -246,14 +281,22 @@ function seekTargets(
 ): void {
   const { resourceType: type } = resource
   if (include.type !== undefined && include.type !== type) return
-  const of = (target: string) => entry(found, target, () => ({ ids: new Set(), urls: new Set() }))
+  const of = (target: string) => entry(found, target, () => ({ ids: new Set(), urls: new Set(), versions: new Map() }))
   const codes = include.code === undefined ? referenceParameters(type, own) : [include.code]
   for (const code of codes) {
     for (const literal of literalsOf(resource, code, own)) {
       const reference = parseReference(literal)
       if (reference !== undefined) {
         const isWanted = include.target === undefined || include.target === reference.type
-        if (isWanted && isResourceType(reference.type)) of(reference.type).ids.add(reference.id)
+        if (isWanted && isResourceType(reference.type)) {
+          const { ids, versions } = of(reference.type)
+          const version = /\/_history\/(.+)$/.exec(literal)?.[1]
+          const isFirst = !ids.has(reference.id)
+          ids.add(reference.id)
+          if (isFirst || versions.get(reference.id) !== version) {
+            versions.set(reference.id, isFirst ? version : undefined)
+          }
+        }
       } else if (isCanonicalParameter(type, code, own)) {
         const { targets = CANONICAL_RESOURCES } = searchParameter(type, code, own) ?? {}
         const wanted = include.target === undefined ? targets : [include.target]
