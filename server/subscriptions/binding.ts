@@ -60,7 +60,8 @@ export async function bind(
     findSocketSubscription(services, subscriptionId),
   ])
   if (principal === undefined) return 'Token failed to validate. Check token expiry.'
-  if (!principal.project.features.includes(FEATURE)) return FEATURE_OFF
+  const { isSuperAdmin, project } = principal
+  if (!isSuperAdmin && !project.features.includes(FEATURE)) return FEATURE_OFF
   const seen =
     subscription &&
     (await services.repository

@@ -2,7 +2,7 @@
 
 import type { Principal } from '../access/principal.ts'
 import { SUBSCRIPTION } from '../access/subscription.ts'
-import { businessRule, HttpError, methodNotAllowed, unavailable } from '../errors.ts'
+import { badRequest, businessRule, HttpError, methodNotAllowed, unavailable } from '../errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import type { Services } from '../services.ts'
 import { parseVersion, toVersion, type VersionRow } from '../store/rows/rows.ts'
@@ -36,18 +36,24 @@ export function isOfSocket({ resourceType, channel }: Resource): boolean {
   return resourceType === SUBSCRIPTION && isObject(channel) && channel.type === 'websocket'
 }
 
-/** Errors: 400, 403, 422 for one too many. */
+/** A super admin may name another Project in `meta.project`. Errors: 400, 403, 422 for one too many. */
 export async function createSocketSubscription(
-  { repository, redis }: Services,
+  { repository, redis, principals }: Services,
   principal: Principal,
   subscription: Resource,
   id: string | undefined,
 ): Promise<WriteResult> {
+  const projectId =
+    (principal.isSuperAdmin ? subscription.meta?.project : undefined) ?? principal.project.id
+  const isHere = projectId === principal.project.id
+  const project = isHere ? principal.project : await principals.project(projectId)
+  if (project === undefined) {
+    throw badRequest('No such Project', `${SUBSCRIPTION}.meta.project`)
+  }
   const row = await repository
     .feature(createSocketSubscriptions)
-    .compose(principal, subscription, id)
+    .compose({ ...principal, project }, subscription, id)
   const membershipId = principal.membershipId ?? MISSING
-  const projectId = principal.project.id
   const text = JSON.stringify({ row, projectId, membershipId })
   const held = { id: row.id, projectId, membershipId, text }
   const full = await holdSubscription(redis, held).catch(away)

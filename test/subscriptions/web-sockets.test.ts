@@ -97,6 +97,28 @@ t.test('a Subscription of a web socket is not changed, and a bundle stores none'
   t.notOk((await admin.get<Untyped>('Subscription')).body.entry)
 })
 
+t.test('a super administrator hears of another Project that it names', async (t) => {
+  const socket = await openSocket(t, url)
+  const subscribeIn = (client: typeof admin, project: string) =>
+    client.post<Untyped>('Subscription', { ...aSubscription, meta: { project } })
+  const made = await subscribeIn(superAdmin, botica.project.id)
+  const token = await tokenOf(superAdmin, made.body.id)
+  socket.say({ type: 'bind-with-token', payload: { token } })
+  await socket.heard((message) => kindOf(message) === 'handshake')
+  const foreign = await botica.createTenant()
+  await foreign.admin.create({ resourceType: 'Patient' })
+  const patient = await admin.create({ resourceType: 'Patient' })
+  const message = await socket.heard(isEvent)
+  t.equal(message.entry[1].resource.id, patient.id)
+
+  const own = await subscribeIn(foreign.admin, botica.project.id)
+  t.equal((await admin.get(`Subscription/${own.body.id}`)).status, 404)
+  t.match(await subscribeIn(superAdmin, crypto.randomUUID()), {
+    status: 400,
+    body: { issue: [{ expression: ['Subscription.meta.project'] }] },
+  })
+})
+
 const aSubscription = {
   resourceType: 'Subscription',
   status: 'active',
