@@ -75,20 +75,20 @@ const MAX_TEXT = 1_000_000
 type Text = string | readonly never[]
 
 export const functions: UserInvocationTable = {
-  matches: withTexts([1, 2], (text, pattern, flags) => compiled(pattern, flags).test(text)),
+  matches: withTexts([1, 2], (text, pattern, flags) => compiledPattern(pattern, flags).test(text)),
   matchesFull: withTexts([1, 2], (text, pattern, flags) =>
-    compiled(pattern, flags).testExact(text),
+    compiledPattern(pattern, flags).testExact(text),
   ),
   replaceMatches: withTexts([2], (text, pattern, replacement = '') => {
     if (pattern === '') return text
-    const matcher = compiled(pattern).matcher(text)
+    const matcher = compiledPattern(pattern).matcher(text)
     let matches = 0
     while (matcher.find()) matches++
     // `$1` stands for a part of the match, $` and $' for all that is before or after it.
     const groups = replacement.split('$').length - 1
     const reach = /\$[`']/.test(replacement) ? matches : 1
     requireShort(text.length * (1 + groups * reach) + matches * replacement.length)
-    return compiled(pattern).matcher(text).replaceAll(replacement)
+    return compiledPattern(pattern).matcher(text).replaceAll(replacement)
   }),
   replace: withTexts([2], (text, pattern, replacement = '') => {
     requireShort(text.length)
@@ -143,7 +143,8 @@ const MAX_PROGRAM = 2_000
 const patterns = new Map<string, RE2JS>()
 
 /** FHIRPath matches in single-line mode: a dot is any character. */
-function compiled(pattern: string, flags = ''): RE2JS {
+/** Linear in the text it is tried on. Errors: for a pattern that is none, or too costly. */
+export function compiledPattern(pattern: string, flags = ''): RE2JS {
   const key = `${flags}/${pattern}`
   const known = patterns.get(key)
   if (known !== undefined) return known

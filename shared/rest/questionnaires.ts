@@ -15,6 +15,7 @@ import { escapeValue } from '../query/values.ts'
 import type { Services } from '../services.ts'
 import { findVersions } from '../store/rows/lookups.ts'
 import { boundCodes } from '../terminology/bound-codes.ts'
+import { countsBroken, limitsBroken } from '../validation/answer-limits.ts'
 import type { CodeList } from '../validation/bindings.ts'
 import { Report } from '../validation/shapes.ts'
 
@@ -178,6 +179,9 @@ function checkItem(item: Item, definition: Item, check: Check): void {
   if (definition.type === 'group' || definition.type === 'display') {
     if (answers.length > 0) fault(check, `Item ${linkId} takes no answer`, 'answer')
     checkItems(item.item, definition.type === 'group' ? definition.item : [], check)
+    if (!hasContent && definition.required === true && check.isDone) {
+      fault(check, `Item ${linkId} is required`)
+    }
     return
   }
   if (itemsOf(item.item).length > 0) {
@@ -188,6 +192,9 @@ function checkItem(item: Item, definition: Item, check: Check): void {
   }
   if (answers.length === 0 && definition.required === true && check.isDone) {
     fault(check, `Item ${linkId} is required`)
+  }
+  for (const broken of countsBroken(answers, definition, check.isDone)) {
+    fault(check, `Item ${linkId} ${broken}`, 'answer')
   }
   report.enter('answer')
   for (const [index, answer] of answers.entries()) {
@@ -235,6 +242,9 @@ function checkAnswer(answer: Item, definition: Item, check: Check): void {
   const { maxLength } = definition
   if (typeof value === 'string' && typeof maxLength === 'number' && [...value].length > maxLength) {
     fault(check, `Item ${linkId} takes ${maxLength} characters`, name)
+  }
+  for (const broken of limitsBroken(value, definition)) {
+    fault(check, `Item ${linkId} ${broken}`, name)
   }
   // Whoever answers an open choice in own words chooses none.
   if (definition.type === 'open-choice' && name === 'valueString') return

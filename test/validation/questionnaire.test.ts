@@ -9,6 +9,14 @@ const { admin } = botica
 
 const URL_OF = 'http://example.org/Questionnaire/visit'
 const coding = (code: string) => ({ system: 'urn:c', code })
+const extension = (name: string, value: object) => ({
+  url: `http://hl7.org/fhir/StructureDefinition/${name}`,
+  ...value,
+})
+const limited = (linkId: string, type: string, limits: Record<string, object>) => ({
+  ...{ linkId, type },
+  extension: Object.entries(limits).map(([name, value]) => extension(name, value)),
+})
 const questionnaire: Raw = {
   resourceType: 'Questionnaire',
   status: 'active',
@@ -24,6 +32,42 @@ const questionnaire: Raw = {
       enableWhen: [{ question: 'smokes', operator: '=', answerBoolean: true }],
     },
     { linkId: 'note', type: 'string', maxLength: 5 },
+    limited('dose', 'decimal', {
+      minValue: { valueDecimal: 0.5 },
+      maxDecimalPlaces: { valueInteger: 1 },
+    }),
+    limited('born', 'date', {
+      minValue: { valueDate: '2000-06' },
+      maxValue: { valueDate: '2020' },
+    }),
+    limited('mail', 'string', {
+      regex: { valueString: '[^@]+@[^@]+' },
+      minLength: { valueInteger: 5 },
+    }),
+    limited('scan', 'attachment', { mimeType: { valueCode: 'image/png' } }),
+    limited('who', 'reference', {
+      'questionnaire-referenceResource': { valueCode: 'Practitioner' },
+    }),
+    limited('length', 'quantity', { 'questionnaire-unitOption': { valueCoding: { code: 'km' } } }),
+    {
+      ...limited('few', 'string', {
+        'questionnaire-minOccurs': { valueInteger: 2 },
+        'questionnaire-maxOccurs': { valueInteger: 3 },
+      }),
+      repeats: true,
+    },
+    {
+      linkId: 'only',
+      type: 'choice',
+      repeats: true,
+      answerOption: [
+        { valueCoding: coding('a') },
+        {
+          valueCoding: coding('none'),
+          extension: [extension('questionnaire-optionExclusive', { valueBoolean: true })],
+        },
+      ],
+    },
     { linkId: 'tags', type: 'string', repeats: true },
     {
       linkId: 'colour',
@@ -93,6 +137,20 @@ const FITTING: readonly (readonly [string, Raw])[] = [
       history(answer('since', { valueDate: '2020', item: [answer('why', { valueString: 'x' })] })),
     ]),
   ],
+  [
+    'what keeps the limits of extensions',
+    response([
+      no,
+      answer('dose', { valueDecimal: 0.5 }),
+      answer('born', { valueDate: '2000' }),
+      answer('mail', { valueString: 'a@b.c' }),
+      answer('scan', { valueAttachment: { contentType: 'image/png', url: 'http://x/y' } }),
+      answer('who', { valueReference: { reference: 'Practitioner/1' } }),
+      answer('length', { valueQuantity: { value: 1, unit: 'km' } }),
+      answer('few', { valueString: 'a' }, { valueString: 'b' }),
+      answer('only', { valueCoding: coding('none') }),
+    ]),
+  ],
   ['a literal reference', response([no], { questionnaire: `Questionnaire/${stored.id}` })],
   ['a Questionnaire that is not here', response([], { questionnaire: 'urn:unknown' })],
   ['another version', response([], { questionnaire: `${URL_OF}|2` })],
@@ -153,6 +211,48 @@ const FAULTY: readonly (readonly [string, Raw, RegExp, string])[] = [
     response([no, answer('note', { valueString: 'longer' })]),
     /5 characters/,
     'QuestionnaireResponse.item[1].answer[0].valueString',
+  ],
+  ...(
+    [
+      ['dose', { valueDecimal: 0.4 }, /0.5 at least/],
+      ['dose', { valueDecimal: 1.25 }, /1 decimal places/],
+      ['born', { valueDate: '2000-05-31' }, /2000-06 at least/],
+      ['born', { valueDate: '2021' }, /2020 at most/],
+      ['mail', { valueString: 'a@b@c' }, /takes \[\^@\]/],
+      ['mail', { valueString: 'a@b' }, /5 characters at least/],
+      ['scan', { valueAttachment: { contentType: 'text/plain' } }, /takes image.png, not text/],
+      ['who', { valueReference: { reference: 'Patient/1' } }, /takes Practitioner, not Patient/],
+      ['length', { valueQuantity: { value: 1, unit: 'mile' } }, /takes km, not mile/],
+    ] as const
+  ).map(([linkId, value, text]) => {
+    const path = `QuestionnaireResponse.item[1].answer[0].${Object.keys(value)[0]}`
+    return [
+      `${linkId} ${JSON.stringify(value)}`,
+      response([no, answer(linkId, value)]),
+      text,
+      path,
+    ] as const
+  }),
+  ...(
+    [
+      ['few', ['a'], /2 answers at least/],
+      ['few', ['a', 'b', 'c', 'd'], /3 answers at most/],
+    ] as const
+  ).map(([linkId, texts, text]) => {
+    const given = texts.map((valueString) => ({ valueString }))
+    const path = 'QuestionnaireResponse.item[1].answer'
+    return [
+      `${texts.length} answers`,
+      response([no, answer(linkId, ...given)]),
+      text,
+      path,
+    ] as const
+  }),
+  [
+    'an exclusive option beside another',
+    response([no, answer('only', { valueCoding: coding('none') }, { valueCoding: coding('a') })]),
+    /exclusive option/,
+    'QuestionnaireResponse.item[1].answer',
   ],
   [
     'no option',

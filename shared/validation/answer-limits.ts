@@ -1,0 +1,119 @@
+/**
+ * Checks of answers by the standard's extensions of their questions.
+ * https://hl7.org/fhir/R4/questionnaire-profiles.html
+ */
+import { numberOf } from '../fhir/json.ts'
+import { isObject, parseReference, referenceIn } from '../fhir/resource.ts'
+import { parseDate } from '../fhir/values.ts'
+import { compiledPattern } from '../fhirpath/engine.ts'
+
+type Item = Readonly<Record<string, unknown>>
+
+const CORE = 'http://hl7.org/fhir/StructureDefinition/'
+
+/** The values of one extension. */
+function extensionsOf({ extension }: Item, name: string): readonly unknown[] {
+  const all = Array.isArray(extension) ? extension.filter(isObject) : []
+  return all.filter(({ url }) => url === `${CORE}${name}`).map(valueIn)
+}
+
+function valueIn(item: Item): unknown {
+  const name = Object.keys(item).find((key) => key.startsWith('value'))
+  return name === undefined ? undefined : item[name]
+}
+
+/** Returns what is wrong with one answer, in words that follow the name of its item. */
+export function limitsBroken(value: unknown, definition: Item): readonly string[] {
+  const of = (name: string) => extensionsOf(definition, name)
+  return [
+    ...of('minValue').flatMap((least) =>
+      compare(value, least) === 'below' ? `takes ${least} at least` : [],
+    ),
+    ...of('maxValue').flatMap((most) =>
+      compare(value, most) === 'above' ? `takes ${most} at most` : [],
+    ),
+    ...of('maxDecimalPlaces').flatMap((most) =>
+      placesOf(value) > Number(most) ? `takes ${most} decimal places` : [],
+    ),
+    ...of('minLength').flatMap((least) =>
+      typeof value === 'string' && [...value].length < Number(least)
+        ? `takes ${least} characters at least`
+        : [],
+    ),
+    ...of('regex').flatMap((pattern) => (isOfPattern(value, pattern) ? [] : `takes ${pattern}`)),
+    ...notAmong(of('mimeType'), isObject(value) ? value.contentType : undefined),
+    ...notAmong(of('questionnaire-referenceResource'), parseReference(referenceIn(value))?.type),
+    ...notAmong(
+      of('questionnaire-unitOption').map((unit) => (isObject(unit) ? unit.code : undefined)),
+      isObject(value) && value.value !== undefined ? (value.code ?? value.unit) : undefined,
+    ),
+  ]
+}
+
+/** The same of all answers to an item. `isDone`: there will be no more. */
+export function countsBroken(
+  answers: readonly Item[],
+  definition: Item,
+  isDone: boolean,
+): readonly string[] {
+  const of = (name: string) => extensionsOf(definition, `questionnaire-${name}`).map(Number)
+  const options = Array.isArray(definition.answerOption) ? definition.answerOption : []
+  const exclusive = options.filter(isObject).filter((option) => {
+    return extensionsOf(option, 'questionnaire-optionExclusive').includes(true)
+  })
+  const codes = new Set(exclusive.map((option) => keyOf(valueIn(option))))
+  const isExclusive = answers.some((answer) => codes.has(keyOf(valueIn(answer))))
+  return [
+    ...of('minOccurs').flatMap((least) =>
+      isDone && answers.length < least ? `takes ${least} answers at least` : [],
+    ),
+    ...of('maxOccurs').flatMap((most) =>
+      answers.length > most ? `takes ${most} answers at most` : [],
+    ),
+    ...(isExclusive && answers.length > 1 ? ['has an exclusive option beside others'] : []),
+  ]
+}
+
+function keyOf(value: unknown): string {
+  return isObject(value) ? `${value.system}|${value.code}` : String(value)
+}
+
+/** Undefined for what cannot be compared, and for a date that may be on either side. */
+function compare(value: unknown, limit: unknown): 'below' | 'above' | undefined {
+  const [a, b] = [rangeOf(value), rangeOf(limit)]
+  if (a === undefined || b === undefined) return undefined
+  if (a.low < b.low && a.high <= b.low) return 'below'
+  return a.high > b.high && a.low >= b.high ? 'above' : undefined
+}
+
+const TIME = /^(\d\d):(\d\d):(\d\d(?:\.\d+)?)$/
+
+function rangeOf(value: unknown): { readonly low: number; readonly high: number } | undefined {
+  const number = numberOf(value)
+  if (number !== undefined) return { low: number, high: number }
+  const time = typeof value === 'string' ? TIME.exec(value) : null
+  if (time === null) return parseDate(value)
+  const [, hours, minutes, seconds] = time.map(Number)
+  const at = ((hours ?? 0) * 60 + (minutes ?? 0)) * 60 + (seconds ?? 0)
+  return { low: at, high: at }
+}
+
+function placesOf(value: unknown): number {
+  if (numberOf(value) === undefined) return 0
+  return /\.(\d+)/.exec(String(value))?.[1]?.length ?? 0
+}
+
+function isOfPattern(value: unknown, pattern: unknown): boolean {
+  if (typeof value !== 'string' || typeof pattern !== 'string') return true
+  try {
+    return compiledPattern(pattern).testExact(value)
+  } catch {
+    // A pattern that cannot be read, or is too costly, refuses nothing.
+    return true
+  }
+}
+
+function notAmong(allowed: readonly unknown[], given: unknown): readonly string[] {
+  const isFine = allowed.length === 0 || given === undefined || allowed.includes(given)
+  return isFine ? [] : [`takes ${allowed.join(' or ')}, not ${given}`]
+}
