@@ -281,7 +281,8 @@ function seekTargets(
 ): void {
   const { resourceType: type } = resource
   if (include.type !== undefined && include.type !== type) return
-  const of = (target: string) => entry(found, target, () => ({ ids: new Set(), urls: new Set(), versions: new Map() }))
+  const of = (target: string) =>
+    entry(found, target, () => ({ ids: new Set(), urls: new Set(), versions: new Map() }))
   const codes = include.code === undefined ? referenceParameters(type, own) : [include.code]
   for (const code of codes) {
     for (const literal of literalsOf(resource, code, own)) {
