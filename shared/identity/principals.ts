@@ -110,7 +110,12 @@ export async function openPrincipals(
     forProfile: (reference, projectId) =>
       profiles.get(projectId === undefined ? reference : `${reference} ${projectId}`),
     project: (id) => projects.get(id),
-    follow(changes) {
+    follow(list) {
+      const isAll = list === 'everything'
+      // There are many of them, each of one session.
+      if (!isAll) for (const { type, id } of list) if (type === 'Login') logins.delete(id)
+      const changes = isAll ? list : list.filter(({ type }) => IN_SESSIONS.has(type))
+      if (changes.length === 0) return
       const isOld = (session: Session | undefined) =>
         session === undefined || changes === 'everything' || changes.some(concerns(session))
       for (const cache of [logins, memberships, profiles]) cache.drop(isOld)
@@ -128,20 +133,24 @@ export async function openPrincipals(
   }
 }
 
+/** The types that sessions are made of. */
+const IN_SESSIONS = new Set([
+  ...['ProjectMembership', 'Bot', 'ClientApplication', 'Project'],
+  ...['AccessPolicy', 'UserConfiguration', SEARCH_PARAMETER],
+])
+
 function concernsProject(project: ProjectContext) {
   return ({ type, id, number }: Change): boolean =>
     type === SEARCH_PARAMETER ? number === project.number : type === 'Project' && id === project.id
 }
 
 /** Which changes a session is not to outlive. */
-function concerns({ principal: { project }, membership, profile, login }: Session) {
+function concerns({ principal: { project }, membership, profile }: Session) {
   const isNear = (id: string | undefined) =>
     id !== undefined && (id === project.id || project.links?.includes(id) === true)
   return (change: Change): boolean => {
     const { type, id, home } = change
     switch (type) {
-      case 'Login':
-        return id === login?.id
       case 'ProjectMembership':
         return id === membership.id
       case 'Bot':
