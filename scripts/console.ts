@@ -1,8 +1,9 @@
 /**
  * Bundles the console (`server/console`) into `dist/console`: one file for what all pages share, one a page, hashed
  * names, each also as gzip and brotli. Whatever reads the folder finds the old one or the new one, never half of it.
+ * The viewer of `/docs/api` is copied to `dist/viewer`: its package is not there where a slug or an image runs.
  */
-import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
+import { copyFile, mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { brotliCompress, constants, gzip } from 'node:zlib'
@@ -33,6 +34,7 @@ const fresh = `${TARGET}.${process.pid}`
 const old = `${fresh}.old`
 try {
   await bundle()
+  await copyViewer()
 } finally {
   await rm(fresh, { recursive: true, force: true })
   await rm(old, { recursive: true, force: true })
@@ -65,6 +67,15 @@ async function bundle(): Promise<void> {
   await mkdir(join(ROOT, 'dist'), { recursive: true })
   await rename(TARGET, old).catch(() => undefined)
   await rename(fresh, TARGET)
+}
+
+/** `server/routes/docs.ts` serves them. */
+async function copyViewer(): Promise<void> {
+  const folder = join(ROOT, 'dist/viewer')
+  await mkdir(folder, { recursive: true })
+  for (const name of ['swagger-ui-bundle.js', 'swagger-ui.css']) {
+    await copyFile(join(ROOT, 'node_modules/swagger-ui-dist', name), join(folder, name))
+  }
 }
 
 function nameOf(path: string): string {

@@ -1,13 +1,14 @@
 /** `/docs`: the site that `npm run docs` has made, and the description of the API as a page. */
 import { createHash } from 'node:crypto'
 import { createReadStream, existsSync, readdirSync, readFileSync } from 'node:fs'
-import { createRequire } from 'node:module'
-import { dirname, join } from 'node:path'
+import { join } from 'node:path'
 import { notFound } from '../../shared/errors.ts'
 import type { Context } from '../context.ts'
 import { createRoutes, type RouteFamily } from './table.ts'
 
 const SITE = join(import.meta.dirname, '../../dist/docs')
+/** Copied there by `npm run build`. */
+const VIEWER = join(import.meta.dirname, '../../dist/viewer')
 /** No page and no file of the site lies deeper. */
 const DEPTHS = ['', '/:a', '/:a/:b', '/:a/:b/:c']
 const VIEWER_FILES = ['swagger-ui-bundle.js', 'swagger-ui.css']
@@ -29,7 +30,7 @@ const POLICY = [
   "frame-ancestors 'none'",
 ]
 
-/** Nothing is found where the site is not made; the page of the API is left out where its viewer is not installed. */
+/** Nothing is found where the site is not made; the page of the API is left out where the console is not built. */
 export function docsRoutes(): RouteFamily {
   const routes = createRoutes({ prefix: '/docs' })
   addViewer(routes)
@@ -47,8 +48,7 @@ export function docsRoutes(): RouteFamily {
 }
 
 function addViewer(routes: RouteFamily): void {
-  const folder = viewerFolder()
-  if (folder === undefined) return
+  if (!existsSync(VIEWER)) return
   routes.get('/api', 'public', (ctx) => {
     sendPage(
       ctx,
@@ -76,16 +76,8 @@ function addViewer(routes: RouteFamily): void {
       return
     }
     if (!VIEWER_FILES.includes(file)) throw notFound()
-    sendFile(ctx, join(folder, file))
+    sendFile(ctx, join(VIEWER, file))
   })
-}
-
-function viewerFolder(): string | undefined {
-  try {
-    return dirname(createRequire(import.meta.url).resolve('swagger-ui-dist/package.json'))
-  } catch {
-    return undefined
-  }
 }
 
 /** Scripts inside a page of the site are let in by their digests. */

@@ -43,6 +43,12 @@ t.test('the description is open to everybody', async (t) => {
   t.match(body, { openapi: '3.1.0', servers: [{ url: baseUrl.slice(0, -1) }] })
 })
 
+t.test('it is shown as a page, of files that the build has copied', async (t) => {
+  for (const path of ['', '/swagger-ui-bundle.js', '/swagger-ui.css', '/start.js']) {
+    t.equal((await anonymous.get(`/docs/api${path}`)).status, 200, path)
+  }
+})
+
 t.test('it names the paths of every part of the service', async (t) => {
   const paths = [
     '/admin/Project',
