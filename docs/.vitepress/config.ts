@@ -33,14 +33,13 @@ export default defineConfig({
   description: 'FHIR R4 with projects, access policies and sandboxed bots',
   base: '/docs/',
   outDir: '../dist/docs',
+  head: [['link', { rel: 'icon', href: 'data:,' }]],
   cleanUrls: true,
   // A script of its own in each page would need a hash of its own in the policy of the page.
   appearance: false,
   metaChunk: true,
   // These lead out of the site, into the repository.
   ignoreDeadLinks: [/^(\.\/)?\.\.\//],
-  // Double braces of HL7v2 and shells are text.
-  vue: { template: { compilerOptions: { delimiters: ['{%{', '}%}'] } } },
   themeConfig: {
     search: { provider: 'local' },
     sidebar: [
