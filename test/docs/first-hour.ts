@@ -21,7 +21,8 @@ const service = spawn('npm', ['start'], {
   stdio: ['ignore', 'pipe', 'inherit'],
   detached: true,
 })
-const ended = once(service, 'close')
+// Not `close`: nobody reads its output to the end.
+const ended = once(service, 'exit')
 try {
   for await (const line of createInterface({ input: service.stdout })) {
     if (line.startsWith('Botica is ready')) break
