@@ -1,0 +1,43 @@
+/** Follows docs/first-hour.md from `git clone` to the replay, and prints the seconds: `node test/docs/first-hour.ts`. */
+import { execFileSync, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { freePort } from '../../scripts/service.ts'
+import { follow, patternOf, ROOT, stepsOf } from './page.ts'
+
+const home = mkdtempSync(join(tmpdir(), 'botica-first-hour-'))
+const clone = join(home, 'botica')
+const say = (what: string) =>
+  process.stdout.write(`${Math.round(performance.now() / 1000)} s ${what}\n`)
+execFileSync('git', ['clone', '--quiet', ROOT, clone])
+say('cloned')
+const port = await freePort()
+const service = spawn('npm', ['start'], {
+  cwd: clone,
+  env: { ...process.env, BOT_INPUT_ARCHIVE: 'true', PORT: String(port) },
+  stdio: ['ignore', 'pipe', 'inherit'],
+  detached: true,
+})
+// Not `close`: nobody reads its output to the end.
+const ended = once(service, 'exit')
+try {
+  for await (const line of createInterface({ input: service.stdout })) {
+    if (line.startsWith('Botica is ready')) break
+  }
+  say('packages are installed, the service is ready')
+  const steps = stepsOf('docs/first-hour.md')
+  const ran = await follow(steps, clone, `http://localhost:${port}`)
+  for (const { command, expected = '…', printed, code } of ran) {
+    if (code === 0 && patternOf(expected).test(printed.trim())) continue
+    process.stderr.write(`${command}${printed}`)
+    process.exitCode = 1
+  }
+  say(`${ran.length} blocks of the page are done, the replay among them`)
+} finally {
+  if (service.pid !== undefined) process.kill(-service.pid, 'SIGTERM')
+  await ended
+  rmSync(home, { recursive: true, force: true })
+}
