@@ -196,7 +196,12 @@ export const operationTexts: Readonly<Record<string, CallText>> = {
   },
   runs: {
     summary: 'List the latest runs of a bot',
-    query: { _count: 'whole: 20 unless said otherwise, 100 at most' },
+    description:
+      'With `runId` all attempts of one run, with the requests it made, the versions it wrote, and its input where inputs are kept. Secrets are left out.',
+    query: {
+      _count: 'whole: 20 unless said otherwise, 100 at most',
+      runId: 'text: This run alone',
+    },
     answer: 'Parameters',
   },
   'set-accounts': {

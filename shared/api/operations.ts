@@ -1,8 +1,7 @@
 /** Every operation of the service: routing, the CapabilityStatement and checks read this table. */
 import { deploy } from '../bots/deploy.ts'
 import { execute } from '../bots/execute.ts'
-import { replay } from '../bots/inputs.ts'
-import { logs, runs } from '../bots/runs.ts'
+import { logs, replay, runs } from '../bots/runs.ts'
 import { exportData } from '../bulk/exports/export.ts'
 import { importRows } from '../bulk/imports/import.ts'
 import { importResources } from '../bulk/imports/resources.ts'

@@ -1,26 +1,22 @@
 /**
  * Inputs of runs that are kept to be run again: files in the storage, each sealed by a key of its own that
- * is in the run's row, so that a file without its row is noise. `$replay` runs one again.
+ * is in the run's row, so that a file without its row is noise.
  */
 import { randomBytes } from 'node:crypto'
 import { seal, unseal } from '../access/credentials/sealing.ts'
-import { badRequest, notFound } from '../errors.ts'
-import { parseBody } from '../fhir/json.ts'
-import { isObject } from '../fhir/resource.ts'
 import type { ExecuteJob } from '../platform/queue/jobs.ts'
 import type { Storage } from '../platform/storage/storage.ts'
-import type { Operation, OperationCall } from '../request/request.ts'
 import type { Services } from '../services.ts'
-import { createJob, runBot } from './execute.ts'
-import { findBot, runAs } from './execute-bot.ts'
-import { findArchivedRun, type InputArchive, removeOldBotRuns, trimBotRuns } from './run-records.ts'
-import { requireAuthor } from './runs.ts'
+import { type InputArchive, removeOldBotRuns, trimBotRuns } from './run-records.ts'
 
 /** The parts of a job that its bot gets. */
 export type KeptInput = Pick<
   ExecuteJob,
   'contentType' | 'inputKind' | 'input' | 'headers' | 'path' | 'hasRawBody'
->
+> & {
+  /** The input without secrets, where it had any. */
+  readonly shown?: string | undefined
+}
 
 const KEY_BYTES = 32
 
@@ -29,15 +25,18 @@ interface InputOfAttempt {
   readonly job: ExecuteJob
   readonly attempt: number
   readonly input: string | undefined
+  /** The same without secrets. */
+  readonly shown: string | undefined
 }
 
 export async function keepInput(
   storage: Storage,
-  { projectId, job, attempt, input }: InputOfAttempt,
+  { projectId, job, attempt, input, shown }: InputOfAttempt,
 ): Promise<InputArchive> {
   const { cookie: _, ...headers } = job.headers
   const { contentType, inputKind, path, hasRawBody } = job
-  const kept = { contentType, inputKind, input, headers, path, hasRawBody }
+  const hidden = shown === input ? {} : { shown }
+  const kept = { contentType, inputKind, input, headers, path, hasRawBody, ...hidden }
   const key = randomBytes(KEY_BYTES)
   const place = `bot-input/${projectId}/${job.runId}-${attempt}`
   const sealed = seal(JSON.stringify(kept), key)
@@ -74,38 +73,4 @@ async function forget(storage: Storage, places: readonly string[]): Promise<void
 
 async function* oneChunk(bytes: Buffer): AsyncGenerator<Uint8Array> {
   yield bytes
-}
-
-const RUN_ID = /^(?:urn:uuid:)?([\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12})$/i
-
-/** Errors: 400, 403 for who is no project admin, 404 also for a run whose input was not kept. */
-export const replay: Operation = {
-  name: 'replay',
-  on: [{ type: 'Bot', level: 'instance' }],
-  methods: ['POST'],
-  area: 'administration',
-  ownFormat: true,
-  async run(call) {
-    const { services, principal, id = '' } = call
-    await requireAuthor(call)
-    const runId = readRunId(call)
-    const project = principal.isSuperAdmin ? undefined : principal.project.number
-    const row = await findArchivedRun(services.database, id, project, runId)
-    if (row?.record.archive === undefined) throw notFound()
-    const kept = await readInput(services.storage, row.record.archive)
-    const found = await findBot(call)
-    const acting = await runAs(services, principal, found)
-    return await runBot(call, { ...createJob(call, found, acting), ...kept }, found)
-  },
-}
-
-/** JSON `{runId}`, or Parameters with the same name as `$runs` gives it. */
-function readRunId({ request }: OperationCall): string {
-  const body = parseBody(request.body ?? '')
-  const parameters = isObject(body) && Array.isArray(body.parameter) ? body.parameter : []
-  const part = parameters.filter(isObject).find(({ name }) => name === 'runId')
-  const given = isObject(body) ? (body.runId ?? part?.valueUuid ?? part?.valueString) : undefined
-  const [, runId] = RUN_ID.exec(String(given)) ?? []
-  if (runId === undefined) throw badRequest('Expected runId, the id of a run')
-  return runId
 }

@@ -6,7 +6,7 @@ const KEPT_OF_A_BOT = 1000
 /** Rows that one statement forgets. */
 const FORGOTTEN_AT_ONCE = 5000
 
-export interface BotRunRecord {
+export interface BotRunRecord extends MadeCalls {
   /** `ok` or why it failed. */
   readonly status: string
   readonly durationMs: number
@@ -30,6 +30,24 @@ export interface BotRunRecord {
   /** The last of it. */
   readonly log: string
   readonly archive?: InputArchive | undefined
+}
+
+export interface MadeCalls {
+  /** The first of them. */
+  readonly calls?: readonly CallRecord[] | undefined
+  readonly callCount?: number | undefined
+}
+
+/** A request that a run has made. Nothing of its headers and bodies is kept. */
+export interface CallRecord {
+  readonly method: string
+  /** Below `fhir/R4/`; of another service, the address without its query. */
+  readonly path: string
+  /** Absent where there was no answer. */
+  readonly status?: number
+  readonly ms?: number
+  /** `Type/id/_history/version` of a write, `Type/id` of a deletion and of entries of a Bundle. */
+  readonly wrote?: readonly string[]
 }
 
 /** Where its input is kept, and the key that opens it: neither is of use without the other. */
@@ -78,25 +96,28 @@ function arrayOf(
 /** Where a page begins: behind this run. */
 export type BotRunPlace = Pick<BotRunRow, 'started' | 'id'>
 
-interface RunQuery {
+export interface RunQuery {
   readonly bot: string
   readonly project: number | undefined
-  readonly after: BotRunPlace | undefined
+  readonly after?: BotRunPlace | undefined
+  /** The attempts of this run alone. */
+  readonly id?: string | undefined
   readonly count: number
 }
 
 /** The latest first; `project` undefined: those of every Project. */
 export async function findBotRuns(
   database: Connection,
-  { bot, project, after, count }: RunQuery,
+  { bot, project, after, id, count }: RunQuery,
 ): Promise<readonly BotRunRow[]> {
   const rows = await database.query<StoredRow>({
     name: 'bot-run-find',
     text: `select bot, started, id, project, record from bot_run
       where bot = $1 and ($2::int is null or project = $2)
         and ($3::timestamptz is null or (started, id) < ($3, $4::uuid))
+        and ($6::uuid is null or id = $6)
       order by started desc, id desc limit $5`,
-    values: [bot, project ?? null, after?.started ?? null, after?.id ?? null, count],
+    values: [bot, project ?? null, after?.started ?? null, after?.id ?? null, count, id ?? null],
   })
   return rows.map(toRow)
 }

@@ -1,15 +1,30 @@
-/** `Bot/:id/$runs`, what came of the latest runs, and `$logs`, the log as it is written: for the admins of the Project. */
+/** `Bot/:id/$runs`, what came of the latest runs, `$replay`, one of them again, `$logs`, the log as it is written: for the admins of the Project. */
 
 import { Readable } from 'node:stream'
-import { badRequest, forbidden, HttpError, tooManyRequests } from '../errors.ts'
+import { badRequest, forbidden, HttpError, notFound, tooManyRequests } from '../errors.ts'
+import { parseBody } from '../fhir/json.ts'
+import { isObject } from '../fhir/resource.ts'
 import { within } from '../identity/principals.ts'
 import { absoluteUrl, EVENT_STREAM, jsonReply } from '../request/reply.ts'
-import type { Operation, OperationCall } from '../request/request.ts'
+import type { FhirReply, Operation, OperationCall } from '../request/request.ts'
+import type { Services } from '../services.ts'
+import { createJob, runBot } from './execute.ts'
+import { findBot, runAs } from './execute-bot.ts'
+import { type KeptInput, readInput } from './inputs.ts'
 import { type BotLogMessage, listenToBot } from './live-logs.ts'
-import { type BotRunPlace, type BotRunRow, findBotRuns } from './run-records.ts'
+import {
+  type BotRunPlace,
+  type BotRunRow,
+  type CallRecord,
+  findArchivedRun,
+  findBotRuns,
+  type RunQuery,
+} from './run-records.ts'
 
 const DEFAULT_COUNT = 20
 const MOST = 100
+/** A longer input is cut. */
+const MOST_SHOWN_BYTES = 256 * 1024
 
 /** Errors: 400, 403 for who is no project admin, 404. */
 export const runs: Operation = {
@@ -22,6 +37,8 @@ export const runs: Operation = {
     await requireAuthor(call)
     const count = readCount(request.query.get('_count'))
     const project = principal.isSuperAdmin ? undefined : principal.project.number
+    const runId = request.query.get('runId')
+    if (runId !== null) return await oneRun(services, { bot: id, project, id: runIdOf(runId) })
     const after = readPlace(request.query.get('_cursor'))
     const rows = await findBotRuns(services.database, { bot: id, project, after, count: count + 1 })
     const page = rows.slice(0, count)
@@ -35,6 +52,46 @@ export const runs: Operation = {
       parameter: [...page.map((row) => ({ name: 'run', part: partsOf(row) })), ...next],
     })
   },
+}
+
+type OneRun = Required<Pick<RunQuery, 'id'>> & Pick<RunQuery, 'bot' | 'project'>
+
+/** All attempts of a run, with what each has called and written, and its input where that is kept. */
+async function oneRun({ database, storage }: Services, run: OneRun): Promise<FhirReply> {
+  const rows = await findBotRuns(database, { ...run, count: MOST })
+  const parameter = rows.map(async (row) => {
+    const { archive, calls = [], callCount } = row.record
+    const input = archive && (await readInput(storage, archive).catch(() => undefined))
+    return {
+      name: 'run',
+      part: [
+        ...partsOf(row),
+        ...(input?.input === undefined
+          ? []
+          : [{ name: 'input', valueAttachment: attachment(input) }]),
+        ...(callCount === undefined ? [] : [{ name: 'callCount', valueInteger: callCount }]),
+        ...calls.map((call) => ({ name: 'call', part: partsOfCall(call) })),
+      ],
+    }
+  })
+  return jsonReply(200, { resourceType: 'Parameters', parameter: await Promise.all(parameter) })
+}
+
+/** The content as far as a person would read it; `size` is that of all of it. */
+function attachment({ contentType, inputKind, input = '', shown = input }: KeptInput) {
+  const content = Buffer.from(shown, inputKind === 'bytes' ? 'base64' : 'utf8')
+  const data = content.subarray(0, MOST_SHOWN_BYTES).toString('base64')
+  return { contentType, size: content.length, ...(data === '' ? {} : { data }) }
+}
+
+function partsOfCall({ method, path, status, ms, wrote = [] }: CallRecord): readonly unknown[] {
+  return [
+    { name: 'method', valueCode: method },
+    ...(path === '' ? [] : [{ name: 'path', valueString: path }]),
+    ...(status === undefined ? [] : [{ name: 'status', valueInteger: status }]),
+    ...(ms === undefined ? [] : [{ name: 'ms', valueDecimal: ms }]),
+    ...wrote.map((reference) => ({ name: 'wrote', valueReference: { reference } })),
+  ]
 }
 
 /** Whoever may see what a bot wrote to its log. Errors: 403, 404 as for reading the bot. */
@@ -93,6 +150,44 @@ function readPlace(cursor: string | null): BotRunPlace | undefined {
     /^(\d{1,13})-([\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12})$/.exec(cursor) ?? []
   if (ms === undefined) throw badRequest('Invalid cursor', '_cursor')
   return { started: new Date(Number(ms)), id }
+}
+
+const RUN_ID = /^(?:urn:uuid:)?([\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12})$/i
+
+/** Runs a run again. Errors: 400, 403 for who is no project admin, 404 also for a run whose input was not kept. */
+export const replay: Operation = {
+  name: 'replay',
+  on: [{ type: 'Bot', level: 'instance' }],
+  methods: ['POST'],
+  area: 'administration',
+  ownFormat: true,
+  async run(call) {
+    const { services, principal, id = '' } = call
+    await requireAuthor(call)
+    const runId = readRunId(call)
+    const project = principal.isSuperAdmin ? undefined : principal.project.number
+    const row = await findArchivedRun(services.database, id, project, runId)
+    if (row?.record.archive === undefined) throw notFound()
+    const { shown: _, ...kept } = await readInput(services.storage, row.record.archive)
+    const found = await findBot(call)
+    const acting = await runAs(services, principal, found)
+    return await runBot(call, { ...createJob(call, found, acting), ...kept }, found)
+  },
+}
+
+/** JSON `{runId}`, or Parameters with the same name as `$runs` gives it. */
+function readRunId({ request }: OperationCall): string {
+  const body = parseBody(request.body ?? '')
+  const parameters = isObject(body) && Array.isArray(body.parameter) ? body.parameter : []
+  const part = parameters.filter(isObject).find(({ name }) => name === 'runId')
+  const given = isObject(body) ? (body.runId ?? part?.valueUuid ?? part?.valueString) : undefined
+  return runIdOf(String(given))
+}
+
+function runIdOf(text: string): string {
+  const [, runId] = RUN_ID.exec(text) ?? []
+  if (runId === undefined) throw badRequest('Expected runId, the id of a run', 'runId')
+  return runId
 }
 
 // * `Bot/:id/$logs`: what runs of the bot log, as server-sent events while they happen

@@ -71,6 +71,31 @@ t.test('what is kept is in the folder of the Project, and unreadable there', asy
   for (const file of files()) t.notMatch(readFileSync(file, 'latin1'), /secret-number|MSH|Hl7/)
 })
 
+t.test('what a run was given is seen by admins, without secrets and headers', async (t) => {
+  const current = await botica.superAdmin.get<Untyped>(`Project/${keeping.project.id}`)
+  const secret = [{ name: 'KEY', valueString: 'the-hidden-key' }]
+  await botica.superAdmin.put(`Project/${keeping.project.id}`, { ...current.body, secret })
+  const id = await aBot(keeping, handler('return event.input + event.secrets.KEY.valueString'))
+  const body = 'with the-hidden-key'
+  await eventually(async () =>
+    (await admin.post(`Bot/${id}/$execute`, body, { 'Content-Type': 'text/plain' })).status === 200
+      ? true
+      : undefined,
+  )
+  const runId = await runUntilKept(id, body, 'text/plain')
+  const one = `Bot/${id}/$runs?runId=${runId}`
+  const found = await admin.get<Untyped>(one)
+  const given = found.body.parameter[0].part.find(({ name }: Untyped) => name === 'input')
+  t.match(given.valueAttachment, { contentType: 'text/plain', size: 8 })
+  t.equal(Buffer.from(given.valueAttachment.data, 'base64').toString(), 'with ***')
+  t.notMatch(found.text, /x-mine/i)
+  const again = await admin.post(`Bot/${id}/$replay`, { runId })
+  t.equal(again.text, 'with the-hidden-keythe-hidden-key')
+  const { client } = await botica.createMember({}, keeping.project.id)
+  t.equal((await client.get(one)).status, 403)
+  t.equal((await botica.admin.get(one)).status, 404)
+})
+
 t.test('only admins of the Project may run a run again, and only its own', async (t) => {
   const id = await aBot(keeping, handler('return event.input'))
   const runId = await runUntilKept(id, '{"a":1}', 'application/json')

@@ -1,5 +1,6 @@
 /** One AuditEvent a run, written in batches after the caller has its answer. */
 import { systemPrincipal } from '../../shared/access/principal.ts'
+import type { MadeCalls } from '../../shared/bots/run-records.ts'
 import { HttpError } from '../../shared/errors.ts'
 import { isResource, type Resource, referenceTo } from '../../shared/fhir/resource.ts'
 import type { Session } from '../../shared/identity/principals.ts'
@@ -26,6 +27,10 @@ export interface RunRecord {
   /** Undefined when it had its slot at once. */
   readonly hold: Hold | undefined
   readonly result: Pick<RunResult, 'cpuMs' | 'memoryMb'>
+  /** Without secrets. */
+  readonly made: MadeCalls
+  /** Takes the secrets of the run out of a text. */
+  cleaned(text: string): string
 }
 
 export interface Audit {

@@ -3,6 +3,7 @@
  * Counted per run; the first call that may change something is journalled before it is made.
  */
 import { handle, handleSigned } from '../../shared/api/handle.ts'
+import type { CallRecord, MadeCalls } from '../../shared/bots/run-records.ts'
 import { allOk, badStructure, HttpError, notFound } from '../../shared/errors.ts'
 import { parseBody } from '../../shared/fhir/json.ts'
 import { isObject } from '../../shared/fhir/resource.ts'
@@ -33,6 +34,9 @@ export interface BridgeOptions {
 export const MAX_CONCURRENT = 20
 export const MAX_FHIR_CALLS = 1000
 export const MAX_FETCHES = 50
+/** Calls, and versions written by one of them, that its record names. */
+const MAX_NOTED = 100
+const MAX_METHOD = 10
 /** Each may bring 10 MB, which are held more than once on their way. */
 const FETCHES_AT_ONCE = 6
 const MAX_CONTENT_BYTES = 20 * 1024 * 1024
@@ -45,6 +49,13 @@ const READING_POST = /(^|\/)(_search|\$validate|\$expand|\$lookup)$/
 const RESERVED_HEADERS = new Set(['host', DEPTH_HEADER])
 /** A FHIR request is made as the run's identity; another service gets the bot's own headers. */
 const OWN_RESERVED_HEADERS = new Set([...RESERVED_HEADERS, 'authorization', 'cookie'])
+
+/** The answer to a call before it is text. */
+interface Answered {
+  readonly status: number
+  readonly headers: Readonly<Record<string, string>>
+  readonly body: string | Buffer | undefined
+}
 
 interface Asked {
   readonly method: string
@@ -61,6 +72,8 @@ export class Bridge {
   #marked: Promise<void> | undefined
   #isOver = false
   #wasRefused = false
+  #callCount = 0
+  readonly #calls: CallRecord[] = []
   /** Made for runs that ask something: it costs 3 us. */
   #over: AbortController | undefined
 
@@ -78,14 +91,23 @@ export class Bridge {
     return this.#wasRefused
   }
 
+  /** Its calls so far; their paths may hold secrets. */
+  get made(): MadeCalls {
+    if (this.#callCount === 0) return {}
+    return { calls: this.#calls, callCount: this.#callCount }
+  }
+
   async answer({ kind, payload }: HostCall): Promise<string> {
     try {
       const asked = readPayload(payload)
       switch (kind) {
         case 'fhir':
-          return await this.#fhir(asked)
-        case 'fetch':
-          return await this.#fetch(asked)
+          return replyText(await this.#noted(asked.method, pathOf(asked.path), this.#fhir(asked)))
+        case 'fetch': {
+          const place = placeOf(asked.url)
+          const fetched = await this.#noted(asked.method, place, this.#fetch(asked))
+          return JSON.stringify({ ...fetched, body: fetched.body.toString('base64') })
+        }
         case 'token':
           this.#requireRunning()
           return JSON.stringify({ accessToken: await this.#options.mintToken() })
@@ -113,8 +135,22 @@ export class Bridge {
     return this.#marked
   }
 
-  async #fhir(asked: Asked): Promise<string> {
-    if (this.#left.fhir-- <= 0) return problem(`A run may make ${MAX_FHIR_CALLS} requests`)
+  async #noted<A extends Answered>(method: string, path: string, answer: Promise<A>): Promise<A> {
+    const place = this.#callCount++
+    if (place >= MAX_NOTED) return await answer
+    const began = performance.now()
+    const call = { method: method.slice(0, MAX_METHOD), path }
+    this.#calls[place] = call
+    const answered = await answer
+    const { status } = answered
+    const ms = Math.round((performance.now() - began) * 10) / 10
+    const wrote = writtenBy(method, path, answered)
+    this.#calls[place] = { ...call, status, ms, ...(wrote.length > 0 ? { wrote } : {}) }
+    return answered
+  }
+
+  async #fhir(asked: Asked): Promise<Answered> {
+    if (this.#left.fhir-- <= 0) throw new Error(`A run may make ${MAX_FHIR_CALLS} requests`)
     const url = new URL(asked.path, `http://localhost${ROOT}`)
     const path = url.pathname.replaceAll('%24', '$')
     const isSigned = path.startsWith('/storage/')
@@ -130,7 +166,7 @@ export class Bridge {
         ? await handleSigned(services, request)
         : await handle(services, session.principal, request)
       if (reply.status === 503) this.#wasRefused = true
-      return replyText(reply.status, reply.headers, await modestBody(reply))
+      return { status: reply.status, headers: reply.headers, body: await modestBody(reply) }
     } finally {
       this.#requests.free()
     }
@@ -154,7 +190,7 @@ export class Bridge {
   }
 
   /** The few paths outside of FHIR that the client knows. */
-  async #platform(asked: Asked, path: string): Promise<string> {
+  async #platform(asked: Asked, path: string): Promise<Answered> {
     const { method } = asked
     if (method === 'POST' && path === '/email/v1/send') {
       return await this.#beside(() => this.#email(asked))
@@ -164,19 +200,19 @@ export class Bridge {
       return await this.#beside(() => this.#invite(decodeURIComponent(invited), asked))
     }
     if (method === 'GET' && path === '/auth/me') {
-      const details = JSON.stringify(sessionDetails(this.#options.session))
-      return replyText(200, { 'Content-Type': JSON_TYPE }, details)
+      const body = JSON.stringify(sessionDetails(this.#options.session))
+      return { status: 200, headers: { 'Content-Type': JSON_TYPE }, body }
     }
     return outcomeOf(404, notFound().outcome)
   }
 
-  async #email({ body }: Asked): Promise<string> {
+  async #email({ body }: Asked): Promise<Answered> {
     const { services, session, signal } = this.#options
     await sendEmail(services, session.principal, parseBody(body ?? ''), signal)
     return outcomeOf(200, allOk)
   }
 
-  async #invite(projectId: string, { body }: Asked): Promise<string> {
+  async #invite(projectId: string, { body }: Asked): Promise<Answered> {
     const { services, session, job } = this.#options
     const { principal } = session
     const invitation = parseBody(body ?? '')
@@ -189,11 +225,11 @@ export class Bridge {
       body: invitation,
     })
     const headers = { 'Content-Type': FHIR_JSON, ...versionHeaders(membership) }
-    return replyText(200, headers, present(membership, principal, true))
+    return { status: 200, headers, body: present(membership, principal, true) }
   }
 
   /** Makes a call that is no FHIR request, which always changes something. */
-  async #beside(call: () => Promise<string>): Promise<string> {
+  async #beside(call: () => Promise<Answered>): Promise<Answered> {
     await this.#write()
     try {
       return await call()
@@ -203,19 +239,47 @@ export class Bridge {
     }
   }
 
-  async #fetch(asked: Asked & { url: string; redirect: string }): Promise<string> {
-    if (this.#left.fetch-- <= 0) return problem(`A run may make ${MAX_FETCHES} fetches`)
+  async #fetch(asked: Asked & { url: string; redirect: string }): Promise<Fetched> {
+    if (this.#left.fetch-- <= 0) throw new Error(`A run may make ${MAX_FETCHES} fetches`)
     if (asked.method !== 'GET' && asked.method !== 'HEAD') await this.#write()
     await this.#fetches.take()
     try {
       this.#requireRunning()
       const { services, signal } = this.#options
-      const fetched: Fetched = await fetchOutside(asked, services.config.botFetch, signal)
-      return JSON.stringify({ ...fetched, body: fetched.body.toString('base64') })
+      return await fetchOutside(asked, services.config.botFetch, signal)
     } finally {
       this.#fetches.free()
     }
   }
+}
+
+function pathOf(path: string): string {
+  return path.replace(/^\/?(fhir\/R4\/?)?/, '')
+}
+
+/** Queries of other services may hold keys, and so may what stands before the host. */
+function placeOf(url: string): string {
+  const { origin, pathname } = URL.parse(url) ?? { origin: '', pathname: '' }
+  return origin + pathname
+}
+
+/** Nothing of other services: their paths begin with a scheme. */
+function writtenBy(method: string, path: string, { status, headers, body }: Answered): string[] {
+  if (status >= 300 || isRead(method, path) || /^https?:/.test(path)) return []
+  const isInstance = /^\w+\/[\w.-]+$/.test(path)
+  if (method === 'DELETE') return isInstance ? [path] : []
+  // No element of a resource has this name and a text: the answers to entries of a Bundle have.
+  if (path === '' && typeof body === 'string') {
+    const locations = [...body.matchAll(/"location":"([^"]+)"/g)].slice(0, MAX_NOTED)
+    return locations.map(([, location = '']) => relative(location))
+  }
+  if (headers.Location !== undefined) return [relative(headers.Location)]
+  const [, version] = /^W\/"(.*)"$/.exec(headers.ETag ?? '') ?? []
+  return version !== undefined && isInstance ? [`${path}/_history/${version}`] : []
+}
+
+function relative(location: string): string {
+  return location.replace(/^.*\/fhir\/R4\//, '')
 }
 
 function isRead(method: string, path: string): boolean {
@@ -251,11 +315,7 @@ function readPayloadBody(body: unknown, encoding: unknown, url: unknown): Asked[
   return encoding === 'base64' || url !== undefined ? Buffer.from(body, 'base64') : body
 }
 
-function replyText(
-  status: number,
-  headers: Readonly<Record<string, string>>,
-  body: string | Buffer | undefined,
-): string {
+function replyText({ status, headers, body }: Answered): string {
   if (!Buffer.isBuffer(body)) return JSON.stringify({ status, headers, body })
   return JSON.stringify({ status, headers, body: body.toString('base64'), encoding: 'base64' })
 }
@@ -268,9 +328,9 @@ async function modestBody(reply: FhirReply): Promise<FhirReply['body']> {
   return wholeBody(reply)
 }
 
-function outcomeOf(status: number, outcome: unknown): string {
+function outcomeOf(status: number, outcome: unknown): Answered {
   const headers = { 'Content-Type': 'application/fhir+json' }
-  return replyText(status, headers, JSON.stringify(outcome))
+  return { status, headers, body: JSON.stringify(outcome) }
 }
 
 function problem(error: string): string {

@@ -57,12 +57,12 @@ export function createRecentRuns(services: Services): RecentRuns {
   async function keepAndAdd(record: RunRecord): Promise<void> {
     const { session, job, attempt, input } = record
     const { id } = session.principal.project
-    const archive = await keepInput(storage, { projectId: id, job, attempt, input }).catch(
-      (cause: unknown) => {
-        log.warn({ runId: job.runId, cause }, 'The input of a bot run could not be kept')
-        return undefined
-      },
-    )
+    const shown = input === undefined ? undefined : record.cleaned(input)
+    const kept = { projectId: id, job, attempt, input, shown }
+    const archive = await keepInput(storage, kept).catch((cause: unknown) => {
+      log.warn({ runId: job.runId, cause }, 'The input of a bot run could not be kept')
+      return undefined
+    })
     void batches.add(rowOf(record, archive))
   }
 
@@ -106,6 +106,7 @@ function rowOf(record: RunRecord, archive?: InputArchive): BotRunRow {
       traceId: job.traceId,
       error: error?.slice(0, MAX_ERROR),
       log: logTail(log),
+      ...record.made,
       archive,
     },
   }

@@ -1,10 +1,13 @@
 /** Reports of a run: to listeners of its bot, as an AuditEvent, and in the list of its latest runs. */
 import type { BotLogEvent, Followed } from '../../shared/bots/live-logs.ts'
+import type { MadeCalls } from '../../shared/bots/run-records.ts'
 import { isObject } from '../../shared/fhir/resource.ts'
 import type { Audit, RunRecord } from './audit.ts'
 import { redact } from './event.ts'
 import type { RecentRuns } from './recent-runs.ts'
 import type { RunFailure, RunResult } from './run-result.ts'
+
+const MAX_PATH = 500
 
 export type StartedRun = Pick<
   RunRecord,
@@ -15,7 +18,7 @@ export interface RunReport {
   /** For the executor, when somebody listens. */
   readonly onLog: ((text: string) => void) | undefined
   /** Settled when the AuditEvent is stored. */
-  end(result: RunResult, failure: RunFailure | undefined): Promise<void>
+  end(result: RunResult, failure: RunFailure | undefined, made: MadeCalls): Promise<void>
 }
 
 export interface RunReports {
@@ -33,13 +36,17 @@ export function createRunReports(audit: Audit, recent: RecentRuns, followed: Fol
       const begun = performance.now()
       return {
         onLog: live.onLog,
-        end(result, failure) {
+        end(result, failure, { calls, callCount }) {
           const log = cleaned(result.log)
           const text = failure === undefined ? undefined : errorOf(result.body)
           const error = text === undefined ? undefined : cleaned(text)
           // By the clock of the service, as the start.
           const endedAt = new Date(run.startedAt.getTime() + performance.now() - begun)
-          const record = { ...run, endedAt, failure, error, log, result }
+          const made = {
+            calls: calls?.map((call) => ({ ...call, path: cleaned(call.path).slice(0, MAX_PATH) })),
+            callCount,
+          }
+          const record = { ...run, endedAt, failure, error, log, result, made, cleaned }
           live.end(record)
           recent.add(record)
           return audit.add(record)

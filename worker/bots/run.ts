@@ -379,7 +379,7 @@ function doneOf(
   const { kind } = result
   const failure = isStopped ? 'interrupted' : result.failure
   const status = failure === 'interrupted' ? failure : result.status
-  const audited = report.end(result, failure)
+  const audited = report.end(result, failure, bridge.made)
   const isLost = signal.reason instanceof RunLost
   if (isStopped) return { reply: interrupted(runId), failure, audited, isLost }
   // The error that a bot makes of an outage is not its answer: who waits may ask again, or hears that it was cut off.

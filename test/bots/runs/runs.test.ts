@@ -109,6 +109,53 @@ t.test('what failed is told without secrets', async (t) => {
   t.match(run.log, 'INFO {"key":"***"}\n')
 })
 
+t.test('a run tells what it called and wrote, without secrets', async (t) => {
+  const tenant = await botica.createTenant()
+  const { body: project } = await botica.superAdmin.get<Untyped>(`Project/${tenant.project.id}`)
+  const secret = [{ name: 'KEY', valueString: 'the-hidden-key' }]
+  await botica.superAdmin.put(`Project/${project.id}`, { ...project, secret })
+  const code = handler(`
+    const key = event.secrets.KEY.valueString
+    const ward = await medplum.createResource({ resourceType: 'Organization', name: 'Ward' })
+    const again = await medplum.updateResource({ ...ward, name: 'Ward 7' })
+    await medplum.executeBatch({ resourceType: 'Bundle', type: 'transaction', entry: [
+      { request: { method: 'POST', url: 'Basic' }, resource: { resourceType: 'Basic', code: { text: key } } },
+      { request: { method: 'DELETE', url: 'Organization/' + ward.id } },
+    ] })
+    await medplum.readResource('Patient', '${randomUUID()}').catch(() => undefined)
+    await fetch('https://user:' + key + '@localhost/' + key + '/hook?token=' + key).catch(() => undefined)
+    return [ward.meta.versionId, again.meta.versionId, ward.id]`)
+  const id = await aBot(tenant, code)
+  const answer = await eventually(async () => {
+    const run = await execute(tenant.admin, id)
+    return run.status === 200 ? run : undefined
+  })
+  const [first, second, ward] = answer.body as readonly string[]
+  await execute(tenant.admin, id)
+  const runs = await recorded(id, 2, tenant.admin)
+  t.notOk('calls' in runs[0], 'the list is without them')
+  const one = `Bot/${id}/$runs?runId=${answer.headers.get('x-bot-run-id')}`
+  const { body, text } = await tenant.admin.get<Untyped>(one)
+  t.equal(runsIn(body).length, 1)
+  t.notMatch(text, /the-hidden-key|token=/)
+  const calls = body.parameter[0].part.filter(({ name }: Untyped) => name === 'call')
+  const told = calls.map(({ part }: Untyped) =>
+    part
+      .filter(({ name }: Untyped) => name !== 'ms')
+      .map((value: Untyped) => Object.values(value)[1]),
+  )
+  t.match(told, [
+    ['POST', 'Organization', 201, { reference: `Organization/${ward}/_history/${first}` }],
+    ['PUT', `Organization/${ward}`, 200, { reference: `Organization/${ward}/_history/${second}` }],
+    ['POST', 200, { reference: /^Basic\// }],
+    ['GET', /^Patient\/[^/]*$/, 404],
+    ['GET', 'https://localhost/***/hook'],
+  ])
+  t.equal((await tenant.admin.get(`Bot/${id}/$runs?runId=x`)).status, 400)
+  const none = await tenant.admin.get<Untyped>(`Bot/${id}/$runs?runId=${randomUUID()}`)
+  t.same(none.body.parameter, [])
+})
+
 t.test('asynchronous runs and calls of other bots are told too', async (t) => {
   const inner = await aBot(botica, handler('return "inner"'))
   const outer = await aBot(botica, handler(`return await medplum.executeBot('${inner}', {})`))
