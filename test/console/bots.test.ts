@@ -48,7 +48,7 @@ t.test('code without one is deployed, and runs on the bench', async (t) => {
   await page.write(
     '.cm-content',
     code(
-      "console.log('Greeting', event.input.name)\n  return { hello: event.input.name.toUpperCase() }",
+      "console.log('Greeting', event.input.name)\n  await (medplum as any).createResource({ resourceType: 'Basic', code: { text: 'greeting' } })\n  return { hello: event.input.name.toUpperCase() }",
     ),
   )
   await page.press('#deploy')
@@ -66,6 +66,9 @@ t.test('a run that fails shows why, with its log', async (t) => {
   await click(page, 'Open this run')
   await reads(page, 'The run failed')
   await page.shows(`document.querySelector('#log')?.textContent.includes('Greeting')`)
+  await page.shows(`document.querySelector('#input')?.textContent.includes('"nobody": true')`)
+  await page.shows(`/POST Basic.*201.*Basic.*version 1/s.test(
+    document.querySelector('[aria-label="What it called and wrote"]')?.textContent)`)
   t.same(await barriers(page), [])
 })
 

@@ -1,12 +1,13 @@
 /** One run: its outcome, its times, its log, and the same input once more. */
-import { Button, Code, Stack, Table, Title } from '@mantine/core'
-import type { Bot, Parameters } from '@medplum/fhirtypes'
+import { Button, Code, Stack, Table, Text, Title } from '@mantine/core'
+import type { Attachment, Bot, Parameters } from '@medplum/fhirtypes'
 import { Link, useLocation, useParams } from 'wouter'
 import { useGet, useSend } from '../../api.ts'
 import { Empty } from '../../parts/empty.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
 import { Problem } from '../../parts/problem.tsx'
+import { DataTable } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
 import { medplum } from '../../session.ts'
 import { fill, texts } from '../../texts/texts.ts'
@@ -19,7 +20,7 @@ const words = texts.bots.run
 export function RunPage() {
   const { id, run } = useParams<{ id: string; run: string }>()
   const bot = useGet<Bot>(`fhir/R4/Bot/${id}`)
-  const path = `fhir/R4/Bot/${id}/$runs?_count=100`
+  const path = `fhir/R4/Bot/${id}/$runs?runId=${run}`
   const runs = useGet<Parameters>(path, { every: 2000 })
   const name = bot.data?.name ?? ''
   return (
@@ -30,8 +31,7 @@ export function RunPage() {
     >
       <Loaded query={runs}>
         {(data) => {
-          const attempts = runsOf(data).filter((item) => item.id === run)
-          const [last] = attempts
+          const [last] = runsOf(data)
           if (last) return <Ended key={last.attempt} run={last} />
           return (
             <Stack>
@@ -91,11 +91,10 @@ function Ended({ run }: EndedProps) {
     [words.memory, memoryMb === undefined ? '–' : `${memoryMb} MB`],
     [words.waited, waitedFor ? `${milliseconds(waitedMs ?? 0)} (${waitedFor})` : '–'],
     [words.attempt, run.attempt],
-    [words.version, run.version],
+    [words.botVersion, run.version],
     [words.mode, run.mode],
     [words.requester, run.requester],
     [words.runAs, run.runAs],
-    [words.input, run.isReplayable ? words.kept : words.notKeptShort],
   ]
   return (
     <Stack>
@@ -106,6 +105,17 @@ function Ended({ run }: EndedProps) {
       <Code block id="log">
         {run.log === '' ? words.noLog : run.log}
       </Code>
+      <Title order={2} size="h4">
+        {words.input}
+      </Title>
+      {run.input ? <Input {...run.input} /> : <Text c="dimmed">{words.notKeptShort}</Text>}
+      <Title order={2} size="h4">
+        {words.calls}
+      </Title>
+      <Calls run={run} />
+      <Title order={2} size="h4">
+        {words.figures}
+      </Title>
       <Table variant="vertical" layout="fixed" aria-label={words.figures}>
         <Table.Tbody>
           {rows.map(([name, value]) => (
@@ -117,5 +127,63 @@ function Ended({ run }: EndedProps) {
         </Table.Tbody>
       </Table>
     </Stack>
+  )
+}
+
+/** Text as it came; other content is only named. */
+function Input({ contentType = '', data = '', size = 0 }: Attachment) {
+  const bytes = Uint8Array.from(atob(data), (byte) => byte.charCodeAt(0))
+  const text = new TextDecoder().decode(bytes).replace(/\r\n?/g, '\n')
+  const isText = !text.includes('\uFFFD') && !text.includes('\0')
+  return (
+    <div>
+      <Text size="sm" c="dimmed" mb={4}>
+        {fill(words.given, { type: contentType, size })}
+        {bytes.length < size && ` ${words.cut}`}
+      </Text>
+      {isText && (
+        <Code block id="input" mah="24rem" tabIndex={0}>
+          {text}
+        </Code>
+      )}
+    </div>
+  )
+}
+
+function Calls({ run: { calls, callCount } }: EndedProps) {
+  return (
+    <>
+      <DataTable
+        label={words.calls}
+        rows={calls}
+        keyOf={({ place }) => String(place)}
+        empty={<Text c="dimmed">{words.noCalls}</Text>}
+        columns={[
+          { name: words.call, cell: ({ method, path }) => <Code>{`${method} ${path}`}</Code> },
+          { name: words.answer, cell: ({ status }) => status ?? words.noAnswer },
+          {
+            name: words.time,
+            align: 'right',
+            cell: ({ ms }) => (ms === undefined ? '–' : milliseconds(ms)),
+          },
+          { name: words.wrote, cell: ({ wrote }) => wrote.map(writtenLink) },
+        ]}
+      />
+      {callCount > calls.length && (
+        <Text size="sm">{fill(words.moreCalls, { count: callCount - calls.length })}</Text>
+      )}
+    </>
+  )
+}
+
+function writtenLink(version: string) {
+  const [type, id, , number] = version.split('/')
+  const isGone = number === undefined
+  return (
+    <div key={version}>
+      <Link href={`/resources/${type}/${id}${isGone ? '/history' : ''}`}>
+        {isGone ? `${type}/${id}` : fill(words.version, { record: `${type}/${id}`, number })}
+      </Link>
+    </div>
   )
 }

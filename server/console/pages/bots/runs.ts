@@ -1,5 +1,5 @@
 /** Runs of bots and their figures, as the service answers them. */
-import type { Parameters, ParametersParameter } from '@medplum/fhirtypes'
+import type { Attachment, Parameters, ParametersParameter } from '@medplum/fhirtypes'
 
 export interface Run {
   readonly id: string
@@ -18,6 +18,19 @@ export interface Run {
   readonly error: string | undefined
   readonly log: string
   readonly isReplayable: boolean
+  readonly input: Attachment | undefined
+  readonly callCount: number
+  readonly calls: readonly Call[]
+}
+
+/** A request that a run has made. */
+export interface Call {
+  readonly place: number
+  readonly method: string
+  readonly path: string
+  readonly status: number | undefined
+  readonly ms: number | undefined
+  readonly wrote: readonly string[]
 }
 
 export function runsOf({ parameter = [] }: Parameters): readonly Run[] {
@@ -49,6 +62,21 @@ function runOf(part: readonly ParametersParameter[]): Run {
     error: at('error')?.valueString,
     log: at('log')?.valueString ?? '',
     isReplayable: at('replayable')?.valueBoolean === true,
+    input: at('input')?.valueAttachment,
+    callCount: at('callCount')?.valueInteger ?? 0,
+    calls: part.filter(({ name }) => name === 'call').map(callOf),
+  }
+}
+
+function callOf({ part = [] }: ParametersParameter, place: number): Call {
+  const at = (name: string) => part.find((item) => item.name === name)
+  return {
+    place,
+    method: at('method')?.valueCode ?? '',
+    path: at('path')?.valueString ?? '',
+    status: at('status')?.valueInteger,
+    ms: at('ms')?.valueDecimal,
+    wrote: part.flatMap(({ valueReference }) => valueReference?.reference ?? []),
   }
 }
 
