@@ -1,4 +1,4 @@
-/** `Bot/:id/$deploy`: code → Binary → `executableCode`, in one transaction. */
+/** `Bot/:id/$deploy`: code → Binary → `executableCode`, in one transaction; TypeScript becomes `sourceCode`, too. */
 
 import { stripTypeScriptTypes } from 'node:module'
 import { type AnyNode, type ImportDeclaration, parse } from 'acorn'
@@ -16,6 +16,7 @@ import { checkCode } from './code.ts'
 import { walk } from './imports.ts'
 
 const JAVASCRIPT = 'text/javascript'
+const TYPESCRIPT = 'text/typescript'
 
 export const deploy: Operation = {
   name: 'deploy',
@@ -39,18 +40,26 @@ export const deploy: Operation = {
     const { filename } = given
     const code = toJavaScript(given.code, filename)
     const warnings = checkCode(code, filename)
+    // Other clients compile by themselves, and store their source before.
+    const source = isTypeScript(filename) ? given.code : undefined
     // A caller who may update the Bot may deploy: its policy need not mention Binary.
     const writer = { ...systemPrincipal(project), profile: principal.profile }
     await repository.transaction(async (inside) => {
-      const binary = await inside.create(writer, {
-        resourceType: 'Binary',
-        contentType: JAVASCRIPT,
-        securityContext: { reference: `Bot/${id}` },
-        data: Buffer.from(code).toString('base64'),
-      })
+      const store = async (contentType: string, text: string) => {
+        const binary = await inside.create(writer, {
+          resourceType: 'Binary',
+          contentType,
+          securityContext: { reference: `Bot/${id}` },
+          data: Buffer.from(text).toString('base64'),
+        })
+        return { contentType, url: `Binary/${binary.id}`, title: filename }
+      }
+      const executableCode = await store(JAVASCRIPT, code)
+      const sourceCode = source === undefined ? undefined : await store(TYPESCRIPT, source)
       await inside.patch(principal, { type: 'Bot', id }, (latest) => ({
         ...latest,
-        executableCode: { contentType: JAVASCRIPT, url: `Binary/${binary.id}`, title: filename },
+        ...(sourceCode === undefined ? {} : { sourceCode }),
+        executableCode,
       }))
     })
     return deployed(warnings)
@@ -116,9 +125,13 @@ function titleOf(bot: Resource): string | undefined {
 // What is imported and then used only as a type goes, too: TypeScript's own compiler does the same,
 // and bots write `import { BotEvent, MedplumClient } from '@medplum/core'`.
 
+function isTypeScript(filename: string): boolean {
+  return /\.[cm]?ts$/i.test(filename)
+}
+
 /** Other files are answered as they are. Errors: 400 with line and column. */
 export function toJavaScript(code: string, filename: string): string {
-  return /\.[cm]?ts$/i.test(filename) ? withoutTypeImports(strip(code, filename)) : code
+  return isTypeScript(filename) ? withoutTypeImports(strip(code, filename)) : code
 }
 
 function strip(code: string, filename: string): string {

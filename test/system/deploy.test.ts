@@ -42,6 +42,15 @@ t.test('every module format and language runs', async (t) => {
   }
 })
 
+t.test('what is deployed as TypeScript is kept as the source, and no other code is', async (t) => {
+  const code = 'export const handler = async (): Promise<number> => 1'
+  const id = await aBot(botica, code, { filename: 'one.ts' })
+  await deploy(admin, id, handler('return 2'))
+  const { sourceCode } = (await admin.get<Untyped>(`Bot/${id}`)).body
+  t.match(sourceCode, { contentType: 'text/typescript', title: 'one.ts' })
+  t.equal((await admin.get(sourceCode.url)).text, code)
+})
+
 t.test('code that cannot run is refused with its place', async (t) => {
   const id = await aBot(botica, handler('return 1'))
   const cases: readonly (readonly [string, string, RegExp])[] = [
