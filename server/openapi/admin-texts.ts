@@ -64,6 +64,12 @@ export const adminTexts: Readonly<Record<string, CallText>> = {
     description: 'The next and the last run of each bot that has a schedule.',
     answer: { schedules: 'list: bot, cron, zone, next, last, lastStatus and isRunning' },
   },
+  'GET /admin/projects/{id}/storage': {
+    summary: 'See how much is stored',
+    description:
+      'Versions of records and their bytes, without indexes and contents of Binaries. Above 10,000 versions both are estimates.',
+    answer: { versions: 'whole: With the history', bytes: 'whole: Bytes', isEstimate: 'flag' },
+  },
   'GET /admin/projects/{id}/subscriptions': {
     summary: 'See how deliveries go',
     description:

@@ -11,6 +11,7 @@ import { readQuery } from '../../shared/request/negotiate.ts'
 import { FHIR_JSON, writeOptions } from '../../shared/request/reply.ts'
 import type { FhirReply } from '../../shared/request/request.ts'
 import type { Services } from '../../shared/services.ts'
+import { storageOf } from '../../shared/store/read/storage.ts'
 import type { WriteOptions } from '../../shared/store/rows/version.ts'
 import { createPendingDeliveries } from '../../shared/subscriptions/pending-deliveries.ts'
 import { statesOf } from '../../shared/subscriptions/state.ts'
@@ -86,6 +87,9 @@ export function adminRoutes(web: Web): RouteFamily {
   })
   routes.get('/projects/:id/schedules', 'administrator', async (ctx) => {
     ctx.body = await schedules(services, caller(ctx).principal, ctx.params.id ?? '')
+  })
+  routes.get('/projects/:id/storage', 'administrator', async (ctx) => {
+    ctx.body = await storage(services, caller(ctx).principal, ctx.params.id ?? '')
   })
   routes.get('/projects/:id/subscriptions', 'administrator', async (ctx) => {
     ctx.body = await subscriptionStates(services, caller(ctx).principal, ctx.params.id ?? '')
@@ -308,6 +312,12 @@ async function subscriptionStates(
       ...state,
     })),
   }
+}
+
+/** Errors: 403, 404. */
+async function storage({ principals, database }: Services, caller: Principal, projectId: string) {
+  const project = await administeredProject(principals, caller, projectId)
+  return await storageOf(database, project.number)
 }
 
 const CHANGES = { c: 'create', u: 'update', d: 'delete' } as const

@@ -101,10 +101,33 @@ t.test('workers and metrics are for super administrators', async (t) => {
   t.notMatch(JSON.stringify(metrics), /"le":/)
 })
 
+t.test('what a project stores is counted, and estimated where there is much', async (t) => {
+  const other = await botica.createTenant()
+  const read = async () =>
+    (await other.admin.get<Untyped>(`/admin/projects/${other.project.id}/storage`)).body
+  const before = await read()
+  const { id } = await other.admin.create(aPatient())
+  await other.admin.put(`Patient/${id}`, { ...aPatient(), id, gender: 'other' })
+  const after = await read()
+  t.equal(after.versions, before.versions + 2)
+  t.ok(after.bytes > before.bytes)
+  t.equal(after.isEstimate, false)
+  await botica.services.database.query({
+    text: `insert into version (project, type, id, ver, lu, content, meta_at, meta_ext)
+      select project, type, gen_random_uuid(), 1, lu, content, meta_at, meta_ext
+      from version, generate_series(1, 20000) where id = $1 and ver = 1`,
+    values: [id],
+  })
+  await botica.services.database.query({ text: 'analyze version', values: [] })
+  const much = await read()
+  t.equal(much.isEstimate, true)
+  t.ok(much.versions > 15_000 && much.versions < 25_000, `${much.versions}`)
+})
+
 t.test('others are refused', async (t) => {
   const { client } = await botica.createMember()
   const other = await botica.createTenant()
-  for (const path of ['schedules', 'subscriptions', 'subscriptions/x']) {
+  for (const path of ['schedules', 'storage', 'subscriptions', 'subscriptions/x']) {
     t.equal((await client.get(`${address}/${path}`)).status, 403)
     t.equal((await other.admin.get(`${address}/${path}`)).status, 403)
   }
