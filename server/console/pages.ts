@@ -64,15 +64,15 @@ export const pages: readonly PageEntry[] = [
     menu: { label: texts.jobs.title, group: 'work', shows: isAdmin },
   },
   {
-    path: '/jobs/exports/:id',
-    Page: lazy(() =>
-      import('./pages/jobs/export.tsx').then(({ ExportPage }) => ({ default: ExportPage })),
-    ),
-  },
-  {
     path: '/jobs/async/:id',
     Page: lazy(() =>
       import('./pages/jobs/async.tsx').then(({ AsyncPage }) => ({ default: AsyncPage })),
+    ),
+  },
+  {
+    path: '/jobs/:kind/:id',
+    Page: lazy(() =>
+      import('./pages/jobs/bulk.tsx').then(({ BulkPage }) => ({ default: BulkPage })),
     ),
   },
   {

@@ -1,4 +1,5 @@
 /** An export is begun by a form, watched, and its file saved; the pages show what the person may do. */
+import { randomUUID } from 'node:crypto'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -40,6 +41,36 @@ t.test('an administrator exports the project and saves a file', async (t) => {
   await reads(page, 'Jobs at work')
   t.same(await barriers(page), [])
   t.same(page.complaints, [])
+})
+
+t.test('a file is imported, and its refused lines are read', async (t) => {
+  const { email } = await aPerson(services, project, { details: { admin: true } })
+  const page = await openConsole(t, { baseUrl, email, path: '/jobs' })
+  await reads(page, 'No imports')
+  await click(page, 'New import')
+  await click(page, 'Start the import')
+  await reads(page, 'Choose at least one file.')
+  const id = randomUUID()
+  const choose = (text: string) =>
+    page.value(`{
+      const chosen = new DataTransfer()
+      chosen.items.add(new File([${JSON.stringify(text)}], 'patients.ndjson'))
+      const input = document.querySelector('input[type=file]')
+      input.files = chosen.files
+      input.dispatchEvent(new Event('change', { bubbles: true }))
+    }`)
+  await choose('no records')
+  await click(page, 'Start the import')
+  await reads(page, 'patients.ndjson does not begin with a record as JSON.')
+  await choose(`{"resourceType":"Patient","id":"${id}"}\n{"resourceType":"Patient"}\n`)
+  await click(page, 'Start the import')
+  await page.shows(`location.pathname.startsWith('/console/jobs/imports/')`)
+  await reads(page, 'Refused lines: 1')
+  await reads(page, 'Missing id')
+  t.same(await barriers(page), [])
+  t.equal((await admin.get(`Patient/${id}`)).status, 200)
+  await page.goto(`${baseUrl}console/jobs`)
+  await page.shows(`document.querySelector('a[href^="/console/jobs/imports/"]')`)
 })
 
 t.test('a member with a narrow policy sees what the policy has, on a phone, too', async (t) => {

@@ -1,7 +1,7 @@
 /** Work that goes on after its request was answered: exports, imports, asynchronous runs, reindexing. */
 import { Button, Group, Stack, Title } from '@mantine/core'
 import { useDisclosure } from '@mantine/hooks'
-import type { Bundle, Resource } from '@medplum/fhirtypes'
+import type { AuditEvent, Bundle, Resource } from '@medplum/fhirtypes'
 import { useGet, useSend } from '../../api.ts'
 import { Empty } from '../../parts/empty.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
@@ -11,7 +11,7 @@ import { When } from '../../parts/when.tsx'
 import { isAdmin, isSuperAdmin, medplum, useMe } from '../../session.ts'
 import { texts } from '../../texts/texts.ts'
 import { Outcome } from '../bots/status.tsx'
-import { NewExport } from './new-export.tsx'
+import { NewExport, NewImport } from './new.tsx'
 
 const words = texts.jobs
 const EVERY_MS = 3000
@@ -27,21 +27,67 @@ export type Job = Resource & {
 export function Jobs() {
   const me = useMe()
   const [isOpen, { open, close }] = useDisclosure()
-  const start = isAdmin(me) && <Button onClick={open}>{words.start}</Button>
+  const [isImporting, importing] = useDisclosure()
+  const start = isAdmin(me) && (
+    <>
+      <Button variant="default" onClick={importing.open}>
+        {words.startImport}
+      </Button>
+      <Button onClick={open}>{words.start}</Button>
+    </>
+  )
   return (
     <Page title={words.title} hint={words.hint} actions={start}>
       <Title order={2} size="h4">
         {words.exports}
       </Title>
       <Listed type="BulkDataExport" link="/jobs/exports" empty={words.noExports} />
+      {isAdmin(me) && <Imports />}
       <Title order={2} size="h4">
         {words.others}
       </Title>
       <Listed type="AsyncJob" link="/jobs/async" empty={words.noOthers} />
       {isSuperAdmin(me) && <Reindex />}
       <NewExport isOpen={isOpen} close={close} />
+      <NewImport isOpen={isImporting} close={importing.close} />
     </Page>
   )
+}
+
+/** Imports leave their beginning in the AuditEvents alone. */
+function Imports() {
+  const path = 'fhir/R4/AuditEvent?subtype=kick-off&_count=50&_sort=-date'
+  const begun = useGet<Bundle<AuditEvent>>(path, { every: EVERY_MS })
+  return (
+    <>
+      <Title order={2} size="h4">
+        {words.imports}
+      </Title>
+      <Loaded query={begun}>
+        {({ entry = [] }) => (
+          <DataTable
+            label={words.imports}
+            rows={entry.flatMap(({ resource }) => (resource ? importOf(resource) : []))}
+            keyOf={({ id }) => id}
+            linkOf={({ id }) => `/jobs/imports/${id}`}
+            empty={<Empty title={words.noImports} hint={words.noImportsHint} />}
+            columns={[
+              { name: words.types, cell: ({ types }) => types },
+              { name: words.asked, cell: ({ at }) => <When at={at} /> },
+            ]}
+          />
+        )}
+      </Loaded>
+    </>
+  )
+}
+
+function importOf({ entity = [], recorded }: AuditEvent) {
+  return entity.flatMap(({ what, detail = [] }) => {
+    const [, id] = /^AsyncJob\/(.*)$/.exec(what?.reference ?? '') ?? []
+    const types = detail.find(({ type }) => type === 'types')?.valueString ?? id
+    return id === undefined ? [] : [{ id, types, at: recorded }]
+  })
 }
 
 interface ListedProps {

@@ -1,0 +1,212 @@
+/** One export or import: how far it is and how fast, its files, which are fetched with the token, and refused lines. */
+import { Button, Group, Progress, Stack, Text, Title } from '@mantine/core'
+import type { OperationOutcome } from '@medplum/fhirtypes'
+import { useQuery } from '@tanstack/react-query'
+import { useRef } from 'react'
+import { useLocation, useParams } from 'wouter'
+import { useSend } from '../../api.ts'
+import { Loaded } from '../../parts/loaded.tsx'
+import { Page } from '../../parts/page.tsx'
+import { saveFrom } from '../../parts/save.ts'
+import { DataTable } from '../../parts/table.tsx'
+import { medplum } from '../../session.ts'
+import { fill, texts } from '../../texts/texts.ts'
+
+const words = texts.jobs.bulk
+const EVERY_MS = 1500
+
+interface ListedFile {
+  readonly type: string
+  readonly url: string
+  readonly count?: number
+}
+
+/** The result of one input of an import. */
+interface Taken {
+  readonly type?: string
+  readonly inputUrl: string
+  readonly created: number
+  readonly updated: number
+  readonly unchanged: number
+  readonly skipped: number
+}
+
+interface Manifest {
+  readonly output: readonly (ListedFile & Taken)[]
+  readonly deleted?: readonly ListedFile[]
+  readonly error?: readonly ListedFile[]
+}
+
+/** `manifest` is there once it is done. */
+interface Status {
+  readonly text: string
+  readonly manifest?: Manifest
+}
+
+const KINDS = { exports: 'export', imports: 'import' } as const
+
+export function BulkPage() {
+  const { kind: asked, id } = useParams<{ kind: string; id: string }>()
+  const kind = asked === 'imports' ? 'imports' : 'exports'
+  const [, navigate] = useLocation()
+  const path = `fhir/R4/bulkdata/${KINDS[kind]}/${id}`
+  const status = useQuery({
+    queryKey: [path],
+    queryFn: () => statusOf(path),
+    refetchInterval: ({ state }) => (state.data?.manifest || state.error ? false : EVERY_MS),
+  })
+  const cancel = useSend({
+    send: () => medplum.delete(path),
+    done: words.cancelled,
+    after: () => navigate('/jobs'),
+  })
+  return (
+    <Page
+      title={words[kind]}
+      hint={id}
+      actions={
+        <Button variant="default" loading={cancel.isPending} onClick={() => cancel.mutate()}>
+          {status.data?.manifest ? words.forget : words.cancel}
+        </Button>
+      }
+    >
+      <Loaded query={status}>
+        {({ manifest, text }) => {
+          if (manifest === undefined) return <Going text={text} />
+          const { output, deleted = [], error = [] } = manifest
+          if (kind === 'exports') return <Files files={[...output, ...deleted, ...error]} />
+          return <Results output={output} error={error} />
+        }}
+      </Loaded>
+    </Page>
+  )
+}
+
+async function statusOf(path: string): Promise<Status> {
+  await medplum.refreshIfExpired()
+  const response = await fetch(`/${path}`, {
+    headers: { Authorization: `Bearer ${medplum.getAccessToken()}`, Accept: 'application/json' },
+  })
+  if (response.status === 202) {
+    return { text: response.headers.get('X-Progress') ?? '' }
+  }
+  const body = await response.json()
+  if (!response.ok) throw new Error(body.issue?.[0]?.details?.text ?? response.statusText)
+  return { text: '', manifest: body }
+}
+
+/** The pace is that of the time that this page has watched. */
+function Going({ text }: Status) {
+  const percent = Number.parseInt(text, 10) || 0
+  const first = useRef({ at: Date.now(), percent })
+  const seconds = (Date.now() - first.current.at) / 1000
+  const pace = seconds > 0 ? (percent - first.current.percent) / seconds : 0
+  return (
+    <Stack gap="xs">
+      <Progress value={percent} size="xl" aria-label={words.progress} animated />
+      <Group justify="space-between">
+        <Text role="status">{text === '' ? words.waits : text}</Text>
+        {pace > 0 && <Text c="dimmed">{fill(words.pace, { pace: pace.toFixed(1) })}</Text>}
+      </Group>
+    </Stack>
+  )
+}
+
+type ResultsProps = Required<Pick<Manifest, 'output' | 'error'>>
+
+function Results({ output, error }: ResultsProps) {
+  const refused = error.reduce((sum, { count = 0 }) => sum + count, 0)
+  return (
+    <Stack>
+      <DataTable
+        label={words.inputs}
+        rows={output}
+        keyOf={({ inputUrl }) => inputUrl}
+        columns={[
+          { name: words.input, cell: ({ inputUrl }) => inputUrl },
+          { name: words.type, cell: ({ type }) => type },
+          ...COUNTS.map((name) => ({
+            name: words[name],
+            align: 'right' as const,
+            cell: (row: Taken) => row[name],
+          })),
+        ]}
+      />
+      <Title order={2} size="h4">
+        {fill(words.refused, { count: refused })}
+      </Title>
+      {error.map((file) => (
+        <Refused key={file.url} {...file} />
+      ))}
+    </Stack>
+  )
+}
+
+const COUNTS = ['created', 'updated', 'unchanged', 'skipped'] as const
+/** The file has all of them. */
+const MOST_SHOWN = 100
+
+/** Each line of the file is the outcome of a line of the input. */
+function Refused(file: ListedFile) {
+  const lines = useQuery({
+    queryKey: [file.url],
+    queryFn: async () => {
+      const text = await (await medplum.download(file.url)).text()
+      const rows = text.split('\n').filter((line) => line !== '')
+      return rows.slice(0, MOST_SHOWN).map((row) => JSON.parse(row) as OperationOutcome)
+    },
+  })
+  return (
+    <>
+      <Loaded query={lines}>
+        {(rows) => (
+          <DataTable
+            label={words.file}
+            rows={rows.flatMap(({ issue = [] }) => issue)}
+            keyOf={({ diagnostics, details, expression }) =>
+              `${diagnostics} ${details?.text} ${expression}`
+            }
+            columns={[
+              { name: words.line, cell: ({ diagnostics }) => diagnostics },
+              { name: words.why, cell: ({ details }) => details?.text },
+              { name: words.where, cell: ({ expression }) => expression?.join(', ') },
+            ]}
+          />
+        )}
+      </Loaded>
+      <div>
+        <Save {...file} />
+      </div>
+    </>
+  )
+}
+
+interface FilesProps {
+  readonly files: readonly ListedFile[]
+}
+
+function Files({ files }: FilesProps) {
+  return (
+    <DataTable
+      label={words.files}
+      rows={files}
+      keyOf={({ url }) => url}
+      columns={[
+        { name: words.type, cell: ({ type }) => type },
+        { name: words.records, align: 'right', cell: ({ count }) => count },
+        { name: words.file, cell: (file) => <Save {...file} /> },
+      ]}
+      empty={<Text>{words.nothing}</Text>}
+    />
+  )
+}
+
+function Save({ url }: ListedFile) {
+  const name = new URL(url).pathname.split('/').at(-1) ?? 'export.ndjson'
+  const save = useSend({ send: () => saveFrom(url, name) })
+  return (
+    <Button size="compact-sm" loading={save.isPending} onClick={() => save.mutate()}>
+      {fill(words.save, { name })}
+    </Button>
+  )
+}

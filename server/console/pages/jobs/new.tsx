@@ -1,0 +1,187 @@
+/** Asks for an export of the project, all patients or a group; or for an import of files. */
+import {
+  Button,
+  FileInput,
+  Modal,
+  SegmentedControl,
+  Stack,
+  TagsInput,
+  TextInput,
+} from '@mantine/core'
+import { useForm } from '@mantine/form'
+import { useState } from 'react'
+import { useLocation } from 'wouter'
+import { useSend } from '../../api.ts'
+import { Problem } from '../../parts/problem.tsx'
+import { medplum } from '../../session.ts'
+import { fill, texts } from '../../texts/texts.ts'
+
+const words = texts.jobs.new
+
+interface Props {
+  readonly isOpen: boolean
+  readonly close: () => void
+}
+
+interface Values {
+  readonly level: string
+  readonly group: string
+  readonly types: string[]
+  readonly since: string
+}
+
+export function NewExport({ isOpen, close }: Props) {
+  const [, navigate] = useLocation()
+  const form = useForm<Values>({
+    initialValues: { level: 'system', group: '', types: [], since: '' },
+    validate: {
+      group: (group, { level }) => (level === 'group' && !group ? words.groupMissing : null),
+      since: (since) => (since && Number.isNaN(Date.parse(since)) ? words.sinceWrong : null),
+    },
+  })
+  const start = useSend<Values, string>({
+    send: kickOff,
+    after: (id) => navigate(`/jobs/exports/${id}`),
+    notify: false,
+  })
+  return (
+    <Modal opened={isOpen} onClose={close} title={words.title}>
+      <form onSubmit={form.onSubmit((values) => start.mutate(values))}>
+        <Stack>
+          <SegmentedControl
+            aria-label={words.level}
+            data={['system', 'patient', 'group'].map((value) => ({
+              value,
+              label: words[value as 'system'],
+            }))}
+            {...form.getInputProps('level')}
+          />
+          {form.values.level === 'group' && (
+            <TextInput label={words.groupId} {...form.getInputProps('group')} />
+          )}
+          <TagsInput
+            label={words.types}
+            description={words.typesHint}
+            {...form.getInputProps('types')}
+          />
+          <TextInput
+            label={words.since}
+            placeholder="2026-01-01T00:00:00Z"
+            {...form.getInputProps('since')}
+          />
+          <Problem error={start.error} />
+          <Button type="submit" loading={start.isPending}>
+            {words.go}
+          </Button>
+        </Stack>
+      </form>
+    </Modal>
+  )
+}
+
+/** Answers the id of the export. */
+async function kickOff({ level, group, types, since }: Values): Promise<string> {
+  const place = { system: '', patient: 'Patient/', group: `Group/${group}/` }[level] ?? ''
+  const query = new URLSearchParams()
+  if (types.length > 0) query.set('_type', types.join(','))
+  if (since !== '') query.set('_since', new Date(since).toISOString())
+  return await idOf(`${place}$export?${query}`, { headers: { Prefer: 'respond-async' } })
+}
+
+/** The id of the job that a request has begun. */
+async function idOf(path: string, init: RequestInit): Promise<string> {
+  await medplum.refreshIfExpired()
+  const response = await fetch(`/fhir/R4/${path}`, {
+    ...init,
+    headers: {
+      Authorization: `Bearer ${medplum.getAccessToken()}`,
+      Accept: 'application/fhir+json',
+      'Content-Type': 'application/fhir+json',
+      ...init.headers,
+    },
+  })
+  const id = response.headers.get('Content-Location')?.split('/').at(-1)
+  if (response.status === 202 && id !== undefined) return id
+  const { issue } = await response.json()
+  throw new Error(issue?.[0]?.details?.text ?? response.statusText)
+}
+
+const importWords = texts.jobs.import
+
+export function NewImport({ isOpen, close }: Props) {
+  const [, navigate] = useLocation()
+  const [files, setFiles] = useState<File[]>([])
+  const [mode, setMode] = useState('upsert')
+  const start = useSend<void, string>({
+    send: () => beginImport(files, mode),
+    after: (id) => navigate(`/jobs/imports/${id}`),
+    notify: false,
+  })
+  return (
+    <Modal opened={isOpen} onClose={close} title={importWords.title}>
+      <form
+        onSubmit={(event) => {
+          event.preventDefault()
+          start.mutate()
+        }}
+      >
+        <Stack>
+          <FileInput
+            label={importWords.files}
+            description={importWords.filesHint}
+            placeholder={importWords.choose}
+            accept=".ndjson,.jsonl,.gz"
+            multiple
+            value={files}
+            onChange={setFiles}
+          />
+          <SegmentedControl
+            aria-label={importWords.mode}
+            value={mode}
+            onChange={setMode}
+            data={[
+              { value: 'upsert', label: importWords.upsert },
+              { value: 'ifNoneMatch', label: importWords.ifNoneMatch },
+            ]}
+          />
+          <Problem error={start.error} />
+          <Button type="submit" loading={start.isPending}>
+            {importWords.go}
+          </Button>
+        </Stack>
+      </form>
+    </Modal>
+  )
+}
+
+/** Each file becomes a Binary, which the import reads. */
+async function beginImport(files: readonly File[], mode: string): Promise<string> {
+  if (files.length === 0) throw new Error(importWords.missing)
+  const types = await Promise.all(files.map(typeOf))
+  const input: object[] = []
+  for (const [place, file] of files.entries()) {
+    const contentType = 'application/fhir+ndjson'
+    const { id } = await medplum.createBinary({ data: file, contentType, filename: file.name })
+    const part = [
+      { name: 'type', valueCode: types[place] },
+      { name: 'url', valueUrl: `Binary/${id}` },
+    ]
+    input.push({ name: 'input', part })
+  }
+  const parameter = [{ name: 'mode', valueCode: mode }, ...input]
+  const body = JSON.stringify({ resourceType: 'Parameters', parameter })
+  return await idOf('$import', { method: 'POST', body })
+}
+
+const HEAD_BYTES = 64 * 1024
+
+/** The type of the first line; a file has one alone. Errors: the file is no NDJSON of resources. */
+async function typeOf(file: File): Promise<string> {
+  const isPacked = file.name.endsWith('.gz')
+  const unpacked = file.stream().pipeThrough(new DecompressionStream('gzip'))
+  const reader = (isPacked ? unpacked : file.slice(0, HEAD_BYTES).stream()).getReader()
+  const { value } = await reader.read().finally(() => void reader.cancel())
+  const [, type] = /"resourceType"\s*:\s*"(\w+)"/.exec(new TextDecoder().decode(value)) ?? []
+  if (type === undefined) throw new Error(fill(importWords.noLines, { name: file.name }))
+  return type
+}
