@@ -7,12 +7,14 @@ import { useGet } from '../../api.ts'
 import { Waiting } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
 import { Problem } from '../../parts/problem.tsx'
+import { type Stored, sizeOf } from '../../parts/stored.ts'
 import { isAdmin, mayDo, useMe } from '../../session.ts'
 import { fill, texts } from '../../texts/texts.ts'
 import { failures, type ProjectFigures } from '../bots/runs.ts'
 
 const words = texts.home
 const EVERY_MS = 5000
+const STORED_MS = 60_000
 /** A run that waits for longer is worth a look. */
 const LONG_WAIT_S = 60
 
@@ -41,6 +43,7 @@ function Work({ projectId }: WorkProps) {
   const failing = useCount('Subscription?status=error')
   const jobs = useCount('AsyncJob?status=accepted,active')
   const exports = useCount('BulkDataExport?status=accepted,active')
+  const stored = useGet<Stored>(`admin/projects/${projectId}/storage`, { every: STORED_MS })
   if (figures.error) return <Problem error={figures.error} retry={() => void figures.refetch()} />
   if (figures.data === undefined) return <Waiting />
   const { lanes, bots } = figures.data
@@ -52,13 +55,18 @@ function Work({ projectId }: WorkProps) {
   return (
     <Stack>
       <Attention failing={failing} oldest={oldest} />
-      <SimpleGrid cols={{ base: 2, md: 3, xl: 6 }}>
+      <SimpleGrid cols={{ base: 2, md: 4, xl: 7 }}>
         <Figure name={words.runs} value={started} href="/bots" />
         <Figure name={words.rate} value={rate} href="/bots" />
         <Figure name={words.inFlight} value={inFlight} href="/bots" />
         <Figure name={words.oldest} value={fill(words.seconds, { s: Math.round(oldest) })} />
         <Figure name={words.failing} value={failing} href="/resources/Subscription?status=error" />
         <Figure name={words.jobs} value={(jobs ?? 0) + (exports ?? 0)} href="/jobs" />
+        <Figure
+          name={words.storage}
+          value={stored.data && sizeOf(stored.data)}
+          href="/project/limits"
+        />
       </SimpleGrid>
       {bots.length === 0 ? (
         <Begin />

@@ -1,11 +1,13 @@
 /** The project itself: what it is set to, its secrets, where it is served, its limits and what it uses of them. */
-import { Badge, Group, Progress, Stack, Tabs, Text } from '@mantine/core'
+import { Badge, Box, Group, Progress, Stack, Text } from '@mantine/core'
 import type { ProjectSetting, ProjectSite } from '@medplum/fhirtypes'
-import { useLocation, useParams } from 'wouter'
+import { useParams } from 'wouter'
 import { useGet } from '../../api.ts'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
+import { type Stored, sizeOf } from '../../parts/stored.ts'
 import { DataTable } from '../../parts/table.tsx'
+import { Views } from '../../parts/tabs.tsx'
 import { useMe } from '../../session.ts'
 import { fill, texts } from '../../texts/texts.ts'
 import { Parameters } from './parameters.tsx'
@@ -35,22 +37,14 @@ export function ProjectPage() {
   const { tab: asked } = useParams<{ tab?: string }>()
   const tab = TABS.find((name) => name === asked) ?? 'settings'
   const { project } = useMe()
-  const [, go] = useLocation()
   const found = useGet<ProjectAnswer>(`admin/projects/${project.id}`)
   return (
     <Page title={words.title} hint={project.name}>
-      <Tabs value={tab} onChange={(name) => go(`/project/${name}`)}>
-        <Tabs.List>
-          {TABS.map((name) => (
-            <Tabs.Tab key={name} value={name}>
-              {words.tabs[name]}
-            </Tabs.Tab>
-          ))}
-        </Tabs.List>
-        <Tabs.Panel value={tab} pt="md" maw={900}>
+      <Views names={TABS} labels={words.tabs} open={tab} address="/project">
+        <Box maw={900}>
           <Loaded query={found}>{(answer) => <Panel tab={tab} answer={answer} />}</Loaded>
-        </Tabs.Panel>
-      </Tabs>
+        </Box>
+      </Views>
     </Page>
   )
 }
@@ -76,8 +70,17 @@ function Limits({ answer: { project, load } }: Pick<PanelProps, 'answer'>) {
   const { features = [], systemSetting = [] } = project
   // The file of texts has no other names.
   const names = Object.keys(words.limits) as Limit[]
+  const { data: stored } = useGet<Stored>(`admin/projects/${project.id}/storage`)
   return (
     <Stack>
+      {stored && (
+        <div>
+          <Text fw={600}>{words.storage}</Text>
+          <Text size="sm">
+            {fill(words.stored, { size: sizeOf(stored), versions: stored.versions })}
+          </Text>
+        </div>
+      )}
       <div>
         <Text fw={600}>{words.features}</Text>
         <Text size="sm" c="dimmed">
