@@ -1,10 +1,10 @@
 /** One bot: its code, a bench to try it on, its runs and what is written while they go on. */
-import { Tabs } from '@mantine/core'
 import type { Bot } from '@medplum/fhirtypes'
-import { useLocation, useParams } from 'wouter'
+import { useParams } from 'wouter'
 import { useGet } from '../../api.ts'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
+import { Views } from '../../parts/tabs.tsx'
 import { isAdmin, useMe } from '../../session.ts'
 import { texts } from '../../texts/texts.ts'
 import { Bench } from './bench.tsx'
@@ -13,51 +13,40 @@ import { Details } from './details.tsx'
 import { Live } from './live.tsx'
 import { Runs } from './run-list.tsx'
 
-const words = texts.bots.tabs
 const TABS = ['code', 'bench', 'runs', 'live', 'details'] as const
+type Tab = (typeof TABS)[number]
 /** Runs and their logs are for administrators. */
-const FOR_ADMINS: readonly string[] = ['runs', 'live']
+const FOR_ADMINS: readonly Tab[] = ['runs', 'live']
 
 export function BotPage() {
-  const { id, tab = 'code' } = useParams<{ id: string; tab?: string }>()
-  const [, navigate] = useLocation()
+  const { id, tab: asked } = useParams<{ id: string; tab?: string }>()
   const me = useMe()
   const bot = useGet<Bot>(`fhir/R4/Bot/${id}`)
   const shown = TABS.filter((name) => isAdmin(me) || !FOR_ADMINS.includes(name))
+  const tab = shown.find((name) => name === asked) ?? 'code'
   return (
     <Loaded query={bot}>
       {(data) => (
         <Page title={data.name ?? id} hint={data.description}>
-          <Tabs
-            value={tab}
-            onChange={(name) => navigate(`/bots/${id}/${name}`)}
-            keepMounted={false}
-          >
-            <Tabs.List mb="md">
-              {shown.map((name) => (
-                <Tabs.Tab key={name} value={name}>
-                  {words[name]}
-                </Tabs.Tab>
-              ))}
-            </Tabs.List>
-            <Tabs.Panel value="code">
-              <Code bot={data} />
-            </Tabs.Panel>
-            <Tabs.Panel value="bench">
-              <Bench bot={data} />
-            </Tabs.Panel>
-            <Tabs.Panel value="runs">
-              <Runs botId={id} />
-            </Tabs.Panel>
-            <Tabs.Panel value="live">
-              <Live botId={id} />
-            </Tabs.Panel>
-            <Tabs.Panel value="details">
-              <Details bot={data} />
-            </Tabs.Panel>
-          </Tabs>
+          <Views names={shown} labels={texts.bots.tabs} open={tab} address={`/bots/${id}`}>
+            <View tab={tab} bot={data} />
+          </Views>
         </Page>
       )}
     </Loaded>
   )
+}
+
+interface ViewProps {
+  readonly tab: Tab
+  readonly bot: Bot
+}
+
+function View({ tab, bot }: ViewProps) {
+  const { id = '' } = bot
+  if (tab === 'bench') return <Bench bot={bot} />
+  if (tab === 'runs') return <Runs botId={id} />
+  if (tab === 'live') return <Live botId={id} />
+  if (tab === 'details') return <Details bot={bot} />
+  return <Code bot={bot} />
 }

@@ -9,6 +9,7 @@ import type {
 } from '@medplum/fhirtypes'
 import { useGet } from '../../api.ts'
 import type { Fields } from '../../parts/form.tsx'
+import { useNames } from '../../parts/names.ts'
 import { Problem } from '../../parts/problem.tsx'
 import { texts } from '../../texts/texts.ts'
 
@@ -78,18 +79,28 @@ interface Props {
   readonly fields: Fields<Access>
 }
 
-export function AccessFields({ fields }: Props) {
-  const found = useGet<Bundle<AccessPolicy>>('fhir/R4/AccessPolicy?_count=1000&_elements=name')
-  const policies = (found.data?.entry ?? []).map(({ resource }) => ({
+/** The policies of the project, by their names. */
+export function usePolicies() {
+  const path = 'fhir/R4/AccessPolicy?_count=1000&_elements=name'
+  const { data, error } = useGet<Bundle<AccessPolicy>>(path)
+  const policies = (data?.entry ?? []).map(({ resource }) => ({
     value: `AccessPolicy/${resource?.id}`,
     label: resource?.name ?? resource?.id ?? '',
   }))
+  return { policies, error }
+}
+
+export function AccessFields({ fields }: Props) {
+  const { policies, error } = usePolicies()
   const { values, set } = fields
-  const setRow = (place: number, row: Row | undefined) =>
+  const { names, drop } = useNames(values.access.length)
+  const setRow = (place: number, row: Row | undefined) => {
+    if (row === undefined) drop(place)
     set({ access: row ? values.access.with(place, row) : values.access.toSpliced(place, 1) })
+  }
   return (
     <>
-      <Problem error={found.error} />
+      <Problem error={error} />
       <Switch label={words.isAdmin} description={words.isAdminHint} {...fields.flag('admin')} />
       <NativeSelect
         label={words.policy}
@@ -99,8 +110,7 @@ export function AccessFields({ fields }: Props) {
       />
       {values.access.map((row, place) => (
         <RowFields
-          // biome-ignore lint/suspicious/noArrayIndexKey: rows have no other name.
-          key={place}
+          key={names[place]}
           row={row}
           policies={policies}
           setRow={(next) => setRow(place, next)}
@@ -136,6 +146,7 @@ interface RowProps {
 
 function RowFields({ row, policies, setRow }: RowProps) {
   const { policy, parameters } = row
+  const { names } = useNames(parameters.length)
   const change = (place: number, part: Partial<Parameter>) => {
     const parameter = { name: '', value: '', ...parameters[place], ...part }
     setRow({ ...row, parameters: parameters.with(place, parameter) })
@@ -149,8 +160,7 @@ function RowFields({ row, policies, setRow }: RowProps) {
         onChange={({ currentTarget: { value } }) => setRow({ ...row, policy: value })}
       />
       {parameters.map(({ name, value }, place) => (
-        // biome-ignore lint/suspicious/noArrayIndexKey: parameters have no other name.
-        <Group key={place} grow mt="xs" align="end">
+        <Group key={names[place]} grow mt="xs" align="end">
           <TextInput
             label={words.parameter}
             value={name}

@@ -1,16 +1,18 @@
 /** The members of the project: people, clients and bots, each kind at an address of its own. */
-import { Badge, Button, Group, Tabs } from '@mantine/core'
+import { Badge, Button, Group } from '@mantine/core'
 import type { Bundle, ProjectMembership } from '@medplum/fhirtypes'
 import { useState } from 'react'
-import { Link, useLocation, useParams } from 'wouter'
+import { Link, useParams } from 'wouter'
 import { useGet } from '../../api.ts'
 import { Empty } from '../../parts/empty.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
 import { type Column, DataTable } from '../../parts/table.tsx'
+import { Views } from '../../parts/tabs.tsx'
 import { When } from '../../parts/when.tsx'
 import { useMe } from '../../session.ts'
 import { texts } from '../../texts/texts.ts'
+import { usePolicies } from './access.tsx'
 
 const STEP = 50
 const KINDS = ['people', 'clients', 'bots'] as const
@@ -23,21 +25,11 @@ const TYPES = {
 export function Members() {
   const { kind: asked } = useParams<{ kind?: string }>()
   const kind = KINDS.find((name) => name === asked) ?? 'people'
-  const [, go] = useLocation()
   return (
     <Page title={texts.members.title} hint={texts.members.hint} actions={<Actions />}>
-      <Tabs value={kind} onChange={(name) => go(`/members/${name}`)}>
-        <Tabs.List>
-          {KINDS.map((name) => (
-            <Tabs.Tab key={name} value={name}>
-              {texts.members.kinds[name]}
-            </Tabs.Tab>
-          ))}
-        </Tabs.List>
-        <Tabs.Panel value={kind} pt="md">
-          <List key={kind} kind={kind} />
-        </Tabs.Panel>
-      </Tabs>
+      <Views names={KINDS} labels={texts.members.kinds} open={kind} address="/members">
+        <List key={kind} kind={kind} />
+      </Views>
     </Page>
   )
 }
@@ -91,7 +83,7 @@ function List({ kind }: ListProps) {
 const columns: readonly Column<ProjectMembership>[] = [
   { name: texts.members.name, cell: nameOf },
   { name: texts.members.role, cell: (member) => <Roles member={member} /> },
-  { name: texts.members.policies, cell: policiesOf },
+  { name: texts.members.policies, cell: (member) => <Policies member={member} /> },
   { name: texts.members.changed, cell: ({ meta }) => <When at={meta?.lastUpdated} /> },
 ]
 
@@ -100,17 +92,20 @@ export function nameOf({ profile }: ProjectMembership): string {
   return profile?.display ?? profile?.reference ?? ''
 }
 
-function policiesOf({ accessPolicy, access = [] }: ProjectMembership): string {
-  const policies = [accessPolicy, ...access.map(({ policy }) => policy)].flatMap((one) => one ?? [])
-  const names = policies.map(({ display, reference }) => display ?? reference ?? '')
-  return names.join(', ') || texts.members.noPolicy
-}
-
-interface RolesProps {
+interface MemberProps {
   readonly member: ProjectMembership
 }
 
-export function Roles({ member: { admin, active } }: RolesProps) {
+function Policies({ member: { accessPolicy, access = [] } }: MemberProps) {
+  const { policies } = usePolicies()
+  const given = [accessPolicy, ...access.map(({ policy }) => policy)].flatMap((one) => one ?? [])
+  const names = given.map(
+    ({ reference }) => policies.find(({ value }) => value === reference)?.label ?? reference,
+  )
+  return <>{names.join(', ') || texts.members.noPolicy}</>
+}
+
+export function Roles({ member: { admin, active } }: MemberProps) {
   return (
     <Group gap={4}>
       <Badge variant="light" color={admin ? 'grape' : 'gray'}>

@@ -1,5 +1,5 @@
 /** One record: as a form, as JSON, with its history, with what refers to it, and a Patient's events in order. */
-import { Button, Tabs } from '@mantine/core'
+import { Button } from '@mantine/core'
 import type { Resource } from '@medplum/fhirtypes'
 import { useLocation, useParams } from 'wouter'
 import { useGet, useSend } from '../../api.ts'
@@ -7,6 +7,7 @@ import { forget, useDraft } from '../../drafts.ts'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
 import { Restored } from '../../parts/restored.tsx'
+import { Views } from '../../parts/tabs.tsx'
 import { mayDo, medplum, useMe } from '../../session.ts'
 import { fill, texts } from '../../texts/texts.ts'
 import type { Editing } from './editing.ts'
@@ -17,9 +18,11 @@ import { Referrers } from './referrers.tsx'
 import { Timeline } from './timeline.tsx'
 
 const words = texts.record
+const TABS = ['form', 'json', 'history', 'referrers', 'timeline'] as const
 
 export function RecordPage() {
-  const { type, id, tab = 'form' } = useParams<{ type: string; id: string; tab?: string }>()
+  const { type, id, tab: asked } = useParams<{ type: string; id: string; tab?: string }>()
+  const tab = TABS.find((name) => name === asked) ?? 'form'
   const record = useGet<Resource>(`fhir/R4/${type}/${id}`, { enabled: tab !== 'history' })
   const place = { type, id, tab }
   if (tab === 'history') {
@@ -41,7 +44,7 @@ export function RecordPage() {
 interface Place {
   readonly type: string
   readonly id: string
-  readonly tab: string
+  readonly tab: (typeof TABS)[number]
 }
 
 interface FrameProps extends Place {
@@ -49,21 +52,12 @@ interface FrameProps extends Place {
 }
 
 function Frame({ type, id, tab, children }: FrameProps) {
-  const [, navigate] = useLocation()
-  const shown = ['form', 'json', 'history', 'referrers'] as const
-  const all = type === 'Patient' ? ([...shown, 'timeline'] as const) : shown
+  const all = type === 'Patient' ? TABS : TABS.filter((name) => name !== 'timeline')
   return (
     <Page title={fill(words.title, { type })} hint={id} actions={<Delete type={type} id={id} />}>
-      <Tabs value={tab} onChange={(name) => navigate(`/resources/${type}/${id}/${name}`)}>
-        <Tabs.List mb="md">
-          {all.map((name) => (
-            <Tabs.Tab key={name} value={name}>
-              {words.tabs[name]}
-            </Tabs.Tab>
-          ))}
-        </Tabs.List>
-        <Tabs.Panel value={tab}>{children}</Tabs.Panel>
-      </Tabs>
+      <Views names={all} labels={words.tabs} open={tab} address={`/resources/${type}/${id}`}>
+        {children}
+      </Views>
     </Page>
   )
 }

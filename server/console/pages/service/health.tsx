@@ -7,6 +7,7 @@ import { fill, texts } from '../../texts/texts.ts'
 
 const words = texts.service
 const PARTS = ['postgres', 'redis', 'storage', 'workers', 'clocks'] as const
+const HEALTH = [words.well, words.unwell] as const
 type Part = (typeof PARTS)[number]
 
 /** The answer of `healthcheck` to who is signed in. */
@@ -36,7 +37,10 @@ export function Health() {
               keyOf={(name) => name}
               columns={[
                 { name: words.part, cell: (name) => name },
-                { name: words.state, cell: (name) => <State isWell={answer[name]} /> },
+                {
+                  name: words.state,
+                  cell: (name) => <State isWell={answer[name]} words={HEALTH} />,
+                },
                 { name: words.latency, align: 'right', cell: (name) => answer.latencyMs[name] },
               ]}
             />
@@ -62,12 +66,13 @@ export function Health() {
 
 interface StateProps {
   readonly isWell: boolean
+  readonly words: readonly [well: string, unwell: string]
 }
 
-function State({ isWell }: StateProps) {
+export function State({ isWell, words: [well, unwell] }: StateProps) {
   return (
     <Badge variant="dot" tt="none" color={isWell ? 'green' : 'red'}>
-      {isWell ? words.well : words.unwell}
+      {isWell ? well : unwell}
     </Badge>
   )
 }

@@ -1,9 +1,9 @@
 /** The service as a whole, for super administrators. */
-import { Tabs } from '@mantine/core'
 import { type ComponentType, lazy, Suspense } from 'react'
-import { useLocation, useParams } from 'wouter'
+import { useParams } from 'wouter'
 import { Waiting } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
+import { Views } from '../../parts/tabs.tsx'
 import { texts } from '../../texts/texts.ts'
 import { Health } from './health.tsx'
 import { Mails } from './mails.tsx'
@@ -29,24 +29,14 @@ const TABS = ['health', 'projects', 'queues', 'workers', 'mails', 'metrics'] as 
 export function Service() {
   const { tab: asked } = useParams<{ tab?: string }>()
   const tab = TABS.find((name) => name === asked) ?? 'health'
-  const [, go] = useLocation()
   const Panel = PANELS[tab]
   return (
     <Page title={words.title} hint={words.hint}>
-      <Tabs value={tab} onChange={(name) => go(`/service/${name}`)}>
-        <Tabs.List>
-          {TABS.map((name) => (
-            <Tabs.Tab key={name} value={name}>
-              {words.tabs[name]}
-            </Tabs.Tab>
-          ))}
-        </Tabs.List>
-        <Tabs.Panel value={tab} pt="md">
-          <Suspense fallback={<Waiting />}>
-            <Panel />
-          </Suspense>
-        </Tabs.Panel>
-      </Tabs>
+      <Views names={TABS} labels={words.tabs} open={tab} address="/service">
+        <Suspense fallback={<Waiting />}>
+          <Panel />
+        </Suspense>
+      </Views>
     </Page>
   )
 }

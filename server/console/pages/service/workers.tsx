@@ -1,12 +1,14 @@
 /** The workers that are there, and what they count: slots, executors, memory. */
-import { Badge, Stack, Title } from '@mantine/core'
+import { Stack, Title } from '@mantine/core'
 import { useGet } from '../../api.ts'
 import { Empty } from '../../parts/empty.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import { DataTable } from '../../parts/table.tsx'
 import { texts } from '../../texts/texts.ts'
+import { State } from './health.tsx'
 
 const words = texts.service
+const CLOCK = [words.onTime, words.offTime] as const
 
 /** The answer of `admin/super/workers`. */
 interface Answer {
@@ -40,7 +42,10 @@ export function Workers() {
             empty={<Empty title={words.noWorkers} hint={words.noWorkersHint} />}
             columns={[
               { name: words.worker, cell: ({ id }) => id },
-              { name: words.clock, cell: ({ isOnTime }) => <Clock isOnTime={isOnTime} /> },
+              {
+                name: words.clock,
+                cell: ({ isOnTime }) => <State isWell={isOnTime} words={CLOCK} />,
+              },
             ]}
           />
           <Title order={2} size="h4">
@@ -59,18 +64,6 @@ export function Workers() {
         </Stack>
       )}
     </Loaded>
-  )
-}
-
-interface ClockProps {
-  readonly isOnTime: boolean
-}
-
-function Clock({ isOnTime }: ClockProps) {
-  return (
-    <Badge variant="dot" tt="none" color={isOnTime ? 'green' : 'red'}>
-      {isOnTime ? words.onTime : words.offTime}
-    </Badge>
   )
 }
 
