@@ -3,10 +3,13 @@ import { Button, Fieldset, Group, Select, Stack, Textarea, TextInput } from '@ma
 import { isObject } from '@medplum/core'
 import { useState } from 'react'
 import { Loaded } from '../../parts/loaded.tsx'
+import { useNames } from '../../parts/names.ts'
 import { texts } from '../../texts/texts.ts'
 import { type Element, elementsBelow, useCodes, useStructure } from './structure.ts'
 
 const words = texts.record
+/** Fields lie deep in each other, and a phone is narrow. */
+const PADDING = { base: 6, sm: 'md' } as const
 
 export type Values = Readonly<Record<string, unknown>>
 
@@ -79,21 +82,25 @@ interface FieldProps {
   readonly onChange: (value: unknown) => void
 }
 
-function Field({ element, type, value, onChange }: FieldProps) {
-  if (!element.isList) return <One {...{ element, type, value, onChange }} />
+function Field(props: FieldProps) {
+  return props.element.isList ? <ListField {...props} /> : <One {...props} />
+}
+
+function ListField({ element, type, value, onChange }: FieldProps) {
   const items = Array.isArray(value) ? value : []
   const shown = items.length === 0 ? [undefined] : items
+  const { names, drop } = useNames(shown.length)
   const set = (place: number, next: unknown) => {
+    if (isEmpty(next)) drop(place)
     const changed = shown.map((item, at) => (at === place ? next : item))
     onChange(changed.filter((item) => !isEmpty(item)))
   }
   return (
-    <Fieldset legend={`${element.name}${element.isRequired ? ' *' : ''}`}>
+    <Fieldset p={PADDING} legend={`${element.name}${element.isRequired ? ' *' : ''}`}>
       <Stack gap="xs">
         {shown.map((item, place) => (
-          // biome-ignore lint/suspicious/noArrayIndexKey: items have no names of their own.
-          <Group key={place} align="flex-start" wrap="nowrap">
-            <div style={{ flex: 1 }}>
+          <Group key={names[place]} align="flex-start" gap="xs">
+            <div style={{ flex: '1 1 12rem', minWidth: 0 }}>
               <One {...{ element, type }} value={item} onChange={(next) => set(place, next)} />
             </div>
             <Button variant="subtle" size="compact-sm" onClick={() => set(place, undefined)}>
@@ -132,7 +139,13 @@ function One({ element, type, value, onChange }: FieldProps) {
       onChange={(next) => onChange(Object.keys(next).length === 0 ? undefined : next)}
     />
   )
-  return element.isList ? fields : <Fieldset legend={element.name}>{fields}</Fieldset>
+  return element.isList ? (
+    fields
+  ) : (
+    <Fieldset p={PADDING} legend={element.name}>
+      {fields}
+    </Fieldset>
+  )
 }
 
 const NUMBERS = ['integer', 'decimal', 'positiveInt', 'unsignedInt']

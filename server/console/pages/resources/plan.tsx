@@ -39,9 +39,8 @@ function Steps({ title, text }: StepsProps) {
     <Stack gap={4}>
       <Text fw={600}>{title}</Text>
       <ScrollArea tabIndex={0} aria-label={words.plan}>
-        {steps.map(({ depth, name, ms, rows }, place) => (
-          // biome-ignore lint/suspicious/noArrayIndexKey: steps have no names of their own.
-          <Group key={place} wrap="nowrap" gap="sm">
+        {steps.map(({ line, depth, name, ms, rows }) => (
+          <Group key={line} wrap="nowrap" gap="sm">
             <Box w={120}>
               <Progress value={(100 * ms) / most} aria-label={`${ms} ms`} />
             </Box>
@@ -62,6 +61,8 @@ function Steps({ title, text }: StepsProps) {
 }
 
 interface Step {
+  /** Its line in the plan. */
+  readonly line: number
   readonly depth: number
   readonly name: string
   readonly ms: number
@@ -70,15 +71,15 @@ interface Step {
 
 /** Steps that were never carried out are left out. */
 function stepsOf(text: string): readonly Step[] {
-  const lines = text.split('\n').flatMap((line) => {
+  const lines = text.split('\n').flatMap((step, line) => {
     const [, space = '', name, last, rows, loops] =
       /^( *)(?:->\s+)?(\S.*?)\s+\(cost=.*?\(actual time=[\d.]+\.\.([\d.]+) rows=([\d.]+) loops=(\d+)\)/.exec(
-        line,
+        step,
       ) ?? []
     if (name === undefined) return []
     const times = Number(loops)
     const ms = Math.round(Number(last) * times * 1000) / 1000
-    return [{ depth: space.length / 6, name, ms, rows: Math.round(Number(rows) * times) }]
+    return [{ line, depth: space.length / 6, name, ms, rows: Math.round(Number(rows) * times) }]
   })
   return lines
 }

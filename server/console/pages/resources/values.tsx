@@ -9,6 +9,8 @@ import {
 import { Link } from 'wouter'
 import { When } from '../../parts/when.tsx'
 
+const MOST_ITEMS = 3
+
 interface Props {
   readonly value: unknown
 }
@@ -16,10 +18,8 @@ interface Props {
 export function Value({ value }: Props) {
   if (value === undefined || value === null) return null
   if (Array.isArray(value)) {
-    return value.slice(0, 3).map((item, place) => (
-      // biome-ignore lint/suspicious/noArrayIndexKey: the list is drawn once.
-      <span key={place}>
-        {place > 0 && ', '}
+    return value.slice(0, MOST_ITEMS).map((item: unknown) => (
+      <span key={JSON.stringify(item)} className="item">
         <Value value={item} />
       </span>
     ))
