@@ -28,9 +28,14 @@ interface Call extends Described {
 export function Api() {
   const found = useGet<Document>('openapi.json')
   const file = (
-    <Button component="a" href="/openapi.json" variant="default">
-      openapi.json
-    </Button>
+    <>
+      <Button component="a" href="/openapi.json" variant="default">
+        openapi.json
+      </Button>
+      <Button component="a" href="/docs/api">
+        {words.reference}
+      </Button>
+    </>
   )
   return (
     <Page title={words.title} hint={words.hint} actions={file}>

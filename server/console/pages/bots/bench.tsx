@@ -4,7 +4,7 @@ import type { Bot } from '@medplum/fhirtypes'
 import { useState } from 'react'
 import { Link } from 'wouter'
 import { useDraft } from '../../drafts.ts'
-import { Editor } from '../../parts/editor.tsx'
+import { Editor, jsonText } from '../../parts/editor.tsx'
 import { Problem } from '../../parts/problem.tsx'
 import { isAdmin, medplum, useMe } from '../../session.ts'
 import { fill, texts } from '../../texts/texts.ts'
@@ -62,7 +62,7 @@ export function Bench({ bot }: Props) {
       <Editor
         key={kind}
         label={words.input}
-        language={kind === 'json' ? 'json' : 'text'}
+        {...(kind === 'json' ? { extensions: jsonText } : {})}
         height="12rem"
         value={draft.value}
         onChange={draft.set}

@@ -1,6 +1,11 @@
 /** The source of a bot: edited, kept as a file of its own, and deployed; errors stand at their line. */
+import { indentWithTab } from '@codemirror/commands'
+import { StreamLanguage } from '@codemirror/language'
+import { typescript } from '@codemirror/legacy-modes/mode/javascript'
+import { lintGutter } from '@codemirror/lint'
+import { keymap } from '@codemirror/view'
 import { Button, Group, Stack } from '@mantine/core'
-import type { Binary, Bot } from '@medplum/fhirtypes'
+import type { Bot } from '@medplum/fhirtypes'
 import { useQuery } from '@tanstack/react-query'
 import { useMemo } from 'react'
 import { useSend } from '../../api.ts'
@@ -13,6 +18,8 @@ import { medplum } from '../../session.ts'
 import { texts } from '../../texts/texts.ts'
 
 const words = texts.bots.code
+/** Tab indents; Escape before it leaves the editor. */
+const code = [StreamLanguage.define(typescript), lintGutter(), keymap.of([indentWithTab])]
 
 interface Props {
   readonly bot: Bot
@@ -37,9 +44,11 @@ interface SourceProps extends Props {
 
 function Source({ bot, saved }: SourceProps) {
   const draft = useDraft(`bot-code/${bot.id}`, saved)
-  const name = bot.sourceCode?.title ?? 'index.ts'
+  // The service keeps the source of what it compiles.
+  const filename = (bot.sourceCode?.title ?? 'index.ts').replace(/\.[cm]?js$/, '.ts')
+  const deployment = { code: draft.value, filename }
   const deploy = useSend({
-    send: () => deployCode(bot, name, draft.value),
+    send: () => medplum.post(medplum.fhirUrl('Bot', bot.id ?? '', '$deploy'), deployment),
     done: words.deployed,
     after: draft.discard,
     notify: false,
@@ -51,7 +60,7 @@ function Source({ bot, saved }: SourceProps) {
       <Restored draft={draft} />
       <Editor
         label={words.label}
-        language="typescript"
+        extensions={code}
         height="28rem"
         value={draft.value}
         onChange={draft.set}
@@ -70,20 +79,6 @@ function Source({ bot, saved }: SourceProps) {
       </Group>
     </Stack>
   )
-}
-
-/** Code that is refused changes nothing, so the source is stored after it. */
-async function deployCode({ id = '' }: Bot, filename: string, code: string): Promise<void> {
-  await medplum.post(medplum.fhirUrl('Bot', id, '$deploy'), { code, filename })
-  const contentType = 'text/typescript'
-  const binary: Binary = await medplum.createBinary({
-    data: code,
-    contentType,
-    filename,
-    securityContext: { reference: `Bot/${id}` },
-  })
-  const sourceCode = { contentType, title: filename, url: `Binary/${binary.id}` }
-  await medplum.patchResource('Bot', id, [{ op: 'add', path: '/sourceCode', value: sourceCode }])
 }
 
 /** "… (line 2, column 13)" */

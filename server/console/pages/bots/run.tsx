@@ -121,7 +121,7 @@ function Ended({ run }: EndedProps) {
           {rows.map(([name, value]) => (
             <Table.Tr key={name}>
               <Table.Th w={160}>{name}</Table.Th>
-              <Table.Td>{value}</Table.Td>
+              <Table.Td style={{ overflowWrap: 'anywhere' }}>{value}</Table.Td>
             </Table.Tr>
           ))}
         </Table.Tbody>

@@ -6,7 +6,7 @@ import { useState } from 'react'
 import { useLocation, useParams } from 'wouter'
 import { useGet, useSend } from '../../api.ts'
 import { Confirm } from '../../parts/confirm.tsx'
-import { Editor } from '../../parts/editor.tsx'
+import { Editor, jsonText } from '../../parts/editor.tsx'
 import { Form } from '../../parts/form.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
@@ -65,7 +65,7 @@ function PolicyForm({ policy }: FormProps) {
       {({ values, set }) => (
         <Editor
           label={words.editor}
-          language="json"
+          extensions={jsonText}
           height="auto"
           value={values.text}
           onChange={(text) => set({ text })}

@@ -2,13 +2,13 @@
 
 import { json } from '@codemirror/lang-json'
 import { MergeView } from '@codemirror/merge'
-import { Button, Group, Select, Stack, useComputedColorScheme } from '@mantine/core'
+import { EditorView } from '@codemirror/view'
+import { Button, Group, Select, Stack, Text } from '@mantine/core'
 import type { Bundle, BundleEntry, Resource } from '@medplum/fhirtypes'
-import { EditorView, oneDark } from '@uiw/react-codemirror'
 import { useEffect, useRef, useState } from 'react'
 import { useLocation } from 'wouter'
 import { useGet, useSend } from '../../api.ts'
-import { nonce } from '../../nonce.ts'
+import { useLooks } from '../../parts/editor.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import { DataTable } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
@@ -61,6 +61,7 @@ function Versions({ type, id, entries }: VersionsProps) {
           },
         ]}
       />
+      {versions.length < 2 && <Text c="dimmed">{words.only}</Text>}
       <Group>
         <Select label={words.left} data={names} value={left} onChange={setLeft} />
         <Select label={words.right} data={names} value={right} onChange={setRight} />
@@ -123,24 +124,22 @@ interface DifferenceProps {
 
 function Difference({ before, after }: DifferenceProps) {
   const place = useRef<HTMLDivElement>(null)
-  const scheme = useComputedColorScheme('light')
+  const looks = useLooks(words.title)
   useEffect(() => {
     if (place.current === null) return
     const extensions = [
-      EditorView.cspNonce.of(nonce),
-      EditorView.editable.of(false),
-      EditorView.lineWrapping,
-      EditorView.contentAttributes.of({ 'aria-label': words.title, tabindex: '0' }),
+      looks,
       json(),
-      ...(scheme === 'dark' ? [oneDark] : []),
+      EditorView.editable.of(false),
+      EditorView.contentAttributes.of({ tabindex: '0' }),
     ]
     const view = new MergeView({
       a: { doc: before, extensions },
       b: { doc: after, extensions },
       parent: place.current,
-      collapseUnchanged: {},
+      ...(before === after ? {} : { collapseUnchanged: {} }),
     })
     return () => view.destroy()
-  }, [before, after, scheme])
+  }, [before, after, looks])
   return <div ref={place} />
 }

@@ -4,7 +4,7 @@ import { useDebouncedValue } from '@mantine/hooks'
 import type { OperationOutcome, Resource } from '@medplum/fhirtypes'
 import { useQuery } from '@tanstack/react-query'
 import { useState } from 'react'
-import { Editor } from '../../parts/editor.tsx'
+import { Editor, jsonText } from '../../parts/editor.tsx'
 import { Problem } from '../../parts/problem.tsx'
 import { medplum } from '../../session.ts'
 import { texts } from '../../texts/texts.ts'
@@ -25,7 +25,7 @@ export function RecordJson({ draft, save, isBusy, error }: Editing) {
     <Stack>
       <Editor
         label={words.tabs.json}
-        language="json"
+        extensions={jsonText}
         height="30rem"
         value={text}
         {...(save ? { onChange: type } : {})}
