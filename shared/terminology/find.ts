@@ -30,6 +30,8 @@ export interface CodeSource {
   readonly codeSystem: CodeSystem
   /** False where the concepts are somebody else's and none were imported. */
   readonly hasConcepts: boolean
+  /** As the standard published it: later versions and grammars (UCUM, languages) have more codes. */
+  readonly isPublished?: boolean
   /** Concepts that are held in memory. */
   size(): Promise<number>
   list(query: ConceptQuery): Promise<ConceptList>
@@ -86,7 +88,7 @@ export function openTerminology(services: Services, principal: Principal): Termi
     const resource = await stored('CodeSystem', canonical)
     if (resource !== undefined) return sourceOf(resource)
     const core = ofVersion(coreCodeSystem(urlOf(canonical)), canonical)
-    return core && sourceFrom(services, core, undefined, core.url)
+    return core && { ...sourceFrom(services, core, undefined, core.url), isPublished: true }
   }
 
   return {

@@ -177,9 +177,9 @@ async function ofSystem(
 }
 
 /** True for a CodeSystem that has no codes but those that are here. */
-export function isWhole({ codeSystem, hasConcepts }: CodeSource): boolean {
+export function isWhole({ codeSystem, hasConcepts, isPublished }: CodeSource): boolean {
   const { content, caseSensitive } = codeSystem
-  return hasConcepts && content === 'complete' && caseSensitive !== false
+  return isPublished !== true && hasConcepts && content === 'complete' && caseSensitive !== false
 }
 
 /** A code that is listed means nothing where its system is here and does not have it. */
