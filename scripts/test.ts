@@ -101,8 +101,12 @@ function sumOf(ends: readonly FileEnd[], what: 'passed' | 'failed'): number {
   return ends.reduce((sum, end) => sum + end[what], 0)
 }
 
-/** A file that looks at its process, or changes it, has one for itself. */
-const APART = /\bprocess\.|\bglobalThis\b|node:child_process|node:worker_threads|\/waits\//
+/**
+ * A file that looks at its process, or changes it, has one for itself; so does one that watches what a process loads
+ * once, and one with a folder of its own, which tap names after all files of the process.
+ */
+const APART =
+  /\bprocess\.|\bglobalThis\b|node:child_process|node:worker_threads|\/waits\/|\bloadEngine\b|\btestdir\b/
 /** So do those that take long; the others of a batch would wait for them. */
 const LONG_S = 20
 const BATCH_S = 50
