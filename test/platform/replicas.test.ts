@@ -10,7 +10,7 @@ import { startPair } from '../fixtures/services/replica.ts'
 
 const WRITERS = 16
 /** Each has four reads by each writer. */
-const ROUNDS = Number(process.env.ROUNDS ?? depth({ slice: 15, full: 100 }))
+const ROUNDS = Number(process.env.ROUNDS ?? depth({ slice: 10, full: 30 }))
 const PATIENCE_MS = 60_000
 
 const pair = await startPair(t)
