@@ -15,7 +15,8 @@ const botica = await openBotica(t, { worker: true })
 const { admin, adminCredentials, superAdmin, services } = botica
 const elsewhere = await botica.startWeb()
 const adminElsewhere = await signIn(elsewhere, adminCredentials.id, adminCredentials.secret)
-const DEADLINE_MS = 60_000
+/** The index of a new parameter waits for whatever transactions the machine is busy with. */
+const DEADLINE_MS = 150_000
 
 /** A member under a policy, in both processes: each has its session. */
 async function memberInBoth(entry: object = { resourceType: 'Patient' }) {

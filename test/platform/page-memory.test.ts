@@ -106,7 +106,13 @@ for (const path of [
     await take(response, PAGE / 2)
     const second = await heldBack(server)
     t.ok(second > PAGE / 2 && second < PAGE, `${second} bytes have left when half is read`)
-    t.ok((await growth()) < 0.8, 'what is read is let go of')
+    // A busy machine collects some turns later.
+    let kept = await growth()
+    for (let tries = 0; tries < 50 && kept >= 0.8; tries++) {
+      await delay(20)
+      kept = await growth()
+    }
+    t.ok(kept < 0.8, 'what is read is let go of')
     request.destroy()
     while (!server.response.closed) await nextTurn()
     t.equal(server.socket.bytesWritten, second, 'nothing is written for a caller that has gone')
