@@ -1,3 +1,4 @@
+/** Changes that caches must not outlive are in force at once where they are made, and soon elsewhere. */
 import '../fixtures/waits/long-sessions.ts'
 import t from 'tap'
 import { systemPrincipal } from '../../shared/access/principal.ts'
