@@ -176,7 +176,7 @@ function resolve(this: unknown, items: readonly unknown[]): unknown[] {
     const text = isObject(value) ? value.reference : value
     if (typeof text !== 'string') return []
     const target = text.startsWith('#')
-      ? containedIn(item, text.slice(1))
+      ? (containedIn(item, text.slice(1)) ?? containedInRoot(this, text.slice(1)))
       : resourceOf(
           text.replace(/^https?:\/\/.*\/(?=[A-Z][A-Za-z]+\/[^/]+(?:\/_history\/[^/]+)?$)/, ''),
         )
@@ -198,4 +198,13 @@ function containedIn(item: unknown, id: string): unknown {
     return id === '' ? node.data : contained.find((resource) => resource?.id === id)
   }
   return undefined
+}
+
+/** The evaluation of one element does not reach its resource, but has it as a variable. */
+function containedInRoot(context: unknown, id: string): unknown {
+  const variables = isObject(context) ? context.vars : undefined
+  const root = isObject(variables) ? variables.rootResource : undefined
+  const contained = isObject(root) ? root.contained : undefined
+  if (!Array.isArray(contained)) return undefined
+  return id === '' ? root : contained.find((resource) => resource?.id === id)
 }

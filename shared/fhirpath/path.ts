@@ -5,7 +5,7 @@
  * - `evaluate(expression, node, variables?)` for one of ours on one node: the values it selects;
  * - `compile(expression, base?)` for one that is used again: a function `(node, variables?) => values`,
  *   where `base` is the path of the node's type ("Patient.contact", "HumanName") if it is no resource;
- * - `holds(path, node, variables?)` for an invariant: what yields nothing passes;
+ * - `holds(path, node, variables?)` for an invariant: what yields nothing fails;
  * - `compileTenant` and `withinLimits` of custom.ts for an expression that a tenant wrote.
  *
  * A node is a resource, an element or an array of them, as parsed by json.ts; values are JSON, elements
@@ -36,9 +36,10 @@ export function evaluate(expression: string, node: unknown, variables?: Variable
   return compile(expression)(node, variables)
 }
 
-/** True unless the invariant says false. http://hl7.org/fhirpath/N1/#singleton-evaluation-of-collections */
+/** False where the invariant says false or nothing. http://hl7.org/fhirpath/N1/#singleton-evaluation-of-collections */
 export function holds(path: CompiledPath, node: unknown, variables?: Variables): boolean {
-  return path(node, variables)[0] !== false
+  const [first] = path(node, variables)
+  return first !== undefined && first !== false
 }
 
 /** An expression as a function. `base` is the type of the nodes that are no resources, if known. */

@@ -76,7 +76,7 @@ function evaluator(expression: string, type: string, isTenants: boolean): Invari
   let isTried = false
   let guards: readonly string[] | undefined
   // The engine copies every variable that it is given, the resource in each evaluation.
-  const isNaming = expression.includes('%')
+  const isNaming = /%|resolve\(/.test(expression)
   return (focus, variables) => {
     if (!isTried) {
       isTried = true
@@ -84,7 +84,7 @@ function evaluator(expression: string, type: string, isTenants: boolean): Invari
       guards = plain === undefined && !isTenants ? guardsOf(expression, type) : undefined
     }
     if (plain !== undefined) {
-      const isTrue = plainly(() => plain?.(focus, variables) !== false)
+      const isTrue = plainly(() => plain?.(focus, variables) === true)
       if (isTrue !== undefined) return isTrue
     }
     if (guards !== undefined && !hasAny(focus, guards)) return true

@@ -109,7 +109,10 @@ function propertiesOf(
     binding: element.binding,
     targets: undefined,
   }
-  if (element.content !== undefined) return [objectProperty(base, element.content)]
+  if (element.content !== undefined) {
+    const invariants = invariantsOf(element.constraints, element.content)
+    return [objectProperty({ ...base, invariants }, element.content)]
+  }
   const isInner = all.some((other) => other.path.startsWith(`${element.path}.`))
   if (isInner) return [objectProperty(base, path)]
   return element.types.flatMap(({ code, targets }) => {

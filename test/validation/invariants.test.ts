@@ -1,3 +1,4 @@
+import { readFile } from 'node:fs/promises'
 import t from 'tap'
 import { elementsOf, resourceTypes, typeDefinition } from '../../shared/fhir/definitions.ts'
 import type { Constraint } from '../../shared/fhir/definitions-data.ts'
@@ -49,7 +50,7 @@ function childrenOf(item: unknown, step: string): unknown[] {
 function plainly({ constraint, type, resource }: Place, node: unknown): boolean | undefined {
   try {
     const variables = { context: node, resource, rootResource: resource }
-    return compilePlain(constraint.expression, type, false)(node, variables) !== false
+    return compilePlain(constraint.expression, type, false)(node, variables) === true
   } catch (error) {
     if (error === NOT_PLAIN) return undefined
     throw error
@@ -240,3 +241,90 @@ t.test('codings of a component are compared in time linear to their number', asy
   const same = [...others, { code: 'c19999', system: 's' }]
   t.match(validate(observation(...same), { strict: true }), [{ code: 'invariant' }])
 })
+
+/** A template of a place, whose object `$` is filled; and a key there with what fails and what holds, or why neither can. */
+type Line =
+  | readonly [place: string, template: object]
+  | readonly [key: string, place: string, why: string]
+  | readonly [key: string, place: string, fails: object, holds: object]
+
+const dataTypes =
+  'Age Attachment ContactPoint Count DataRequirement Distance Duration ElementDefinition Expression Period Quantity Range Ratio Timing TriggerDefinition'
+
+/** Every constraint of severity error as key and expression, with the types that carry it. */
+function publishedInvariants(): ReadonlyMap<string, Set<string>> {
+  const all = new Map<string, Set<string>>()
+  for (const type of [...resourceTypes, ...dataTypes.split(' ')]) {
+    const { constraints = [], elements = [] } = typeDefinition(type) ?? {}
+    for (const { key, severity, expression } of [
+      ...constraints,
+      ...elements.flatMap((element) => element.constraints ?? []),
+    ]) {
+      if (severity !== 'error') continue
+      const name = `${key} ${expression}`
+      all.set(name, (all.get(name) ?? new Set()).add(`${key} ${type}`))
+    }
+  }
+  return all
+}
+
+function fill(template: unknown, members: object): unknown {
+  if (Array.isArray(template)) return template.map((item) => fill(item, members))
+  if (!isObject(template)) return template
+  const own = isObject(template.$) ? { ...template.$, ...members } : template
+  const entries = Object.entries(own).filter(([, value]) => value !== null)
+  return Object.fromEntries(
+    own === template ? entries.map(([name, value]) => [name, fill(value, members)]) : entries,
+  )
+}
+
+t.test(
+  'each invariant of the standard is told of what breaks it, and of nothing else',
+  async (t) => {
+    const text = await readFile(new URL('../data/invariants.jsonl', import.meta.url), 'utf8')
+    const templates = new Map<string, object>()
+    const known = new Map<string, 'tried' | 'left out'>()
+    for (const line of text.trim().split('\n')) {
+      const [first, second, third, fourth] = JSON.parse(line) as Line
+      if (typeof second === 'object') {
+        templates.set(first, second)
+        continue
+      }
+      const [type = ''] = second.split(/[. ]/)
+      known.set(`${first} ${type}`, fourth === undefined ? 'left out' : 'tried')
+      if (typeof third !== 'object' || fourth === undefined) continue
+      const template = templateOf(second, templates)
+      const broken = issuesOf(fill(template, third))
+      t.ok(
+        broken.every(({ code }) => code === 'invariant'),
+        `${line}: ${broken.map(({ details }) => details.text)}`,
+      )
+      t.ok(
+        broken.some(({ details }) => details.text.startsWith(`Constraint ${first} not met`)),
+        line,
+      )
+      t.same(issuesOf(fill(template, fourth)), [], line)
+    }
+    const published = [...publishedInvariants()]
+    const stateOf = (keys: Set<string>) => [...keys].map((key) => known.get(key)).find(Boolean)
+    t.same(
+      published.filter(([, keys]) => stateOf(keys) === undefined).map(([name]) => name),
+      [],
+    )
+    const tried = published.filter(([, keys]) => stateOf(keys) === 'tried').length
+    t.equal(`${tried} of ${published.length}`, '200 of 206')
+  },
+)
+
+function templateOf(place: string, templates: ReadonlyMap<string, object>): object {
+  const found = templates.get(place)
+  if (found !== undefined) return found
+  const end = place.lastIndexOf('.')
+  if (end === -1) throw new Error(`No template for ${place}`)
+  return templateOf(place.slice(0, end), templates)
+}
+
+function issuesOf(resource: unknown) {
+  const issues = validate(resource as Resource, { strict: true, thorough: true })
+  return issues.filter(({ severity }) => severity === 'error')
+}
