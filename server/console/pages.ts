@@ -162,3 +162,10 @@ export const pages: readonly PageEntry[] = [
     menu: { label: texts.api.title, group: 'tools', shows: everybody },
   },
 ]
+
+/** Pages below one of the menu are for those who see that one there. */
+export function mayOpen(me: Me, path: string): boolean {
+  const [, first] = path.split('/')
+  const listed = pages.find((page) => page.menu && page.path.split('/')[1] === first)
+  return listed?.menu?.shows(me) ?? true
+}

@@ -18,9 +18,9 @@ import {
 import { useDisclosure } from '@mantine/hooks'
 import { Suspense, useEffect, useSyncExternalStore } from 'react'
 import { Link, Route, Switch, useLocation } from 'wouter'
-import { type PageEntry, pages } from './pages.ts'
+import { mayOpen, type PageEntry, pages } from './pages.ts'
 import { Boundary } from './parts/boundary.tsx'
-import { Empty } from './parts/empty.tsx'
+import { Empty, NotYours } from './parts/empty.tsx'
 import { Waiting } from './parts/loaded.tsx'
 import { type Me, sessionEnd, signOut, startSignIn, useMe } from './session.ts'
 import { texts } from './texts/texts.ts'
@@ -30,6 +30,7 @@ const product = document.body.dataset.product
 export function Shell() {
   const [isOpen, { toggle, close }] = useDisclosure()
   const [location] = useLocation()
+  const me = useMe()
   // A new page closes the menu of a phone and begins at its top.
   // biome-ignore lint/correctness/useExhaustiveDependencies: the address is the event.
   useEffect(() => {
@@ -55,7 +56,9 @@ export function Shell() {
           <Suspense fallback={<Waiting />}>
             <Switch>
               {pages.map(({ path, Page }) => (
-                <Route key={path} path={path} component={Page} />
+                <Route key={path} path={path}>
+                  {mayOpen(me, path) ? <Page /> : <NotYours />}
+                </Route>
               ))}
               <Route>
                 <NotFound />

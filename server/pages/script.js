@@ -47,7 +47,7 @@ function choices(legend, type, name, items) {
   const rows = items.map(({ value, label }, place) => {
     const isChosen = type === 'checkbox' || place === 0
     const input = element('input', { type, name, value, ...(isChosen ? { checked: '' } : {}) })
-    return element('label', {}, input, ` ${label}`)
+    return element('label', {}, input, element('span', {}, label))
   })
   return element('fieldset', {}, element('legend', {}, legend), ...rows)
 }
@@ -229,6 +229,12 @@ async function askPatient(login, name = '', cursor = '') {
     return made
   }
   const find = button('Search', () => askPatient(login, search.value))
+  // Enter in the field searches; it never chooses the patient who happens to be first.
+  search.addEventListener('keydown', (event) => {
+    if (event.key !== 'Enter') return
+    event.preventDefault()
+    find.click()
+  })
   const list = items.length > 0 ? choices('Patients', 'radio', 'patient', items) : element('p', { role: 'status' }, 'No patient is found.')
   const more = next ? [button('Show more', () => askPatient(login, name, next))] : []
   const parts = [element('label', { for: 'name' }, 'Name'), search, find, list, ...more]

@@ -62,6 +62,8 @@ const SERVICE: readonly (readonly [path: string, text: string])[] = [
   ['/service/metrics', 'Event loop lag p99'],
 ]
 
+const NOT_YOURS = 'Your rights do not reach this page'
+
 async function open(page: Page, path: string): Promise<void> {
   await page.goto(`${baseUrl}console${path}`)
   await page.shows(
@@ -85,23 +87,28 @@ for (const [width, height] of [
       t.ok(await page.value('document.documentElement.scrollWidth <= innerWidth'), path)
     }
     t.same(page.complaints, [])
-    await open(page, '/service')
-    await reads(page, 'Forbidden')
+    await page.goto(`${baseUrl}console/service`)
+    await reads(page, NOT_YOURS)
     t.notOk(await page.value(`document.querySelector('nav a[href="/console/service"]')`))
   })
 }
 
-t.test('a member with a narrow policy is refused by the service, in its words', async (t) => {
+t.test('a member with a narrow policy finds no page of administration', async (t) => {
   const details = { accessPolicy: { reference: `AccessPolicy/${policy.id}` } }
   const narrow = await aPerson(services, project, { details })
   const page = await openConsole(t, { baseUrl, email: narrow.email })
   const shown = await page.value<string>(`document.querySelector('nav').innerText`)
   t.notMatch(shown, /Members|Access policies|Project|Subscriptions|Schedules|Service/)
-  for (const path of ['/members', '/policies', '/project', '/subscriptions', '/schedules']) {
-    await open(page, path)
-    await page.shows(`document.querySelector('#main [role=alert]')`)
-    t.same(await barriers(page), [], path)
+  const own = ['/bots', '/jobs', '/service', '/resources/Patient/new']
+  for (const path of [...own, ...PAGES.slice(0, -1).map(([path]) => path)]) {
+    await page.goto(`${baseUrl}console${path}`)
+    await reads(page, NOT_YOURS)
+    t.notOk(
+      await page.value(`Boolean(document.querySelector('#main :is([role=alert], form)'))`),
+      path,
+    )
   }
+  t.same(await barriers(page), [])
 })
 
 t.test('a super administrator sees the service', async (t) => {
@@ -119,6 +126,50 @@ t.test('a super administrator sees the service', async (t) => {
   await page.write('input[name=name]', 'Second clinic')
   await page.press('form button[type=submit]')
   await page.shows(`document.querySelector('table').innerText.includes('Second clinic')`)
+  t.same(await barriers(page), [])
+})
+
+/** Each form with the text that is typed by the name of its field, and the words of the service about it. */
+const REFUSED: readonly (readonly [
+  path: string,
+  typed: Readonly<Record<string, string>>,
+  words: string,
+])[] = [
+  [
+    '/members/invite',
+    { firstName: 'Grace', lastName: 'Hopper', email: 'nobody' },
+    'email must be an e-mail address',
+  ],
+  [
+    '/members/new-client',
+    { name: 'Laboratory', redirectUris: 'javascript:1' },
+    'redirectUris[0] must be https',
+  ],
+  [`/resources/Bot/${bot}`, { cronString: 'every day' }, 'cronString must have five fields'],
+  ['/project/sites', { site: 'Portal' }, 'Site Portal needs a list of domains'],
+  [
+    `/subscriptions/${subscription.id}`,
+    { since: '2026-01-01', until: 'tomorrow' },
+    'until must be an instant',
+  ],
+]
+
+t.test('what a form says of bad input stands in it, and nothing typed is lost', async (t) => {
+  const page = await openConsole(t, { baseUrl, email })
+  for (const [path, typed, words] of REFUSED) {
+    await page.goto(`${baseUrl}console${path}`)
+    const fields = Object.entries(typed).map(
+      ([name, text]) => [`#main form :is(input, textarea)[name=${name}]`, text] as const,
+    )
+    for (const [field, text] of fields) await page.write(field, text)
+    await page.press('#main form [type=submit]')
+    await page.shows(
+      `document.querySelector('#main form')?.innerText.includes(${JSON.stringify(words)})`,
+    )
+    for (const [field, text] of fields) {
+      t.equal(await page.value(`document.querySelector('${field}').value`), text, path)
+    }
+  }
   t.same(await barriers(page), [])
 })
 

@@ -58,8 +58,14 @@ t.test('a search stands in the address, and its result is saved as a table', asy
 })
 
 t.test('a search that the service refuses says why', async (t) => {
-  await page.goto(`${baseUrl}console/resources/Patient?birthdate=nonsense`)
-  await reads(page, 'nonsense')
+  await page.goto(`${baseUrl}console/resources/Patient?family=Quinones`)
+  await page.write('input[aria-label=Parameter]', 'birthdate')
+  await click(page, 'birthdate')
+  await page.write('input[aria-label=Value]', 'nonsense')
+  await click(page, 'Add')
+  await reads(page, 'Invalid date value: nonsense')
+  await reads(page, 'family=Quinones')
+  await reads(page, 'birthdate=nonsense')
   t.same(await barriers(page), [])
 })
 

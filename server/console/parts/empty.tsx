@@ -1,5 +1,6 @@
 /** Says that there is nothing, and what to do next. */
 import { Paper, Stack, Text } from '@mantine/core'
+import { texts } from '../texts/texts.ts'
 
 interface Props {
   readonly title: string
@@ -21,4 +22,9 @@ export function Empty({ title, hint, action }: Props) {
       </Stack>
     </Paper>
   )
+}
+
+/** Stands where a page is not for the person; the service would refuse what it asks for. */
+export function NotYours() {
+  return <Empty title={texts.app.notYours} hint={texts.app.notYoursHint} />
 }

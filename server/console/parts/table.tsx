@@ -40,7 +40,7 @@ export function DataTable<T>(props: Props<T>) {
           {rows.map((row) => (
             <Table.Tr key={keyOf(row)}>
               {columns.map(({ name, cell, align = 'left' }, place) => (
-                <Table.Td key={name} ta={align}>
+                <Table.Td key={name} ta={align} className={align}>
                   {place === 0 && linkOf ? <Link href={linkOf(row)}>{cell(row)}</Link> : cell(row)}
                 </Table.Td>
               ))}

@@ -88,7 +88,7 @@ function Calls({ calls }: CallsProps) {
 }
 
 const columns: readonly Column<Call>[] = [
-  { name: words.call, cell: ({ name }) => <Code>{name}</Code> },
+  { name: words.call, cell: ({ name }) => <Code className="call">{name}</Code> },
   { name: words.summary, cell: ({ summary }) => summary },
   { name: words.description, cell: ({ description }) => description },
 ]

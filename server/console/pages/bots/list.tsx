@@ -8,6 +8,7 @@ import { useGet, useSend } from '../../api.ts'
 import { Empty } from '../../parts/empty.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
+import { Problem } from '../../parts/problem.tsx'
 import { type Column, DataTable } from '../../parts/table.tsx'
 import { isAdmin, medplum, useMe } from '../../session.ts'
 import { texts } from '../../texts/texts.ts'
@@ -95,6 +96,7 @@ function NewBot({ isOpen, close }: NewBotProps) {
   const create = useSend<typeof form.values, Bot>({
     send: (body) => medplum.post(`admin/projects/${project.id}/bot`, body),
     after: ({ id }) => navigate(`/bots/${id}`),
+    notify: false,
   })
   return (
     <Modal opened={isOpen} onClose={close} title={words.create}>
@@ -102,6 +104,7 @@ function NewBot({ isOpen, close }: NewBotProps) {
         <Stack>
           <TextInput label={words.name} data-autofocus {...form.getInputProps('name')} />
           <TextInput label={words.description} {...form.getInputProps('description')} />
+          <Problem error={create.error} />
           <Button type="submit" loading={create.isPending}>
             {words.create}
           </Button>

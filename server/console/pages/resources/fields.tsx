@@ -46,6 +46,7 @@ export function Fields({ type, path, value, onChange }: FieldsProps) {
               />
             ))}
             <Select
+              className="add"
               aria-label={words.add}
               placeholder={words.add}
               searchable

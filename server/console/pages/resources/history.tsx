@@ -61,12 +61,17 @@ function Versions({ type, id, entries }: VersionsProps) {
           },
         ]}
       />
-      {versions.length < 2 && <Text c="dimmed">{words.only}</Text>}
-      <Group>
-        <Select label={words.left} data={names} value={left} onChange={setLeft} />
-        <Select label={words.right} data={names} value={right} onChange={setRight} />
-      </Group>
-      <Difference before={textOf(left)} after={textOf(right)} />
+      {versions.length < 2 ? (
+        <Text c="dimmed">{words.only}</Text>
+      ) : (
+        <>
+          <Group>
+            <Select label={words.left} data={names} value={left} onChange={setLeft} />
+            <Select label={words.right} data={names} value={right} onChange={setRight} />
+          </Group>
+          <Difference before={textOf(left)} after={textOf(right)} />
+        </>
+      )}
     </Stack>
   )
 }

@@ -4,6 +4,7 @@ import type { Resource } from '@medplum/fhirtypes'
 import { useLocation, useParams } from 'wouter'
 import { useGet, useSend } from '../../api.ts'
 import { forget, useDraft } from '../../drafts.ts'
+import { NotYours } from '../../parts/empty.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
 import { Restored } from '../../parts/restored.tsx'
@@ -98,6 +99,7 @@ function Record({ type, id, tab, saved }: RecordProps) {
 }
 
 export function NewRecord() {
+  const me = useMe()
   const { type } = useParams<{ type: string }>()
   const [, navigate] = useLocation()
   const key = `record/${type}/new`
@@ -113,6 +115,7 @@ export function NewRecord() {
     notify: false,
   })
   const { mutate, isPending, error } = create
+  if (!mayDo(me, type, 'create')) return <NotYours />
   return (
     <Page title={fill(words.new, { type })}>
       <Restored draft={draft} />
