@@ -12,7 +12,7 @@ export interface WaysOut {
 }
 
 const FILE = 'botica:guest'
-const WARM_UP_MB = 16
+const FIRST_MB = 16
 const LOG_LENGTH = 1024
 const SMALL_BOT = `(function (exports) {
   exports.handler = async (medplum, event) => {
@@ -48,17 +48,18 @@ export class GuestCode {
   }
 
   /**
-   * Sets up V8's threads and tables by a first isolate, before anybody waits. Answers the cache that it made there,
-   * in base64; undefined where there was one.
+   * Makes the cache in a first isolate, before anybody waits, and answers it in base64; undefined where there was one.
+   * An isolate that warms up and no more would be a fifth of a start, and the first run hardly sooner done.
    */
-  warmUp(): string | undefined {
-    const isolate = new this.#ivm.Isolate({ memoryLimit: WARM_UP_MB })
+  makeMissingCache(): string | undefined {
+    if (this.#cachedData) return undefined
+    const isolate = new this.#ivm.Isolate({ memoryLimit: FIRST_MB })
     try {
       const context = isolate.createContextSync()
       const send = new this.#ivm.Callback(() => {}, { ignored: true })
       const ask = new this.#ivm.Callback(() => '1')
       const enter = this.boot(isolate, context, { send, ask, sendHere: send })
-      return this.#cachedData ? undefined : this.#makeCache(isolate, context, enter)
+      return this.#makeCache(isolate, context, enter)
     } finally {
       isolate.dispose()
     }

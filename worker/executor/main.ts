@@ -104,7 +104,7 @@ function hear({ header, parts: [first = '', second] }: Frame<ToExecutor>): void 
 
 function open(source: string, cache: string): void {
   port.guest = new GuestCode(library, source, cache)
-  const made = port.guest.warmUp()
+  const made = port.guest.makeMissingCache()
   if (made !== undefined) say({ t: 'cache' }, made)
   setInterval(beat, BEAT_MS)
   beat()

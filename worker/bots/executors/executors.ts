@@ -18,7 +18,7 @@ import { Tenant } from './tenant.ts'
 
 export interface ExecutorsOptions {
   readonly log: Logger
-  /** Projects that have an executor at a time; the one longest unused makes room. */
+  /** Projects that have an executor at a time; the one that calls least often makes room. */
   readonly maxExecutors: number
   /** Beyond it idle executors end; unlimited by default. */
   readonly memoryMb?: number
@@ -57,7 +57,7 @@ const SHORTEST_REPEAT_MS = 20
 /** The worker's own part of its memory, with a spare. */
 const WORKER_MB = 250
 /** Measured memory of an idle bound executor, its part of what all share included, with a margin. */
-const EXECUTOR_MB = 20
+const EXECUTOR_MB = 15
 const FEWEST_EXECUTORS = 2
 /** The executors' own memory, as a part of the worker's, from which on hardly a run is added. */
 const TOO_MUCH = 1
@@ -65,6 +65,18 @@ const TOO_MUCH = 1
 /** Measured memory of a run that waits in an isolate of its own. */
 const ISOLATE_MB = 2
 const FEWEST_RUNS = 16
+
+/**
+ * The idle one with the longest pauses; of those alike, the one that got its executor last. Where more projects than
+ * there are executors call in turn, those that have one then keep it: the one longest unused would be the next to call,
+ * and each call would cost a start.
+ */
+function leastUsed(bound: readonly Tenant[]): Tenant | undefined {
+  const idle = bound.filter(({ isIdle }) => isIdle)
+  const longest = Math.max(...idle.map(({ pause }) => pause))
+  const [last] = idle.filter(({ pause }) => pause >= longest).sort((a, b) => b.boundAt - a.boundAt)
+  return last
+}
 
 /** How many runs a worker with so much memory has at a time; each has an isolate. */
 export function runsWithin(memoryMb: number): number {
@@ -275,7 +287,7 @@ export class Executors {
   #hasRoom(): boolean {
     const bound = this.#bound()
     if (bound.length + this.#binding.size < this.#options.maxExecutors) return true
-    const idle = bound.find((tenant) => tenant.isIdle)
+    const idle = leastUsed(bound)
     idle?.retire()
     return idle !== undefined
   }

@@ -34,6 +34,8 @@ const WARM_ISOLATE_MB = 4
 const ALLOCATOR = { MALLOC_MMAP_THRESHOLD_: '40960' }
 /** Beyond what its isolates take, an executor that has become so large takes no new run and ends after its last. */
 const BLOATED_MB = 400
+/** How often an executor without a run is looked at, of which there may be hundreds. */
+const LOOK_MS = 1000
 /** Codes an executor keeps by hash. */
 const MAX_CODES = 200
 
@@ -61,6 +63,7 @@ export class ExecutorProcess {
   #lastRun = 0
   #lastHeard = Date.now()
   #restingRssMb = 0
+  #restSeenAt = 0
   #stderr = ''
 
   /** `mostIsolates` are what the worker has memory for. */
@@ -133,6 +136,7 @@ export class ExecutorProcess {
     run.deadline ??= Date.now() + wallMs
     const id = ++this.#lastRun
     const { promise, resolve } = Promise.withResolvers<Ended>()
+    this.#restSeenAt = 0
     if (this.active.size === 0) this.#restingRssMb = this.rssMb || (memoryOf(this.pid)?.rssMb ?? 0)
     const deadline = setTimeout(
       () => this.kill({ cause: 'timeout', guilty: id }),
@@ -186,6 +190,9 @@ export class ExecutorProcess {
     if (!this.isAlive) return
     const silenceMs = this.#hasSpoken ? BEATS_MISSING_MS : START_MS
     if (Date.now() - this.#lastHeard > silenceMs) this.kill({ cause: 'heartbeat' })
+    const rests = this.active.size === 0 && this.#hasSpoken
+    if (rests && Date.now() - this.#restSeenAt < LOOK_MS) return
+    this.#restSeenAt = rests ? Date.now() : 0
     const { rssMb, ownMb } = memoryOf(this.pid) ?? this
     this.rssMb = rssMb
     this.ownMb = ownMb

@@ -15,6 +15,9 @@ const FEWEST_CALLED = 16
 /** After so many runs an executor ends; a start costs as much as a thousand. */
 const MAX_RUNS = 100_000
 
+/** The pause of a project that has called once is taken for so long. */
+const UNKNOWN_PAUSE_MS = 60_000
+
 interface Waiting {
   readonly since: number
   readonly active: ActiveRun
@@ -33,6 +36,7 @@ export class Tenant {
   readonly #limits: TenantLimits
   readonly #waiting: Waiting[] = []
   readonly #running = new Map<string, number>()
+  #pauseMs = 2 * UNKNOWN_PAUSE_MS
   readonly #byDepth = new Map<number, number>()
   #active = 0
 
@@ -42,6 +46,11 @@ export class Tenant {
 
   get isIdle(): boolean {
     return this.#active === 0 && this.#waiting.length === 0
+  }
+
+  /** How long it rests between calls or rests now, as a power of two in ms. */
+  get pause(): number {
+    return Math.floor(Math.log2(Math.max(1, this.#pauseMs, Date.now() - this.lastUsedAt)))
   }
 
   get waiting(): number {
@@ -61,6 +70,8 @@ export class Tenant {
   run(active: ActiveRun): Promise<Ended | undefined> {
     const { promise, resolve } = Promise.withResolvers<Ended | undefined>()
     const waiting: Waiting = { since: Date.now(), active, resolve, rests: false }
+    // Calls that come in pairs rest as long as the pairs do.
+    if (this.isIdle) this.#pauseMs = Math.max(waiting.since - this.lastUsedAt, this.#pauseMs / 2)
     this.#waiting.push(waiting)
     this.pump()
     if (this.#waiting.includes(waiting)) {
