@@ -109,7 +109,7 @@ label { display: block; margin: 1rem 0 .25rem; font-size: .875rem; font-weight: 
 input:not([type=radio], [type=checkbox]) { box-sizing: border-box; width: 100%; min-height: 2.75rem; padding: .25rem .75rem; font: inherit; color: inherit; background: var(--field); border: 1px solid var(--line); border-radius: 8px }
 input::placeholder { color: var(--dimmed) }
 fieldset { border: 1px solid var(--line); border-radius: 8px; padding: .5rem 1rem; margin: 1rem 0 0 }
-fieldset label { display: flex; gap: .5rem; font-weight: 400; margin: .5rem 0 }
+fieldset label { display: flex; align-items: start; gap: .5rem; font-weight: 400; margin: .5rem 0 }
 fieldset input { flex: none; margin: .25rem 0 0 }
 #content > :last-child { margin-bottom: 0 }
 button { margin-top: 1.25rem; width: 100%; min-height: 2.75rem; border: 0; border-radius: 8px; font: inherit; font-size: .875rem; font-weight: 600; background: var(--blue); color: #fff; cursor: pointer }

@@ -12,7 +12,9 @@ export function Empty({ title, hint, action }: Props) {
   return (
     <Paper withBorder p="xl">
       <Stack align="center" gap="xs">
-        <Text fw={600}>{title}</Text>
+        <Text fw={600} ta="center">
+          {title}
+        </Text>
         {hint && (
           <Text c="dimmed" size="sm" ta="center">
             {hint}
