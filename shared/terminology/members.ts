@@ -2,6 +2,7 @@
 import { badRequest, tooCostly, unknownDefinition } from '../errors.ts'
 import { isResource } from '../fhir/resource.ts'
 import type { Compose, Contained, Include, ValueSet } from '../fhir/terminology.ts'
+import { UCUM } from '../fhir/values.ts'
 import { type CodeSource, fitsVersion, type Terminology } from './find.ts'
 
 /** Deeper nets of imports are refused. */
@@ -176,10 +177,13 @@ async function ofSystem(
   return codes.filter((code) => found.has(fold ? code.toLowerCase() : code))
 }
 
+/** Units and languages are published as complete lists, but more are made by a grammar. */
+const WITH_GRAMMAR: ReadonlySet<string | undefined> = new Set([UCUM, 'urn:ietf:bcp:47'])
+
 /** True for a CodeSystem that has no codes but those that are here. */
 export function isWhole({ codeSystem, hasConcepts }: CodeSource): boolean {
-  const { content, caseSensitive } = codeSystem
-  return hasConcepts && content === 'complete' && caseSensitive !== false
+  const { url, content, caseSensitive } = codeSystem
+  return hasConcepts && content === 'complete' && caseSensitive !== false && !WITH_GRAMMAR.has(url)
 }
 
 /** A code that is listed means nothing where its system is here and does not have it. */
