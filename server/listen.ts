@@ -44,7 +44,7 @@ export async function listen(services: Services, port: number): Promise<Listenin
   const largeBodies = openLargeBodies(services, metrics)
   const app = createApp(services, metrics, largeBodies)
   const sockets = openSockets(services, metrics)
-  let stopping = false
+  let [stopping, drained] = [false, false]
   const connections = new Map<Socket, Set<ServerResponse>>()
   const handler = app.callback()
   const idleMs = services.config.requestIdleSeconds * 1000
@@ -55,8 +55,8 @@ export async function listen(services: Services, port: number): Promise<Listenin
     res.once('close', () => {
       running?.delete(res)
       if (!req.complete) endLater(req, Math.min(idleMs, REST_MS))
-      // An answer whose head was sent before the stop leaves its connection open.
-      if (stopping && running?.size === 0) req.socket.end()
+      // An answer begun before the stop leaves its connection open: a router may send more until it knows.
+      if (drained && running?.size === 0) req.socket.end()
     })
     // Koa answers every failure itself; its promise does not reject.
     if (!largeBodies.take(req, res)) void handler(req, res)
@@ -89,7 +89,7 @@ export async function listen(services: Services, port: number): Promise<Listenin
       announceEnd(connections)
       await sockets.close()
       // A router goes on sending to a process until it has heard that the process is about to leave.
-      if (drainMs > 0) await delay(drainMs)
+      drained = await delay(drainMs, true)
       const closed = new Promise<void>((resolve) => server.close(() => resolve()))
       endIdle(connections)
       const timer = setTimeout(() => server.closeAllConnections(), patienceMs)

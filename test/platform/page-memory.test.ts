@@ -106,13 +106,16 @@ for (const path of [
     await take(response, PAGE / 2)
     const second = await heldBack(server)
     t.ok(second > PAGE / 2 && second < PAGE, `${second} bytes have left when half is read`)
-    // A busy machine collects some turns later.
+    // Some of it goes with the next statement or timer, which a busy machine has late.
     let kept = await growth()
-    for (let tries = 0; tries < 50 && kept >= 0.8; tries++) {
-      await delay(20)
+    for (let tries = 0; tries < 200 && kept >= 0.8; tries++) {
+      await delay(50)
       kept = await growth()
     }
-    t.ok(kept < 0.8, 'what is read is let go of')
+    t.ok(
+      kept < 0.8,
+      `what is read is let go of: ${kept.toFixed(2)} is held, ${first} and ${second} bytes have left`,
+    )
     request.destroy()
     while (!server.response.closed) await nextTurn()
     t.equal(server.socket.bytesWritten, second, 'nothing is written for a caller that has gone')
