@@ -58,7 +58,7 @@ t.test('the failures are the assertions, without the tests around them', async (
   t.match(failures[1], /boom/)
 })
 
-t.test('several files in one report are told apart', async (t) => {
+t.test('each of several files in one report has its own counts and failures', async (t) => {
   const sections = readSections(REPORT)
   const counts = [...sections].map(([file, { text, ms }]) => [file, ms, countAssertions(text)])
   t.same(counts, [

@@ -279,7 +279,7 @@ function fill(template: unknown, members: object): unknown {
 }
 
 t.test(
-  'each invariant of the standard is told of what breaks it, and of nothing else',
+  'each invariant of the standard is reported for what breaks it, and for nothing else',
   async (t) => {
     const text = await readFile(new URL('../data/invariants.jsonl', import.meta.url), 'utf8')
     const templates = new Map<string, object>()
