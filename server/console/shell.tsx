@@ -16,12 +16,12 @@ import {
   useMantineColorScheme,
 } from '@mantine/core'
 import { useDisclosure } from '@mantine/hooks'
-import { Suspense, useEffect, useSyncExternalStore } from 'react'
+import { Component, Suspense, useEffect, useSyncExternalStore } from 'react'
 import { Link, Route, Switch, useLocation } from 'wouter'
 import { mayOpen, type PageEntry, pages } from './pages.ts'
-import { Boundary } from './parts/boundary.tsx'
 import { Empty, NotYours } from './parts/empty.tsx'
 import { Waiting } from './parts/loaded.tsx'
+import { Problem } from './parts/problem.tsx'
 import { type Me, sessionEnd, signOut, startSignIn, useMe } from './session.ts'
 import { texts } from './texts/texts.ts'
 
@@ -220,4 +220,36 @@ function SessionEnd() {
       </Stack>
     </Modal>
   )
+}
+
+interface Props {
+  readonly children: React.ReactNode
+}
+
+interface State {
+  readonly error: unknown
+}
+
+class Boundary extends Component<Props, State> {
+  override state: State = { error: undefined }
+
+  static getDerivedStateFromError(error: unknown): State {
+    return { error }
+  }
+
+  override render() {
+    const { error } = this.state
+    if (error === undefined) return this.props.children
+    const isOld = error instanceof TypeError && /import/i.test(error.message)
+    return (
+      <Problem
+        title={isOld ? texts.app.newVersion : texts.app.failed}
+        error={isOld ? texts.app.newVersionHint : error}
+      >
+        <Button size="xs" onClick={() => location.reload()}>
+          {texts.app.reload}
+        </Button>
+      </Problem>
+    )
+  }
 }

@@ -1,7 +1,7 @@
 /** The log of a bot as it is written: runs begin, write and end before the reader's eyes. */
 import { Badge, Code, Stack, Text } from '@mantine/core'
-import { useState } from 'react'
-import { type StreamEvent, useStream } from '../../parts/stream.ts'
+import { useEffect, useRef, useState } from 'react'
+import { medplum } from '../../session.ts'
 import { texts } from '../../texts/texts.ts'
 
 const words = texts.bots.live
@@ -41,4 +41,74 @@ function lineOf({ type, data }: StreamEvent): string {
   if (type === 'start') return `${run} ▶ ${data.started}`
   if (type === 'end') return `${run} ■ ${data.status} ${data.durationMs} ms`
   return `${type} ${JSON.stringify(data)}`
+}
+
+const AGAIN_MS = 1000
+
+interface StreamEvent {
+  readonly type: string
+  /** JSON of the service, as the page that listens knows it. */
+  readonly data: Readonly<Record<string, unknown>>
+}
+
+type StreamState = 'connecting' | 'open' | 'lost'
+
+/** Calls `hear` for each event while the page is open. */
+function useStream(path: string, hear: (event: StreamEvent) => void): StreamState {
+  const [state, setState] = useState<StreamState>('connecting')
+  // The stream outlives a render; its events go to the listener of the latest one.
+  const latest = useRef(hear)
+  useEffect(() => {
+    latest.current = hear
+  }, [hear])
+  useEffect(() => {
+    const end = new AbortController()
+    void follow(path, end.signal, { hear: (event) => latest.current(event), setState })
+    return () => end.abort()
+  }, [path])
+  return state
+}
+
+interface Listener {
+  readonly hear: (event: StreamEvent) => void
+  readonly setState: (state: StreamState) => void
+}
+
+async function follow(path: string, signal: AbortSignal, listener: Listener): Promise<void> {
+  while (!signal.aborted) {
+    try {
+      await medplum.refreshIfExpired()
+      const headers = { Authorization: `Bearer ${medplum.getAccessToken()}` }
+      const response = await fetch(`/${path}`, { headers, signal })
+      // The client says so to the page, as for any other request.
+      if (response.status === 401) await medplum.get('auth/me', { cache: 'no-store' })
+      if (response.ok && response.body) {
+        listener.setState('open')
+        await read(response.body, listener.hear)
+      }
+    } catch {
+      // A stream that was cut off is opened again below.
+    }
+    if (signal.aborted) return
+    listener.setState('lost')
+    await new Promise((resolve) => setTimeout(resolve, AGAIN_MS))
+  }
+}
+
+/** https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation */
+async function read(body: ReadableStream<Uint8Array>, hear: Listener['hear']): Promise<void> {
+  const reader = body.pipeThrough(
+    new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>,
+  )
+  let text = ''
+  for await (const piece of reader as unknown as AsyncIterable<string>) {
+    text += piece
+    const blocks = text.split('\n\n')
+    text = blocks.pop() ?? ''
+    for (const block of blocks) {
+      const type = /^event: (.*)$/m.exec(block)?.[1]
+      const data = /^data: (.*)$/m.exec(block)?.[1]
+      if (type && data) hear({ type, data: JSON.parse(data) })
+    }
+  }
 }

@@ -1,19 +1,29 @@
 /** The project itself: what it is set to, its secrets, where it is served, its limits and what it uses of them. */
-import { Badge, Box, Group, Progress, Stack, Text } from '@mantine/core'
-import type { ProjectSetting, ProjectSite } from '@medplum/fhirtypes'
+import {
+  Badge,
+  Box,
+  Group,
+  NativeSelect,
+  Progress,
+  Stack,
+  Text,
+  Textarea,
+  TextInput,
+} from '@mantine/core'
+import type { Bundle, ProjectSetting, ProjectSite, SearchParameter } from '@medplum/fhirtypes'
 import { useParams } from 'wouter'
-import { useGet } from '../../api.ts'
+import { useGet, useSend } from '../../api.ts'
+import { Confirm } from '../../parts/confirm.tsx'
+import { Empty } from '../../parts/empty.tsx'
+import { Form } from '../../parts/form.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
 import { type Stored, sizeOf } from '../../parts/stored.ts'
 import { DataTable } from '../../parts/table.tsx'
 import { Views } from '../../parts/tabs.tsx'
-import { useMe } from '../../session.ts'
+import { medplum, useMe } from '../../session.ts'
 import { fill, texts } from '../../texts/texts.ts'
-import { Parameters } from './parameters.tsx'
 import { Secrets } from './secrets.tsx'
-import { Settings } from './settings.tsx'
-import { Sites } from './sites.tsx'
 
 const words = texts.project
 const TABS = ['settings', 'secrets', 'sites', 'parameters', 'limits'] as const
@@ -134,4 +144,201 @@ export function shown(setting: ProjectSetting | undefined): string | undefined {
   const { valueString, valueBoolean, valueInteger, valueDecimal } = setting ?? {}
   const value = valueString ?? valueBoolean ?? valueInteger ?? valueDecimal
   return value === undefined ? undefined : String(value)
+}
+
+type Name = keyof typeof words.settings
+
+/** The values that each may have; a setting that is not listed is free text. */
+const CHOICES: Readonly<Partial<Record<Name, readonly string[]>>> = {
+  validateTerminology: ['off'],
+  validateQuestionnaireResponse: ['refuse'],
+  fullTextSearch: ['true', 'false'],
+  preCommitSubscriptionsEnabled: ['true', 'false'],
+  BOT_INPUT_ARCHIVE: ['true', 'false'],
+  autoDownloadEnabled: ['true', 'false'],
+}
+// The file of texts has no other names.
+const NAMES = Object.keys(words.settings) as Name[]
+
+interface SettingsProps {
+  readonly address: string
+  readonly settings: readonly ProjectSetting[]
+}
+
+/** The settings that administrators write, each with its meaning and default. */
+function Settings({ address, settings }: SettingsProps) {
+  const others = settings.filter(({ name }) => !NAMES.some((known) => known === name))
+  const saved = Object.fromEntries(NAMES.map((name) => [name, textOf(settings, name)]))
+  return (
+    <Form
+      name="project-settings"
+      saved={saved}
+      send={(values) => medplum.post(`${address}/settings`, [...others, ...given(values)])}
+      done={texts.common.saved}
+    >
+      {({ text }) =>
+        NAMES.map((name) => {
+          const { meaning, default: usual } = words.settings[name]
+          const choices = CHOICES[name]
+          const common = { label: name, description: meaning, ...text(name) }
+          return choices ? (
+            <NativeSelect
+              key={name}
+              {...common}
+              data={[{ value: '', label: `${words.default}: ${usual}` }, ...choices]}
+            />
+          ) : (
+            <TextInput key={name} {...common} placeholder={usual} />
+          )
+        })
+      }
+    </Form>
+  )
+}
+
+function textOf(settings: readonly ProjectSetting[], wanted: string): string {
+  const found = settings.find(({ name }) => name === wanted)
+  return String(found?.valueString ?? found?.valueBoolean ?? '')
+}
+
+function given(values: Readonly<Record<string, string>>): ProjectSetting[] {
+  return Object.entries(values).flatMap(([name, value]): ProjectSetting[] => {
+    if (value.trim() === '') return []
+    const isFlag = value === 'true' || value === 'false'
+    return [isFlag ? { name, valueBoolean: value === 'true' } : { name, valueString: value }]
+  })
+}
+
+const none = { code: '', base: '', type: 'string', expression: '' }
+
+/** Search parameters of the project's own. */
+function Parameters() {
+  const found = useGet<Bundle<SearchParameter>>('fhir/R4/SearchParameter?_count=200')
+  return (
+    <Stack>
+      <Text size="sm" c="dimmed">
+        {words.parametersHint}
+      </Text>
+      <Loaded query={found}>
+        {({ entry = [] }) => (
+          <DataTable
+            label={words.tabs.parameters}
+            rows={entry.flatMap(({ resource }) => resource ?? [])}
+            keyOf={({ id }) => id ?? ''}
+            linkOf={({ id }) => `/resources/SearchParameter/${id}`}
+            empty={<Empty title={words.noParameters} hint={words.noParametersHint} />}
+            columns={[
+              { name: words.code, cell: ({ code }) => code },
+              { name: words.base, cell: ({ base }) => base?.join(', ') },
+              { name: words.type, cell: ({ type }) => type },
+              { name: words.expression, cell: ({ expression }) => expression },
+            ]}
+          />
+        )}
+      </Loaded>
+      <Text fw={600}>{words.addParameter}</Text>
+      <Form name="search-parameter" saved={none} send={create} done={texts.common.saved}>
+        {({ text }) => (
+          <>
+            <Group grow align="start">
+              <TextInput label={words.code} placeholder="eye-color" {...text('code')} />
+              <TextInput label={words.base} placeholder="Patient" {...text('base')} />
+              <TextInput label={words.type} placeholder="string" {...text('type')} />
+            </Group>
+            <TextInput
+              label={words.expression}
+              placeholder="Patient.extension('…').value"
+              {...text('expression')}
+            />
+          </>
+        )}
+      </Form>
+    </Stack>
+  )
+}
+
+async function create({ code, base, type, expression }: typeof none): Promise<unknown> {
+  return await medplum.post('fhir/R4/SearchParameter', {
+    resourceType: 'SearchParameter',
+    url: `${location.origin}/SearchParameter/${base}-${code}`,
+    name: code,
+    description: code,
+    status: 'active',
+    code,
+    base: base.split(/[\s,]+/).filter((name) => name !== ''),
+    type,
+    expression,
+  })
+}
+
+const nowhere = { site: '', domain: '', googleClientId: '', recaptchaSiteKey: '' }
+
+interface SitesProps {
+  readonly address: string
+  readonly sites: readonly ProjectSite[]
+}
+
+/** Where the apps of the project are served, with keys of their own. */
+function Sites({ address, sites }: SitesProps) {
+  const write = (all: readonly ProjectSite[]) => medplum.post(`${address}/sites`, all)
+  const remove = useSend<readonly ProjectSite[]>({ send: write, done: texts.common.saved })
+  return (
+    <Stack>
+      <DataTable
+        label={words.tabs.sites}
+        rows={sites}
+        keyOf={({ name = '' }) => name}
+        empty={<Empty title={words.noSites} hint={words.noSitesHint} />}
+        columns={[
+          { name: words.name, cell: ({ name }) => name },
+          { name: words.domains, cell: ({ domain }) => domain.join(', ') },
+          {
+            name: words.actions,
+            cell: (site) => (
+              <Confirm
+                label={texts.common.delete}
+                confirm={texts.common.delete}
+                onConfirm={() => remove.mutate(sites.filter((one) => one !== site))}
+              >
+                <Text size="sm">{fill(words.deleteSite, { name: site.name ?? '' })}</Text>
+              </Confirm>
+            ),
+          },
+        ]}
+      />
+      <Text fw={600}>{words.addSite}</Text>
+      <Form
+        name="project-site"
+        saved={nowhere}
+        send={(values) => write([...sites, siteOf(values)])}
+        done={texts.common.saved}
+      >
+        {({ text }) => (
+          <>
+            <TextInput label={words.name} {...text('site')} />
+            <Textarea
+              label={words.domains}
+              description={words.domainsHint}
+              autosize
+              minRows={2}
+              {...text('domain')}
+            />
+            <Group grow align="start">
+              <TextInput label={words.googleClientId} {...text('googleClientId')} />
+              <TextInput label={words.recaptchaSiteKey} {...text('recaptchaSiteKey')} />
+            </Group>
+          </>
+        )}
+      </Form>
+    </Stack>
+  )
+}
+
+function siteOf({ site, domain, googleClientId, recaptchaSiteKey }: typeof nowhere): ProjectSite {
+  return {
+    name: site,
+    domain: domain.split(/\s+/).filter((name) => name !== ''),
+    ...(googleClientId === '' ? {} : { googleClientId }),
+    ...(recaptchaSiteKey === '' ? {} : { recaptchaSiteKey }),
+  }
 }

@@ -1,11 +1,13 @@
 /** The fields of an object: those it has, those it must have, and a choice of the others. */
 import { Button, Fieldset, Group, Select, Stack, Textarea, TextInput } from '@mantine/core'
 import { isObject } from '@medplum/core'
+import type { Bundle, ElementDefinition, StructureDefinition, ValueSet } from '@medplum/fhirtypes'
+import { useQuery } from '@tanstack/react-query'
 import { useState } from 'react'
 import { Loaded } from '../../parts/loaded.tsx'
 import { useNames } from '../../parts/names.ts'
+import { medplum } from '../../session.ts'
 import { texts } from '../../texts/texts.ts'
-import { type Element, elementsBelow, useCodes, useStructure } from './structure.ts'
 
 const words = texts.record
 /** Fields lie deep in each other, and a phone is narrow. */
@@ -204,4 +206,85 @@ function Raw({ element, value, onChange }: FieldProps) {
       }}
     />
   )
+}
+
+interface Element {
+  /** `value[x]` has one of its types in place of the mark. */
+  readonly name: string
+  /** The path in the definition; those of elements below it begin with it. */
+  readonly path: string
+  readonly types: readonly string[]
+  readonly isList: boolean
+  readonly isRequired: boolean
+  readonly valueSet: string | undefined
+  readonly hint: string | undefined
+}
+
+const HIDDEN = [
+  'id',
+  'extension',
+  'modifierExtension',
+  'contained',
+  'meta',
+  'implicitRules',
+  'text',
+]
+
+/** The elements of a type, by the StructureDefinition that the service has of it. */
+function useStructure(type: string) {
+  return useQuery({
+    queryKey: ['structure', type],
+    queryFn: async () => {
+      const query = new URLSearchParams({ type, derivation: 'specialization', _count: '5' })
+      const own = await medplum.get<Bundle<StructureDefinition>>(
+        `fhir/R4/StructureDefinition?${query}`,
+      )
+      const named = `fhir/R4/StructureDefinition?name=${type}`
+      const found = own.entry?.length ? own : await medplum.get<typeof own>(named)
+      return found.entry?.[0]?.resource?.snapshot?.element ?? []
+    },
+    staleTime: Number.POSITIVE_INFINITY,
+  })
+}
+
+/** The elements directly below a path. */
+function elementsBelow(
+  definitions: readonly ElementDefinition[],
+  path: string,
+): readonly Element[] {
+  return definitions.flatMap((definition) => {
+    const own = definition.path ?? ''
+    const name = own.slice(path.length + 1)
+    const isBelow = own.startsWith(`${path}.`) && !name.includes('.')
+    return isBelow && !HIDDEN.includes(name) ? [elementOf(definition, name)] : []
+  })
+}
+
+function elementOf({ path = '', type, max, min, binding, short }: ElementDefinition, name: string) {
+  return {
+    name,
+    path,
+    types: type?.map(({ code }) => (code ?? '').replace(/^.*System\./, '')) ?? [],
+    isList: max === '*',
+    isRequired: (min ?? 0) > 0,
+    valueSet: binding?.strength === 'required' ? binding.valueSet?.split('|')[0] : undefined,
+    hint: short,
+  }
+}
+
+/** The codes that an element may have; empty where the service cannot say. */
+function useCodes(valueSet: string | undefined) {
+  return useQuery({
+    queryKey: ['codes', valueSet],
+    queryFn: async () => {
+      const query = new URLSearchParams({ url: valueSet ?? '', count: '500' })
+      const { expansion } = await medplum.get<ValueSet>(`fhir/R4/ValueSet/$expand?${query}`)
+      return expansion?.contains?.map(({ code = '', display }) => ({
+        value: code,
+        label: display ? `${display} (${code})` : code,
+      }))
+    },
+    enabled: valueSet !== undefined,
+    staleTime: Number.POSITIVE_INFINITY,
+  })
 }

@@ -1,21 +1,41 @@
 /** Records of a type: searched, sorted, read page by page, saved as a table. The search stands in the address. */
-import { Autocomplete, Button, Checkbox, Group, Menu, Stack, TagsInput, Text } from '@mantine/core'
+import {
+  Autocomplete,
+  Box,
+  Button,
+  Checkbox,
+  Code,
+  Group,
+  Menu,
+  Pill,
+  Progress,
+  ScrollArea,
+  Select,
+  Spoiler,
+  Stack,
+  TagsInput,
+  Text,
+  TextInput,
+} from '@mantine/core'
+import { useForm } from '@mantine/form'
 import { useLocalStorage } from '@mantine/hooks'
-import type { Bundle, Resource } from '@medplum/fhirtypes'
+import type {
+  Bundle,
+  CapabilityStatementRestResourceSearchParam,
+  OperationOutcome,
+  Resource,
+} from '@medplum/fhirtypes'
 import { useState } from 'react'
 import { Link, useLocation, useParams, useSearch } from 'wouter'
 import { useGet, useSend } from '../../api.ts'
 import { Empty } from '../../parts/empty.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
-import { saveFrom } from '../../parts/save.ts'
+import { saveFrom, saveText } from '../../parts/save.ts'
 import { type Column, DataTable } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
-import { mayDo, useMe } from '../../session.ts'
+import { mayDo, medplum, useMe } from '../../session.ts'
 import { fill, texts } from '../../texts/texts.ts'
-import { saveLines } from './ndjson.ts'
-import { Plan } from './plan.tsx'
-import { SearchBar } from './search-bar.tsx'
 import { elementOf, type TypeEntry, useTypes, usualColumns } from './types.ts'
 import { Value } from './values.tsx'
 
@@ -197,4 +217,178 @@ function Save({ type, query, columns }: SaveProps) {
       </Menu.Dropdown>
     </Menu>
   )
+}
+
+const PAGE = 1000
+const MOST_PAGES = 20
+
+/** Errors: more than the bound, and those of the service. */
+async function saveLines(type: string, query: URLSearchParams): Promise<void> {
+  const lines: string[] = []
+  query.set('_count', String(PAGE))
+  let next: string | undefined = `fhir/R4/${type}?${query}`
+  for (let page = 0; next !== undefined; page++) {
+    if (page === MOST_PAGES) throw new Error(fill(texts.resources.tooMany, { most: PAGE * page }))
+    const bundle: Bundle = await medplum.get(next, { cache: 'no-store' })
+    for (const { resource } of bundle.entry ?? []) lines.push(JSON.stringify(resource))
+    next = bundle.link?.find(({ relation }) => relation === 'next')?.url
+  }
+  saveText(lines.map((line) => `${line}\n`).join(''), `${type}.ndjson`, 'application/fhir+ndjson')
+}
+
+const searchWords = texts.resources.search
+/** Marks of a page, and not of a search. */
+const HIDDEN = ['_cursor', '_sort', '_count', '_total']
+
+interface SearchProps {
+  readonly query: URLSearchParams
+  readonly parameters: readonly CapabilityStatementRestResourceSearchParam[]
+  readonly go: (query: URLSearchParams) => void
+}
+
+/** The conditions of a search: each can be taken away, and the type's own parameters are offered for a new one. */
+function SearchBar({ query, parameters, go }: SearchProps) {
+  const form = useForm({
+    initialValues: { name: '', value: '' },
+    validate: {
+      name: (name) => (name ? null : searchWords.nameMissing),
+      value: (value) => (value.trim() === '' ? searchWords.valueMissing : null),
+    },
+  })
+  const shown = [...query].filter(([name]) => !HIDDEN.includes(name))
+  const chosen = parameters.find(({ name }) => name === form.values.name)
+  const add = form.onSubmit(({ name, value }) => {
+    const next = new URLSearchParams(query)
+    next.delete('_cursor')
+    next.append(name, value.trim())
+    form.reset()
+    go(next)
+  })
+  const remove = (name: string, value: string) => {
+    const next = new URLSearchParams(query)
+    next.delete('_cursor')
+    next.delete(name, value)
+    go(next)
+  }
+  return (
+    <form onSubmit={add}>
+      <Group align="flex-start">
+        <Select
+          aria-label={searchWords.parameter}
+          placeholder={searchWords.parameter}
+          data={parameters.map(({ name }) => name ?? '')}
+          searchable
+          clearable
+          {...form.getInputProps('name')}
+        />
+        <TextInput
+          aria-label={searchWords.value}
+          placeholder={searchWords[hintOf(chosen?.type)]}
+          {...form.getInputProps('value')}
+        />
+        <Button type="submit">{searchWords.add}</Button>
+      </Group>
+      {shown.length > 0 && (
+        <Group gap="xs" mt="xs">
+          {shown.map(([name, value]) => (
+            <Pill
+              key={`${name}=${value}`}
+              size="md"
+              withRemoveButton
+              onRemove={() => remove(name, value)}
+              removeButtonProps={{
+                'aria-label': searchWords.remove,
+                'aria-hidden': false,
+                tabIndex: 0,
+              }}
+            >
+              {name}={value}
+            </Pill>
+          ))}
+        </Group>
+      )}
+    </form>
+  )
+}
+
+function hintOf(type: string | undefined): 'value' | 'date' | 'token' | 'reference' {
+  return type === 'date' || type === 'token' || type === 'reference' ? type : 'value'
+}
+
+interface PlanProps {
+  readonly type: string
+  readonly query: URLSearchParams
+}
+
+/** The way that PostgreSQL goes for a search, as a tree; each step has a bar as long as its share of the time. */
+function Plan({ type, query }: PlanProps) {
+  const explained = useGet<Bundle<OperationOutcome>>(`fhir/R4/${type}?${query}&_explain=true`)
+  return (
+    <Loaded query={explained}>
+      {({ entry = [] }) =>
+        entry
+          .flatMap(({ resource }) => resource?.issue ?? [])
+          .map(({ details, diagnostics = '' }) => (
+            <Steps key={diagnostics} title={details?.text ?? ''} text={diagnostics} />
+          ))
+      }
+    </Loaded>
+  )
+}
+
+interface StepsProps {
+  readonly title: string
+  readonly text: string
+}
+
+function Steps({ title, text }: StepsProps) {
+  const steps = stepsOf(text)
+  const most = Math.max(...steps.map(({ ms }) => ms), 0.001)
+  return (
+    <Stack gap={4}>
+      <Text fw={600}>{title}</Text>
+      <ScrollArea tabIndex={0} aria-label={words.plan}>
+        {steps.map(({ line, depth, name, ms, rows }) => (
+          <Group key={line} wrap="nowrap" gap="sm">
+            <Box w={120}>
+              <Progress value={(100 * ms) / most} aria-label={`${ms} ms`} />
+            </Box>
+            <Text size="xs" w={150} ta="right">
+              {fill(words.step, { ms, rows })}
+            </Text>
+            <Text size="sm" pl={depth * 12} style={{ whiteSpace: 'nowrap' }}>
+              {name}
+            </Text>
+          </Group>
+        ))}
+      </ScrollArea>
+      <Spoiler maxHeight={0} showLabel={words.planText} hideLabel={words.planHide}>
+        <Code block>{text}</Code>
+      </Spoiler>
+    </Stack>
+  )
+}
+
+interface Step {
+  /** Its line in the plan. */
+  readonly line: number
+  readonly depth: number
+  readonly name: string
+  readonly ms: number
+  readonly rows: number
+}
+
+/** Steps that were never carried out are left out. */
+function stepsOf(text: string): readonly Step[] {
+  const lines = text.split('\n').flatMap((step, line) => {
+    const [, space = '', name, last, rows, loops] =
+      /^( *)(?:->\s+)?(\S.*?)\s+\(cost=.*?\(actual time=[\d.]+\.\.([\d.]+) rows=([\d.]+) loops=(\d+)\)/.exec(
+        step,
+      ) ?? []
+    if (name === undefined) return []
+    const times = Number(loops)
+    const ms = Math.round(Number(last) * times * 1000) / 1000
+    return [{ line, depth: space.length / 6, name, ms, rows: Math.round(Number(rows) * times) }]
+  })
+  return lines
 }

@@ -1,15 +1,20 @@
 /** The service as a whole, for super administrators. */
+
+import { Code, Spoiler, Stack, Text, TextInput, Title } from '@mantine/core'
+import type { Bundle, Project } from '@medplum/fhirtypes'
 import { type ComponentType, lazy, Suspense } from 'react'
 import { useParams } from 'wouter'
-import { Waiting } from '../../parts/loaded.tsx'
+import { useGet } from '../../api.ts'
+import { Empty } from '../../parts/empty.tsx'
+import { Form } from '../../parts/form.tsx'
+import { Loaded, Waiting } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
+import { type Column, DataTable } from '../../parts/table.tsx'
 import { Views } from '../../parts/tabs.tsx'
+import { When } from '../../parts/when.tsx'
+import { medplum } from '../../session.ts'
 import { texts } from '../../texts/texts.ts'
-import { Health } from './health.tsx'
-import { Mails } from './mails.tsx'
-import { Projects } from './projects.tsx'
-import { Queues } from './queues.tsx'
-import { Workers } from './workers.tsx'
+import { Health, State } from './health.tsx'
 
 const words = texts.service
 
@@ -38,5 +43,251 @@ export function Service() {
         </Suspense>
       </Views>
     </Page>
+  )
+}
+
+/** All projects of the service, and a form that makes one. */
+function Projects() {
+  const found = useGet<Bundle<Project>>('fhir/R4/Project?_count=1000&_sort=-_lastUpdated')
+  return (
+    <Stack>
+      <Loaded query={found}>
+        {({ entry = [] }) => (
+          <DataTable
+            label={words.tabs.projects}
+            rows={entry.flatMap(({ resource }) => resource ?? [])}
+            keyOf={({ id }) => id ?? ''}
+            linkOf={({ id }) => `/resources/Project/${id}`}
+            empty={<Empty title={words.noProjects} />}
+            columns={[
+              { name: words.name, cell: ({ name, id }) => name ?? id },
+              { name: words.features, cell: ({ features }) => features?.join(', ') },
+              { name: words.created, cell: ({ meta }) => <When at={meta?.lastUpdated} /> },
+            ]}
+          />
+        )}
+      </Loaded>
+      <Form
+        name="new-project"
+        saved={{ name: '' }}
+        send={({ name }) => medplum.post('admin/Project', { resourceType: 'Project', name })}
+        done={texts.common.saved}
+        submit={words.make}
+      >
+        {({ text }) => <TextInput maw={400} label={words.projectName} {...text('name')} />}
+      </Form>
+    </Stack>
+  )
+}
+
+/** An item of `admin/super/mails`. */
+interface Mail {
+  readonly id: string
+  readonly state: string
+  readonly added: string
+  readonly attempts: number
+  readonly error: string | null
+  readonly message: {
+    readonly to: readonly string[]
+    readonly subject: string
+    readonly text?: string
+  }
+}
+
+/** The outbox: without a mail server it is where the links of invitations are found. */
+function Mails() {
+  const found = useGet<{ readonly mails: readonly Mail[] }>('admin/super/mails', { every: 10_000 })
+  return (
+    <Loaded query={found}>
+      {({ mails }) => (
+        <DataTable
+          label={words.tabs.mails}
+          rows={mails}
+          keyOf={({ id }) => id}
+          empty={<Empty title={words.noMails} hint={words.noMailsHint} />}
+          columns={[
+            { name: words.to, cell: ({ message }) => message.to.join(', ') },
+            { name: words.subject, cell: ({ message }) => message.subject },
+            { name: words.mailState, cell: ({ state }) => state },
+            { name: words.attempts, align: 'right', cell: ({ attempts }) => attempts },
+            { name: words.error, cell: ({ error }) => error },
+            { name: words.added, cell: ({ added }) => <When at={added} /> },
+            { name: words.text, cell: ({ message }) => <Body text={message.text ?? ''} /> },
+          ]}
+        />
+      )}
+    </Loaded>
+  )
+}
+
+interface BodyProps {
+  readonly text: string
+}
+
+function Body({ text }: BodyProps) {
+  return (
+    <Spoiler maxHeight={24} showLabel={texts.common.more} hideLabel={texts.common.close}>
+      <Code style={{ whiteSpace: 'pre-wrap' }}>{text}</Code>
+    </Spoiler>
+  )
+}
+
+/** The answer of `admin/super/queues`. */
+interface QueuesAnswer {
+  readonly queues: Readonly<Record<string, Depths>>
+  readonly projects: readonly Row[]
+  readonly lanes: readonly Row[]
+  readonly upkeep: readonly Row[]
+}
+
+interface Depths {
+  readonly waiting: number
+  readonly prioritized: number
+  readonly active: number
+  readonly delayed: number
+  readonly failed: number
+  readonly oldestMs: number | null
+}
+
+/** Columns by name, as the service has them. */
+type Row = Readonly<Record<string, unknown>>
+
+/** The jobs of all queues, and the projects that they belong to. */
+function Queues() {
+  const found = useGet<QueuesAnswer>('admin/super/queues', { every: 5000 })
+  return (
+    <Loaded query={found}>
+      {({ queues, lanes, projects, upkeep }) => (
+        <Stack>
+          <DataTable
+            label={words.tabs.queues}
+            rows={Object.entries(queues)}
+            keyOf={([name]) => name}
+            columns={columns}
+          />
+          <Rows title={words.lanes} rows={lanes} none={words.noLanes} />
+          <Rows title={words.work} rows={projects} none={words.noWork} />
+          <Rows title={words.upkeep} rows={upkeep} none={words.noUpkeep} />
+        </Stack>
+      )}
+    </Loaded>
+  )
+}
+
+const columns: readonly Column<readonly [string, Depths]>[] = [
+  { name: words.queue, cell: ([name]) => name },
+  { name: words.waiting, align: 'right', cell: ([, one]) => one.waiting + one.prioritized },
+  { name: words.active, align: 'right', cell: ([, one]) => one.active },
+  { name: words.delayed, align: 'right', cell: ([, one]) => one.delayed },
+  { name: words.failed, align: 'right', cell: ([, one]) => one.failed },
+  { name: words.oldest, align: 'right', cell: ([, { oldestMs }]) => secondsOf(oldestMs) },
+]
+
+function secondsOf(ms: number | null): string {
+  return ms === null ? '–' : `${Math.round(ms / 100) / 10} s`
+}
+
+interface RowsProps {
+  readonly title: string
+  readonly rows: readonly Row[]
+  readonly none: string
+}
+
+function Rows({ title, rows, none }: RowsProps) {
+  const names = [...new Set(rows.flatMap((row) => Object.keys(row)))]
+  return (
+    <div>
+      <Title order={2} size="h4">
+        {title}
+      </Title>
+      <DataTable
+        label={title}
+        rows={rows}
+        keyOf={(row) => JSON.stringify(row)}
+        columns={names.map((name) => ({ name, cell: (row: Row) => shown(row[name]) }))}
+        empty={
+          <Text size="sm" c="dimmed">
+            {none}
+          </Text>
+        }
+      />
+    </div>
+  )
+}
+
+function shown(value: unknown): string {
+  return typeof value === 'object' && value !== null ? JSON.stringify(value) : String(value ?? '–')
+}
+
+const CLOCK = [words.onTime, words.offTime] as const
+
+/** The answer of `admin/super/workers`. */
+interface WorkersAnswer {
+  readonly workers: readonly { readonly id: string; readonly isOnTime: boolean }[]
+  /** By name, an item a worker. */
+  readonly metrics: readonly Readonly<Record<string, readonly Value[]>>[]
+}
+
+interface Value {
+  readonly value: number
+  readonly [label: string]: string | number
+}
+
+interface Line {
+  readonly place: number
+  readonly name: string
+  readonly labels: string
+  readonly value: number
+}
+
+/** The workers that are there, and what they count: slots, executors, memory. */
+function Workers() {
+  const found = useGet<WorkersAnswer>('admin/super/workers', { every: 5000 })
+  return (
+    <Loaded query={found}>
+      {({ workers, metrics }) => (
+        <Stack>
+          <DataTable
+            label={words.tabs.workers}
+            rows={workers}
+            keyOf={({ id }) => id}
+            empty={<Empty title={words.noWorkers} hint={words.noWorkersHint} />}
+            columns={[
+              { name: words.worker, cell: ({ id }) => id },
+              {
+                name: words.clock,
+                cell: ({ isOnTime }) => <State isWell={isOnTime} words={CLOCK} />,
+              },
+            ]}
+          />
+          <Title order={2} size="h4">
+            {words.executors}
+          </Title>
+          <DataTable
+            label={words.executors}
+            rows={linesOf(metrics)}
+            keyOf={({ place, name, labels }) => `${place} ${name} ${labels}`}
+            empty={<Empty title={words.noExecutors} />}
+            columns={[
+              { name: words.metric, cell: ({ name, labels }) => `${name} ${labels}` },
+              { name: words.value, align: 'right', cell: ({ value }) => value },
+            ]}
+          />
+        </Stack>
+      )}
+    </Loaded>
+  )
+}
+
+function linesOf(metrics: WorkersAnswer['metrics']): readonly Line[] {
+  return metrics.flatMap((worker, place) =>
+    Object.entries(worker).flatMap(([name, values]) =>
+      values.map(({ value, ...labels }) => ({
+        place,
+        name,
+        labels: Object.values(labels).join(' '),
+        value,
+      })),
+    ),
   )
 }
