@@ -1,7 +1,7 @@
 /** Checks a caller against the mark that a route carries in its own line. */
 
-import { type Area, requireArea } from '../../shared/access/areas.ts'
 import { secretMatches } from '../../shared/access/credentials/clients.ts'
+import { type Area, requireArea } from '../../shared/access/grant.ts'
 import type { Principal } from '../../shared/access/principal.ts'
 import { forbidden, tooManyRequests } from '../../shared/errors.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'

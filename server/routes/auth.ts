@@ -1,7 +1,7 @@
 /** `/auth/**`: signing in step by step, and what a person does with their own account. */
 
-import { reaches } from '../../shared/access/areas.ts'
 import { alwaysProves, signInFormOf } from '../../shared/access/credentials/clients.ts'
+import { reaches } from '../../shared/access/grant.ts'
 import { may } from '../../shared/access/policy.ts'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'

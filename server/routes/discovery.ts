@@ -1,7 +1,7 @@
 /** Discovery for clients: RFC 8414, RFC 9728, SMART App Launch. Only what is served is named here. */
 
-import { AREA_WORDS } from '../../shared/access/areas.ts'
 import { ID_TOKEN_ALGORITHMS } from '../../shared/access/credentials/clients.ts'
+import { AREA_WORDS } from '../../shared/access/grant.ts'
 import type { Config } from '../../shared/config/config.ts'
 import type { Web } from '../context.ts'
 import { GRANTS } from '../identity/oauth/token.ts'

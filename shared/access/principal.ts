@@ -3,8 +3,7 @@
 import { BlockList, isIP, isIPv4 } from 'node:net'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
 import { isObject, type Reference, type Resource } from '../fhir/resource.ts'
-import { AREAS, type Area } from './areas.ts'
-import type { Rules } from './grant.ts'
+import { AREAS, type Area, type Rules } from './grant.ts'
 
 /** A Project whose resources another one may read. */
 export interface LinkedProject {
@@ -84,7 +83,7 @@ export interface Principal {
   readonly onBehalfOf?: Reference | undefined
   readonly clientId: string | undefined
   readonly scope: string
-  /** Areas that the scope reaches besides resources; see areas.ts. */
+  /** Areas that the scope reaches besides resources; see grant.ts. */
   readonly areas: readonly Area[]
   /** Id of the Patient in context, which `patient/` scopes are about. */
   readonly patient: string | undefined

@@ -5,10 +5,17 @@
 
 import { isResourceType } from '../fhir/definitions.ts'
 import { isObject, parseReference, type Reference } from '../fhir/resource.ts'
-import { AREA_WORDS, AREAS, type Area } from './areas.ts'
 import { plainGrant } from './compile.ts'
 import { parseCriteria } from './criteria.ts'
-import { type Grant, INTERACTIONS, type Interaction, type Rules } from './grant.ts'
+import {
+  AREA_WORDS,
+  AREAS,
+  type Area,
+  type Grant,
+  INTERACTIONS,
+  type Interaction,
+  type Rules,
+} from './grant.ts'
 import { type Principal, profileReference } from './principal.ts'
 
 const PLAIN = new Set([

@@ -2,7 +2,7 @@
  * Finds the route of a FHIR request and answers it. The web server, bundle entries and the client of a bot share
  * this one router, so that all three behave the same.
  */
-import { requireArea } from '../access/areas.ts'
+import { requireArea } from '../access/grant.ts'
 import type { Principal } from '../access/principal.ts'
 import { namesBinary, signAttachments } from '../binary/attachments.ts'
 import { contentReply, signedContent, wantsContent } from '../binary/read.ts'
@@ -13,9 +13,9 @@ import { badStructure, HttpError, methodNotAllowed, notFound, TooMuchHere } from
 import { isResourceType } from '../fhir/definitions.ts'
 import { isObject } from '../fhir/resource.ts'
 import { acceptRequest } from '../jobs/async-requests.ts'
+import { auditRefusal } from '../request/admin-audit.ts'
 import { readJson, readPreferences, wantsPretty } from '../request/negotiate.ts'
 import { charge, depthOf, unitsOf } from '../request/quota.ts'
-import { auditRefusal } from '../request/refusals.ts'
 import { FHIR_JSON, failureReply, indented, withTracing } from '../request/reply.ts'
 import type {
   FhirReply,

@@ -3,11 +3,11 @@
  * 2 s, then served while it is read again, and never served beyond 4 s; so a change takes effect in every process at
  * once, within 5 s where Redis is away, and a busy session never waits for the database. Members whose membership names no policy have a built-in one.
  */
-import { AREAS } from '../access/areas.ts'
+
 import { type Access, builtInAccess, compilePolicies, patientOf } from '../access/compile.ts'
 import { isActiveClient } from '../access/credentials/clients.ts'
 import { variablesOf } from '../access/criteria.ts'
-import type { Rules } from '../access/grant.ts'
+import { AREAS, type Rules } from '../access/grant.ts'
 import {
   type Principal,
   type ProjectContext,

@@ -1,5 +1,5 @@
 /** `User/$update-email`: another address, which is to be verified. */
-import { requireArea } from '../access/areas.ts'
+import { requireArea } from '../access/grant.ts'
 import type { Principal } from '../access/principal.ts'
 import { badRequest, forbidden, notFound } from '../errors.ts'
 import {

@@ -1,6 +1,6 @@
 /** FHIR requests and their replies as plain values, independent of HTTP. */
 import type { Readable } from 'node:stream'
-import type { Area } from '../access/areas.ts'
+import type { Area } from '../access/grant.ts'
 import type { Principal } from '../access/principal.ts'
 import type { Services } from '../services.ts'
 

@@ -49,7 +49,7 @@ import {
   requireSameId,
   writeReply,
 } from './interaction.ts'
-import { changeOf } from './patch/body.ts'
+import { changeOf } from './patch/fhirpath.ts'
 import { beforeDelete, beforeWrite, patchAsking } from './pre-commit.ts'
 
 export async function read(interaction: Interaction, type: string, id: string): Promise<FhirReply> {

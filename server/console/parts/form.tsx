@@ -1,12 +1,12 @@
-/** The one form. What is typed is kept as a draft, and what the service says about a field stands at that field. */
-import { Button, Group, Stack } from '@mantine/core'
+/** The one form, and what editors share with it. What is typed is kept as a draft, and what the service says about a field stands at that field. */
+import { Alert, Button, Group, Stack } from '@mantine/core'
 import { OperationOutcomeError } from '@medplum/core'
 import type { OperationOutcomeIssue } from '@medplum/fhirtypes'
+import { useRef } from 'react'
 import { useSend } from '../api.ts'
-import { useDraft } from '../drafts.ts'
+import { type Draft, useDraft } from '../drafts.ts'
 import { texts } from '../texts/texts.ts'
 import { Problem, problemLines } from './problem.tsx'
-import { Restored } from './restored.tsx'
 
 interface Props<V extends object, O> {
   /** The key of its draft, which names the thing that is edited. */
@@ -130,4 +130,30 @@ export function placed(error: unknown, names: readonly string[]): Placed {
 function fieldOf({ expression }: OperationOutcomeIssue, names: readonly string[]) {
   const steps = (expression?.[0] ?? '').split('.').map((step) => step.replace(/\[.*$/, ''))
   return names.find((name) => steps.includes(name))
+}
+
+/** One for each item; `drop` is called when the item of that place goes. */
+export function useNames(count: number) {
+  const list = useRef<number[]>([])
+  const next = useRef(0)
+  while (list.current.length < count) list.current.push(next.current++)
+  list.current.length = count
+  return { names: list.current, drop: (place: number) => void list.current.splice(place, 1) }
+}
+
+interface RestoredProps {
+  readonly draft: Pick<Draft<unknown>, 'isRestored' | 'discard'>
+}
+
+/** Says that a page shows what was typed before a reload or a new sign-in. */
+export function Restored({ draft: { isRestored, discard } }: RestoredProps) {
+  if (!isRestored) return null
+  return (
+    <Alert color="yellow" variant="light" role="status">
+      {texts.common.restored}{' '}
+      <Button size="compact-xs" variant="default" onClick={discard}>
+        {texts.common.discard}
+      </Button>
+    </Alert>
+  )
 }

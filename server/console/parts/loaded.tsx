@@ -1,5 +1,5 @@
-/** The three states of whatever is fetched: on its way, failed, there. */
-import { Skeleton, Stack } from '@mantine/core'
+/** The states of whatever is fetched: on its way, failed, empty, there. */
+import { Paper, Skeleton, Stack, Text } from '@mantine/core'
 import type { UseQueryResult } from '@tanstack/react-query'
 import { texts } from '../texts/texts.ts'
 import { Problem } from './problem.tsx'
@@ -24,4 +24,34 @@ export function Waiting() {
       <Skeleton h={16} w="80%" />
     </Stack>
   )
+}
+
+interface EmptyProps {
+  readonly title: string
+  readonly hint?: React.ReactNode
+  readonly action?: React.ReactNode
+}
+
+/** Says that there is nothing, and what to do next. */
+export function Empty({ title, hint, action }: EmptyProps) {
+  return (
+    <Paper withBorder p="xl">
+      <Stack align="center" gap="xs">
+        <Text fw={600} ta="center">
+          {title}
+        </Text>
+        {hint && (
+          <Text c="dimmed" size="sm" ta="center">
+            {hint}
+          </Text>
+        )}
+        {action}
+      </Stack>
+    </Paper>
+  )
+}
+
+/** Stands where a page is not for the person; the service would refuse what it asks for. */
+export function NotYours() {
+  return <Empty title={texts.app.notYours} hint={texts.app.notYoursHint} />
 }

@@ -1,6 +1,7 @@
-/** The frame of every page: its title in the window and on the page, its buttons, its content. */
-import { Group, Stack, Text, Title } from '@mantine/core'
+/** The frame of every page: its title in the window and on the page, its buttons, its views, its content. */
+import { Group, Stack, Tabs, Text, Title } from '@mantine/core'
 import { useDocumentTitle } from '@mantine/hooks'
+import { useLocation } from 'wouter'
 
 interface Props {
   readonly title: string
@@ -30,5 +31,31 @@ export function Page({ title, hint, actions, children }: Props) {
       </Group>
       {children}
     </Stack>
+  )
+}
+
+interface ViewsProps<N extends string> {
+  readonly names: readonly N[]
+  readonly labels: Readonly<Record<N, string>>
+  readonly open: N
+  /** The name of a view is appended to it. */
+  readonly address: string
+  readonly children: React.ReactNode
+}
+
+/** Views of one thing, each at an address of its own. */
+export function Views<N extends string>({ names, labels, open, address, children }: ViewsProps<N>) {
+  const [, go] = useLocation()
+  return (
+    <Tabs value={open} onChange={(name) => go(`${address}/${name}`)}>
+      <Tabs.List mb="md">
+        {names.map((name) => (
+          <Tabs.Tab key={name} value={name}>
+            {labels[name]}
+          </Tabs.Tab>
+        ))}
+      </Tabs.List>
+      <Tabs.Panel value={open}>{children}</Tabs.Panel>
+    </Tabs>
   )
 }

@@ -1,5 +1,5 @@
 /** The consent of a person before an app gets its code, or their refusal, and the patient whom they pick. */
-import { AREA_WORDS } from '../../../shared/access/areas.ts'
+import { AREA_WORDS } from '../../../shared/access/grant.ts'
 import { grantedScope, type SmartScope, smartScopes } from '../../../shared/access/scopes.ts'
 import { badRequest, HttpError } from '../../../shared/errors.ts'
 import { parseReference, type Resource, referenceIn } from '../../../shared/fhir/resource.ts'

@@ -13,7 +13,7 @@ import {
 import { onBehalfOf } from '../../../shared/projects/provision.ts'
 import { findUser, setPassword } from '../../../shared/projects/users.ts'
 import { changedFields, recordChange } from '../../../shared/request/admin-audit.ts'
-import { changeOf } from '../../../shared/rest/patch/body.ts'
+import { changeOf } from '../../../shared/rest/patch/fhirpath.ts'
 import type { Services } from '../../../shared/services.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
 import type { Version, WriteOptions, WriteResult } from '../../../shared/store/rows/version.ts'

@@ -19,7 +19,7 @@ import {
 import type { ResponseEntry } from '../../fhir/bundle.ts'
 import { parseBody } from '../../fhir/json.ts'
 import type { Resource } from '../../fhir/resource.ts'
-import { auditRefusal } from '../../request/refusals.ts'
+import { auditRefusal } from '../../request/admin-audit.ts'
 import { wholeBody } from '../../request/reply.ts'
 import type { FhirReply, FhirRequest, Interaction } from '../../request/request.ts'
 import type { Services } from '../../services.ts'

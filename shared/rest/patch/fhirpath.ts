@@ -3,11 +3,12 @@
  * on what its path selects. As in JSON Patch nothing is changed in place.
  */
 import { badRequest, tooCostly } from '../../errors.ts'
-import { isObject, type Resource } from '../../fhir/resource.ts'
+import { parseBody } from '../../fhir/json.ts'
+import { isObject, isResource, type Resource } from '../../fhir/resource.ts'
 import { compileTenantNodes, withinLimits } from '../../fhirpath/custom.ts'
 import { isNode, type NodePath, plain } from '../../fhirpath/path.ts'
 import type { Property, Shape } from '../../validation/shapes.ts'
-import { failed, PatchFault, requireSameResource } from './patch.ts'
+import { applyPatch, failed, PatchFault, readPatch, requireSameResource } from './patch.ts'
 import {
   holderAt,
   type PatchedElement,
@@ -20,7 +21,7 @@ import {
   withSlots,
 } from './place.ts'
 
-export type FhirPathOperation = { readonly path: string; readonly select: NodePath } & (
+type FhirPathOperation = { readonly path: string; readonly select: NodePath } & (
   | { readonly type: 'add'; readonly name: string; readonly value: PatchValue }
   | { readonly type: 'insert'; readonly index: number; readonly value: PatchValue }
   | { readonly type: 'delete' }
@@ -33,7 +34,7 @@ const MAX_OPERATIONS = 200
 const MAX_PATHS = 5_000
 
 /** Checks the operations of a Parameters resource. Errors: 400. */
-export function readFhirPathPatch(parameters: readonly Parts[]): readonly FhirPathOperation[] {
+function readFhirPathPatch(parameters: readonly Parts[]): readonly FhirPathOperation[] {
   const paths = parameters.map((parts) => parts.get('path')?.valueString)
   if (paths.join('').length > MAX_PATHS) throw tooCostly('The paths of this patch are too long')
   return parameters.map(readOperation)
@@ -43,7 +44,7 @@ export function readFhirPathPatch(parameters: readonly Parts[]): readonly FhirPa
 export type Parts = ReadonlyMap<string, Record<string, unknown>>
 
 /** The parts of every operation, by name. Errors: 400. */
-export function operationsOf({ parameter = [] }: Record<string, unknown>): readonly Parts[] {
+function operationsOf({ parameter = [] }: Record<string, unknown>): readonly Parts[] {
   if (!Array.isArray(parameter)) throw badRequest('Patch operations must be an array', 'parameter')
   if (parameter.length > MAX_OPERATIONS) {
     throw tooCostly(`More than ${MAX_OPERATIONS} patch operations`)
@@ -119,7 +120,7 @@ function requireValue(parts: Parts, index: number): PatchValue {
 }
 
 /** The patched resource. Errors: 400 with the index and path of the operation that failed. */
-export function applyFhirPathPatch(
+function applyFhirPathPatch(
   resource: Resource,
   operations: readonly FhirPathOperation[],
 ): Resource {
@@ -274,4 +275,37 @@ function slotOf(property: Property, value: PatchValue): Slot {
     elements.set(inner, slots)
   }
   return { value: [...elements].reduce((object, [inner, slots]) => put(object, inner, slots), {}) }
+}
+
+/** Compiles a patch into a function on the current resource. Errors: 400, here and there. */
+export function changeOf(body: unknown): (resource: Resource) => Resource {
+  if (!isResource(body) || body.resourceType !== 'Parameters') {
+    const operations = readPatch(body)
+    return (resource) => applyPatch(resource, operations)
+  }
+  const parameters = operationsOf(body)
+  if (parameters.some((parts) => parts.has('op'))) {
+    const operations = readPatch(parameters.map(jsonOperation))
+    return (resource) => applyPatch(resource, operations)
+  }
+  const operations = readFhirPathPatch(parameters)
+  return (resource) => applyFhirPathPatch(resource, operations)
+}
+
+/** The form of the Medplum SDK: parts `op`, `path`, `from`, and `value` as JSON in a text. */
+function jsonOperation(parts: Parts): Record<string, unknown> {
+  const operation: Record<string, unknown> = {}
+  for (const [name, part] of parts) {
+    const text = part.valueString ?? part.valueCode
+    operation[name] = name === 'value' && typeof text === 'string' ? parseValue(text) : text
+  }
+  return operation
+}
+
+function parseValue(text: string): unknown {
+  try {
+    return parseBody(text)
+  } catch {
+    throw badRequest('The value of a patch operation must be JSON')
+  }
 }

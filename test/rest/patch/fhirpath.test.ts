@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import t from 'tap'
 import type { Resource } from '../../../shared/fhir/resource.ts'
-import { changeOf } from '../../../shared/rest/patch/body.ts'
+import { changeOf } from '../../../shared/rest/patch/fhirpath.ts'
 import {
   elementsIn,
   elementsNamed,

@@ -7,9 +7,8 @@ import { useGet } from '../../api.ts'
 import { Waiting } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
 import { Problem } from '../../parts/problem.tsx'
-import { type Stored, sizeOf } from '../../parts/stored.ts'
 import { isAdmin, mayDo, useMe } from '../../session.ts'
-import { fill, texts } from '../../texts/texts.ts'
+import { fill, type Stored, sizeOf, texts } from '../../texts/texts.ts'
 import { failures, type ProjectFigures } from '../bots/runs.ts'
 
 const words = texts.home

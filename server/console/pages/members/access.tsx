@@ -8,8 +8,7 @@ import type {
   Reference,
 } from '@medplum/fhirtypes'
 import { useGet } from '../../api.ts'
-import type { Fields } from '../../parts/form.tsx'
-import { useNames } from '../../parts/names.ts'
+import { type Fields, useNames } from '../../parts/form.tsx'
 import { Problem } from '../../parts/problem.tsx'
 import { texts } from '../../texts/texts.ts'
 

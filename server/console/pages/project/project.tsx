@@ -14,15 +14,12 @@ import type { Bundle, ProjectSetting, ProjectSite, SearchParameter } from '@medp
 import { useParams } from 'wouter'
 import { useGet, useSend } from '../../api.ts'
 import { Confirm } from '../../parts/confirm.tsx'
-import { Empty } from '../../parts/empty.tsx'
 import { Form } from '../../parts/form.tsx'
-import { Loaded } from '../../parts/loaded.tsx'
-import { Page } from '../../parts/page.tsx'
-import { type Stored, sizeOf } from '../../parts/stored.ts'
+import { Empty, Loaded } from '../../parts/loaded.tsx'
+import { Page, Views } from '../../parts/page.tsx'
 import { DataTable } from '../../parts/table.tsx'
-import { Views } from '../../parts/tabs.tsx'
 import { medplum, useMe } from '../../session.ts'
-import { fill, texts } from '../../texts/texts.ts'
+import { fill, type Stored, sizeOf, texts } from '../../texts/texts.ts'
 import { Secrets } from './secrets.tsx'
 
 const words = texts.project

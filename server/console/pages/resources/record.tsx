@@ -6,18 +6,15 @@ import { useInfiniteQuery, useQuery } from '@tanstack/react-query'
 import { useState } from 'react'
 import { Link, useLocation, useParams } from 'wouter'
 import { useGet, useSend } from '../../api.ts'
-import { forget, useDraft } from '../../drafts.ts'
+import { type Draft, forget, useDraft } from '../../drafts.ts'
 import { Editor, jsonText } from '../../parts/editor.tsx'
-import { NotYours } from '../../parts/empty.tsx'
-import { Loaded, Waiting } from '../../parts/loaded.tsx'
-import { Page } from '../../parts/page.tsx'
+import { Restored } from '../../parts/form.tsx'
+import { Loaded, NotYours, Waiting } from '../../parts/loaded.tsx'
+import { Page, Views } from '../../parts/page.tsx'
 import { Problem } from '../../parts/problem.tsx'
-import { Restored } from '../../parts/restored.tsx'
-import { Views } from '../../parts/tabs.tsx'
 import { When } from '../../parts/when.tsx'
 import { mayDo, medplum, useMe } from '../../session.ts'
 import { fill, texts } from '../../texts/texts.ts'
-import type { Editing } from './editing.ts'
 import { Fields } from './fields.tsx'
 import { History } from './history.tsx'
 import { Referrers } from './referrers.tsx'
@@ -318,4 +315,12 @@ function timeOf(record: Resource): string | undefined {
     if (typeof value === 'object' && value !== null && 'start' in value) return String(value.start)
   }
   return undefined
+}
+
+interface Editing {
+  readonly draft: Draft<Resource>
+  /** Absent where the person may read alone. */
+  readonly save: ((record: Resource) => void) | undefined
+  readonly isBusy: boolean
+  readonly error: unknown
 }

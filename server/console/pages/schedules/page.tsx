@@ -1,8 +1,7 @@
 /** Bots that run by themselves: when next, and how the last time went. */
 import { Badge } from '@mantine/core'
 import { useGet } from '../../api.ts'
-import { Empty } from '../../parts/empty.tsx'
-import { Loaded } from '../../parts/loaded.tsx'
+import { Empty, Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
 import { type Column, DataTable } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
