@@ -1,12 +1,11 @@
 /**
  * `npm run bench -- <area> [seconds] [resources]`: our figure, the physical limit measured in the same
- * run, and the ratio of both. Areas: bots, crowds, crud, execute, export, graphql, import, search.
+ * run, and the ratio of both. Areas: bots, crowds, crud, export, graphql, import, search.
  * Absolute figures vary with the machine; ratios are what to compare.
  */
 import { bots } from './bench/bots.ts'
 import { crowds } from './bench/crowds.ts'
 import { crud } from './bench/crud.ts'
-import { execute } from './bench/execute.ts'
 import { exports } from './bench/export.ts'
 import { graphql } from './bench/graphql.ts'
 import { imports } from './bench/import.ts'
@@ -27,7 +26,6 @@ const areas: Readonly<
   bots,
   crowds,
   crud,
-  execute,
   export: exports,
   graphql,
   import: imports,

@@ -6,8 +6,9 @@
 import { readdir, readFile } from 'node:fs/promises'
 import path from 'node:path'
 import { parseArgs } from 'node:util'
+import type { MedplumClient } from '@medplum/core'
 import { SingleBar } from 'cli-progress'
-import { connect, type Session } from './session.ts'
+import { serviceAddress, signIn, superAdminClient } from './session.ts'
 
 const root = path.join(import.meta.dirname, '..')
 
@@ -30,7 +31,7 @@ export async function demo(options: {
   start?: (total: number) => void
   tick?: () => void
 }): Promise<DemoResult> {
-  const admin = await connect()
+  const admin = await signIn(serviceAddress(), await superAdminClient())
   const project = await admin.post('admin/Project/', {
     resourceType: 'Project',
     name: `Demo ${new Date().toISOString()}`,
@@ -38,12 +39,13 @@ export async function demo(options: {
   const home = `admin/projects/${project.id}`
   const client = await admin.post(`${home}/client`, { name: 'HL7 interface' })
   const bot = await admin.post(`${home}/bot`, { name: 'admit' })
-  const caller = await connect({ id: String(client.id), secret: String(client.secret) })
+  const caller = await signIn(serviceAddress(), client)
   await admin.post(`fhir/R4/Bot/${bot.id}/$deploy`, {
     filename: 'admit.ts',
     code: await readFile(path.join(root, 'examples', 'admit.ts'), 'utf8'),
   })
 
+  const execute = caller.fhirUrl('Bot', bot.id, '$execute')
   const messages = await readMessages()
   const work = Array.from({ length: options.rounds }, () => messages).flat()
   options.start?.(work.length)
@@ -53,12 +55,7 @@ export async function demo(options: {
   const callers = Array.from({ length: options.callers }, async () => {
     for (let text = work.pop(); text !== undefined; text = work.pop()) {
       const sent = performance.now()
-      const ack = await caller.send(
-        'POST',
-        `fhir/R4/Bot/${bot.id}/$execute`,
-        text,
-        'x-application/hl7-v2+er7',
-      )
+      const ack: string = await caller.post(execute, text, 'x-application/hl7-v2+er7')
       times.push(performance.now() - sent)
       const code = /[\r\n]MSA\|(\w+)/.exec(ack)?.[1] ?? 'none'
       acks[code] = (acks[code] ?? 0) + 1
@@ -86,8 +83,8 @@ async function readMessages(): Promise<string[]> {
   return await Promise.all(names.map((name) => readFile(path.join(folder, name), 'utf8')))
 }
 
-async function count(session: Session, type: string): Promise<number> {
-  const bundle = await session.get(`fhir/R4/${type}?_count=0&_total=accurate`)
+async function count(medplum: MedplumClient, type: string): Promise<number> {
+  const bundle = await medplum.get(`fhir/R4/${type}?_count=0&_total=accurate`)
   return Number(bundle.total)
 }
 

@@ -1,15 +1,11 @@
-/** A signed-in client of a running service, for demo and bench: BASE_URL and the first-start credentials. */
+/** Signs a client in to a running service: BASE_URL, and the credentials of the first start where none are given. */
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
+import { MedplumClient, normalizeErrorString } from '@medplum/core'
 
-export interface Session {
-  readonly baseUrl: string
-  readonly token: string
-  get(url: string): Promise<Record<string, unknown>>
-  post(url: string, body: unknown): Promise<Record<string, unknown>>
-  delete(url: string): Promise<void>
-  /** Any body, the answer as text. Throws on a status outside 2xx. */
-  send(method: string, url: string, body: string, contentType: string): Promise<string>
+interface Client {
+  readonly id: string
+  readonly secret: string
 }
 
 /** The address that `npm start` prints. */
@@ -17,56 +13,33 @@ export function serviceAddress(): string {
   return process.env.BASE_URL ?? `http://localhost:${process.env.PORT ?? 8103}/`
 }
 
-interface Client {
-  readonly id: string
-  readonly secret: string
+/** Errors: the service's own words, or that nobody answers. */
+export async function signIn(baseUrl: string, client: Client): Promise<MedplumClient> {
+  const medplum = new MedplumClient({ baseUrl, fetch: fetchOrSay, cacheTime: 0 })
+  try {
+    await medplum.startClientLogin(client.id, client.secret)
+  } catch (error) {
+    if (error instanceof NobodyAnswers) throw error
+    throw new Error(`${baseUrl} does not admit client ${client.id}: ${sentenceOf(error)}`)
+  }
+  return medplum
 }
 
-/** Client credentials sign-in; without a client it is the super admin's of the first start. */
-export async function connect(client?: Client): Promise<Session> {
-  const baseUrl = serviceAddress()
-  const { id, secret } = client ?? (await superAdminClient())
-  const form = new URLSearchParams({
-    grant_type: 'client_credentials',
-    client_id: id,
-    client_secret: secret,
-  })
-  const response = await fetch(new URL('oauth2/token', baseUrl), {
-    method: 'POST',
-    body: form,
-  }).catch((error: Error) => {
-    throw new Error(
-      `No service answers at ${baseUrl}; is \`npm start\` running? (${error.message})`,
-    )
-  })
-  if (!response.ok) {
-    throw new Error(`Sign-in failed with ${response.status}: ${await response.text()}`)
-  }
-  const { access_token: token } = (await response.json()) as { access_token: string }
+class NobodyAnswers extends Error {}
 
-  async function send(method: string, url: string, body?: string, contentType?: string) {
-    const answer = await fetch(new URL(url, baseUrl), {
-      method,
-      headers: {
-        Authorization: `Bearer ${token}`,
-        ...(contentType === undefined ? {} : { 'Content-Type': contentType }),
-      },
-      ...(body === undefined ? {} : { body }),
-    })
-    const text = await answer.text()
-    if (!answer.ok) throw new Error(`${method} ${url} answered ${answer.status}: ${text}`)
-    return text
+async function fetchOrSay(url: string | URL | Request, options?: RequestInit): Promise<Response> {
+  try {
+    return await fetch(url, options)
+  } catch (error) {
+    if (options?.signal?.aborted) throw error
+    const { origin } = new URL(url instanceof Request ? url.url : url)
+    throw new NobodyAnswers(`No service answers at ${origin}; is \`npm start\` running?`)
   }
+}
 
-  return {
-    baseUrl,
-    token,
-    get: async (url) => JSON.parse(await send('GET', url)),
-    post: async (url, body) =>
-      JSON.parse(await send('POST', url, JSON.stringify(body), 'application/fhir+json')),
-    delete: async (url) => void (await send('DELETE', url)),
-    send,
-  }
+/** An error in the words of the OperationOutcome, where there is one. */
+export function sentenceOf(error: unknown): string {
+  return normalizeErrorString(error)
 }
 
 /** From the environment, else from the file of the first start. */

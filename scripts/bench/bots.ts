@@ -1,12 +1,13 @@
 /**
  * Four kinds of bots over HTTP at 1, 16, 64 and 256 callers, each beside what bounds it on this machine in the same
- * round: the same reads and writes over REST, the loop of the bot in plain Node, or the clock.
+ * round: the same reads and writes over REST, round trips of raw BullMQ, the loop of the bot in plain Node, or the clock.
  */
 import { availableParallelism } from 'node:os'
 import type { Figure } from '../bench.ts'
 import { descendantsCpuUs } from './cpu.ts'
 import { type Load, measure, openWire } from './load.ts'
-import { onStage, type Stage } from './stage.ts'
+import { openRawQueue } from './raw-queue.ts'
+import { type BenchProject, onStage } from './stage.ts'
 
 const CALLERS = [1, 16, 64, 256]
 /** V8 needs some ten thousand runs before the code of a process is what it stays. */
@@ -33,14 +34,17 @@ interface Costed extends Load {
   readonly cpuMs: number
 }
 
-type Round = Readonly<Record<Bot | 'read' | 'create', Costed>>
+type Round = Readonly<Record<Bot | 'read' | 'create', Costed> & { raw: Load }>
 
 export function bots(seconds: number): Promise<readonly Figure[]> {
   return onStage(async (stage) => {
     await stage.start('worker')
-    const { admin, projectId, token } = await stage.openProject()
-    const urls = await deploy(admin, projectId)
-    const id = await createPatient(stage.baseUrl, token)
+    const raw = await openRawQueue(stage.config.redisUrl)
+    const project = await stage.openProject()
+    const { token, principal } = project
+    const urls = await deployAll(project)
+    const patient = { resourceType: 'Patient' }
+    const { id } = await stage.services.repository.create(principal, patient)
     const input = JSON.stringify({ id, text: 'x'.repeat(150) })
     const basic = JSON.stringify({ resourceType: 'Basic', code: { text: 'x' } })
 
@@ -53,6 +57,7 @@ export function bots(seconds: number): Promise<readonly Figure[]> {
         return {
           read: await cost((caller) => wire.send(caller, 'GET', `/fhir/R4/Patient/${id}`)),
           create: await cost((caller) => wire.send(caller, 'POST', '/fhir/R4/Basic', basic)),
+          raw: await measure(callers, roundSeconds, () => raw.roundTrip(input)),
           echo: await run('echo'),
           cpu: await run('cpu'),
           work: await run('work'),
@@ -69,33 +74,16 @@ export function bots(seconds: number): Promise<readonly Figure[]> {
     for (const callers of CALLERS) {
       figures.push(...report(callers, await round(callers, seconds), loopMs))
     }
+    await raw.close()
     return figures
   })
 }
 
-type Admin = Awaited<ReturnType<Stage['openProject']>>['admin']
-
-async function deploy(admin: Admin, projectId: string): Promise<Readonly<Record<Bot, string>>> {
+async function deployAll({ deploy }: BenchProject): Promise<Readonly<Record<Bot, string>>> {
   const urls: Record<string, string> = {}
-  for (const [name, body] of Object.entries(handlers)) {
-    const bot = await admin.post(`admin/projects/${projectId}/bot`, { name })
-    const code = `exports.handler = async (medplum, event) => { ${body} }`
-    await admin.post(`fhir/R4/Bot/${bot.id}/$deploy`, { code })
-    urls[name] = `/fhir/R4/Bot/${bot.id}/$execute`
-  }
+  for (const [name, body] of Object.entries(handlers)) urls[name] = await deploy(body)
   // It has the names of `handlers`.
   return urls as Record<Bot, string>
-}
-
-async function createPatient(baseUrl: string, token: string): Promise<string> {
-  const made = await fetch(`${baseUrl}fhir/R4/Patient`, {
-    method: 'POST',
-    headers: { Authorization: `Bearer ${token}`, 'Content-Type': 'application/fhir+json' },
-    body: JSON.stringify({ resourceType: 'Patient' }),
-  })
-  if (!made.ok) throw new Error(await made.text())
-  // As the service answers a create.
-  return ((await made.json()) as { id: string }).id
 }
 
 async function costed(
@@ -123,7 +111,7 @@ function timeOfLoop(): number {
 }
 
 function report(callers: number, round: Round, loopMs: number): Figure[] {
-  const { read, create, echo, cpu, work, wait } = round
+  const { read, create, raw, echo, cpu, work, wait } = round
   const rate = ({ perSecond, p99Ms }: Load) => `${Math.round(perSecond)}/s, p99 ${ms(p99Ms)}`
   const most = (perSecond: number) => `${Math.round(perSecond)}/s`
   const loops = Math.min(callers, availableParallelism()) * (1000 / loopMs)
@@ -151,6 +139,11 @@ function report(callers: number, round: Round, loopMs: number): Figure[] {
           echo.cpuMs / read.cpuMs,
           callers === 64 ? '<= 0.5 ms' : '',
         ]),
+    line('echo, to round trips of raw BullMQ', rate(echo), [
+      rate(raw),
+      echo.perSecond / raw.perSecond,
+      callers > 16 ? '>= 0.35' : '',
+    ]),
     line('a loop, to plain Node', rate(cpu), [most(loops), cpu.perSecond / loops, '']),
     line('read and create, CPU to that over REST', `${ms(work.cpuMs)}, ${rate(work)}`, [
       ms(apart),

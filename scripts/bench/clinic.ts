@@ -1,40 +1,13 @@
 /** Resources of a clinic for benches of searches: 53 for each patient, which are a Patient, its visits and its measurements. */
 import type { Resource } from '../../shared/fhir/resource.ts'
 
-export const FAMILIES = [
-  'Aalto',
-  'Bauer',
-  'Costa',
-  'Dahl',
-  'Egger',
-  'Ferrari',
-  'Gomez',
-  'Horvat',
-  'Ito',
-  'Jung',
-  'Klein',
-  'Lopes',
-  'Meyer',
-  'Novak',
-  'Olsen',
-  'Popa',
-  'Riva',
-  'Sato',
-  'Toth',
-  'Weber',
-]
-export const CODES = [
-  '8867-4',
-  '9279-1',
-  '8310-5',
-  '29463-7',
-  '8302-2',
-  '2339-0',
-  '718-7',
-  '2951-2',
-  '2823-3',
-  '4548-4',
-]
+export const FAMILIES =
+  'Aalto Bauer Costa Dahl Egger Ferrari Gomez Horvat Ito Jung Klein Lopes Meyer Novak Olsen Popa Riva Sato Toth Weber'.split(
+    ' ',
+  )
+export const CODES = '8867-4 9279-1 8310-5 29463-7 8302-2 2339-0 718-7 2951-2 2823-3 4548-4'.split(
+  ' ',
+)
 export const SYSTEM = 'urn:bench:patient'
 export const A_PATIENT = 53
 const GIVEN = ['Anna', 'Ben', 'Carla', 'Dan', 'Eva', 'Finn', 'Gila', 'Hugo', 'Ines', 'Jan']

@@ -56,14 +56,9 @@ export function crowds(seconds: number): Promise<readonly Figure[]> {
 }
 
 /** In a project of its own. */
-async function aBot(stage: Stage, body: string, extension: object[] = []): Promise<Bot> {
-  const { admin, projectId, token } = await stage.openProject()
-  const bot = await admin.post(`admin/projects/${projectId}/bot`, { name: 'crowd' })
-  const changed = JSON.stringify({ ...bot, extension })
-  await admin.send('PUT', `fhir/R4/Bot/${bot.id}`, changed, 'application/fhir+json')
-  const code = `exports.handler = async (medplum, event) => { ${body} }`
-  await admin.post(`fhir/R4/Bot/${bot.id}/$deploy`, { code })
-  return { url: `/fhir/R4/Bot/${bot.id}/$execute`, token }
+async function aBot(stage: Stage, body: string, extension?: readonly object[]): Promise<Bot> {
+  const { token, deploy } = await stage.openProject()
+  return { url: await deploy(body, extension), token }
 }
 
 /** Calls each of them once, evenly over so long; how long the calls took in ms, the shortest first. */

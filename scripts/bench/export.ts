@@ -11,7 +11,7 @@ import { openCopySessions } from '../../shared/platform/postgres/copy.ts'
 import type { Figure } from '../bench.ts'
 import { alternate, measure, median, openWire, ratioOf } from './load.ts'
 import { createAll, load, syntheaResources } from './samples.ts'
-import { onStage, type Stage, stop } from './stage.ts'
+import { onStage, type BenchProject as Project, type Stage, stop } from './stage.ts'
 
 const ROUNDS = 3
 const MIB = 1024 * 1024
@@ -20,8 +20,6 @@ const GROUP_SHARE = 10
 const READERS = 4
 /** More frequent polls are answered 429. */
 const POLL_MS = 100
-
-type Project = Awaited<ReturnType<Stage['openProject']>>
 
 interface Run {
   readonly rows: number

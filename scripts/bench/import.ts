@@ -40,8 +40,7 @@ async function openImporter(stage: Stage): Promise<string> {
   const { token, admin, projectId } = await stage.openProject()
   const url = `fhir/R4/Project/${projectId}`
   const systemSetting = [{ name: 'updateAsCreate', valueBoolean: true }]
-  const project = JSON.stringify({ ...(await admin.get(url)), systemSetting })
-  await admin.send('PUT', url, project, 'application/fhir+json')
+  await admin.put(url, { ...(await admin.get(url)), systemSetting })
   await delay(KNOWN_MS)
   return token
 }

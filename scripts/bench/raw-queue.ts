@@ -1,10 +1,15 @@
-/** The physical limit of `$execute`: add a job to BullMQ, an empty processor answers over pub/sub. */
+/**
+ * The physical limit of `$execute`: a job is added to BullMQ, and an empty processor answers over pub/sub. That
+ * processor is this file too, in a process of its own.
+ */
 import { fork } from 'node:child_process'
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
-import path from 'node:path'
-import { Queue } from 'bullmq'
+import { Queue, Worker } from 'bullmq'
 import { Redis } from 'ioredis'
+
+const NAME = 'bench-raw'
+const GONE = { removeOnComplete: { count: 0 }, removeOnFail: { count: 0 } }
 
 export interface RawQueue {
   /** One round trip with a payload of the given text. */
@@ -13,16 +18,14 @@ export interface RawQueue {
 }
 
 export async function openRawQueue(redisUrl: string): Promise<RawQueue> {
-  const worker = fork(path.join(import.meta.dirname, 'raw-worker.ts'), {
-    env: { ...process.env, REDIS_URL: redisUrl },
-  })
+  const worker = fork(import.meta.filename, { env: { ...process.env, REDIS_URL: redisUrl } })
   await once(worker, 'message')
   const connection = new Redis(redisUrl)
-  const queue = new Queue('bench-raw', { connection })
+  const queue = new Queue(NAME, { connection })
   const subscriber = new Redis(redisUrl)
-  const channel = `bench-raw:${randomUUID()}`
+  const reply = `${NAME}:${randomUUID()}`
   const waiting = new Map<string, () => void>()
-  await subscriber.subscribe(channel)
+  await subscriber.subscribe(reply)
   subscriber.on('message', (_channel, text) => {
     const { id } = JSON.parse(text) as { id: string }
     waiting.get(id)?.()
@@ -32,11 +35,7 @@ export async function openRawQueue(redisUrl: string): Promise<RawQueue> {
     async roundTrip(input) {
       const jobId = randomUUID()
       const answered = new Promise<void>((resolve) => waiting.set(jobId, resolve))
-      await queue.add(
-        'run',
-        { reply: channel, input },
-        { jobId, removeOnComplete: { count: 0 }, removeOnFail: { count: 0 } },
-      )
+      await queue.add('run', { reply, input }, { jobId, ...GONE })
       await answered
       return true
     },
@@ -48,3 +47,15 @@ export async function openRawQueue(redisUrl: string): Promise<RawQueue> {
     },
   }
 }
+
+async function answerAll(redisUrl: string): Promise<void> {
+  const replies = new Redis(redisUrl)
+  const answer = ({ id, data }: { id?: string; data: { reply: string; input: string } }) =>
+    replies.publish(data.reply, JSON.stringify({ id, result: data.input }))
+  const connection = new Redis(redisUrl, { maxRetriesPerRequest: null })
+  const worker = new Worker(NAME, answer, { connection, concurrency: 8, ...GONE })
+  await worker.waitUntilReady()
+  process.send?.('ready')
+}
+
+if (import.meta.main) await answerAll(process.env.REDIS_URL ?? '')

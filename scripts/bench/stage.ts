@@ -5,6 +5,7 @@ import { once } from 'node:events'
 import { rm } from 'node:fs/promises'
 import path from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
+import type { MedplumClient } from '@medplum/core'
 import { type Principal, systemPrincipal } from '../../shared/access/principal.ts'
 import { type Config, readConfig } from '../../shared/config/config.ts'
 import { createLogger } from '../../shared/log.ts'
@@ -16,7 +17,7 @@ import { startPostgres } from '../postgres.ts'
 import { nodeArguments } from '../procfile.ts'
 import { startRedis } from '../redis.ts'
 import { freePort } from '../service.ts'
-import { connect, type Session } from '../session.ts'
+import { signIn, superAdminClient } from '../session.ts'
 
 const ROOT = path.join(import.meta.dirname, '..', '..')
 const READY_MS = 120_000
@@ -30,12 +31,16 @@ export interface Stage {
   /** Starts another process, which is ended with the rest; its settings replace those of the stage. */
   start(name: 'web' | 'worker', settings?: NodeJS.ProcessEnv): Promise<ChildProcess>
   /** A Project, a client that is signed in to it, and who sees all of it and nothing else. */
-  openProject(): Promise<{
-    readonly projectId: string
-    readonly admin: Session
-    readonly token: string
-    readonly principal: Principal
-  }>
+  openProject(): Promise<BenchProject>
+}
+
+export interface BenchProject {
+  readonly projectId: string
+  readonly admin: MedplumClient
+  readonly token: string
+  readonly principal: Principal
+  /** Deploys a bot whose handler has this body; returns the path of its `$execute`. */
+  deploy(body: string, extension?: readonly object[]): Promise<string>
 }
 
 /** fsync is on, as in production: a bench without it would flatter the writes. */
@@ -47,7 +52,6 @@ export async function onStage<T>(work: (stage: Stage) => Promise<T>): Promise<T>
     freePort(),
   ])
   const baseUrl = `http://127.0.0.1:${port}/`
-  // `connect` reads the client and the address from here.
   const env = Object.assign(process.env, {
     PORT: String(port),
     BASE_URL: baseUrl,
@@ -107,14 +111,30 @@ async function untilReady(baseUrl: string, needsWorker: boolean): Promise<void> 
   throw new Error(`The service was not ready within ${READY_MS / 1000} s`)
 }
 
-async function openProject({ principals }: Services): ReturnType<Stage['openProject']> {
-  const admin = await connect()
-  const { id } = await admin.post('admin/Project/', { resourceType: 'Project', name: 'Bench' })
-  const projectId = String(id)
-  const client = await admin.post(`admin/projects/${projectId}/client`, { name: 'Caller' })
-  const { token } = await connect({ id: String(client.id), secret: String(client.secret) })
-  const project = await principals.project(projectId)
-  if (!project) throw new Error('The bench project was not made')
-  const principal = { ...systemPrincipal(project), isSuperAdmin: false }
-  return { projectId, admin, token, principal }
+interface Made {
+  readonly id: string
+  readonly secret: string
+}
+
+async function openProject({ config, principals }: Services): Promise<BenchProject> {
+  const admin = await signIn(config.baseUrl, await superAdminClient())
+  const project: Made = await admin.post('admin/Project/', {
+    resourceType: 'Project',
+    name: 'Bench',
+  })
+  const home = `admin/projects/${project.id}`
+  const client: Made = await admin.post(`${home}/client`, { name: 'Caller' })
+  const token = (await signIn(config.baseUrl, client)).getAccessToken() ?? ''
+  const context = await principals.project(project.id)
+  if (!context) throw new Error('The bench project was not made')
+  const principal = { ...systemPrincipal(context), isSuperAdmin: false }
+  const deploy = async (body: string, extension: readonly object[] = []) => {
+    const bot: Made = await admin.post(`${home}/bot`, { name: 'bench' })
+    const path = `fhir/R4/Bot/${bot.id}`
+    if (extension.length > 0) await admin.put(path, { ...bot, extension })
+    const code = `exports.handler = async (medplum, event) => { ${body} }`
+    await admin.post(`${path}/$deploy`, { code })
+    return `/${path}/$execute`
+  }
+  return { projectId: project.id, admin, token, principal, deploy }
 }

@@ -6,8 +6,9 @@ import { readFile } from 'node:fs/promises'
 import path from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { Command, InvalidArgumentError } from 'commander'
+import { sentenceOf } from '../session.ts'
 import { call, deployFile, follow, replay, runs } from './calls.ts'
-import { type BotFolder, callerFolder, FIRST_FOLDER, openFolder, sentenceOf } from './folder.ts'
+import { type BotFolder, callerFolder, FIRST_FOLDER, openFolder } from './folder.ts'
 import { init } from './init.ts'
 import { note, printAnswer, printEvent, printRuns, printSandboxRun } from './print.ts'
 import { readInput, runInSandbox } from './sandbox.ts'
@@ -138,18 +139,8 @@ interface RunOptions {
 async function runHere(bot: BotFolder, file: string | undefined, options: RunOptions) {
   const { input, timeout } = options
   const given = input === undefined ? undefined : await readInput(fromCaller(input))
-  const { medplum, source } = bot
-  const session = {
-    baseUrl: medplum.getBaseUrl(),
-    token: medplum.getAccessToken() ?? '',
-    get: (url: string) => medplum.get(url),
-  }
-  const ran = await runInSandbox(
-    session,
-    file === undefined ? source : fromCaller(file),
-    given,
-    timeout,
-  )
+  const code = file === undefined ? bot.source : fromCaller(file)
+  const ran = await runInSandbox(bot.medplum, code, given, timeout)
   if (!printSandboxRun(ran)) process.exitCode = 1
 }
 

@@ -5,7 +5,8 @@
 import { existsSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { loadEnvFile } from 'node:process'
-import { MedplumClient, normalizeErrorString } from '@medplum/core'
+import type { MedplumClient } from '@medplum/core'
+import { signIn } from '../session.ts'
 
 export const CONFIG = 'medplum.config.json'
 export const FIRST_FOLDER = 'first-bot'
@@ -57,36 +58,4 @@ function findFolder(given: string | undefined): string {
   throw new Error(
     `No ${CONFIG} in ${places.join(' or ')}; make a bot by \`botica init\`, or name its folder by --folder`,
   )
-}
-
-/** Errors: the service's own words, or that nobody answers. */
-export async function signIn(
-  baseUrl: string,
-  client: { readonly id: string; readonly secret: string },
-): Promise<MedplumClient> {
-  const medplum = new MedplumClient({ baseUrl, fetch: fetchOrSay, cacheTime: 0 })
-  try {
-    await medplum.startClientLogin(client.id, client.secret)
-  } catch (error) {
-    if (error instanceof NobodyAnswers) throw error
-    throw new Error(`${baseUrl} does not admit client ${client.id}: ${sentenceOf(error)}`)
-  }
-  return medplum
-}
-
-class NobodyAnswers extends Error {}
-
-async function fetchOrSay(url: string | URL | Request, options?: RequestInit): Promise<Response> {
-  try {
-    return await fetch(url, options)
-  } catch (error) {
-    if (options?.signal?.aborted) throw error
-    const { origin } = new URL(url instanceof Request ? url.url : url)
-    throw new NobodyAnswers(`No service answers at ${origin}; is \`npm start\` running?`)
-  }
-}
-
-/** An error in the words of the OperationOutcome, where there is one. */
-export function sentenceOf(error: unknown): string {
-  return normalizeErrorString(error)
 }

@@ -2,9 +2,9 @@
 import { cpSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import type { MedplumClient } from '@medplum/core'
-import { serviceAddress, superAdminClient } from '../session.ts'
+import { serviceAddress, signIn, superAdminClient } from '../session.ts'
 import { deployFile } from './calls.ts'
-import { CONFIG, callerFolder, FIRST_FOLDER, signIn } from './folder.ts'
+import { CONFIG, callerFolder, FIRST_FOLDER } from './folder.ts'
 
 interface Made {
   readonly id: string

@@ -2,6 +2,7 @@
 import { createHash, randomUUID } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
+import type { MedplumClient } from '@medplum/core'
 import { checkCode, codeFormat } from '../../shared/bots/code.ts'
 import { toJavaScript } from '../../shared/bots/deploy.ts'
 import { EVERYWHERE } from '../../shared/config/outbound.ts'
@@ -9,9 +10,6 @@ import { createLogger } from '../../shared/log.ts'
 import { fetchOutside } from '../../shared/platform/outbound/fetch-outside.ts'
 import { openExecutors } from '../../worker/bots/executors/executors.ts'
 import type { BotRun, HostCall, RunResult } from '../../worker/bots/run-result.ts'
-import type { Session as WholeSession } from '../session.ts'
-
-type Session = Pick<WholeSession, 'baseUrl' | 'token' | 'get'>
 
 export interface SandboxRun {
   readonly result: RunResult
@@ -56,7 +54,7 @@ export async function readInput(file: string): Promise<Input> {
 
 /** Errors: what a deploy would refuse, with line and column. */
 export async function runInSandbox(
-  session: Session,
+  medplum: MedplumClient,
   file: string,
   input: Input | undefined,
   timeoutSeconds: number,
@@ -89,13 +87,13 @@ export async function runInSandbox(
         resultBytes: 6 * MEGABYTE,
         logBytes: MEGABYTE / 4,
       },
-      event: await eventOf(session, input, timeoutSeconds),
+      event: await eventOf(medplum, input, timeoutSeconds),
       inputKind: input?.kind ?? 'none',
       input: input?.text,
     }
     const host = async (call: HostCall) => {
       const asked = performance.now()
-      const answer = await answerCall(session, call)
+      const answer = await answerCall(medplum, call)
       answers.requests++
       answers.requestMs += performance.now() - asked
       return answer
@@ -108,11 +106,11 @@ export async function runInSandbox(
 }
 
 async function eventOf(
-  session: Session,
+  medplum: MedplumClient,
   input: Input | undefined,
   timeoutSeconds: number,
 ): Promise<string> {
-  const { project, membership, profile } = await session.get('auth/me')
+  const { project, membership, profile } = await medplum.get('auth/me')
   return JSON.stringify({
     bot: { reference: 'Bot/local' },
     contentType: input?.contentType,
@@ -120,15 +118,18 @@ async function eventOf(
     traceId: randomUUID(),
     attempt: 1,
     deadline: Date.now() + timeoutSeconds * 1000,
-    secrets: await secretsOf(session, project),
-    context: { baseUrl: session.baseUrl, project, membership, profile },
+    secrets: await secretsOf(medplum, project),
+    context: { baseUrl: medplum.getBaseUrl(), project, membership, profile },
   })
 }
 
 /** None for a caller who may not see them. */
-async function secretsOf(session: Session, project: unknown): Promise<Record<string, unknown>> {
+async function secretsOf(
+  medplum: MedplumClient,
+  project: unknown,
+): Promise<Record<string, unknown>> {
   const { id } = project as { id: string } // as /auth/me tells
-  const { secret } = await session
+  const { secret } = await medplum
     .get(`fhir/R4/Project/${id}`)
     .catch((): Record<string, unknown> => ({}))
   const secrets: { name: string }[] = Array.isArray(secret) ? secret : []
@@ -136,9 +137,9 @@ async function secretsOf(session: Session, project: unknown): Promise<Record<str
 }
 
 /** As the worker's bridge, with the service's own answers. */
-async function answerCall(session: Session, { kind, payload }: HostCall): Promise<string> {
+async function answerCall(medplum: MedplumClient, { kind, payload }: HostCall): Promise<string> {
   try {
-    if (kind === 'token') return JSON.stringify({ accessToken: session.token })
+    if (kind === 'token') return JSON.stringify({ accessToken: medplum.getAccessToken() })
     // Made by the glue of the sandbox, for the author of the bot.
     const asked = JSON.parse(payload) as {
       method?: string
@@ -158,9 +159,9 @@ async function answerCall(session: Session, { kind, payload }: HostCall): Promis
       const fetched = await fetchOutside(outgoing, EVERYWHERE, AbortSignal.timeout(30_000))
       return JSON.stringify({ ...fetched, body: fetched.body.toString('base64') })
     }
-    const response = await fetch(new URL(asked.path ?? '', `${session.baseUrl}fhir/R4/`), {
+    const response = await fetch(new URL(asked.path ?? '', `${medplum.getBaseUrl()}fhir/R4/`), {
       method,
-      headers: { ...headers, Authorization: `Bearer ${session.token}` },
+      headers: { ...headers, Authorization: `Bearer ${medplum.getAccessToken()}` },
       ...(body === undefined ? {} : { body }),
     })
     const { status } = response

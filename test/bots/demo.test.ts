@@ -37,5 +37,5 @@ t.test('without a service the demo says so in one line', async (t) => {
     env: { ...process.env, NODE_OPTIONS: '', BASE_URL: 'http://127.0.0.1:1/' },
   }).catch((error: { code: number; stderr: string }) => error)
 
-  t.match(failed, { code: 1, stderr: /^No service answers at http:\/\/127\.0\.0\.1:1\/; .+\n$/ })
+  t.match(failed, { code: 1, stderr: /^No service answers at http:\/\/127\.0\.0\.1:1; .+\n$/ })
 })
