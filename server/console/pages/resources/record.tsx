@@ -3,7 +3,7 @@ import { Button } from '@mantine/core'
 import type { Resource } from '@medplum/fhirtypes'
 import { useLocation, useParams } from 'wouter'
 import { useGet, useSend } from '../../api.ts'
-import { forget, useDraft } from '../../drafts.ts'
+import { useDraft } from '../../drafts.ts'
 import { NotYours } from '../../parts/empty.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
@@ -79,7 +79,7 @@ function Record({ type, id, tab, saved }: RecordProps) {
         headers: { 'If-Match': `W/"${saved.meta?.versionId}"` },
       }),
     done: texts.common.saved,
-    after: () => forget(key),
+    draft: key,
     notify: false,
   })
   const editing: Editing = {
@@ -108,10 +108,8 @@ export function NewRecord() {
   const create = useSend<Resource, Resource>({
     send: (record) => medplum.post(`fhir/R4/${type}`, record),
     done: texts.common.saved,
-    after: ({ id }) => {
-      forget(key)
-      navigate(`/resources/${type}/${id}`)
-    },
+    draft: key,
+    after: ({ id }) => navigate(`/resources/${type}/${id}`),
     notify: false,
   })
   const { mutate, isPending, error } = create
