@@ -7,6 +7,7 @@ import {
   useQuery,
   useQueryClient,
 } from '@tanstack/react-query'
+import { forget } from './drafts.ts'
 import { problemLines } from './parts/problem.tsx'
 import { medplum } from './session.ts'
 import { texts } from './texts/texts.ts'
@@ -32,6 +33,8 @@ interface SendOptions<I, O> {
   readonly send: (input: I) => Promise<O>
   /** Shown when it has worked. */
   readonly done?: string
+  /** Key of the draft that it saves: whoever leaves at once does not find it again. */
+  readonly draft?: string
   readonly after?: (output: O) => void
   /** False where the page itself shows what went wrong. */
   readonly notify?: boolean
@@ -42,10 +45,11 @@ export function useSend<I = void, O = unknown>(
   options: SendOptions<I, O>,
 ): UseMutationResult<O, unknown, I> {
   const queries = useQueryClient()
-  const { send, done, after, notify = true } = options
+  const { send, done, draft, after, notify = true } = options
   return useMutation<O, unknown, I>({
     mutationFn: send,
     onSuccess: async (output) => {
+      if (draft) forget(draft)
       if (done) notifications.show({ message: done, color: 'green' })
       await queries.invalidateQueries()
       after?.(output)

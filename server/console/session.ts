@@ -12,11 +12,22 @@ const STATE = 'pkceState'
 
 const listeners = new Set<() => void>()
 let isEnded = false
+let isLeaving = false
+
+/**
+ * Once the page leaves for the sign-in no answer reaches the client: at a late 401 it would empty the session storage,
+ * and with it what the way back needs.
+ */
+async function fetchUntilLeaving(input: RequestInfo | URL, init?: RequestInit): Promise<Response> {
+  const answer = await fetch(input, init)
+  return isLeaving ? await new Promise<never>(() => undefined) : answer
+}
 
 /** Tokens live in this tab alone. */
 export const medplum = new MedplumClient({
   baseUrl: `${location.origin}/`,
   clientId: CLIENT_ID,
+  fetch: fetchUntilLeaving,
   storage: new ClientStorage(sessionStorage),
   cacheTime: 0,
   onUnauthenticated() {
@@ -70,10 +81,11 @@ async function takeAnswer(query: URLSearchParams): Promise<void> {
 
 /** Leaves for the sign-in page, to come back to the address of now. */
 export async function startSignIn(): Promise<never> {
+  isLeaving = true
   leaveQuietly()
   sessionStorage.setItem(RETURN, location.pathname + location.search)
   // The client takes a `code` in the address for the answer to its request.
-  history.replaceState(null, '', BASE)
+  history.replaceState(null, '', location.pathname)
   await medplum.signInWithRedirect({
     redirectUri: location.origin + BASE,
     scope: 'openid profile offline_access',

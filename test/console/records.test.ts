@@ -106,6 +106,7 @@ t.test('typed text outlives its session', async (t) => {
   await page.shows(`document.querySelector('.cm-content').textContent.includes('"other"')`)
   await page.press('#save')
   await reads(page, 'Saved')
+  t.notMatch(await page.value('Object.keys(sessionStorage).join()'), /botica-draft/)
 })
 
 t.test('an older version is compared and brought back', async (t) => {

@@ -1,4 +1,5 @@
 /** Brief statements share connections; one that is not brief after all keeps nobody waiting. */
+import { getEventListeners } from 'node:events'
 import t, { type Test } from 'tap'
 import { createLogger } from '../../shared/log.ts'
 import { type Database, openDatabase } from '../../shared/platform/postgres/database.ts'
@@ -75,6 +76,21 @@ t.test('an error is that of its own statement', async (t) => {
     ['fulfilled', 'rejected', 'fulfilled', 'fulfilled'],
   )
 })
+
+t.test(
+  'a request that goes on does not hold the rows of a statement that has waited',
+  async (t) => {
+    const database = open(t, { stuckMs: 50 })
+    const release = await holdLock(database)
+    const { signal } = new AbortController()
+    const stuck = database.until?.(signal).query(STUCK)
+    const listeners = () => getEventListeners(signal, 'abort').length
+    await until(async () => (await stuckOnes(database)) === 1 && listeners() > 0, DEADLINE_MS)
+    await release()
+    await stuck
+    await until(async () => listeners() === 0, DEADLINE_MS)
+  },
+)
 
 t.test('a statement that waits is left alone with its connection', async (t) => {
   const database = open(t, { stuckMs: 50 })

@@ -51,6 +51,7 @@ export function Form<V extends object, O>(props: Props<V, O>) {
     send,
     ...(done === undefined ? {} : { done }),
     notify: false,
+    draft: name,
     after(output) {
       draft.discard()
       after?.(output)

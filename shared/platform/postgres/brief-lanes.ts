@@ -159,7 +159,8 @@ export class BriefLanes {
       if (wire.inFlight.includes(stuck)) void this.#end(wire)
     }
     if (signal?.aborted) end()
-    else signal?.addEventListener('abort', end, { once: true })
+    // The listener would hold the rows until a slow caller has read them all.
+    else signal?.addEventListener('abort', end, { once: true, signal: wire.over.signal })
   }
 
   async #end(wire: Wire): Promise<void> {

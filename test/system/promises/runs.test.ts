@@ -18,9 +18,11 @@ const redis = new Redis(cluster.redis.url, { maxRetriesPerRequest: null })
 redis.on('error', () => undefined)
 t.teardown(() => redis.disconnect())
 
-/** Writes a Basic that names the run after `ms`. */
+/** Writes a Basic that names the run after `ms`, and once there is a Patient if one is awaited. */
 const CODE = handler(`
-  await new Promise((resolve) => setTimeout(resolve, event.input.ms))
+  const wait = (ms) => new Promise((resolve) => setTimeout(resolve, ms))
+  await wait(event.input.ms)
+  while (event.input.awaited && !(await medplum.searchOne('Patient'))) await wait(200)
   await medplum.createResource({ resourceType: 'Basic', code: { text: event.runId } })
   return event.runId`)
 
@@ -46,9 +48,10 @@ t.test('a worker that stood still writes nothing for runs that another one has m
   const tenant = await cluster.createTenant('Frozen')
   const id = await aBot(tenant, CODE, { fields: { timeout: 300 } })
   const frozen = await cluster.startWorker()
-  const { sync, accepted } = await start(tenant, id, { ms: 8000 })
+  const { sync, accepted } = await start(tenant, id, { ms: 1000, awaited: true })
   frozen.child.kill('SIGSTOP')
   const other = await cluster.startWorker()
+  await tenant.admin.create({ resourceType: 'Patient' })
   const answers = await Promise.all(sync)
   t.same(
     answers.map(({ status }) => status),
@@ -56,7 +59,7 @@ t.test('a worker that stood still writes nothing for runs that another one has m
   )
   const runs = await assertOnce(tenant, t, accepted)
   frozen.child.kill('SIGCONT')
-  await until(async () => linesOf(frozen, 'lost to another worker') > 0, PATIENCE_MS)
+  await says(frozen, 'lost to another worker')
   frozen.child.kill('SIGTERM')
   await frozen.ended
   const written = await basics(tenant)
@@ -108,6 +111,8 @@ t.test('a run that Redis has forgotten is not made again after further reconnect
   other.child.kill('SIGTERM')
 })
 
-function linesOf({ said }: Running, text: string): number {
-  return said().split(text).length - 1
+async function says({ said }: Running, text: string): Promise<void> {
+  await until(async () => said().includes(text), PATIENCE_MS).catch((cause: unknown) => {
+    throw new Error(`It does not say "${text}" but ${said()}`, { cause })
+  })
 }

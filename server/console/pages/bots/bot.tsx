@@ -218,13 +218,15 @@ interface SourceProps extends CodeProps {
 }
 
 function Source({ bot, saved }: SourceProps) {
-  const draft = useDraft(`bot-code/${bot.id}`, saved)
+  const key = `bot-code/${bot.id}`
+  const draft = useDraft(key, saved)
   // The service keeps the source of what it compiles.
   const filename = (bot.sourceCode?.title ?? 'index.ts').replace(/\.[cm]?js$/, '.ts')
   const deployment = { code: draft.value, filename }
   const deploy = useSend({
     send: () => medplum.post(medplum.fhirUrl('Bot', bot.id ?? '', '$deploy'), deployment),
     done: codeWords.deployed,
+    draft: key,
     after: draft.discard,
     notify: false,
   })

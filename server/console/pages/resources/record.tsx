@@ -6,7 +6,7 @@ import { useInfiniteQuery, useQuery } from '@tanstack/react-query'
 import { useState } from 'react'
 import { Link, useLocation, useParams } from 'wouter'
 import { useGet, useSend } from '../../api.ts'
-import { type Draft, forget, useDraft } from '../../drafts.ts'
+import { type Draft, useDraft } from '../../drafts.ts'
 import { Editor, jsonText } from '../../parts/editor.tsx'
 import { Restored } from '../../parts/form.tsx'
 import { Loaded, NotYours, Waiting } from '../../parts/loaded.tsx'
@@ -82,7 +82,7 @@ function Record({ type, id, tab, saved }: RecordProps) {
         headers: { 'If-Match': `W/"${saved.meta?.versionId}"` },
       }),
     done: texts.common.saved,
-    after: () => forget(key),
+    draft: key,
     notify: false,
   })
   const editing: Editing = {
@@ -111,10 +111,8 @@ export function NewRecord() {
   const create = useSend<Resource, Resource>({
     send: (record) => medplum.post(`fhir/R4/${type}`, record),
     done: texts.common.saved,
-    after: ({ id }) => {
-      forget(key)
-      navigate(`/resources/${type}/${id}`)
-    },
+    draft: key,
+    after: ({ id }) => navigate(`/resources/${type}/${id}`),
     notify: false,
   })
   const { mutate, isPending, error } = create
