@@ -1,6 +1,7 @@
 /** The terminology published with the standard; a file is unpacked when it is first asked for. */
 
 import { openLines, openOnce } from './definitions-data.ts'
+import type { Meta } from './resource.ts'
 
 export function coreCodeSystem(url: string): CodeSystem | undefined {
   return codeSystems().get(url)
@@ -19,6 +20,15 @@ export function coreValueSet(url: string): ValueSet | undefined {
 
 export function coreConceptMap(url: string): ConceptMap | undefined {
   return conceptMaps().get(url)
+}
+
+/** The urls of all that is packaged, by type. */
+export function coreUrls(): readonly (readonly [string, readonly string[]])[] {
+  return [
+    ['CodeSystem', codeSystems().names()],
+    ['ConceptMap', conceptMaps().names()],
+    ['ValueSet', valueSets().names()],
+  ]
 }
 
 /** There are few of them, and small ones. */
@@ -57,6 +67,7 @@ export interface Concept {
 }
 
 interface Named {
+  readonly meta?: Meta
   readonly url: string
   readonly version?: string | undefined
   readonly name?: string | undefined

@@ -4,8 +4,8 @@ import { may } from '../access/policy.ts'
 import { textOf } from '../binary/attachments.ts'
 import { badRequest, forbidden, notFound } from '../errors.ts'
 import { plainBundle } from '../fhir/bundle.ts'
-import { publishedStructure } from '../fhir/published.ts'
-import { chosen, isObject, urlOf } from '../fhir/resource.ts'
+import { identityOf, publishedStructure } from '../fhir/published.ts'
+import { chosen, isObject, type Meta, urlOf } from '../fhir/resource.ts'
 import type { Designation, ValueSet } from '../fhir/terminology.ts'
 import { escapeValue } from '../query/values.ts'
 import {
@@ -70,9 +70,9 @@ export const expand = terminologyOperation(
       resourceType: 'ValueSet',
       ...valueSet,
       ...('status' in valueSet ? {} : { status: 'active' }),
-      // The expansion is another resource than the stored one: undefined members are left out.
+      // Undefined members are left out.
       compose: inputs.flag('includeDefinition') ? valueSet.compose : undefined,
-      meta: undefined,
+      meta: valueSet.meta && metaOf(valueSet.meta),
       expansion: {
         identifier: `urn:uuid:${randomUUID()}`,
         timestamp: new Date().toISOString(),
@@ -84,6 +84,11 @@ export const expand = terminologyOperation(
     })
   },
 )
+
+/** Without what the platform keeps there. */
+function metaOf({ versionId, lastUpdated }: Meta): object {
+  return { versionId, lastUpdated }
+}
 
 function wholeOf(inputs: Inputs, name: string, otherwise: number, most?: number): number {
   const value = inputs.whole(name) ?? otherwise
@@ -109,7 +114,7 @@ export async function valueSetOf(
   const version = inputs.text('valueSetVersion')
   const found = await terminology.valueSet(version === undefined ? url : `${url}|${version}`)
   if (found === undefined) throw notFound()
-  return found
+  return found.meta === undefined ? { ...found, ...identityOf(found.url) } : found
 }
 
 /** All codes of a system, or all below one: https://hl7.org/fhir/R4/snomedct.html#implicit */
@@ -239,7 +244,8 @@ async function readAll(
   for (const name of canonicals) {
     const definition: unknown = found.has(name) ? undefined : publishedStructure(name)
     if (!isStructureDefinition(definition)) continue
-    const entry = { fullUrl: definition.url, resource: JSON.stringify(definition) }
+    const fullUrl = absoluteUrl(services, `StructureDefinition/${identityOf(definition.url).id}`)
+    const entry = { fullUrl, resource: JSON.stringify(definition) }
     found.set(name, { definition, entry })
   }
   return found

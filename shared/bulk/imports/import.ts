@@ -88,7 +88,10 @@ export const importRows: Operation = {
 /** Imports change the caller's own Project only, never linked ones. */
 async function targetOf(call: OperationCall, type: string, inputs: Inputs): Promise<Resource> {
   const own = await ownResource(call)
-  if (own !== undefined) return own
+  if (own !== undefined) {
+    if (own.meta?.project !== undefined) return own
+    throw badRequest(`${type} ${own.url} is part of the standard; import into one of the Project`)
+  }
   const name = type === 'CodeSystem' ? 'system' : 'url'
   const url = inputs.text(name) ?? inputs.text('url')
   if (url === undefined) throw badRequest(`Missing required parameter "${name}"`)
