@@ -102,9 +102,12 @@ export interface Include {
   readonly valueSet?: readonly string[] | undefined
 }
 
+type Extension = Readonly<Record<string, unknown>>
+
 export interface ValueSet extends Named {
+  readonly language?: string | undefined
   readonly contained?: readonly unknown[] | undefined
-  readonly extension?: readonly Readonly<Record<string, unknown>>[] | undefined
+  readonly extension?: readonly Extension[] | undefined
   readonly compose?: Compose | undefined
   readonly expansion?: { readonly contains?: readonly Contained[] } | undefined
 }
@@ -118,6 +121,7 @@ export interface Contained {
 }
 
 export interface Compose {
+  readonly extension?: readonly Extension[]
   /** False leaves inactive codes out. */
   readonly inactive?: boolean
   readonly include?: readonly Include[]

@@ -23,8 +23,9 @@ import { isStructureDefinition, type StructureDefinition } from '../validation/p
 import {
   inVersions,
   isOfLanguage,
+  languagesOf,
+  nameIn,
   SUPPLEMENTS,
-  translated,
   VERSIONS,
   withSupplements,
 } from './adjusted.ts'
@@ -62,6 +63,7 @@ export const expand = terminologyOperation(
     const count = wholeOf(inputs, 'count', text === undefined ? MAX_COUNT : FILTERED_COUNT)
     const valueSet = await valueSetOf(call, asked, inputs)
     const terminology = await withSupplements(asked, inputs, valueSet)
+    const languages = languagesOf(call, inputs, valueSet)
     const wish = { text, activeOnly: inputs.flag('activeOnly') === true, needed: offset + count }
     const { codes, isCut } = await expandValueSet(evaluation(terminology), valueSet, wish)
     const shown = inputs.flag('excludeNotForUI') ? codes.filter((code) => !code.isAbstract) : codes
@@ -79,7 +81,9 @@ export const expand = terminologyOperation(
         ...(isCut ? {} : { total: shown.length }),
         offset,
         ...parametersOf(inputs, page),
-        ...(page.length === 0 ? {} : { contains: page.map((code) => contained(code, inputs)) }),
+        ...(page.length === 0
+          ? {}
+          : { contains: page.map((code) => contained(code, languages, inputs)) }),
       },
     })
   },
@@ -144,8 +148,8 @@ function parametersOf(inputs: Inputs, codes: readonly Code[]): object {
 }
 
 /** The display is that of the language that is asked for, where there is one. */
-function contained(code: Code, inputs: Inputs): object {
-  const display = translated(code.designations, inputs.text('displayLanguage')) ?? code.display
+function contained(code: Code, languages: readonly string[], inputs: Inputs): object {
+  const display = nameIn(languages, code)
   const wanted = inputs.texts('designation')
   const designation = inputs.flag('includeDesignations')
     ? code.designations.filter((item) => wanted.length === 0 || wanted.some(names(item)))
@@ -168,7 +172,7 @@ function names(designation: Designation) {
     const bar = token.lastIndexOf('|')
     const value = token.slice(bar + 1)
     const scope = bar < 0 ? undefined : token.slice(0, bar)
-    if (scope === LANGUAGES) return isOfLanguage(designation, value)
+    if (scope === LANGUAGES) return isOfLanguage(designation.language, value)
     return code === value && (scope === undefined || scope === system)
   }
 }
