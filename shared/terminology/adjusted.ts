@@ -4,7 +4,7 @@
  */
 import { badRequest, unknownDefinition } from '../errors.ts'
 import { urlOf, versionOf } from '../fhir/resource.ts'
-import type { Designation, ValueSet } from '../fhir/terminology.ts'
+import type { Designation, Include, ValueSet } from '../fhir/terminology.ts'
 import type { Inputs, ParameterDefinition } from '../request/parameters.ts'
 import type { OperationCall } from '../request/request.ts'
 import type { ConceptNode } from './concept-index.ts'
@@ -16,11 +16,13 @@ export const SUPPLEMENTS: readonly ParameterDefinition[] = [
   { name: USE_SUPPLEMENT, kind: 'text', many: true },
 ]
 
+const FORCED = 'force-system-version'
+
 /** `system|version`, as many as there are systems. */
 export const VERSIONS: readonly ParameterDefinition[] = [
   'system-version',
   'check-system-version',
-  'force-system-version',
+  FORCED,
   'default-valueset-version',
 ].map((name) => ({ name, kind: 'text', many: true }))
 
@@ -36,15 +38,32 @@ export function inVersions(terminology: Terminology, inputs: Inputs): Terminolog
       const demanded = checked?.get(url)
       const version = forced?.get(url) ?? versionOf(canonical) ?? demanded ?? given?.get(url)
       if (demanded !== undefined && !fitsVersion(version ?? '', demanded)) {
-        throw badRequest(`CodeSystem ${url} is asked for in version ${version}, not ${demanded}`)
+        const text = `CodeSystem ${url} is asked for in version ${version}, not ${demanded}`
+        throw unknownDefinition(text)
       }
       return terminology.codeSystem(named(canonical, version))
     },
-    valueSet(canonical) {
+    async valueSet(canonical) {
       const version = versionOf(canonical) ?? sets?.get(canonical)
-      return terminology.valueSet(named(canonical, version))
+      const valueSet = await terminology.valueSet(named(canonical, version))
+      return valueSet && forcedIn(valueSet, inputs)
     },
   }
+}
+
+/** The ValueSet with the versions of systems that the call forces upon it. */
+export function forcedIn(valueSet: ValueSet, inputs: Inputs): ValueSet {
+  const forced = versionsOf(inputs, FORCED)
+  const { compose } = valueSet
+  if (forced.size === 0 || compose === undefined) return valueSet
+  const forceAll = (parts: readonly Include[]) =>
+    parts.map((part) => {
+      const version = forced.get(part.system ?? '')
+      return version === undefined ? part : { ...part, version }
+    })
+  const { include = [], exclude } = compose
+  const excluded = exclude === undefined ? {} : { exclude: forceAll(exclude) }
+  return { ...valueSet, compose: { ...compose, include: forceAll(include), ...excluded } }
 }
 
 /** Errors: 400 for one without a version. */

@@ -21,6 +21,7 @@ import { parseVersion } from '../store/rows/rows.ts'
 import { profilesNamedIn } from '../validation/profiles/profiles.ts'
 import { isStructureDefinition, type StructureDefinition } from '../validation/profiles/tree.ts'
 import {
+  forcedIn,
   inVersions,
   isOfLanguage,
   languagesOf,
@@ -61,7 +62,7 @@ export const expand = terminologyOperation(
     const text = inputs.text('filter')
     const offset = wholeOf(inputs, 'offset', 0, MAX_OFFSET)
     const count = wholeOf(inputs, 'count', text === undefined ? MAX_COUNT : FILTERED_COUNT)
-    const valueSet = await valueSetOf(call, asked, inputs)
+    const valueSet = forcedIn(await valueSetOf(call, asked, inputs), inputs)
     const terminology = await withSupplements(asked, inputs, valueSet)
     const languages = languagesOf(call, inputs, valueSet)
     const wish = { text, activeOnly: inputs.flag('activeOnly') === true, needed: offset + count }

@@ -8,6 +8,7 @@ import { normaliseString } from '../fhir/values.ts'
 import { type Inputs, parametersReply } from '../request/parameters.ts'
 import type { FhirReply, OperationCall } from '../request/request.ts'
 import {
+  forcedIn,
   inVersions,
   isOfLanguage,
   languagesOf,
@@ -100,7 +101,7 @@ async function inValueSet(
   codes: readonly GivenCode[],
 ): Promise<FhirReply> {
   const asked = inVersions(found, inputs)
-  const valueSet = await valueSetOf(call, asked, inputs)
+  const valueSet = forcedIn(await valueSetOf(call, asked, inputs), inputs)
   const terminology = await withSupplements(asked, inputs, valueSet)
   const languages = languagesOf(call, inputs, valueSet)
   for (const code of codes) {
@@ -108,7 +109,7 @@ async function inValueSet(
       code.system === undefined ? systemsOf(composeOf(valueSet).include) : [code.system]
     const holding: string[] = []
     for (const system of systems) {
-      const unknown = await unknownVersion(terminology, system, code.version)
+      const unknown = await unknownVersion(found, system, code.version)
       if (unknown !== undefined) return refused(unknown)
       const asked = membersOf(evaluation(terminology, code.version), valueSet, system, [code.code])
       const members = await unlessUnknown(asked)

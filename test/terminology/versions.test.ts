@@ -246,6 +246,15 @@ t.test('the version of a system is given, demanded or forced', async (t) => {
   t.match(await codes('any', text('system-version', SYSTEM)), /must be a url and a version/)
   const blue = { system: SYSTEM, code: 'blue' }
   t.equal(await isIn('any', blue, canonical('system-version', '1.0.0')), true)
+  const forced = canonical('force-system-version', '1.0.x')
+  for (const name of ['any', 'none', 'wild', 'first']) {
+    t.equal(await isIn(name, { ...blue, version: '1.0.0' }, forced), true, name)
+    t.equal(await isIn(name, { ...blue, version: '2.4.0' }, forced), false, 'a version of nobody')
+  }
+  const demanded = canonical('check-system-version', '1.0.x')
+  t.equal(await isIn('first', blue, demanded), true)
+  t.equal(await isIn('wild', red(), demanded), false)
+  t.equal(await isIn('any', red('2.4.0'), demanded), false)
 })
 
 t.test('supplements add names to the concepts of a system', async (t) => {
