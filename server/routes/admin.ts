@@ -203,8 +203,13 @@ const READ: Readonly<Record<string, (call: SuperCall) => Promise<object>>> = {
   mails: outboxMails,
   workers: workersNow,
 }
-/** They are of another database than ours. */
-const OTHERS = ['vacuum', 'tablesettings', 'setdataversion', 'reconcile-db-schema-drift']
+/** They are of another database than ours; each with what there is instead. */
+const OTHERS: Readonly<Record<string, string>> = {
+  vacuum: 'PostgreSQL vacuums by itself',
+  tablesettings: 'use the tools of PostgreSQL',
+  setdataversion: 'no migration of data waits here',
+  'reconcile-db-schema-drift': 'the release step migrates',
+}
 
 /** Adds its routes to those of `/admin`. */
 function superRoutes(routes: RouteFamily, { services, metrics }: Web): void {
@@ -259,10 +264,10 @@ function superRoutes(routes: RouteFamily, { services, metrics }: Web): void {
     callOf(ctx, 'metrics')
     ctx.body = { metrics: await metrics.values() }
   })
-  for (const name of OTHERS) {
+  for (const [name, instead] of Object.entries(OTHERS)) {
     routes.post(`/super/${name}`, 'super-administrator', (ctx) => {
       callOf(ctx, name)
-      throw notSupported('Not supported')
+      throw notSupported(`${name} is not offered: ${instead}`)
     })
   }
 }

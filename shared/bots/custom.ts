@@ -1,6 +1,6 @@
 /** Operations of a Project's own: an OperationDefinition that names the Bot which carries it out. */
 import { may } from '../access/policy.ts'
-import { badRequest, notFound } from '../errors.ts'
+import { badRequest, type HttpError, notFound, notSupported } from '../errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import { parseJson } from '../fhir/json.ts'
 import { isObject, isResource, parseReference, type Resource } from '../fhir/resource.ts'
@@ -24,7 +24,7 @@ export function customOperation(name: string): Operation {
     ownFormat: true,
     async run(call) {
       const { services, principal } = call
-      if (!may(principal, 'OperationDefinition', 'search')) throw notFound()
+      if (!may(principal, 'OperationDefinition', 'search')) throw absent(name, call)
       const values = [escapeValue(name)]
       const condition = { code: 'code', type: 'token', modifier: undefined, values } as const
       const { repository } = services
@@ -35,11 +35,31 @@ export function customOperation(name: string): Operation {
       })
       const fitting = found.filter((item) => fits(item, call) && botOf(item) !== undefined)
       const [definition] = fitting
-      if (definition === undefined) throw notFound()
+      if (definition === undefined) throw absent(name, call)
       const reply = await execute.run({ ...call, type: 'Bot', id: botOf(definition) })
       return withOutput(definition, reply)
     },
   }
+}
+
+/** Operations that programs written for Medplum call, and what there is instead. */
+const ELSEWHERE: readonly (readonly [name: RegExp, instead: string])[] = [
+  [/^db-/, 'use the tools of PostgreSQL'],
+  [/^explain$/, 'add _explain=true to the search'],
+  [/^rate-limits$/, 'GET /admin/projects/[id] has the limits and the load used'],
+  [/^(get|clear)-ws-/, 'open sockets belong to their process, and nothing counts them'],
+  [/^rescope$/, 'a User keeps its scope; invite the person into the Project'],
+  [
+    /^(ccda-export|sync-orderset|order-set-url)$/,
+    'name a Bot in an OperationDefinition of this code',
+  ],
+]
+
+/** A name that nobody knows is 404; one that others know says what to do. */
+function absent(name: string, { type }: OperationCall): HttpError {
+  const ofAgent = type === 'Agent' ? 'there are no Agents; use a Bot' : undefined
+  const instead = ofAgent ?? ELSEWHERE.find(([known]) => known.test(name))?.[1]
+  return instead === undefined ? notFound() : notSupported(`$${name} is not offered: ${instead}`)
 }
 
 /** A failure, a 202 or an outcome goes out as it is. Errors: 400 for an answer that does not fit. */

@@ -63,6 +63,11 @@ export function typeDefinition(name: string): TypeDefinition | undefined {
   return definition
 }
 
+/** Resource and data types. */
+export function typeNames(): readonly string[] {
+  return types().names()
+}
+
 /** Elements below a type in the order of the standard; empty for an unknown type. */
 export function elementsOf(type: string): readonly ElementDefinition[] {
   return typeDefinition(type)?.elements ?? []
@@ -86,6 +91,10 @@ export function publishedProfile(url: string): ProfileLine | undefined {
 /** The same with all its elements. */
 export function publishedSnapshot(url: string): SnapshotLine | undefined {
   return snapshots().get(url)
+}
+
+export function publishedSnapshots(): readonly string[] {
+  return snapshots().names()
 }
 
 /** Urls of the profiles of a resource type that the standard publishes. */

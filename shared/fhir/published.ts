@@ -1,11 +1,14 @@
 /** The definitions of the standard and the platform, as resources. https://hl7.org/fhir/R4/structuredefinition.html */
+import { createHash } from 'node:crypto'
 import {
   isPlatformType,
   publishedProfilesOf,
   publishedSnapshot,
+  publishedSnapshots,
   resourceTypes,
   searchParameters,
   typeDefinition,
+  typeNames,
 } from './definitions.ts'
 import type {
   ElementDefinition,
@@ -16,19 +19,20 @@ import type {
 import { openOnce } from './definitions-data.ts'
 import { withoutEmpty } from './json.ts'
 import { type Resource, urlOf, versionOf } from './resource.ts'
-import { coreCodeSystem, coreConceptMap, coreValueSet } from './terminology.ts'
+import { coreCodeSystem, coreConceptMap, coreUrls, coreValueSet } from './terminology.ts'
 
 const STANDARD = 'http://hl7.org/fhir/StructureDefinition/'
 const PLATFORM = 'https://medplum.com/fhir/StructureDefinition/'
 const FHIR_VERSION = '4.0.1'
 
-/** Without an id, for it is not stored; undefined where there is no such type. */
+/** Undefined where there is no such type. */
 export function publishedType(name: string): Resource | undefined {
   const definition = typeDefinition(name)
   if (definition === undefined) return undefined
   const { kind, abstract = false, base, elements } = definition
   return {
     resourceType: 'StructureDefinition',
+    ...identityOf(canonicalOf(name)),
     url: canonicalOf(name),
     name,
     status: 'active',
@@ -43,13 +47,15 @@ export function publishedType(name: string): Resource | undefined {
   }
 }
 
-/** A type or a profile by its canonical, without an id. */
+/** A type or a profile by its canonical. */
 export function publishedStructure(canonical: string): Resource | undefined {
   const [url, version] = [urlOf(canonical), versionOf(canonical)]
   const profile = publishedSnapshot(url)
   if (profile !== undefined) {
     const isOther = version !== undefined && version !== profile.version
-    return isOther ? undefined : { resourceType: 'StructureDefinition', ...profile }
+    return isOther
+      ? undefined
+      : { resourceType: 'StructureDefinition', ...identityOf(url), ...profile }
   }
   if (version !== undefined && version !== FHIR_VERSION) return undefined
   const name = url.slice(url.lastIndexOf('/') + 1)
@@ -62,7 +68,7 @@ const TERMINOLOGY: ReadonlyMap<string, typeof coreCodeSystem | typeof coreConcep
   ['ValueSet', coreValueSet],
 ])
 
-/** One that has a url, by its canonical, without an id. */
+/** One that has a url, by its canonical. */
 export function publishedDefinition(type: string, canonical: string): Resource | undefined {
   if (type === 'StructureDefinition') return publishedStructure(canonical)
   if (type === 'SearchParameter') return parameters().get(canonical)
@@ -70,13 +76,58 @@ export function publishedDefinition(type: string, canonical: string): Resource |
   const version = versionOf(canonical)
   if (found === undefined || (version ?? found.version) !== found.version) return undefined
   // A code system of which nothing is packaged has an empty list.
-  return withoutEmpty({ resourceType: type, status: 'active', ...found })
+  return withoutEmpty({
+    resourceType: type,
+    status: 'active',
+    ...found,
+    ...identityOf(found.url),
+  })
 }
 
-/** By `url`; a SearchParameter by `base` or `code`, a StructureDefinition by `name` or `type`, too. */
+/** When FHIR 4.0.1 was published. */
+const META = { versionId: '1', lastUpdated: '2019-11-01T00:00:00.000Z' } as const
+const URL_NAMESPACE = Buffer.from('6ba7b8119dad11d180b400c04fd430c8', 'hex')
+
+/** The id is the UUID of version 5 that RFC 4122 makes of a url: the same on every server, and nobody's by chance. */
+export function identityOf(url: string): { readonly id: string; readonly meta: typeof META } {
+  const bytes = createHash('sha1').update(URL_NAMESPACE).update(url).digest().subarray(0, 16)
+  bytes.writeUInt8((bytes.readUInt8(6) & 0x0f) | 0x50, 6)
+  bytes.writeUInt8((bytes.readUInt8(8) & 0x3f) | 0x80, 8)
+  const id = bytes.toString('hex').replace(/^(.{8})(.{4})(.{4})(.{4})/, '$1-$2-$3-$4-')
+  return { id, meta: META }
+}
+
+/** By the id that `identityOf` gives. */
+export function publishedById(type: string, id: string): Resource | undefined {
+  if (id[14] !== '5' || !TYPES.has(type)) return undefined
+  const url = urls().get(type)?.get(id)
+  return url === undefined ? undefined : publishedDefinition(type, url)
+}
+
+const TYPES: ReadonlySet<string> = new Set([
+  ...TERMINOLOGY.keys(),
+  'SearchParameter',
+  'StructureDefinition',
+])
+
+/** Type → id → url. */
+const urls = openOnce(() => {
+  const all: readonly (readonly [string, Iterable<string>])[] = [
+    ['StructureDefinition', [...typeNames().map(canonicalOf), ...publishedSnapshots()]],
+    ['SearchParameter', parameters().keys()],
+    ...coreUrls(),
+  ]
+  return new Map(
+    all.map(([type, found]) => {
+      return [type, new Map([...found].map((url) => [identityOf(url).id, url]))] as const
+    }),
+  )
+})
+
+/** By `_id` or `url`; a SearchParameter by `base` or `code`, a StructureDefinition by `name` or `type`, too. */
 export function publishedBy(type: string, code: string, value: string): readonly Resource[] {
-  if (code === 'url') {
-    const found = publishedDefinition(type, value)
+  if (code === '_id' || code === 'url') {
+    const found = (code === 'url' ? publishedDefinition : publishedById)(type, value)
     return found === undefined ? [] : [found]
   }
   if (type === 'SearchParameter') {
@@ -102,6 +153,7 @@ function parameterOf(
   const targets = new Set(alike.flatMap(({ targets = [] }) => targets))
   return {
     resourceType: 'SearchParameter',
+    ...identityOf(url),
     url,
     name: code,
     status: 'active',

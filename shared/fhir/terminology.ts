@@ -1,6 +1,7 @@
 /** The terminology published with the standard; a file is unpacked when it is first asked for. */
 
 import { openLines, openOnce } from './definitions-data.ts'
+import type { Meta } from './resource.ts'
 
 export function coreCodeSystem(url: string): CodeSystem | undefined {
   return codeSystems().get(url)
@@ -19,6 +20,15 @@ export function coreValueSet(url: string): ValueSet | undefined {
 
 export function coreConceptMap(url: string): ConceptMap | undefined {
   return conceptMaps().get(url)
+}
+
+/** The urls of all that is packaged, by type. */
+export function coreUrls(): readonly (readonly [string, readonly string[]])[] {
+  return [
+    ['CodeSystem', codeSystems().names()],
+    ['ConceptMap', conceptMaps().names()],
+    ['ValueSet', valueSets().names()],
+  ]
 }
 
 /** There are few of them, and small ones. */
@@ -57,6 +67,7 @@ export interface Concept {
 }
 
 interface Named {
+  readonly meta?: Meta
   readonly url: string
   readonly version?: string | undefined
   readonly name?: string | undefined
@@ -91,9 +102,12 @@ export interface Include {
   readonly valueSet?: readonly string[] | undefined
 }
 
+type Extension = Readonly<Record<string, unknown>>
+
 export interface ValueSet extends Named {
+  readonly language?: string | undefined
   readonly contained?: readonly unknown[] | undefined
-  readonly extension?: readonly Readonly<Record<string, unknown>>[] | undefined
+  readonly extension?: readonly Extension[] | undefined
   readonly compose?: Compose | undefined
   readonly expansion?: { readonly contains?: readonly Contained[] } | undefined
 }
@@ -107,6 +121,7 @@ export interface Contained {
 }
 
 export interface Compose {
+  readonly extension?: readonly Extension[]
   /** False leaves inactive codes out. */
   readonly inactive?: boolean
   readonly include?: readonly Include[]

@@ -291,6 +291,8 @@ function checkComposite(parameter: SearchParameter, value: string): void {
     const part = parts[i] ?? ''
     checkValue({ ...parameter, type }, undefined, part)
     if (type !== 'token' || parseTokenValue(part).code !== undefined) return
-    throw badRequest(`${parameter.code} needs a code in ${value}`)
+    throw badRequest(
+      `${parameter.code} needs a code in ${value}; any code of a system is not searched for in composites`,
+    )
   })
 }

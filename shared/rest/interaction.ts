@@ -39,7 +39,7 @@ import {
   textReply,
   versionHeaders,
 } from '../request/reply.ts'
-import type { FhirReply, Interaction } from '../request/request.ts'
+import type { Asking, FhirReply, Interaction } from '../request/request.ts'
 import { checkedDefinitions, SEARCH_PARAMETER } from '../store/index/custom-parameters.ts'
 import { normalId } from '../store/rows/context.ts'
 import { find } from '../store/rows/lookups.ts'
@@ -95,7 +95,7 @@ export async function acceptValid(interaction: Interaction, body: Resource): Pro
   const claimed = claims.length === 0 ? {} : await profilesOf(interaction, resource, claims)
   const valid = requireValid(resource, { strict, ...claimed, takesCodes: project.takesCodes })
   const warnings = [...valid, ...(await answerIssues(interaction, resource))]
-  if (resource.resourceType === SEARCH_PARAMETER) await requireUsable(interaction, resource)
+  await requireUsable(interaction, resource)
   if (warnings.length > 0) {
     const issues = warnings.map(({ code, expression }) => `${code} ${expression}`)
     services.log.warn({ project: project.id, issues: issues.slice(0, 10) }, 'validation warnings')
@@ -180,10 +180,11 @@ const CANDIDATES = 100
  * One statement for an active SearchParameter. Errors: 400 for a base, type, code or expression that
  * cannot be searched by, and for a code that the standard or the Project has already.
  */
-async function requireUsable(
-  { services, principal }: Interaction,
+export async function requireUsable(
+  { services, principal }: Asking,
   resource: Resource,
 ): Promise<void> {
+  if (resource.resourceType !== SEARCH_PARAMETER) return
   const [first, ...others] = checkedDefinitions(resource)
   if (first === undefined) return
   const reader = { ...systemPrincipal(principal.project), isSuperAdmin: false }

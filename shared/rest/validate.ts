@@ -9,6 +9,7 @@ import {
   badRequest,
   badStructure,
   forbidden,
+  HttpError,
   type Issue,
   issue,
   notFound,
@@ -32,6 +33,7 @@ import {
 } from '../validation/profiles/run.ts'
 import { pathOf } from '../validation/shapes.ts'
 import { validate as validateResource } from '../validation/validate.ts'
+import { requireUsable } from './interaction.ts'
 import { RESPONSE, responseIssues } from './questionnaires.ts'
 
 export const validate: Operation = {
@@ -44,10 +46,14 @@ export const validate: Operation = {
     if (!may(principal, type, id === undefined ? 'search' : 'read')) throw forbidden()
     const asked = readAsked(call)
     const issues = await issuesOf(call, asked)
-    const isValid = issues.every(({ severity }) => severity !== 'error')
+    const isValid = !issues.some(isError)
     if (isValid) return outcomeReply(200, outcome('ok', ...allOk.issue, ...issues))
     return outcomeReply(asked.isBare ? 400 : 200, outcome(undefined, ...issues))
   },
+}
+
+function isError({ severity }: Issue): boolean {
+  return severity === 'error'
 }
 
 const MODES = ['create', 'update', 'delete', 'profile'] as const
@@ -168,14 +174,16 @@ async function contentIssues(
   const all = [...profiles, ...wanted.profiles]
   const valueSets = all.flatMap((item) => item.profile.valueSets)
   const bound = await boundCodes(call.services, project, valueSets, resource)
+  const found = validateResource(resource, {
+    strict,
+    profiles: all,
+    codes: bound.codes,
+    takesCodes: project.takesCodes,
+    thorough: true,
+  })
   return [
-    ...validateResource(resource, {
-      strict,
-      profiles: all,
-      codes: bound.codes,
-      takesCodes: project.takesCodes,
-      thorough: true,
-    }),
+    ...found,
+    ...(found.some(isError) ? [] : await refusalsOf(call, resource)),
     ...(await responseIssuesOf(call, resource)),
     ...bound.unknown.map((url) => issue('warning', 'not-found', `Unknown value set "${url}"`)),
     ...unknown.map(({ canonical, steps }) => {
@@ -187,6 +195,18 @@ async function contentIssues(
       issue('error', 'not-found', `Unknown profile "${canonical}"`),
     ),
   ]
+}
+
+/** The issues of a write by the rules of its type: of SearchParameters, AccessPolicies, clients. */
+async function refusalsOf(call: OperationCall, resource: Resource): Promise<readonly Issue[]> {
+  try {
+    call.services.repository.requireForm(call.principal, resource)
+    await requireUsable(call, resource)
+    return []
+  } catch (error) {
+    if (error instanceof HttpError && error.status < 500) return error.outcome.issue
+    throw error
+  }
 }
 
 async function responseIssuesOf(

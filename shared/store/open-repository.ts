@@ -286,6 +286,7 @@ type Searches =
   | 'criteriaSql'
   | 'search'
   | 'finder'
+  | 'requireForm'
   | 'searchDeleted'
   | 'explain'
   | 'searchTypes'
@@ -299,6 +300,11 @@ function searchesOf(store: Store): Pick<Repository, Searches> {
     criteriaSql: (principal, type, grant) => criteriaSql(store, principal, type, grant),
     search: (principal, request, signal) => search(until(store, signal), principal, request),
     finder: (principal, request) => finder(store, principal, request),
+    requireForm({ project }, resource) {
+      const rule = store.rules.get(resource.resourceType)
+      rule?.checkForm?.(resource)
+      rule?.checkParameters?.(resource, project.parameters)
+    },
     searchDeleted: (principal, request) => searchDeleted(store, principal, request),
     explain: (principal, request) => explain(store, principal, request),
     searchTypes: (principal, requests, signal) =>

@@ -89,6 +89,8 @@ export interface Repository {
   ): Promise<SearchPage>
   /** Answers whether a search would find a resource that is not stored. Costs no statement. */
   finder(principal: Principal, request: SearchRequest): (resource: Resource) => boolean
+  /** Checks a resource as its write would, as far as that looks at nothing else. Errors: 400. */
+  requireForm(principal: Principal, resource: Resource): void
   /** The deletions that a search with `_deleted=true` asks for. One statement, one more for a total. */
   searchDeleted(principal: Principal, request: SearchRequest): Promise<SearchPage>
   /** How a search would be answered, by running it. Errors: as `search`. */

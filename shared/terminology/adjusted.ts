@@ -4,8 +4,9 @@
  */
 import { badRequest, unknownDefinition } from '../errors.ts'
 import { urlOf, versionOf } from '../fhir/resource.ts'
-import type { Designation, ValueSet } from '../fhir/terminology.ts'
+import type { Designation, Include, ValueSet } from '../fhir/terminology.ts'
 import type { Inputs, ParameterDefinition } from '../request/parameters.ts'
+import type { OperationCall } from '../request/request.ts'
 import type { ConceptNode } from './concept-index.ts'
 import { type CodeSource, fitsVersion, type Terminology } from './find.ts'
 
@@ -15,11 +16,13 @@ export const SUPPLEMENTS: readonly ParameterDefinition[] = [
   { name: USE_SUPPLEMENT, kind: 'text', many: true },
 ]
 
+const FORCED = 'force-system-version'
+
 /** `system|version`, as many as there are systems. */
 export const VERSIONS: readonly ParameterDefinition[] = [
   'system-version',
   'check-system-version',
-  'force-system-version',
+  FORCED,
   'default-valueset-version',
 ].map((name) => ({ name, kind: 'text', many: true }))
 
@@ -35,15 +38,32 @@ export function inVersions(terminology: Terminology, inputs: Inputs): Terminolog
       const demanded = checked?.get(url)
       const version = forced?.get(url) ?? versionOf(canonical) ?? demanded ?? given?.get(url)
       if (demanded !== undefined && !fitsVersion(version ?? '', demanded)) {
-        throw badRequest(`CodeSystem ${url} is asked for in version ${version}, not ${demanded}`)
+        const text = `CodeSystem ${url} is asked for in version ${version}, not ${demanded}`
+        throw unknownDefinition(text)
       }
       return terminology.codeSystem(named(canonical, version))
     },
-    valueSet(canonical) {
+    async valueSet(canonical) {
       const version = versionOf(canonical) ?? sets?.get(canonical)
-      return terminology.valueSet(named(canonical, version))
+      const valueSet = await terminology.valueSet(named(canonical, version))
+      return valueSet && forcedIn(valueSet, inputs)
     },
   }
+}
+
+/** The ValueSet with the versions of systems that the call forces upon it. */
+export function forcedIn(valueSet: ValueSet, inputs: Inputs): ValueSet {
+  const forced = versionsOf(inputs, FORCED)
+  const { compose } = valueSet
+  if (forced.size === 0 || compose === undefined) return valueSet
+  const forceAll = (parts: readonly Include[]) =>
+    parts.map((part) => {
+      const version = forced.get(part.system ?? '')
+      return version === undefined ? part : { ...part, version }
+    })
+  const { include = [], exclude } = compose
+  const excluded = exclude === undefined ? {} : { exclude: forceAll(exclude) }
+  return { ...valueSet, compose: { ...compose, include: forceAll(include), ...excluded } }
 }
 
 /** Errors: 400 for one without a version. */
@@ -121,18 +141,76 @@ function joined(node: ConceptNode, more: ConceptNode | undefined): ConceptNode {
   }
 }
 
-/** `de` names `de-CH`, too. */
-export function isOfLanguage({ language }: Designation, wanted: string | undefined): boolean {
-  return (
-    wanted !== undefined && (language === wanted || language?.startsWith(`${wanted}-`) === true)
-  )
+/** `de` and `de-CH` name each other. */
+export function isOfLanguage(language: string | undefined, wanted: string): boolean {
+  if (language === undefined) return false
+  return `${language}-`.startsWith(`${wanted}-`) || `${wanted}-`.startsWith(`${language}-`)
 }
 
-/** Returns what a concept is called in a language, where it has such a name. */
-export function translated(
-  designations: readonly Designation[],
-  language: string | undefined,
+const DISPLAY_LANGUAGE = 'displayLanguage'
+const EXPANSION_PARAMETER = 'http://hl7.org/fhir/StructureDefinition/valueset-expansion-parameter'
+
+/**
+ * The languages that names are wanted in, the best first: those of the parameter, else of the header Accept-Language,
+ * else of the ValueSet. Errors: 400 for a parameter that names none.
+ */
+export function languagesOf(
+  { request }: OperationCall,
+  inputs: Inputs,
+  valueSet?: ValueSet,
+): readonly string[] {
+  const asked = inputs.text(DISPLAY_LANGUAGE)
+  if (asked === undefined) {
+    const accepted = rankedIn(request.headers['accept-language'] ?? '')
+    return accepted.length > 0 ? accepted : rankedIn(languageOf(valueSet) ?? '')
+  }
+  const wanted = rankedIn(asked)
+  if (wanted.length > 0 || /^\*(;|$)/.test(asked)) return wanted
+  throw badRequest(`Invalid ${DISPLAY_LANGUAGE}: ${asked}`, DISPLAY_LANGUAGE)
+}
+
+/** Without `*`, by which everybody's library asks for any. */
+function rankedIn(header: string): readonly string[] {
+  const ranked = header.split(',').flatMap((item) => {
+    const [name = '', ...more] = item.split(';').map((part) => part.trim())
+    const quality = Number(more.find((part) => part.startsWith('q='))?.slice(2) ?? 1)
+    return quality > 0 && LANGUAGE.test(name) ? [{ name, quality }] : []
+  })
+  return ranked.sort((a, b) => b.quality - a.quality).map(({ name }) => name)
+}
+
+const LANGUAGE = /^([A-Za-z]{1,8}(-[A-Za-z0-9]{1,8})*)$/
+
+function languageOf(valueSet: ValueSet | undefined): string | undefined {
+  for (const { url, extension } of valueSet?.compose?.extension ?? []) {
+    const parts = url === EXPANSION_PARAMETER && Array.isArray(extension) ? extension : []
+    const codeOf = (name: string) => parts.find((part) => part?.url === name)?.valueCode
+    const value: unknown = codeOf('name') === DISPLAY_LANGUAGE ? codeOf('value') : undefined
+    if (typeof value === 'string') return value
+  }
+  return valueSet?.language
+}
+
+/** The language of displays of which nobody says it. */
+const USUAL = 'en'
+
+interface Called {
+  readonly display: string | undefined
+  /** The language of the display. */
+  readonly language: string | undefined
+  readonly designations: readonly Designation[]
+}
+
+/** Returns the name in the best language that there is one in, else the display. */
+export function nameIn(
+  languages: readonly string[],
+  { display, language = USUAL, designations }: Called,
 ): string | undefined {
-  const names = designations.filter((item) => isOfLanguage(item, language))
-  return (names.find((item) => item.language === language) ?? names[0])?.value
+  for (const wanted of languages) {
+    const names = designations.filter((item) => isOfLanguage(item.language, wanted))
+    const exact = names.find((item) => item.language === wanted)
+    if (exact === undefined && display !== undefined && isOfLanguage(language, wanted)) break
+    if (names.length > 0) return (exact ?? names[0])?.value
+  }
+  return display
 }

@@ -4,8 +4,8 @@ import { may } from '../access/policy.ts'
 import { textOf } from '../binary/attachments.ts'
 import { badRequest, forbidden, notFound } from '../errors.ts'
 import { plainBundle } from '../fhir/bundle.ts'
-import { publishedStructure } from '../fhir/published.ts'
-import { chosen, isObject, urlOf } from '../fhir/resource.ts'
+import { identityOf, publishedStructure } from '../fhir/published.ts'
+import { chosen, isObject, type Meta, urlOf } from '../fhir/resource.ts'
 import type { Designation, ValueSet } from '../fhir/terminology.ts'
 import { escapeValue } from '../query/values.ts'
 import {
@@ -21,10 +21,12 @@ import { parseVersion } from '../store/rows/rows.ts'
 import { profilesNamedIn } from '../validation/profiles/profiles.ts'
 import { isStructureDefinition, type StructureDefinition } from '../validation/profiles/tree.ts'
 import {
+  forcedIn,
   inVersions,
   isOfLanguage,
+  languagesOf,
+  nameIn,
   SUPPLEMENTS,
-  translated,
   VERSIONS,
   withSupplements,
 } from './adjusted.ts'
@@ -60,8 +62,9 @@ export const expand = terminologyOperation(
     const text = inputs.text('filter')
     const offset = wholeOf(inputs, 'offset', 0, MAX_OFFSET)
     const count = wholeOf(inputs, 'count', text === undefined ? MAX_COUNT : FILTERED_COUNT)
-    const valueSet = await valueSetOf(call, asked, inputs)
+    const valueSet = forcedIn(await valueSetOf(call, asked, inputs), inputs)
     const terminology = await withSupplements(asked, inputs, valueSet)
+    const languages = languagesOf(call, inputs, valueSet)
     const wish = { text, activeOnly: inputs.flag('activeOnly') === true, needed: offset + count }
     const { codes, isCut } = await expandValueSet(evaluation(terminology), valueSet, wish)
     const shown = inputs.flag('excludeNotForUI') ? codes.filter((code) => !code.isAbstract) : codes
@@ -70,20 +73,27 @@ export const expand = terminologyOperation(
       resourceType: 'ValueSet',
       ...valueSet,
       ...('status' in valueSet ? {} : { status: 'active' }),
-      // The expansion is another resource than the stored one: undefined members are left out.
+      // Undefined members are left out.
       compose: inputs.flag('includeDefinition') ? valueSet.compose : undefined,
-      meta: undefined,
+      meta: valueSet.meta && metaOf(valueSet.meta),
       expansion: {
         identifier: `urn:uuid:${randomUUID()}`,
         timestamp: new Date().toISOString(),
         ...(isCut ? {} : { total: shown.length }),
         offset,
         ...parametersOf(inputs, page),
-        ...(page.length === 0 ? {} : { contains: page.map((code) => contained(code, inputs)) }),
+        ...(page.length === 0
+          ? {}
+          : { contains: page.map((code) => contained(code, languages, inputs)) }),
       },
     })
   },
 )
+
+/** Without what the platform keeps there. */
+function metaOf({ versionId, lastUpdated }: Meta): object {
+  return { versionId, lastUpdated }
+}
 
 function wholeOf(inputs: Inputs, name: string, otherwise: number, most?: number): number {
   const value = inputs.whole(name) ?? otherwise
@@ -109,7 +119,7 @@ export async function valueSetOf(
   const version = inputs.text('valueSetVersion')
   const found = await terminology.valueSet(version === undefined ? url : `${url}|${version}`)
   if (found === undefined) throw notFound()
-  return found
+  return found.meta === undefined ? { ...found, ...identityOf(found.url) } : found
 }
 
 /** All codes of a system, or all below one: https://hl7.org/fhir/R4/snomedct.html#implicit */
@@ -139,8 +149,8 @@ function parametersOf(inputs: Inputs, codes: readonly Code[]): object {
 }
 
 /** The display is that of the language that is asked for, where there is one. */
-function contained(code: Code, inputs: Inputs): object {
-  const display = translated(code.designations, inputs.text('displayLanguage')) ?? code.display
+function contained(code: Code, languages: readonly string[], inputs: Inputs): object {
+  const display = nameIn(languages, code)
   const wanted = inputs.texts('designation')
   const designation = inputs.flag('includeDesignations')
     ? code.designations.filter((item) => wanted.length === 0 || wanted.some(names(item)))
@@ -163,7 +173,7 @@ function names(designation: Designation) {
     const bar = token.lastIndexOf('|')
     const value = token.slice(bar + 1)
     const scope = bar < 0 ? undefined : token.slice(0, bar)
-    if (scope === LANGUAGES) return isOfLanguage(designation, value)
+    if (scope === LANGUAGES) return isOfLanguage(designation.language, value)
     return code === value && (scope === undefined || scope === system)
   }
 }
@@ -239,7 +249,8 @@ async function readAll(
   for (const name of canonicals) {
     const definition: unknown = found.has(name) ? undefined : publishedStructure(name)
     if (!isStructureDefinition(definition)) continue
-    const entry = { fullUrl: definition.url, resource: JSON.stringify(definition) }
+    const fullUrl = absoluteUrl(services, `StructureDefinition/${identityOf(definition.url).id}`)
+    const entry = { fullUrl, resource: JSON.stringify(definition) }
     found.set(name, { definition, entry })
   }
   return found

@@ -77,9 +77,19 @@ export function openTerminology(services: Services, principal: Principal): Termi
     return known
   }
 
+  const publishedSource = (canonical: string): CodeSource | undefined => {
+    const core = ofVersion(coreCodeSystem(urlOf(canonical)), canonical)
+    return core && { ...sourceFrom(services, core, undefined, core.url), isPublished: true }
+  }
+
   const sourceOf = async (resource: Resource): Promise<CodeSource> => {
     // Validated when it was written, or checked by its use: all members are optional.
     const codeSystem = resource as unknown as CodeSystem
+    const { meta } = resource
+    // A stored one names its Project, and a sent one has no meta.
+    const isPublished = meta !== undefined && meta.project === undefined
+    const published = isPublished ? publishedSource(codeSystem.url) : undefined
+    if (published !== undefined) return published
     const owner = await ownerOf(services, resource)
     return sourceFrom(services, codeSystem, owner, versionKey(resource))
   }
@@ -87,8 +97,7 @@ export function openTerminology(services: Services, principal: Principal): Termi
   const codeSystem = async (canonical: string): Promise<CodeSource | undefined> => {
     const resource = await stored('CodeSystem', canonical)
     if (resource !== undefined) return sourceOf(resource)
-    const core = ofVersion(coreCodeSystem(urlOf(canonical)), canonical)
-    return core && { ...sourceFrom(services, core, undefined, core.url), isPublished: true }
+    return publishedSource(canonical)
   }
 
   return {

@@ -1,7 +1,7 @@
 /** `CodeSystem/$lookup` and `$subsumes`: https://hl7.org/fhir/R4/codesystem-operations.html */
 import { badRequest, notFound } from '../errors.ts'
 import { type Inputs, type Output, parameter, parametersReply } from '../request/parameters.ts'
-import { SUPPLEMENTS, translated, withSupplements } from './adjusted.ts'
+import { languagesOf, nameIn, SUPPLEMENTS, withSupplements } from './adjusted.ts'
 import {
   CODE_PARAMETERS,
   codeSourceOf,
@@ -33,13 +33,14 @@ export const lookup = terminologyOperation(
     const [node] = concepts
     if (node === undefined || !isOf(source, given)) throw notFound()
     const { codeSystem } = source
-    const spoken = translated(node.designations, inputs.text('displayLanguage'))
+    const { language } = codeSystem
+    const spoken = nameIn(languagesOf(call, inputs), { ...node, language })
     const named = new Set(inputs.texts('property'))
     const isWanted = (name: string) => named.size === 0 || named.has(name)
     return parametersReply([
       ['name', 'valueString', codeSystem.title ?? codeSystem.name ?? codeSystem.url],
       ['version', 'valueString', codeSystem.version],
-      ['display', 'valueString', spoken ?? node.display ?? node.code],
+      ['display', 'valueString', spoken ?? node.code],
       ...(isWanted('definition') ? definition(node) : []),
       ...(isWanted('designation') ? designations(node) : []),
       ...properties(node)

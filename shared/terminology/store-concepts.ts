@@ -35,6 +35,21 @@ export async function conceptOwner(
   return row?.n
 }
 
+/** Texts in which the url occurs; at most ten. It reads all CodeSystems of all Projects, for a super administrator. */
+export async function textsOfUrl(
+  connection: Connection,
+  type: 'CodeSystem' | 'ConceptMap',
+  url: string,
+): Promise<readonly string[]> {
+  const rows = await connection.query<{ content: string }>({
+    text: `select v.content from resource r join version v using (project, type, id, ver)
+      where r.project = any(array(select project from tenant)) and r.type = $1
+        and position($2 in v.content) > 0 limit 10`,
+    values: [typeNumber(type), `"url":${JSON.stringify(url)}`],
+  })
+  return rows.map(({ content }) => content)
+}
+
 interface ConceptRow {
   readonly code: string
   readonly display: string | null

@@ -1,6 +1,6 @@
 /** ValueSet → its codes. https://hl7.org/fhir/R4/valueset-operation-expand.html */
 import { tooCostly } from '../errors.ts'
-import type { Concept, Designation, Include, ValueSet } from '../fhir/terminology.ts'
+import type { CodeSystem, Concept, Designation, Include, ValueSet } from '../fhir/terminology.ts'
 import type { ConceptNode } from './concept-index.ts'
 import { isAbstract, isInactive, ranked } from './concepts.ts'
 import {
@@ -20,6 +20,8 @@ export interface Code {
   readonly version: string | undefined
   readonly code: string
   readonly display: string | undefined
+  /** The language of the display. */
+  readonly language: string | undefined
   readonly designations: readonly Designation[]
   readonly isAbstract: boolean
   readonly isInactive: boolean
@@ -101,7 +103,7 @@ async function expandSystem(outer: Evaluation, part: Include, wish: Wish): Promi
   const limit = MOST_CODES / 2
   const { concepts, isCut } = await source.list({ filters: part.filter, text, activeOnly, limit })
   return {
-    codes: concepts.map((concept) => toCode(part, source.codeSystem.version, concept)),
+    codes: concepts.map((concept) => toCode(part, source.codeSystem, concept)),
     isCut,
   }
 }
@@ -130,6 +132,7 @@ async function listed(
       version: source?.codeSystem.version ?? version,
       code,
       display: display ?? node?.display,
+      language: source?.codeSystem.language,
       designations: designation ?? node?.designations ?? [],
       isAbstract: node !== undefined && isAbstract(node),
       isInactive: node !== undefined && isInactive(node),
@@ -137,12 +140,13 @@ async function listed(
   })
 }
 
-function toCode({ system = '' }: Include, version: string | undefined, node: ConceptNode): Code {
+function toCode({ system = '' }: Include, of: CodeSystem, node: ConceptNode): Code {
   return {
     system,
-    version,
+    version: of.version,
     code: node.code,
     display: node.display,
+    language: of.language,
     designations: node.designations,
     isAbstract: isAbstract(node),
     isInactive: isInactive(node),

@@ -7,7 +7,15 @@ import type { ValueSet } from '../fhir/terminology.ts'
 import { normaliseString } from '../fhir/values.ts'
 import { type Inputs, parametersReply } from '../request/parameters.ts'
 import type { FhirReply, OperationCall } from '../request/request.ts'
-import { inVersions, SUPPLEMENTS, VERSIONS, withSupplements } from './adjusted.ts'
+import {
+  forcedIn,
+  inVersions,
+  isOfLanguage,
+  languagesOf,
+  SUPPLEMENTS,
+  VERSIONS,
+  withSupplements,
+} from './adjusted.ts'
 import {
   CODE_PARAMETERS,
   codeSourceOf,
@@ -73,7 +81,8 @@ async function inCodeSystem(
     const node = await nodeOf(source, code.code)
     if (node !== undefined) {
       const { language } = codeSystem
-      return verdict(inputs, code, { node, display: node.display, language })
+      const languages = languagesOf(call, inputs)
+      return verdict(inputs, code, { node, display: node.display, language, languages })
     }
   }
   if (codeSystem.content === 'fragment' && own.length > 0) {
@@ -92,14 +101,15 @@ async function inValueSet(
   codes: readonly GivenCode[],
 ): Promise<FhirReply> {
   const asked = inVersions(found, inputs)
-  const valueSet = await valueSetOf(call, asked, inputs)
+  const valueSet = forcedIn(await valueSetOf(call, asked, inputs), inputs)
   const terminology = await withSupplements(asked, inputs, valueSet)
+  const languages = languagesOf(call, inputs, valueSet)
   for (const code of codes) {
     const systems =
       code.system === undefined ? systemsOf(composeOf(valueSet).include) : [code.system]
     const holding: string[] = []
     for (const system of systems) {
-      const unknown = await unknownVersion(terminology, system, code.version)
+      const unknown = await unknownVersion(found, system, code.version)
       if (unknown !== undefined) return refused(unknown)
       const asked = membersOf(evaluation(terminology, code.version), valueSet, system, [code.code])
       const members = await unlessUnknown(asked)
@@ -112,7 +122,8 @@ async function inValueSet(
     const source = await terminology.codeSystem(versioned(system, code.version))
     const node = source && (await nodeOf(source, code.code))
     const display = node?.display ?? listedDisplay(valueSet, system, code.code)
-    return verdict(inputs, code, { node, display, language: source?.codeSystem.language })
+    const { language } = source?.codeSystem ?? {}
+    return verdict(inputs, code, { node, display, language, languages })
   }
   return refusal(codes, `ValueSet ${valueSet.url ?? ''}`.trim())
 }
@@ -168,13 +179,15 @@ interface Known {
   readonly display: string | undefined
   /** The language of `display`. */
   readonly language: string | undefined
+  /** A given display is to be in one of these. */
+  readonly languages: readonly string[]
 }
 
 /** A wrong display makes the code wrong, and the reply has the right one. */
 function verdict(inputs: Inputs, given: GivenCode, known: Known): FhirReply {
   const { node, display } = known
   const wrong = faultOf(inputs, given, known)
-  const misnamed = wrong === undefined ? misnameOf(inputs, given, known) : undefined
+  const misnamed = wrong === undefined ? misnameOf(given, known) : undefined
   const message = wrong ?? misnamed
   const isFine = wrong === undefined && (misnamed === undefined || inputs.flag(LENIENT) === true)
   return parametersReply([
@@ -198,12 +211,11 @@ function faultOf(inputs: Inputs, { code }: GivenCode, { node }: Known): string |
 }
 
 function misnameOf(
-  inputs: Inputs,
   { code, display: given }: GivenCode,
-  { node, display, language }: Known,
+  { node, display, language, languages }: Known,
 ): string | undefined {
   const all = [{ language, value: display }, ...(node?.designations ?? [])]
-  const spoken = all.filter((name) => isSpoken(name.language, inputs.text('displayLanguage')))
+  const spoken = all.filter((name) => isSpoken(name.language, languages))
   // Where nothing is called anything in that language, every name will do.
   const names = (spoken.length === 0 ? all : spoken).map(({ value }) => value)
   const isRight =
@@ -213,11 +225,9 @@ function misnameOf(
   return isRight ? undefined : `The display of ${code} is "${display}", not "${given}"`
 }
 
-/** `wanted` lists languages as the header Accept-Language does. */
-function isSpoken(language: string | undefined, wanted: string | undefined): boolean {
-  if (language === undefined || wanted === undefined) return true
-  const [own] = language.split('-')
-  return wanted.split(',').some((one) => one.trim().split(/[-;]/)[0] === own)
+function isSpoken(language: string | undefined, wanted: readonly string[]): boolean {
+  if (language === undefined || wanted.length === 0) return true
+  return wanted.some((one) => isOfLanguage(language, one))
 }
 
 function refusal(codes: readonly GivenCode[], where: string): FhirReply {

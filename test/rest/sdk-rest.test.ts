@@ -81,7 +81,7 @@ t.test('code systems, value sets and maps of the standard are found by url', asy
   const concept = [{ code: 'male' }, { code: 'female' }, { code: 'other' }, { code: 'unknown' }]
   const search = (query: string) => admin.get<Raw>(`CodeSystem?url=${query}`)
   const { body } = await search(`${url}&_total=accurate`)
-  t.match(body, { total: 1, entry: [{ fullUrl: url, resource: { content: 'complete', concept } }] })
+  t.match(body, { total: 1, entry: [{ resource: { content: 'complete', concept } }] })
   t.equal(body.entry.length, 1)
   t.match((await search(`${url}|4.0.1`)).body.entry, { length: 1 })
   t.equal((await search(`${url}|9`)).body.entry, undefined)
@@ -171,7 +171,7 @@ t.test('profiles of the standard are loaded, alone and with what they need', asy
   const expand = (url: string) =>
     botica.admin.post<Raw>(`StructureDefinition/$expand-profile?url=${encodeURIComponent(url)}`, {})
   const type = (await expand(`${core}/Patient`)).body
-  t.match(type.entry, [{ fullUrl: `${core}/Patient`, resource: { kind: 'resource' } }])
+  t.match(type.entry, [{ resource: { kind: 'resource', url: `${core}/Patient` } }])
   t.match((await expand(`${core}/bp|4.0.1`)).body.entry, [{ resource: { url: `${core}/bp` } }])
   t.equal((await expand(`${core}/bp|9`)).status, 404)
   t.equal((await expand(`${core}/Nothing`)).status, 404)

@@ -266,3 +266,37 @@ t.test('definitions of the standard are found where the Project has none', async
   t.same(urlsIn(await ask('SearchParameter?base=Patient')), ['own'])
   t.same(urlsIn(await ask('SearchParameter?base=Patient&_offset=20')), [])
 })
+
+t.test('definitions of the standard are read by the id that they are shown with', async (t) => {
+  const hl7 = 'http://hl7.org/fhir'
+  const URLS: readonly [string, string][] = [
+    ['CodeSystem', `${hl7}/observation-status`],
+    ['ConceptMap', `${hl7}/ConceptMap/cm-address-use-v2`],
+    ['SearchParameter', `${hl7}/SearchParameter/Patient-name`],
+    ['StructureDefinition', `${hl7}/StructureDefinition/Patient`],
+    ['StructureDefinition', `${hl7}/StructureDefinition/vitalsigns`],
+    ['StructureDefinition', 'https://medplum.com/fhir/StructureDefinition/Bot'],
+    ['ValueSet', `${hl7}/ValueSet/observation-status`],
+  ]
+  for (const [type, url] of URLS) {
+    const [entry] = (await ask(`${type}?url=${url}`)).entry ?? []
+    const { id, meta, url: shown } = entry?.resource ?? {}
+    t.equal(shown, url)
+    t.equal(meta?.versionId, '1', url)
+    t.ok(Date.parse(meta?.lastUpdated), url)
+    t.ok(entry.fullUrl.endsWith(`/fhir/R4/${type}/${id}`), entry.fullUrl)
+    t.same((await ask(`${type}/${id}`)).url, url)
+    t.same(await ask(`${type}/${id}/_history/1`), entry.resource)
+    t.same((await ask(`${type}?_id=${id}`)).entry?.[0]?.resource.url, url)
+    t.ok((await admin.put(`${type}/${id}`, entry.resource)).status >= 400, url)
+    t.equal((await admin.del(`${type}/${id}`)).status, 404, url)
+    t.equal((await admin.get(`Patient/${id}`)).status, 404)
+  }
+  const expanded = await ask(`ValueSet/$expand?url=${hl7}/ValueSet/observation-status&count=1`)
+  t.equal(expanded.id, (await ask(`ValueSet/${expanded.id}`)).id)
+  t.equal(expanded.meta.versionId, '1')
+  t.equal((await ask(`ValueSet/${expanded.id}/$expand`)).expansion.total, 8)
+  const [system] = (await ask(`CodeSystem?url=${hl7}/observation-status`)).entry
+  const looked = await ask(`CodeSystem/${system.resource.id}/$lookup?code=final`)
+  t.match(looked.parameter, [{ name: 'name', valueString: 'ObservationStatus' }])
+})

@@ -186,7 +186,7 @@ t.test('what cannot be answered is refused with its reason', async (t) => {
     [
       'Observation',
       'code-value-quantity=s|$5',
-      '400 invalid code-value-quantity needs a code in s|$5',
+      '400 invalid code-value-quantity needs a code in s|$5; any code of a system is not searched for in composites',
     ],
     [
       'Location',

@@ -128,6 +128,30 @@ t.test('only a project admin imports, and only into its own project', async (t) 
   t.equal((await other.admin.get(`CodeSystem/$lookup?system=${url}&code=1`)).status, 404)
 })
 
+t.test('a super administrator imports by url into the Project that has it', async (t) => {
+  const far = { name: 'system', valueUri: `${url}/far` }
+  const body = parameters(far, concept('9', 'Far'))
+  const [one, two] = [await botica.createTenant(), await botica.createTenant()]
+  const far1 = {
+    resourceType: 'CodeSystem',
+    url: `${url}/far`,
+    status: 'active',
+    content: 'complete',
+  }
+  await one.admin.create({ ...far1, url: `${url}/far/more` })
+  t.equal((await botica.superAdmin.post('CodeSystem/$import', body)).status, 400)
+  const made = await one.admin.create(far1)
+  t.equal((await admin.post('CodeSystem/$import', body)).status, 400)
+  const answer = await botica.superAdmin.post('CodeSystem/$import', body)
+  t.match(answer, { status: 200, body: { id: made.id } })
+  t.equal((await one.admin.get(`CodeSystem/$lookup?system=${url}/far&code=9`)).status, 200)
+  await two.admin.create(far1)
+  t.match(await botica.superAdmin.post('CodeSystem/$import', body), {
+    status: 400,
+    text: 'More than one CodeSystem found',
+  })
+})
+
 t.test('codes are translated by a map and by what was imported into it', async (t) => {
   const conceptMap = await admin.create({
     resourceType: 'ConceptMap',

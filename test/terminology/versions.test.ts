@@ -156,6 +156,53 @@ t.test('a display is looked for in the language that is asked for', async (t) =>
   }
 })
 
+t.test('names are in the language of the parameter, the header, or the value set', async (t) => {
+  const expansion = 'http://hl7.org/fhir/StructureDefinition/valueset-expansion-parameter'
+  const name = { url: 'name', valueCode: 'displayLanguage' }
+  const extension = [{ url: expansion, extension: [name, { url: 'value', valueCode: 'de' }] }]
+  const include = [{ system: SYSTEM }]
+  const compose = { extension, include }
+  await valueSet('german', { system: SYSTEM }, { language: 'de' })
+  await make({ resourceType: 'ValueSet', url: `${OWN}/ValueSet/demands-german`, compose })
+  for (const [set, parameter, header, expected] of [
+    ['any', '', undefined, 'red 1.2.0'],
+    ['any', '', 'de', 'rot'],
+    ['any', '', 'de-CH, en;q=0.5', 'rot'],
+    ['any', '', 'en-US,en;q=0.9,de;q=0.8', 'red 1.2.0'],
+    ['any', '', 'fr, de;q=0.5, *;q=0.1', 'rot'],
+    ['any', '', 'not de!', 'red 1.2.0'],
+    ['any', 'en', 'de', 'red 1.2.0'],
+    ['german', '', undefined, 'rot'],
+    ['demands-german', '', undefined, 'rot'],
+    ['demands-german', 'en', 'de', 'red 1.2.0'],
+    ['demands-german', '', 'en', 'red 1.2.0'],
+  ] as const) {
+    const headers: Record<string, string> =
+      header === undefined ? {} : { 'Accept-Language': header }
+    const asked = parameter === '' ? '' : `&displayLanguage=${parameter}`
+    const get = (path: string) => admin.get<Raw>(`${path}${asked}`, headers)
+    const { body } = await get(`ValueSet/$expand?url=${OWN}/ValueSet/${set}&filter=r`)
+    const red = body.expansion.contains.find((item: Raw) => item.code === 'red')
+    t.equal(red.display, expected, `${set} ${parameter} ${header}`)
+    if (set !== 'any') continue
+    const looked = await get(`CodeSystem/$lookup?system=${SYSTEM}&code=red`)
+    const display = looked.body.parameter.find((item: Raw) => item.name === 'display')
+    t.equal(display.valueString, expected)
+    const valid = await get(
+      `ValueSet/$validate-code?url=${OWN}/ValueSet/any&system=${SYSTEM}&code=red&display=rot`,
+    )
+    const isGerman = !/^en/.test(parameter) && (header?.includes('de') ?? true)
+    t.equal(valid.body.parameter[0].valueBoolean, isGerman, `${parameter} ${header}`)
+  }
+  for (const path of ['ValueSet/$expand', 'ValueSet/$validate-code', 'CodeSystem/$lookup']) {
+    const query = `url=${OWN}/ValueSet/any&system=${SYSTEM}&code=red&displayLanguage=-`
+    t.match(await admin.get(`${path}?${query}`), {
+      status: 400,
+      text: 'Invalid displayLanguage: -',
+    })
+  }
+})
+
 t.test('a contained value set is what its id stands for', async (t) => {
   const inner = {
     resourceType: 'ValueSet',
@@ -199,6 +246,15 @@ t.test('the version of a system is given, demanded or forced', async (t) => {
   t.match(await codes('any', text('system-version', SYSTEM)), /must be a url and a version/)
   const blue = { system: SYSTEM, code: 'blue' }
   t.equal(await isIn('any', blue, canonical('system-version', '1.0.0')), true)
+  const forced = canonical('force-system-version', '1.0.x')
+  for (const name of ['any', 'none', 'wild', 'first']) {
+    t.equal(await isIn(name, { ...blue, version: '1.0.0' }, forced), true, name)
+    t.equal(await isIn(name, { ...blue, version: '2.4.0' }, forced), false, 'a version of nobody')
+  }
+  const demanded = canonical('check-system-version', '1.0.x')
+  t.equal(await isIn('first', blue, demanded), true)
+  t.equal(await isIn('wild', red(), demanded), false)
+  t.equal(await isIn('any', red('2.4.0'), demanded), false)
 })
 
 t.test('supplements add names to the concepts of a system', async (t) => {

@@ -79,6 +79,39 @@ t.test('constraints of a contained resource see it and its container', async (t)
   ])
 })
 
+t.test('what a container demands of a contained resource sees both, too', async (t) => {
+  const url = 'http://example.org/fhir/StructureDefinition/containing'
+  const constraint = (key: string, context: string, resource: string) => ({
+    key,
+    severity: 'error',
+    human: 'The variables are right',
+    expression: `%context.type().name = '${context}' and %resource.type().name = '${resource}' and %rootResource.type().name = 'Patient'`,
+  })
+  const element = (path: string, ...rest: Parameters<typeof constraint>) => ({
+    id: path,
+    path,
+    constraint: [constraint(...rest)],
+  })
+  await admin.create({
+    ...patientProfile({ url, version: '1.0.0' }),
+    differential: {
+      element: [
+        {
+          ...element('Patient.contained', 'in-1', 'Practitioner', 'Patient'),
+          type: [{ code: 'Practitioner' }],
+        },
+        element('Patient.contained.name', 'in-2', 'HumanName', 'Practitioner'),
+        element('Patient.generalPractitioner', 'in-3', 'Reference', 'Patient'),
+      ],
+    },
+  })
+  const doctor = { resourceType: 'Practitioner', id: 'd', name: [{ text: 'Dr. X' }] }
+  const generalPractitioner = [{ reference: '#d' }]
+  const meta = { profile: [url] }
+  const patient = { resourceType: 'Patient', meta, contained: [doctor], generalPractitioner }
+  t.same(await faults(patient), [])
+})
+
 t.test('so does each resource in a Bundle that is stored as one', async (t) => {
   t.same(await faults(collection(good, good)), [])
   t.same(await faults(collection(good, bad)), missing('Bundle.entry[1].resource'))

@@ -85,6 +85,36 @@ t.test('a reference to a type that the element does not name is a warning', asyn
   })
 })
 
+t.test('what a write refuses by the rules of its type is an error', async (t) => {
+  const parameter = {
+    resourceType: 'SearchParameter',
+    url: 'http://example.org/SearchParameter/both',
+    name: 'both',
+    status: 'active',
+    description: 'Two in one',
+    code: 'both',
+    base: ['Patient'],
+    type: 'composite',
+    expression: 'Patient',
+  }
+  const resources = [
+    parameter,
+    { ...parameter, type: 'string', code: 'name', expression: 'Patient.name' },
+    {
+      resourceType: 'AccessPolicy',
+      resource: [{ resourceType: 'Patient', criteria: 'Patient?x=1' }],
+    },
+  ]
+  for (const resource of resources) {
+    const { resourceType: type } = resource
+    const asked = await post(`${type}/$validate`, resource)
+    const written = await post(type, resource)
+    t.same([asked.status, written.status], [400, 400], type)
+    const texts = (all: OperationOutcome) => all.issue.map(({ details }) => details?.text)
+    t.same(texts(asked.body), texts(written.body))
+  }
+})
+
 t.test('an unknown profile is a warning, one that was asked for an error', async (t) => {
   const profile = 'http://example.org/nobodys'
   const claimed = await post('Patient/$validate', aPatient({ meta: { profile: [profile] } }))

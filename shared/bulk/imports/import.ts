@@ -7,7 +7,7 @@ import { type Inputs, interactionOf, readInputs } from '../../request/parameters
 import { textReply } from '../../request/reply.ts'
 import type { FhirReply, Operation, OperationCall } from '../../request/request.ts'
 import { find } from '../../store/rows/lookups.ts'
-import { present } from '../../store/rows/rows.ts'
+import { idOf, parseVersion, present } from '../../store/rows/rows.ts'
 import { fromCoding, ownResource } from '../../terminology/codes.ts'
 import {
   ensureConceptOwner,
@@ -16,6 +16,7 @@ import {
   importConcepts,
   importMappings,
   storedName,
+  textsOfUrl,
 } from '../../terminology/store-concepts.ts'
 
 const MOST_ROWS = 10_000
@@ -85,20 +86,38 @@ export const importRows: Operation = {
   },
 }
 
-/** Imports change the caller's own Project only, never linked ones. */
-async function targetOf(call: OperationCall, type: string, inputs: Inputs): Promise<Resource> {
-  const own = await ownResource(call)
-  if (own !== undefined) return own
+type Kind = 'CodeSystem' | 'ConceptMap'
+
+/**
+ * Imports change the caller's own Project, never linked ones; what a super administrator's own does not have is looked
+ * for in all others.
+ */
+async function targetOf(call: OperationCall, type: Kind, inputs: Inputs): Promise<Resource> {
+  const named = await ownResource(call)
+  if (named !== undefined) {
+    if (named.meta?.project !== undefined) return named
+    throw badRequest(`${type} ${named.url} is part of the standard; import into one of the Project`)
+  }
   const name = type === 'CodeSystem' ? 'system' : 'url'
   const url = inputs.text(name) ?? inputs.text('url')
   if (url === undefined) throw badRequest(`Missing required parameter "${name}"`)
   const { services, principal } = call
   const values = [escapeValue(url)]
   const conditions = [{ code: 'url', type: 'uri', modifier: undefined, values } as const]
-  const [first, second] = await find(services.repository, principal, type, { conditions, count: 2 })
+  const own = await find(services.repository, principal, type, { conditions, count: 2 })
+  const isElsewhere = own.length === 0 && principal.isSuperAdmin
+  const [first, second] = isElsewhere ? await findElsewhere(call, type, url) : own
   if (first === undefined) throw badRequest(`No ${type} found with URL ${url}`)
   if (second !== undefined) throw badRequest(`More than one ${type} found with URL ${url}`)
   return first
+}
+
+async function findElsewhere(call: OperationCall, type: Kind, url: string): Promise<Resource[]> {
+  const { database, repository } = call.services
+  const texts = await textsOfUrl(database, type, url)
+  const ids = texts.map(idOf)
+  const read = ids.map((id) => repository.read(call.principal, type, id).then(parseVersion))
+  return (await Promise.all(read)).filter((resource) => resource.url === url)
 }
 
 /** Properties of the standard that need no declaration. */

@@ -11,6 +11,7 @@ import {
 } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import { publishedBy } from '../../fhir/published.ts'
+import { referenceTo } from '../../fhir/resource.ts'
 import { WORDS } from '../../fhir/searched-text.ts'
 import { type View, viewOf } from '../../fhir/view.ts'
 import { createMaintenance } from '../../jobs/upkeep/maintenance.ts'
@@ -318,25 +319,23 @@ function standardDefinitions(
   if (found.size === 0) return []
   const others = conditions.filter((criterion) => criterion !== asked)
   const isFound = services.repository.finder(principal, { ...request, conditions: others })
-  return [...found]
-    .filter(([, definition]) => isFound(definition))
-    .map(([url, definition]) => ({
-      fullUrl: url,
-      resource: JSON.stringify(definition),
-      mode: 'match',
-    }))
+  return [...found.values()].filter(isFound).map((definition) => ({
+    fullUrl: absoluteUrl(services, referenceTo(definition)),
+    resource: JSON.stringify(definition),
+    mode: 'match',
+  }))
 }
 
 /** The types whose definitions are found by more than their url. */
 const NAMING: ReadonlyMap<string, readonly string[]> = new Map([
-  ['SearchParameter', ['url', 'base', 'code']],
-  ['StructureDefinition', ['url', 'name', 'type']],
+  ['SearchParameter', ['_id', 'url', 'base', 'code']],
+  ['StructureDefinition', ['_id', 'url', 'name', 'type']],
 ])
 
 function isNaming(type: string, criterion: Criterion): criterion is Condition {
   if (!isCondition(criterion)) return false
   const { code, modifier } = criterion
-  if (!(NAMING.get(type) ?? ['url']).includes(code)) return false
+  if (!(NAMING.get(type) ?? ['_id', 'url']).includes(code)) return false
   return modifier === undefined || modifier === 'exact'
 }
 

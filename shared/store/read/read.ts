@@ -3,6 +3,7 @@ import { may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { forbidden, gone, notFound } from '../../errors.ts'
 import { isResourceType, typeNumber } from '../../fhir/definitions.ts'
+import { publishedById } from '../../fhir/published.ts'
 import { allow, isLegalId, projectTest, type Store, scopeOf } from '../rows/context.ts'
 import { toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
 import type { Version } from '../rows/version.ts'
@@ -28,9 +29,19 @@ export async function read(
   allow(principal, type, 'read')
   const found = await readRuled(store, principal, type, { id, interactions: ['read'] })
   const ruling = found?.rulings.read
-  if (found === undefined || ruling === undefined) throw notFound()
+  if (found === undefined) return publishedVersion(type, id)
+  if (ruling === undefined) throw notFound()
   if (found.row.content === null) throw gone()
   return without(toVersion(found.row), hiddenBy(ruling))
+}
+
+/** A definition of the standard, which everybody may read who may read its type. Errors: 404. */
+function publishedVersion(type: string, id: string): Version {
+  const resource = publishedById(type, id)
+  if (resource === undefined) throw notFound()
+  const lastUpdated = new Date(resource.meta?.lastUpdated ?? 0)
+  const content = JSON.stringify(resource)
+  return { type, id, ver: 1, lastUpdated, content, metaAt: 0, metaExtension: '' }
 }
 
 interface VersionId {
@@ -60,7 +71,10 @@ export async function readVersion(
       order by v.project = $1 desc limit 1`,
     values: [project, typeNumber(type), store.keys.rowId(type, id), metaPrefix, Number(ver)],
   })
-  if (row === undefined) throw notFound()
+  if (row === undefined) {
+    if (ver === '1') return publishedVersion(type, id)
+    throw notFound()
+  }
   if (row.content === null) throw gone()
   const rulings = (['read', 'vread'] as const).map((item) =>
     rulingOfRow(store, principal, item, row),

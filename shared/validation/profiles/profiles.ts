@@ -4,7 +4,7 @@
  * https://hl7.org/fhir/R4/profiling.html
  */
 import { isResourceType, typeDefinition } from '../../fhir/definitions.ts'
-import { isObject } from '../../fhir/resource.ts'
+import { isObject, isResource } from '../../fhir/resource.ts'
 import { bindingFault, checkTarget, codesOf, publishedCodes } from '../bindings.ts'
 import { type Property, shapeOf } from '../shapes.ts'
 import { compileSlices, type Others } from './members.ts'
@@ -204,7 +204,7 @@ class Compiler implements Others {
     const byType = new Map<string, Check>()
     return (value: unknown, _sibling: unknown, run: Run) => {
       const type = isObject(value) ? value.resourceType : undefined
-      if (typeof type !== 'string' || !isResourceType(type) || !isObject(value)) return
+      if (!isResource(value) || typeof type !== 'string' || !isResourceType(type)) return
       if (!isAny && !codes.includes(type)) {
         const expected = codes.join(' or ')
         run.faults.rule(`Incorrect resource type: expected ${expected}, but found ${type}`)
@@ -220,7 +220,9 @@ class Compiler implements Others {
         }
         byType.set(type, check)
       }
-      check(value, run)
+      // A contained resource has that which contains it as its root, any other itself.
+      const root = node.name === 'contained' ? run.root : value
+      check(value, { ...run, resource: value, root })
     }
   }
 

@@ -241,7 +241,8 @@ function referenceTest(
   }
   if (modifier === 'above' || modifier === 'below') {
     if (!isCanonicalParameter(scene.type, code, scene.own)) {
-      throw badRequest(`Invalid modifier :${modifier} for ${code}: it has no versions`, code)
+      const why = 'it has no versions, and hierarchies of resources are not walked'
+      throw badRequest(`Invalid modifier :${modifier} for ${code}: ${why}`, code)
     }
     return versionTest(scene, ps, modifier, values)
   }
