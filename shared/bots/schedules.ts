@@ -8,7 +8,7 @@ import { typeNumber } from '../fhir/definitions.ts'
 import { parseJson } from '../fhir/json.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { isSameSchedule, type Schedule, scheduleOf } from '../fhir/schedule.ts'
-import type { Connection } from '../platform/postgres/statement.ts'
+import type { Connection, Statement } from '../platform/postgres/statement.ts'
 
 export const BOT = 'Bot'
 
@@ -96,6 +96,30 @@ export async function rebuildSchedules(connection: Connection): Promise<void> {
   })
 }
 
+/** Joins the Bots of rows `of`. */
+const botsSql = (of: string, id: string) => `
+      join resource r on r.project = ${of}.project and r.type = ${typeNumber(BOT)} and r.id = ${of}.${id}
+      join version v on v.project = r.project and v.type = r.type and v.id = r.id and v.ver = r.ver`
+
+/** The same in two steps, where Bots lie on other servers than what tells when they run. */
+const withBots =
+  (columns: string, text: string, values: readonly unknown[]): NonNullable<Statement['apart']> =>
+  async ({ query }) => {
+    const rows = await query<{ project: number; id: string }>({ text, values })
+    if (rows.length === 0) return []
+    const bots = await query<{ n: number }>({
+      text: `select x.n::int${columns}
+        from unnest($1::int[], $2::uuid[]) with ordinality as x(project, id, n) ${botsSql('x', 'id')}
+        join tenant t on t.project = r.project`,
+      values: [rows.map(({ project }) => project), rows.map(({ id }) => id)],
+      projects: rows.map(({ project }) => project),
+    })
+    return rows.flatMap((row, i) => {
+      const bot = bots.find(({ n }) => n === i + 1)
+      return bot === undefined ? [] : [{ ...row, ...bot }]
+    })
+  }
+
 /** Locked until the transaction ends, and by one worker only. */
 export async function dueSchedules(
   connection: Connection,
@@ -104,17 +128,21 @@ export async function dueSchedules(
 ): Promise<readonly DueSchedule[]> {
   const rows = await connection.query<Omit<DueSchedule, 'bot'> & { content: string }>({
     name: 'schedule-due',
-    text: `select s.project, s.id, s.since, v.content, t.fhir_id as "projectId",
-        exists (select 1 from occurrence o where o.project = s.project and o.bot = s.id) as "isRunning"
-      from schedule s join tenant t using (project)
-      join resource r on r.project = s.project and r.type = $1 and r.id = s.id
-      join version v on v.project = r.project and v.type = r.type and v.id = r.id and v.ver = r.ver
-      where s.due is null or s.due <= $2
-      order by s.due nulls first limit $3 for update of s skip locked`,
-    values: [typeNumber(BOT), now, count],
+    text: dueSql(', v.content', botsSql('s', 'id')),
+    values: [now, count],
+    apart: withBots(', v.content', dueSql('', ''), [now, count]),
   })
   return rows.map(({ content, ...row }) => ({ ...row, bot: parseJson(content) as Resource }))
 }
+
+const dueSql = (
+  content: string,
+  bots: string,
+) => `select s.project, s.id, s.since, t.fhir_id as "projectId",
+        exists (select 1 from occurrence o where o.project = s.project and o.bot = s.id) as "isRunning"${content}
+      from schedule s join tenant t using (project) ${bots}
+      where s.due is null or s.due <= $1
+      order by s.due nulls first limit $2 for update of s skip locked`
 
 /** A Bot that runs by itself, as administrators see it. */
 export interface PlannedBot {
@@ -138,16 +166,9 @@ export async function plannedBots(
     Omit<PlannedBot, 'bot' | 'lastStatus'> & { content: string; record: string | null }
   >({
     name: 'schedule-list',
-    text: `select nullif(s.due, 'infinity') as next, v.content, x.started as last, x.record,
-        exists (select 1 from occurrence o where o.project = s.project and o.bot = s.id) as "isRunning"
-      from schedule s
-      join resource r on r.project = s.project and r.type = $2 and r.id = s.id
-      join version v on v.project = r.project and v.type = r.type and v.id = r.id and v.ver = r.ver
-      left join lateral (select started, record from bot_run b
-        where b.bot = s.id and b.project = s.project and b.record like '%"mode":"schedule"%'
-        order by started desc limit 1) x on true
-      where s.project = $1 order by next nulls last limit ${MOST_PLANNED}`,
-    values: [project, typeNumber(BOT)],
+    text: plannedSql(', v.content', botsSql('s', 'id')),
+    values: [project],
+    apart: withBots(', v.content', plannedSql(', s.project, s.id', ''), [project]),
   })
   return rows.map(({ content, record, ...row }) => ({
     ...row,
@@ -155,6 +176,17 @@ export async function plannedBots(
     lastStatus: record === null ? null : String((JSON.parse(record) as { status: unknown }).status),
   }))
 }
+
+const plannedSql = (
+  content: string,
+  bots: string,
+) => `select nullif(s.due, 'infinity') as next, x.started as last, x.record,
+        exists (select 1 from occurrence o where o.project = s.project and o.bot = s.id) as "isRunning"${content}
+      from schedule s ${bots}
+      left join lateral (select started, record from bot_run b
+        where b.bot = s.id and b.project = s.project and b.record like '%"mode":"schedule"%'
+        order by started desc limit 1) x on true
+      where s.project = $1 order by next nulls last limit ${MOST_PLANNED}`
 
 /** In the transaction of `dueSchedules`. */
 export async function savePlans(
@@ -192,13 +224,23 @@ export async function takeOccurrences(
   now: Date,
   count: number,
 ): Promise<readonly Occurrence[]> {
+  const values = [now, home, FOREIGN_MS, count, LOOK_AGAIN_MS]
   const rows = await connection.query<
     Pick<Occurrence, 'run' | 'scheduled' | 'attempt' | 'botVersion' | 'projectId'> & {
       content: string
     }
   >({
     name: 'occurrence-take',
-    text: `with x as (
+    text: takenSql(OF_OCCURRENCE, `join tenant t using (project) ${botsSql('o', 'bot')}`),
+    values,
+    apart: withBots(OF_OCCURRENCE, takenSql(', o.project, o.bot as id', ''), values),
+  })
+  return rows.map(({ content, ...row }) => ({ ...row, bot: parseJson(content) as Resource }))
+}
+
+const OF_OCCURRENCE = ', r.ver as "botVersion", t.fhir_id as "projectId", v.content'
+
+const takenSql = (content: string, bots: string) => `with x as (
         select run from occurrence
         where due <= $1 and (home is null or home = $2
           or due <= $1::timestamptz - $3::float8 * interval '1 ms')
@@ -206,14 +248,7 @@ export async function takeOccurrences(
       o as (update occurrence o
         set home = $2, due = $1::timestamptz + $5::float8 * interval '1 ms'
         from x where o.run = x.run returning o.*)
-      select o.run, o.scheduled, o.attempt, r.ver as "botVersion", t.fhir_id as "projectId", v.content
-      from o join tenant t using (project)
-      join resource r on r.project = o.project and r.type = $6 and r.id = o.bot
-      join version v on v.project = r.project and v.type = r.type and v.id = r.id and v.ver = r.ver`,
-    values: [now, home, FOREIGN_MS, count, LOOK_AGAIN_MS, typeNumber(BOT)],
-  })
-  return rows.map(({ content, ...row }) => ({ ...row, bot: parseJson(content) as Resource }))
-}
+      select o.run, o.scheduled, o.attempt${content} from o ${bots}`
 
 /** Takes an attempt for a worker; undefined while another one has it, unless that `isGone`, and when it has ended. */
 export async function takeOccurrence(

@@ -100,15 +100,41 @@ export async function readMembershipsOf(
   )
 }
 
-/** $1: where Projects are filed, $2: their type, $3: the Project, $4 and $5: types and row ids of the contents. */
-const CONTEXT_SQL = `
-      select t.project as number, p.content as project, ${ownVersionsSql('t.project')}, array(
+const contextSql = (
+  project: string,
+  types: string,
+  ids: string,
+) => `${ownVersionsSql(project)}, array(
         select (
           select v.content from version v
-          where v.project = t.project and v.type = w.type and v.id = w.id
+          where v.project = ${project} and v.type = w.type and v.id = w.id
           order by v.ver desc limit 1)
-        from unnest($4::smallint[], $5::uuid[]) with ordinality as w (type, id, place)
-        order by w.place) as contents
+        from unnest(${types}::smallint[], ${ids}::uuid[]) with ordinality as w (type, id, place)
+        order by w.place) as contents`
+
+/** The same, a step for each Project that it reads of. */
+async function contextInSteps({ query }: Pick<Connection, 'query'>, values: readonly unknown[]) {
+  const [systemProject, type, id, types, ids] = values
+  const [tenant] = await query<{ number: number }>({
+    text: 'select project as number from tenant where fhir_id = $1',
+    values: [id],
+  })
+  const [filed] = await query<{ project: string | null }>({
+    text: `select content as project from version where project = $1 and type = $2 and id = $3
+      order by ver desc limit 1`,
+    values: [systemProject, type, id],
+  })
+  if (tenant === undefined || filed === undefined) return []
+  const [own] = await query({
+    text: `select ${contextSql('$1::int', '$2', '$3')}`,
+    values: [tenant.number, types, ids],
+  })
+  return [{ ...tenant, ...filed, ...own }]
+}
+
+/** $1: where Projects are filed, $2: their type, $3: the Project, $4 and $5: types and row ids of the contents. */
+const CONTEXT_SQL = `
+      select t.project as number, p.content as project, ${contextSql('t.project', '$4', '$5')}
       from tenant t, lateral (
         select content from version
         where project = $1 and type = $2 and id = $3 order by ver desc limit 1) p
@@ -131,16 +157,18 @@ export async function readContext(
   const configured = parseReference(referenceIn(membership.userConfiguration))
   const configurations = configured?.type === 'UserConfiguration' ? [configured] : []
   const wanted = [profile, ...policies, ...configurations]
+  const values = [
+    SYSTEM_PROJECT_NUMBER,
+    typeNumber('Project'),
+    keys.rowId('Project', project.id),
+    wanted.map((item) => typeNumber(item.type)),
+    wanted.map((item) => keys.rowId(item.type, item.id)),
+  ]
   const rows = await database.query<ProjectRow & { contents: (string | null)[] }>({
     name: 'membership-context',
     text: CONTEXT_SQL,
-    values: [
-      SYSTEM_PROJECT_NUMBER,
-      typeNumber('Project'),
-      keys.rowId('Project', project.id),
-      wanted.map((item) => typeNumber(item.type)),
-      wanted.map((item) => keys.rowId(item.type, item.id)),
-    ],
+    values,
+    apart: (connection) => contextInSteps(connection, values),
   })
   const row = rows[0]
   const [ownText, ...otherTexts] = row?.contents ?? []
@@ -216,13 +244,15 @@ export async function readProject(
   { database, keys }: MembershipRows,
   id: string,
 ): Promise<Pick<MembershipContext, 'project' | 'number' | 'own'> | undefined> {
+  const values = [SYSTEM_PROJECT_NUMBER, typeNumber('Project'), keys.rowId('Project', id)]
   const rows = await database.query<ProjectRow>({
     name: 'project-context',
     text: `
       select t.project as number, v.content as project, ${ownVersionsSql('t.project')}
       from tenant t join version v on v.project = $1 and v.type = $2 and v.id = t.fhir_id
       where t.fhir_id = $3 order by v.ver desc limit 1`,
-    values: [SYSTEM_PROJECT_NUMBER, typeNumber('Project'), keys.rowId('Project', id)],
+    values,
+    apart: (connection) => contextInSteps(connection, [...values, [], []]),
   })
   const row = rows[0]
   return row?.project ? { project: parse(row.project), number: row.number, own: row } : undefined

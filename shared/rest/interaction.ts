@@ -49,7 +49,7 @@ import { boundCodes } from '../terminology/bound-codes.ts'
 import { claimsOf } from '../validation/profiles/run.ts'
 import { requireValid } from '../validation/validate.ts'
 import { RESPONSE, responseIssues } from './questionnaires.ts'
-import { findProfiles, withDefaultProfiles } from './validate.ts'
+import { findProfiles, withDefaultProfiles } from './profiles.ts'
 
 /** A body that has passed validation, with what validation had to remark. */
 export interface Accepted {

@@ -91,11 +91,13 @@ export async function openRepository(
   { rules, parts }: WriteFeatures,
   options: RepositoryOptions = {},
 ): Promise<Repository> {
-  const [row] = await database.query<{ salt: Buffer }>({
-    text: 'select salt from search_key_salt',
+  const [row] = await database.query<{ salt: Buffer; isDistributed: boolean }>({
+    text: `select salt, to_regclass('pg_dist_partition') is not null as "isDistributed"
+      from search_key_salt`,
     values: [],
   })
   if (row === undefined) throw new Error('The table search_key_salt is empty: restore its row')
+  if (row.isDistributed) database.distribute()
   const seen = new LRUCache<bigint, true>({ max: SEEN_CODES })
   const holders = new LRUCache<string, true>({ max: ACCOUNT_HOLDERS })
   const warned = new LRUCache<string, true>({ max: WARNED })

@@ -136,7 +136,7 @@ async function watch(
 export async function removeOldWatches(connection: Connection): Promise<void> {
   await connection.query({
     name: 'socket-watch-old',
-    text: 'delete from active_subscription where until < clock_timestamp()',
+    text: 'delete from active_subscription where until < now()',
     values: [],
   })
 }

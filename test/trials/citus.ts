@@ -1,20 +1,15 @@
 /**
  * The trial shows which of our statements a database takes that is distributed by Project; docs/scale.md has the figures.
  *
- * `DATABASE_URL=… node test/trials/citus.ts distribute` has Citus distribute the large tables of a migrated database.
- * `DATABASE_URL=… node test/trials/citus.ts replay s.json` sends it each shape of statement that is in the log of
- * another PostgreSQL (`log_destination = jsonlog`, `log_statement = all`), on which tests were run. Nothing is kept.
+ * `DATABASE_URL=… node test/trials/citus.ts s.json` sends each shape of statement that is in the log of another
+ * PostgreSQL (`log_destination = jsonlog`, `log_statement = all`), on which tests were run; a table `pg_dist_partition`
+ * in its databases has the service speak there as it does to Citus. Nothing is kept.
  */
 import { createReadStream } from 'node:fs'
 import { createInterface } from 'node:readline'
 import { setTimeout as delay } from 'node:timers/promises'
 import { Client } from 'pg'
 
-/** Each has `project` in its primary key, and no reference to a table that has not. */
-const BY_PROJECT = [
-  ...['version', 'resource', 'unique_key', 'idx_string', 'idx_range', 'code', 'resource_text'],
-  ...['indexed_parameter', 'outbox', 'active_subscription', 'subscription_state'],
-]
 const SAMPLES = 3
 const TRIES = 60
 const RESTART_MS = 500
@@ -41,25 +36,6 @@ async function connect(): Promise<Client> {
       await delay(RESTART_MS)
     }
   }
-}
-
-async function distribute(): Promise<void> {
-  const client = await connect()
-  for (const [i, table] of BY_PROJECT.entries()) {
-    const { rowCount } = await client.query(
-      'select from pg_dist_partition where logicalrelid = $1::regclass',
-      [table],
-    )
-    if (rowCount) continue
-    // Rows of a Project lie on one node, whatever the table.
-    await client.query('select create_distributed_table($1, $2, colocate_with => $3)', [
-      table,
-      'project',
-      i === 0 ? 'none' : 'version',
-    ])
-    say(`${table} is distributed by project`)
-  }
-  await client.end()
 }
 
 /** Undefined where the log has cut a value off. */
@@ -133,5 +109,5 @@ async function replay(file: string): Promise<void> {
   }
 }
 
-const [, , step, file = ''] = process.argv
-await (step === 'replay' ? replay(file) : distribute())
+const [, , file = ''] = process.argv
+await replay(file)

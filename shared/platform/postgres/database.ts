@@ -7,6 +7,7 @@ import { OutOfRoom, unavailable } from '../../errors.ts'
 import type { Logger } from '../../log.ts'
 import { BriefLanes, STUCK_MS } from './brief-lanes.ts'
 import { CachedStatements } from './cached-statements.ts'
+import { distributed } from './distributed.ts'
 import {
   askRows,
   type DatabaseConfig,
@@ -44,6 +45,8 @@ export interface Database extends Connection {
    * PostgreSQL goes on without a pause; each commits by itself.
    */
   lane(): Connection
+  /** From now on statements are said as a database wants them that is distributed by Project: distributed.ts. */
+  distribute(): void
   /** False for a minute after PostgreSQL has found no room for something. */
   readonly hasRoom: boolean
   /** Milliseconds of `select 1`; throws when PostgreSQL is away. */
@@ -76,6 +79,7 @@ class PooledDatabase implements Database {
   readonly #kept = new CachedStatements()
   readonly #inFlight = new WeakMap<RawConnection, number>()
   readonly #besideLocks: TransactionPool<RawConnection>['beside']
+  #isDistributed = false
   #statements = 0
   #roundTrips = 0
   #isAway = false
@@ -107,6 +111,10 @@ class PooledDatabase implements Database {
 
   get statements(): number {
     return this.#statements
+  }
+
+  distribute(): void {
+    this.#isDistributed = true
   }
 
   get hasRoom(): boolean {
@@ -242,6 +250,19 @@ class PooledDatabase implements Database {
   }
 
   async #send<Row extends object>(connection: RawConnection, statement: Statement): Promise<Row[]> {
+    if (!this.#isDistributed) return await this.#sendOne(connection, statement)
+    if (statement.apart !== undefined) {
+      const steps = { query: (one: Statement) => this.#send<never>(connection, one) }
+      return (await statement.apart(steps)) as Row[]
+    }
+    const sent = distributed(statement).map((one) => this.#sendOne<Row>(connection, one))
+    return (await Promise.all(sent)).flat()
+  }
+
+  async #sendOne<Row extends object>(
+    connection: RawConnection,
+    statement: Statement,
+  ): Promise<Row[]> {
     const inFlight = this.#inFlight.get(connection) ?? 0
     if (statement.isUpkeep !== true) {
       this.#statements += 1

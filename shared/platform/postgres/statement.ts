@@ -27,6 +27,10 @@ export interface Statement {
   readonly isUpkeep?: boolean
   /** It takes these advisory locks and does nothing else. */
   readonly locks?: readonly bigint[]
+  /** Gets its rows in several steps, where its tables have rows of several Projects: distributed.ts. */
+  readonly apart?: (connection: Pick<Connection, 'query'>) => Promise<readonly object[]>
+  /** The Projects in its list `x`, which it compares as `project = x.project`: distributed.ts. */
+  readonly projects?: readonly number[]
   readonly text: string
   readonly values: readonly unknown[]
 }

@@ -64,7 +64,7 @@ export function eventOrigin(
 export function eventPart(op: Operation): string {
   return `o as (insert into ${OUTBOX}
     select w.project, w.type, w.id, w.ver, '${op}', w.cause from w
-    where w.cause <> '' and ${isWatched('w.project')}
+    where w.cause <> '' and ${IS_WATCHED}
     returning 1)`
 }
 
@@ -80,11 +80,12 @@ export function registryEventPart(
     events.map(({ item }) => item.cause),
     'text[]',
   )
-  return `ro as (insert into ${OUTBOX}
-    select t.project, w.type, w.id, w.ver, '${op}', x.cause
+  return `rx as (select t.project, w.type, w.id, w.ver, x.cause
     from unnest(${numbers}, ${homes}, ${causes}) as x(n, home, cause)
-    join w using (n) join tenant t on t.fhir_id = x.home
-    where ${isWatched('t.project')}
+    join w using (n) join tenant t on t.fhir_id = x.home),
+  ro as (insert into ${OUTBOX}
+    select w.project, w.type, w.id, w.ver, '${op}', w.cause from rx w
+    where ${IS_WATCHED}
     returning 1)`
 }
 
@@ -95,23 +96,22 @@ export function registryEventPart(
 export function deletionEventPart(hasRegistry: boolean): string {
   const registry = hasRegistry
     ? `union all
-      select t.project, w.type, w.id, w.ver, 'd', x.cause
+      select t.project, w.type, w.id, w.ver, x.cause
       from now w join x using (project, type, id)
       join tenant t on t.fhir_id::text = ('{' || w.meta_ext || '}')::jsonb ->> 'project'
-      where x.cause <> '' and x.registry and ${isWatched('t.project')}`
+      where x.cause <> '' and x.registry`
     : ''
-  return `o as (insert into ${OUTBOX}
-    select w.project, w.type, w.id, w.ver, 'd'::"char", x.cause
+  return `ox as (select w.project, w.type, w.id, w.ver, x.cause
     from now w join x using (project, type, id)
-    where x.cause <> '' and not x.registry and ${isWatched('w.project')}
-    ${registry}
+    where x.cause <> '' and not x.registry
+    ${registry}),
+  o as (insert into ${OUTBOX}
+    select w.project, w.type, w.id, w.ver, 'd', w.cause from ox w where ${IS_WATCHED}
     returning 1)`
 }
 
-function isWatched(project: string): string {
-  return `exists (select from active_subscription a
-    where a.project = ${project} and a.watched = w.type)`
-}
+/** Somebody waits for rows like `w`. */
+const IS_WATCHED = '(w.project, w.type) in (select a.project, a.watched from active_subscription a)'
 
 /** Nobody waits for anything in the Project of a row that is written. */
 export const IS_QUIET = 'not exists (select from active_subscription a where a.project = w.project)'

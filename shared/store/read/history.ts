@@ -9,7 +9,7 @@ import { grantsFor, may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { badRequest, forbidden, notFound } from '../../errors.ts'
 import { resourceTypes, typeName, typeNumber } from '../../fhir/definitions.ts'
-import type { Statement } from '../../platform/postgres/statement.ts'
+import type { Connection, Statement } from '../../platform/postgres/statement.ts'
 import { allow, isLegalId, projectTest, type Store, scopeOf } from '../rows/context.ts'
 import { idOf, toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
 import { type Bind, binder } from '../rows/side-rows.ts'
@@ -52,7 +52,7 @@ export async function history(
         select v.project, v.type, v.id, v.ver, v.lu from version v
         where ${projectTest(everywhere)} and v.type = ${rowType} and v.id = ${rowId}
           and starts_with(v.meta_ext, ${bind(metaPrefix, 'text')})),
-      m as materialized (select * from h v where ${windowSql(request, bind)})
+      m as materialized (select * from h v where ${windowSql(request, bind, everywhere ? undefined : own)})
       select t.known::int, t.total::int, v.* from (
         select (select count(*) from h) as known, (select count(*) from m) as total) t
       left join lateral (
@@ -73,7 +73,7 @@ export async function history(
   const row = store.keys.rowId(type, id)
   return {
     ...page,
-    total: await countSeen(store, principal, { types: [type], span: request, row }),
+    total: await countSeen(store, principal, { types: [type], request, row }),
   }
 }
 
@@ -143,16 +143,19 @@ function pageStatement(
   const cursor = positionIn(store, request)
   const way = wayOf(request, cursor)
   const after = afterSql(way, cursor, bind)
-  const window = windowSql(request, bind)
+  const projects = [...new Set(projectsOf(principal, types))]
+  const own = projects.length > 1 ? undefined : bind(projects[0], 'int')
+  const window = windowSql(request, bind, own)
   const only = row === undefined ? 'true' : `v.id = ${bind(row, 'uuid')}`
   return {
+    ...(own === undefined ? { apart: pagesApart(store, principal, { types, request, row }) } : {}),
     text: `select ${V}, case when v.content is null then (
         select left(b.content, 256) from version b
-        where b.project = v.project and b.type = v.type and b.id = v.id and b.ver = v.ver - 1
+        where b.project = ${own ?? 'v.project'} and b.type = v.type and b.id = v.id and b.ver = v.ver - 1
       ) end as before
       from ${sources(principal, types, bind)} cross join lateral (
         select ${V} from version v
-        where v.project = x.project and v.type = x.type and starts_with(v.meta_ext, x.prefix)
+        where v.project = ${own ?? 'x.project'} and v.type = x.type and starts_with(v.meta_ext, x.prefix)
           and ${only} and ${window} and ${after}
         order by ${orderSql(way)} limit ${most}) v
       order by ${orderSql(way)}
@@ -160,6 +163,35 @@ function pageStatement(
     values,
   }
 }
+
+/** The same page of what each Project has by itself. */
+const pagesApart =
+  (store: Store, principal: Principal, { types, request, row }: PageRows) =>
+  async ({ query }: Pick<Connection, 'query'>) => {
+    const end = request.offset + request.count
+    const ofOne = Map.groupBy(types, (type) => scopeOf(principal, type).project)
+      .values()
+      .map((those) =>
+        query<ManyRow>(
+          pageStatement(store, principal, {
+            types: those,
+            request: { ...request, offset: 0, count: end },
+            row,
+          }),
+        ),
+      )
+    const rows = (await Promise.all(ofOne))
+      .flat()
+      .sort(
+        (a, b) =>
+          a.lu.getTime() - b.lu.getTime() ||
+          a.type - b.type ||
+          a.id.localeCompare(b.id) ||
+          a.ver - b.ver,
+      )
+    if (!wayOf(request, positionIn(store, request)).ascending) rows.reverse()
+    return rows.slice(request.offset, end + 1)
+  }
 
 /** Where a policy distinguishes versions each is ruled on; undefined where those are too many. */
 async function totalOf(
@@ -170,21 +202,14 @@ async function totalOf(
 ): Promise<number | undefined> {
   const ruled = types.filter((type) => !isWholeHistory(principal, type))
   const whole = types.filter((type) => !ruled.includes(type))
-  const seen =
-    ruled.length === 0 ? 0 : await countSeen(store, principal, { types: ruled, span: request })
+  const seen = ruled.length === 0 ? 0 : await countSeen(store, principal, { types: ruled, request })
   return seen === undefined ? undefined : seen + (await countAll(store, principal, whole, request))
-}
-
-interface CountRows {
-  readonly types: readonly string[]
-  readonly span: HistoryRequest
-  readonly row?: string | undefined
 }
 
 async function countSeen(
   store: Store,
   principal: Principal,
-  { types, span: { since, at }, row }: CountRows,
+  { types, request: { since, at }, row }: PageRows,
 ): Promise<number | undefined> {
   let seen = 0
   let cursor: string | undefined
@@ -207,13 +232,18 @@ async function countAll(
   request: HistoryRequest,
 ): Promise<number> {
   const { values, bind } = binder()
-  const [row] = await store.connection.query<{ count: number }>({
+  const rows = await store.connection.query<{ count: number }>({
+    projects: projectsOf(principal, types),
     text: `select count(*)::int as count from ${sources(principal, types, bind)}
       join version v on v.project = x.project and v.type = x.type
       where starts_with(v.meta_ext, x.prefix) and ${windowSql(request, bind)}`,
     values,
   })
-  return row?.count ?? 0
+  return rows.reduce((sum, { count }) => sum + count, 0)
+}
+
+function projectsOf(principal: Principal, types: readonly string[]): readonly number[] {
+  return types.map((type) => scopeOf(principal, type).project)
 }
 
 function sources(principal: Principal, types: readonly string[], bind: Bind): string {
@@ -228,13 +258,13 @@ function sources(principal: Principal, types: readonly string[], bind: Bind): st
 }
 
 /** `_since`, and `_at`: versions that were current at some point of a period. */
-function windowSql({ since, at }: HistoryRequest, bind: Bind): string {
+function windowSql({ since, at }: HistoryRequest, bind: Bind, own = 'v.project'): string {
   const tests = ['true']
   if (since !== undefined) tests.push(`v.lu >= ${bind(since.toISOString(), 'timestamptz')}`)
   if (at !== undefined) {
     tests.push(
       `v.lu < ${bind(at.end.toISOString(), 'timestamptz')}`,
-      `not exists (select 1 from version n where n.project = v.project and n.type = v.type
+      `not exists (select 1 from version n where n.project = ${own} and n.type = v.type
         and n.id = v.id and n.ver = v.ver + 1
         and n.lu <= ${bind(at.start.toISOString(), 'timestamptz')})`,
     )
@@ -291,7 +321,7 @@ async function pageOf<Row extends VersionRow>(
   const first = cursor !== undefined && (!isBackward || isBeyond) ? shown[0] : undefined
   const { seal } = store.keys
   return {
-    versions: seen.map(({ version }) => version),
+    versions: seen,
     next: last && writeCursor(seal, last),
     previous: first && writeCursor(seal, first, true),
   }
@@ -333,11 +363,6 @@ function opened(key: Buffer, cursor: string): string {
 
 const ASKED: readonly Interaction[] = ['read', 'history']
 
-interface VisibleVersion<Row> {
-  readonly row: Row
-  readonly version: Version
-}
-
 /** True when no policy distinguishes versions of the type or hides part of them. */
 function isWholeHistory(principal: Principal, type: string): boolean {
   return ASKED.every((item) => {
@@ -352,7 +377,7 @@ async function seenVersions<Row extends VersionRow>(
   principal: Principal,
   rows: readonly Row[],
   idFor: (row: Row) => string,
-): Promise<readonly VisibleVersion<Row>[]> {
+): Promise<readonly Version[]> {
   const ruled = rows.filter(({ type }) => !isWholeHistory(principal, typeName(type)))
   const deletions = ruled.filter(({ content }) => content === null)
   const before = await lastContents(store, deletions)
@@ -364,10 +389,10 @@ async function seenVersions<Row extends VersionRow>(
   const found = new Map(contents.map((content, i) => [content, answers[i]]))
   return rows.flatMap((row) => {
     const version = toVersion(row, row.content === null ? idFor(row) : undefined)
-    if (!ruled.includes(row)) return [{ row, version }]
+    if (!ruled.includes(row)) return [version]
     const content = row.content === null ? last.get(row) : row
     const rulings = ASKED.map((item) => content && found.get(content)?.[item])
     if (rulings.some((ruling) => ruling === undefined)) return []
-    return [{ row, version: without(version, rulings.flatMap(hiddenBy)) }]
+    return [without(version, rulings.flatMap(hiddenBy))]
   })
 }

@@ -4,7 +4,9 @@ import type { Principal } from '../../access/principal.ts'
 import { forbidden, gone, notFound } from '../../errors.ts'
 import { isResourceType, typeNumber } from '../../fhir/definitions.ts'
 import { publishedById } from '../../fhir/published.ts'
+import type { Statement } from '../../platform/postgres/statement.ts'
 import { allow, isLegalId, projectTest, type Store, scopeOf } from '../rows/context.ts'
+import { located, type RowKey } from '../rows/fetch.ts'
 import { toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
 import type { Version } from '../rows/version.ts'
 import {
@@ -134,11 +136,33 @@ export async function readMany(
     ({ type, id }) => isLegalId(id) && isResourceType(type) && may(principal, type, 'read'),
   )
   if (sought.length === 0) return references.map(() => undefined)
-  const scopes = sought.map(({ type }) => scopeOf(principal, type))
-  const everywhere = scopes.some((scope) => scope.everywhere)
-  const rows = await store.connection.query<VersionRow & { place: number }>({
+  const keys = sought.map(({ type, id, place }) => ({
+    ...scopeOf(principal, type),
+    place,
+    type: typeNumber(type),
+    id: store.keys.rowId(type, id),
+  }))
+  const rows = await store.connection.query<VersionRow & { place: number }>(manyStatement(keys))
+  const seen = await seenRows(store, principal, rows)
+  const found = new Map(seen.map(({ row, version }) => [row.place, version]))
+  return references.map((_, place) => found.get(place))
+}
+
+type ManyKey = Omit<RowKey, 'ruling'> & { readonly place: number }
+
+function manyStatement(keys: readonly ManyKey[]): Statement {
+  const everywhere = keys.some((key) => key.everywhere)
+  const list = (of: (key: ManyKey) => number | string | boolean) => `{${keys.map(of).join(',')}}`
+  const alone = (key: ManyKey) => ({ ...key, everywhere: false })
+  return {
     name: everywhere ? 'read-many-everywhere' : 'read-many',
     isBrief: true,
+    ...(everywhere
+      ? {
+          apart: async (steps) =>
+            await steps.query(manyStatement((await located(steps, keys)).map(alone))),
+        }
+      : { projects: keys.map(({ project }) => project) }),
     text: `select distinct on (x.place) x.place, ${V}
       from unnest((select $1::int[]), (select $2::int[]), (select $3::smallint[]),
           (select $4::uuid[]), (select $5::text[]), (select $6::boolean[]))
@@ -150,17 +174,14 @@ export async function readMany(
       where starts_with(v.meta_ext, x.prefix)
       order by x.place, v.project = x.project desc`,
     values: [
-      `{${sought.map(({ place }) => place).join(',')}}`,
-      `{${scopes.map((scope) => scope.project).join(',')}}`,
-      `{${sought.map(({ type }) => typeNumber(type)).join(',')}}`,
-      `{${sought.map(({ type, id }) => store.keys.rowId(type, id)).join(',')}}`,
-      scopes.map((scope) => scope.metaPrefix),
-      `{${scopes.map((scope) => scope.everywhere).join(',')}}`,
+      list(({ place }) => place),
+      list(({ project }) => project),
+      list(({ type }) => type),
+      list(({ id }) => id),
+      keys.map(({ metaPrefix }) => metaPrefix),
+      list((key) => key.everywhere),
     ],
-  })
-  const seen = await seenRows(store, principal, rows)
-  const found = new Map(seen.map(({ row, version }) => [row.place, version]))
-  return references.map((_, place) => found.get(place))
+  }
 }
 
 /** Returns the rows that the Principal may read, as it sees them. One more statement a type that takes PostgreSQL. */

@@ -59,6 +59,25 @@ const MANY_EVERYWHERE = `select x.n::int, ${V}
     limit 1) v
   where starts_with(v.meta_ext, x.prefix)`
 
+/** The rows with the Projects that have them, where those lie on several servers; their own comes first. */
+export async function located<Key extends Pick<RowKey, 'project' | 'type' | 'id' | 'everywhere'>>(
+  { query }: Pick<Connection, 'query'>,
+  keys: readonly Key[],
+): Promise<readonly Key[]> {
+  const list = (of: (key: Key) => number | string) => `{${keys.map(of).join(',')}}`
+  const rows = await query<{ n: number; project: number }>({
+    text: `select distinct x.n::int, v.project
+      from unnest($1::smallint[], $2::uuid[]) with ordinality as x(type, id, n) cross join tenant t
+      join version v on v.project = t.project and v.type = x.type and v.id = x.id`,
+    values: [list(({ type }) => type), list(({ id }) => id)],
+  })
+  return keys.map((key, i) => {
+    const found = rows.filter(({ n }) => n === i + 1).map(({ project }) => project)
+    const [first = key.project] = found
+    return !key.everywhere || found.includes(key.project) ? key : { ...key, project: first }
+  })
+}
+
 /** Joins the reads of one turn of the event loop into one statement. */
 export function fetchTogether(connection: Connection): Fetch {
   return inOneTurn((keys) => fetchAll(connection, keys))
@@ -125,23 +144,34 @@ async function fetchAlike(
     const values = [project, type, id, metaPrefix]
     return connection.query<VersionRow>({ name: 'read', text: ONE, values })
   }
-  const list = (of: (key: RowKey) => number | string | boolean) => `{${keys.map(of).join(',')}}`
-  const values = [
-    list((key) => key.project),
-    list((key) => key.type),
-    list((key) => key.id),
-    keys.map((key) => key.metaPrefix),
-  ]
+  const many = manyOf(keys)
+  const { values } = many
   const rows = await connection.query<VersionRow & { n: number }>(
     everywhere
       ? {
           name: 'read-everywhere',
           text: MANY_EVERYWHERE,
-          values: [...values, list((key) => key.everywhere)],
+          values: [...values, `{${keys.map((key) => key.everywhere).join(',')}}`],
+          apart: async (steps) => await steps.query(manyOf(await located(steps, keys))),
         }
-      : { name: 'read-n', text: MANY, values },
+      : many,
   )
   return inOrder(keys, rows)
+}
+
+function manyOf(keys: readonly RowKey[]): Statement {
+  const list = (of: (key: RowKey) => number | string) => `{${keys.map(of).join(',')}}`
+  return {
+    name: 'read-n',
+    text: MANY,
+    projects: keys.map(({ project }) => project),
+    values: [
+      list((key) => key.project),
+      list((key) => key.type),
+      list((key) => key.id),
+      keys.map((key) => key.metaPrefix),
+    ],
+  }
 }
 
 function inOrder(keys: readonly RowKey[], rows: readonly (VersionRow & { n: number })[]) {

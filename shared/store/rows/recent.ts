@@ -140,6 +140,7 @@ export async function withContents<Row extends VersionRow>(
     const versions = await connection.query<VersionRow & { n: number }>({
       name: 'contents',
       isBrief: true,
+      projects: missing.map(({ project }) => project),
       text: CONTENTS,
       values: [
         list((row) => row.project),

@@ -28,7 +28,9 @@ export const versionColumns = (alias: string): string =>
  * Joins rows `r` of `resource` with their versions, as `v`. The order and the limit leave PostgreSQL the primary key
  * alone: as a plain join it takes an index of all versions of a type as long as `version` was never analyzed.
  */
-export const WITH_VERSIONS = `cross join lateral (select * from version c where c.project = r.project
+export const withVersions = (
+  project: string,
+) => `cross join lateral (select * from version c where c.project = ${project}
     and c.type = r.type and c.id = r.id and c.ver <= r.ver order by c.ver desc limit 1) v`
 
 export function toVersion(row: VersionRow, id?: string): Version {

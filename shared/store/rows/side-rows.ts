@@ -64,24 +64,29 @@ export function missingTargets(targets: readonly Listed<Target>[], bind: Bind): 
     ['target', 'int', (x) => x.place],
     ['sight', 'int', (x) => (x.visible === undefined ? null : conditions.indexOf(x.visible))],
   ])
-  return `bad as (select x.n, x.target from ${list}
-    where not exists (select 1 from resource r
-      where r.project = x.project and r.type = x.type and r.id = x.id
-        and (x.key is null or r.keys @> array[x.key]) ${isSeen}))`
+  return `bx as (select * from ${list}),
+  there as (select x.n, x.target from bx x join resource r
+      on r.project = x.project and r.type = x.type and r.id = x.id
+        and (x.key is null or r.keys @> array[x.key]) ${isSeen}),
+  bad as (select n, target from bx where (n, target) not in (select n, target from there))`
 }
 
 /** Writes of which a patient holds accounts, or has. Answered from the index account_holder alone. */
 export function heirRows(patients: readonly Listed<string>[], bind: Bind): string {
   const list = unnest(patients, bind, [['id', 'uuid', (id) => id]])
-  return `heir as (select distinct i.n, ${HOLDER} as target from ${list} join i using (n)
-    where ${holdsAccounts('i.project', 'x.id')})`
+  return `hx as (select i.n, i.project, x.id from ${list} join i using (n)),
+  heir as (select distinct hx.n, ${HOLDER} as target from hx join version v
+    on v.project = hx.project and v.id = hx.id and ${HOLDS_ACCOUNTS})`
 }
 
 /** True of a patient that holds accounts, or did once. */
 export function holdsAccounts(project: string, id: string): string {
   return `exists (select 1 from version v where v.project = ${project} and v.id = ${id}
-      and v.type = ${typeNumber('Patient')} and v.meta_ext like '%"accounts":%')`
+      and ${HOLDS_ACCOUNTS})`
 }
+
+/** In the words of the index account_holder. */
+const HOLDS_ACCOUNTS = `v.type = ${typeNumber('Patient')} and v.meta_ext like '%"accounts":%'`
 
 export function stringRows(
   rows: readonly Listed<StringRow>[],
@@ -174,10 +179,10 @@ export function uniqueRows(
     where ${ownRows('q')}
       and w.n = any(${bind(`{${owners.join(',')}}`, 'int[]')})
       and not exists (select 1 from qx where qx.n = w.n and qx.p = q.p and qx.k = q.k))`,
+    `qh as (select w.n, q.p, q.k from unique_key q join w on ${ownRows('q')})`,
     `qi as (insert into unique_key (project, type, p, k, id)
     select w.project, w.type, qx.p, qx.k, w.id from qx join w using (n)
-    where not exists (select 1 from unique_key q
-      where q.project = w.project and q.p = qx.p and q.k = qx.k and q.id = w.id))`,
+    where (w.n, qx.p, qx.k) not in (select n, p, k from qh))`,
   ]
 }
 

@@ -252,6 +252,7 @@ export async function lastContents(
   const list = (values: readonly (number | string)[]) => `{${values.join(',')}}`
   const rows = await connection.query<VersionRow & { n: number }>({
     name: 'last-contents',
+    projects: deletions.map(({ project }) => project),
     text: `select x.n::int, ${versionColumns('v')}
       from unnest($1::int[], $2::smallint[], $3::uuid[], $4::int[]) with ordinality
         as x(project, type, id, ver, n)

@@ -48,7 +48,7 @@ export async function searchDeleted(
   const tests = deletionTests(store, principal, request, bind)
   const place = after === undefined ? '' : ` and ${afterSql(way, after, bind)}`
   const text = `select ${versionColumns('r')}, null as d_lo, (
-      select left(b.content, 256) from version b where b.project = r.project and b.type = r.type
+      select left(b.content, 256) from version b where b.project = ${bind(principal.project.number, 'int')} and b.type = r.type
         and b.id = r.id and b.ver = r.ver - 1) as before
     from version r where ${tests.join(' and ')}${place}
     order by ${orderSql(way, 'r')}
@@ -80,11 +80,12 @@ function deletionTests(
     if (!isCondition(condition) || condition.modifier !== undefined) throw unfit()
     return conditionSql(store, type, condition, bind)
   })
+  const own = bind(project.number, 'int')
   return [
-    `r.project = ${bind(project.number, 'int')}`,
+    `r.project = ${own}`,
     `r.type = ${bind(typeNumber(type), 'smallint')}`,
     'r.content is null',
-    `not exists (select 1 from version n where n.project = r.project and n.type = r.type
+    `not exists (select 1 from version n where n.project = ${own} and n.type = r.type
       and n.id = r.id and n.ver = r.ver + 1)`,
     ...named,
   ]

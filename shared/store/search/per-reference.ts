@@ -12,7 +12,7 @@ import type { Condition, SearchRequest } from '../../query/search-request.ts'
 import { keysLiteral } from '../index/keys.ts'
 import { allow, type Store } from '../rows/context.ts'
 import { BARE_COLUMNS, withContents } from '../rows/recent.ts'
-import { versionColumns, WITH_VERSIONS } from '../rows/rows.ts'
+import { versionColumns, withVersions } from '../rows/rows.ts'
 import { type Bind, binder } from '../rows/side-rows.ts'
 import type { SearchPage } from '../rows/version.ts'
 import { orderOf, orderSql } from './order/order.ts'
@@ -158,7 +158,10 @@ function pagesStatement(
     return rowsSql(query, `x.k${i}`, [COLUMNS, ...terms].join(', '), bind)
   })
   const sorted = ['d_lo', ...names].map((name) => `r.${name}`).join(', ')
-  const [columns, versions] = isBare ? [BARE_COLUMNS, ''] : [versionColumns('v'), WITH_VERSIONS]
+  const isOfOne = queries.every(({ project }) => project === first?.project)
+  const [columns, versions] = isBare
+    ? [BARE_COLUMNS, '']
+    : [versionColumns('v'), withVersions(isOfOne ? bind(first?.project, 'int') : 'r.project')]
   const text = `select x.n::int, p.* from ${keysSql(queries, sought, bind)} cross join lateral (
       select ${sorted}, ${columns} from (
         select * from (${rows.join(' union all ')}) r order by ${orderSql(order, 'r')}

@@ -23,7 +23,7 @@ export function deleteStatement(deletions: readonly Deletion[]): Statement {
   const removals = [...new Set(ordered.flatMap(({ part }) => part.removal ?? []))]
   const parts = removals.flatMap(({ sql }) => sql.map((part) => `${part},`))
   const hasProfiles = deletions.some(({ profileKey }) => profileKey !== undefined)
-  const membership = hasProfiles ? MEMBERSHIP_OF_PROFILE : 'null::uuid'
+  const [profiles, membership] = hasProfiles ? MEMBERSHIPS : ['', 'null::uuid']
   const values = valuesOf(deletions)
   const isHeld = heldRuns(deletions, values)
   const name = [
@@ -36,6 +36,7 @@ export function deleteStatement(deletions: readonly Deletion[]): Statement {
   ]
   return {
     name: name.join('-'),
+    projects: deletions.map(({ project }) => project),
     text: `with x as materialized (
         select * from unnest($1::int[], $2::smallint[], $3::uuid[], $4::text[], $5::text[], $6::uuid[],
           $7::text[], $8::boolean[], $9::bigint[])
@@ -43,27 +44,23 @@ export function deleteStatement(deletions: readonly Deletion[]): Statement {
             as x(project, type, id, vers, prefix, author, cause, registry, profile, n)
         ${isHeld}),
       was as materialized (
-        select x.n, x.vers, x.author, x.profile, starts_with(v.meta_ext, x.prefix) as seen, v.*
+        select x.n, x.vers::int[] as vers, x.author, x.profile, starts_with(v.meta_ext, x.prefix) as seen,
+          date_trunc('milliseconds', clock_timestamp()) as at, v.*
         from x cross join lateral (
           select project, type, id, ver, lu, content, meta_at, meta_ext from version
           where project = x.project and type = x.type and id = x.id order by ver desc limit 1) v),
       d as (
         delete from resource r using was
         where r.project = was.project and r.type = was.type and r.id = was.id
-          and (was.vers is null or r.ver = any(was.vers::int[])) and was.seen
+          and (was.vers is null or r.ver = any(was.vers)) and was.seen
         returning was.n, was.author, was.profile, r.project, r.type, r.id, r.ver + 1 as ver, was.meta_ext,
-          greatest(date_trunc('milliseconds', clock_timestamp()), r.lu) as lu),
+          greatest(was.at, r.lu) as lu),
       now as (
         insert into version (project, type, id, ver, lu, author, content, meta_at, meta_ext)
         select project, type, id, ver, lu, author, null, 0, meta_ext from d
         returning project, type, id, ver, lu, content, meta_at, meta_ext),
-      s as (delete from idx_string x using d
-        where x.id = d.id and x.project = d.project and x.type = d.type),
-      g as (delete from idx_range x using d
-        where x.id = d.id and x.project = d.project and x.type = d.type),
-      tx as (delete from resource_text x using d
-        where x.project = d.project and x.type = d.type and x.id = d.id),
-      ${[events, ...parts].join('\n      ')}
+      ${SIDE_ROWS}
+      ${[profiles, events, ...parts].join('\n      ')}
       q as (delete from unique_key x using d
         where x.id = d.id and x.project = d.project and x.type = d.type)
       select d.n::int, true as deleted, true as gone, ${membership} as membership,
@@ -75,6 +72,13 @@ export function deleteStatement(deletions: readonly Deletion[]): Statement {
     values,
   }
 }
+
+const SIDE_ROWS = `s as (delete from idx_string x using d
+        where x.id = d.id and x.project = d.project and x.type = d.type),
+      g as (delete from idx_range x using d
+        where x.id = d.id and x.project = d.project and x.type = d.type),
+      tx as (delete from resource_text x using d
+        where x.project = d.project and x.type = d.type and x.id = d.id),`
 
 /** Adds a condition and its values where runs of bots delete. */
 function heldRuns(deletions: readonly Deletion[], values: unknown[]): string {
@@ -154,6 +158,9 @@ export function profileKey(keys: Keys, type: string, id: string): bigint | undef
   return keys.reference(p, keys.target(REGISTRY_PROJECT, `${type}/${id}`))
 }
 
-/** The row id of a membership, in SQL, from the key `profile`. */
-const MEMBERSHIP_OF_PROFILE = `(select m.id from resource m where m.project = ${REGISTRY_PROJECT} and m.type = ${typeNumber(MEMBERSHIP)}
-        and m.keys @> array[profile] limit 1)`
+/** The part that finds the membership of each profile, and its row id, in SQL. */
+const MEMBERSHIPS = [
+  `pm as (select d.n, m.id from d join resource m on m.project = ${REGISTRY_PROJECT}
+        and m.type = ${typeNumber(MEMBERSHIP)} and m.keys @> array[d.profile]),`,
+  '(select pm.id from pm where pm.n = d.n limit 1)',
+] as const

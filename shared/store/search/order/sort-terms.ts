@@ -149,10 +149,10 @@ function contentSql(
   const paths = jsonPaths(type, code, own)
   if (paths === undefined)
     throw notSupported(`Sorting ${type} by ${code} is not supported`, '_sort')
-  return (_project, bind) => `(select ${pick}((x #>> '{}') collate "C")
+  return (project, bind) => `(select ${pick}((x #>> '{}') collate "C")
     from version v cross join unnest(${bind(paths, 'text[]')}) path
       cross join jsonb_path_query(v.content::jsonb, path::jsonpath) x
-    where v.project = r.project and v.type = r.type and v.id = r.id and v.ver = r.ver)`
+    where v.project = ${bind(project, 'int')} and v.type = r.type and v.id = r.id and v.ver = r.ver)`
 }
 
 /** Member of an element that is compared; the element itself where it is a plain value. */

@@ -6,7 +6,7 @@
 import { tooCostly } from '../../../errors.ts'
 import type { Statement } from '../../../platform/postgres/statement.ts'
 import { BARE_COLUMNS } from '../../rows/recent.ts'
-import { versionColumns, WITH_VERSIONS } from '../../rows/rows.ts'
+import { versionColumns, withVersions } from '../../rows/rows.ts'
 import { type Bind, binder } from '../../rows/side-rows.ts'
 import { orderSql } from '../order/order.ts'
 import type { Order } from '../order/position.ts'
@@ -62,8 +62,10 @@ function pageSql(parts: readonly Part[], { isKept, isBare }: PageForm, plainBind
   // A time takes long to write; only cursors of this order read it.
   const date = order.column === 'd_lo' ? 'r.d_lo' : 'null::timestamptz as d_lo'
   const sorted = [date, ...order.terms.map((_, i) => `r.s${i}`)]
-  if (score !== undefined) sorted.push(`${score(bind)} as score`)
-  const [columns, versions] = isBare ? [BARE_COLUMNS, ''] : [versionColumns('v'), WITH_VERSIONS]
+  if (score !== undefined) sorted.push(`${score(first.query.project, bind)} as score`)
+  const [columns, versions] = isBare
+    ? [BARE_COLUMNS, '']
+    : [versionColumns('v'), withVersions(bind(first.query.project, 'int'))]
   return `select ${sorted.join(', ')}, ${columns} from (${page}) r
     ${versions} order by ${orderSql(order, 'r')}`
 }

@@ -21,7 +21,7 @@ import { filter, isMissing, parameterSql, type Scene } from './row-test.ts'
 import type { Test, Within } from './test.ts'
 
 export function dateTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
-  if (condition.modifier === 'missing') return missingRange(ps, condition)
+  if (condition.modifier === 'missing') return missingRange(scene, ps, condition)
   const values = dateValues(condition)
   return inRanges(scene, ps, (bind) => {
     const at = (ms: number) => bind(ms, 'float8')
@@ -30,7 +30,7 @@ export function dateTest(scene: Scene, ps: readonly bigint[], condition: Conditi
 }
 
 export function numberTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
-  if (condition.modifier === 'missing') return missingRange(ps, condition)
+  if (condition.modifier === 'missing') return missingRange(scene, ps, condition)
   const values = condition.values.map((value) => parseNumberValue(value))
   return inRanges(scene, ps, (bind, isRow) =>
     values.flatMap((value) => numberBounds(value, 'g', bind, isRow)),
@@ -38,7 +38,7 @@ export function numberTest(scene: Scene, ps: readonly bigint[], condition: Condi
 }
 
 export function quantityTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
-  if (condition.modifier === 'missing') return missingRange(ps, condition)
+  if (condition.modifier === 'missing') return missingRange(scene, ps, condition)
   const values = condition.values.map((value) => parseQuantityValue(value))
   return inRanges(scene, ps, (bind, isRow) =>
     values.flatMap((value) => quantityBounds(scene, value, { alias: 'g', bind, isRow })),
@@ -239,10 +239,10 @@ function inRanges(
   }
 }
 
-function missingRange(ps: readonly bigint[], { values }: Condition): Test {
+function missingRange({ project }: Scene, ps: readonly bigint[], { values }: Condition): Test {
   return filter((bind) => {
     const exists = `exists (select 1 from idx_range g where g.id = r.id
-      and g.project = r.project and ${parameterSql('g', ps, bind)})`
+      and g.project = ${bind(project, 'int')} and ${parameterSql('g', ps, bind)})`
     return isMissing(values) ? `not ${exists}` : exists
   })
 }

@@ -17,7 +17,7 @@ export function stringTest(scene: Scene, ps: readonly bigint[], condition: Condi
   if (modifier === 'missing') {
     return filter((bind) => {
       const exists = `exists (select 1 from idx_string s where s.id = r.id
-        and s.project = r.project and ${parameterSql('s', ps, bind)})`
+        and s.project = ${bind(scene.project, 'int')} and ${parameterSql('s', ps, bind)})`
       return isMissing(values) ? `not ${exists}` : exists
     })
   }

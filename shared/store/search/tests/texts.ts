@@ -38,16 +38,18 @@ export function wordsTest({ project, type }: Scene, condition: Condition): IdsTe
 }
 
 /** How well `resource r` fits what a search says of words, from 0 to 1; undefined when it says nothing. */
-export function scoreOf(conditions: readonly Criterion[]): ((bind: Bind) => string) | undefined {
+export function scoreOf(
+  conditions: readonly Criterion[],
+): ((project: number, bind: Bind) => string) | undefined {
   const asked = conditions.filter((one) => isCondition(one)).filter(isOfText)
   if (asked.length === 0) return undefined
-  return (bind) => {
+  return (project, bind) => {
     const ranks = asked.map((condition) => {
       const column = COLUMNS.get(condition.code)
       return `ts_rank(x.${column}, ${wordsSql(condition, bind)})`
     })
     return `(select ((${ranks.join(' + ')}) / ${asked.length})::float8 from resource_text x
-      where x.project = r.project and x.type = r.type and x.id = r.id)`
+      where x.project = ${bind(project, 'int')} and x.type = r.type and x.id = r.id)`
   }
 }
 
@@ -57,7 +59,7 @@ export function scoreToSortBy(
 ): (project: number, bind: Bind) => string {
   const score = scoreOf(conditions)
   if (score === undefined) throw badRequest('Sorting by _score needs _text or _content', '_sort')
-  return (_project, bind) => score(bind)
+  return score
 }
 
 function wordsSql({ values }: Condition, bind: Bind): string {

@@ -1,0 +1,48 @@
+/**
+ * `node scripts/distribute.ts` distributes the large tables of DATABASE_URL by Project over the servers that Citus knows
+ * there (docs/scale.md). It comes once, behind the release step and before the first load; rows that are there go along.
+ */
+import { Client } from 'pg'
+
+/** Each begins its primary key with the Project; all rows of one lie on one server, whatever the table. */
+const BY_PROJECT = [
+  ...['version', 'resource', 'unique_key', 'idx_string', 'idx_range', 'code', 'resource_text'],
+  ...['indexed_parameter', 'outbox', 'active_subscription', 'subscription_state'],
+]
+/** Every server has all of it. */
+const EVERYWHERE = ['tenant']
+
+/** Safe to run twice. `say` hears what was done. */
+export async function distribute(databaseUrl: string, say: (line: string) => void): Promise<void> {
+  const client = new Client({ connectionString: databaseUrl })
+  await client.connect()
+  const isDone = async (table: string) => {
+    const text = 'select from pg_dist_partition where logicalrelid = $1::regclass'
+    return (await client.query(text, [table])).rowCount !== 0
+  }
+  try {
+    for (const table of EVERYWHERE) {
+      if (await isDone(table)) continue
+      await client.query('select create_reference_table($1)', [table])
+      say(`${table} is on every server`)
+    }
+    for (const [i, table] of BY_PROJECT.entries()) {
+      if (await isDone(table)) continue
+      const beside = i === 0 ? 'none' : BY_PROJECT[0]
+      const text = `select create_distributed_table($1, 'project', colocate_with => $2)`
+      await client.query(text, [table, beside])
+      say(`${table} is distributed by project`)
+    }
+  } finally {
+    await client.end()
+  }
+}
+
+if (import.meta.main) {
+  try {
+    await distribute(process.env.DATABASE_URL ?? '', console.log)
+  } catch (error) {
+    console.error(error instanceof Error ? error.message : error)
+    process.exitCode = 1
+  }
+}
