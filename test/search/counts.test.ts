@@ -14,10 +14,19 @@ const STEPS = 60
 const WRITERS = 6
 const WRITES = 40
 const DEADLINE_MS = 60_000
+/** Fewer are counted each time. */
+const MANY = 200
 
 const SEARCH = 'Patient?active=true&gender=other&_total=accurate&_count=0'
 const total = async (client = admin) => (await client.get<Raw>(SEARCH)).body.total as number
 const aPatient = (active = true) => ({ resourceType: 'Patient', gender: 'other', active })
+
+const entry = Array.from({ length: MANY }, () => ({
+  resource: aPatient(),
+  request: { method: 'POST', url: 'Patient' },
+}))
+await admin.post('/fhir/R4', { resourceType: 'Bundle', type: 'batch', entry })
+t.equal(await total(), MANY)
 
 t.test('each change counts at once, in the process that made it and in another', async (t) => {
   const ids: string[] = []
@@ -41,7 +50,9 @@ t.test('each change counts at once, in the process that made it and in another',
   ]
   for (let i = 0; i < STEPS; i++) {
     await steps[i % steps.length]?.(CLIENTS[i % 2])
-    for (const client of CLIENTS) t.equal(await total(client), ids.length, `step ${i}`)
+    for (const client of CLIENTS) {
+      t.equal(await total(client), MANY + ids.length, `step ${i}`)
+    }
   }
 })
 
@@ -84,16 +95,16 @@ t.test('nothing is counted a second time until something is written', async (t) 
     text: 'select from generate_series(1, $1::int)',
     values: [n],
   })
-  t.equal(await known.count(seen, rows(3)), 3)
+  t.equal(await known.count(seen, rows(MANY)), MANY)
   // Other tests write in the same cluster.
   await until(async () => {
     const before = counts
-    t.equal(await known.count(seen, rows(3)), 3)
+    t.equal(await known.count(seen, rows(MANY)), MANY)
     return counts === before
   }, DEADLINE_MS)
   const before = counts
   await admin.create(aPatient())
-  t.equal(await known.count(seen, rows(3)), 3)
-  t.equal(await known.count(seen, rows(4)), 4)
+  t.equal(await known.count(seen, rows(MANY)), MANY)
+  t.equal(await known.count(seen, rows(MANY + 1)), MANY + 1)
   t.equal(counts, before + 2)
 })

@@ -17,6 +17,9 @@ const CHARACTERS = 4_000_000
 /** Characters of an entry beside its statement. */
 const ENTRY = 100
 
+/** To count fewer takes hardly longer than to look whether what is known still holds. */
+const FEW = 200
+
 /** A server that is started anew, or another one in its place, may give numbers a second time. */
 const STATE = `case when pg_is_in_recovery() then null
   else pg_current_snapshot()::text || pg_postmaster_start_time() end as state`
@@ -39,7 +42,7 @@ export class KnownCounts {
     const known = this.#counts.get(name)
     if (known !== undefined && (await this.#look()) === known.state) return known.count
     const counted = await countNow(connection, statement)
-    if (counted.state === null) this.#counts.delete(name)
+    if (counted.state === null || counted.count < FEW) this.#counts.delete(name)
     else this.#counts.set(name, counted)
     return counted.count
   }
