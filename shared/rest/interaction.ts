@@ -48,8 +48,8 @@ import type { Deletion, WriteResult } from '../store/rows/version.ts'
 import { boundCodes } from '../terminology/bound-codes.ts'
 import { claimsOf } from '../validation/profiles/run.ts'
 import { requireValid } from '../validation/validate.ts'
-import { RESPONSE, responseIssues } from './questionnaires.ts'
 import { findProfiles, withDefaultProfiles } from './profiles.ts'
+import { RESPONSE, responseIssues } from './questionnaires.ts'
 
 /** A body that has passed validation, with what validation had to remark. */
 export interface Accepted {

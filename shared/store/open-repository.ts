@@ -30,6 +30,7 @@ import {
   type WritePart,
   type WriteRule,
 } from './rows/context.ts'
+import { KnownCounts } from './rows/counts.ts'
 import { createFetch, fetchTogether } from './rows/fetch.ts'
 import { createRecentVersions } from './rows/recent.ts'
 import { createTenants } from './rows/tenants.ts'
@@ -108,6 +109,7 @@ export async function openRepository(
     fetch: createFetch(database),
     remove: (deletion) => database.query(deleteStatement([leases.unguarded(deletion)])),
     recent: createRecentVersions(options.answersSearches),
+    counts: new KnownCounts(database),
     keys: new Keys(row.salt),
     ownParameters: options.ownParameters ?? openOwnParameters(database),
     warn({ stamp, base, code }) {

@@ -88,6 +88,7 @@ export async function inTransaction<T>(
       connection,
       fetch: ahead.fetch,
       recent: undefined,
+      counts: undefined,
       submit,
       remove,
       seenCodes,

@@ -200,6 +200,7 @@ t.test(
         'shared/platform/postgres/transaction.ts',
         'shared/store/index/custom-parameters-index.ts',
         'shared/store/migrate.ts',
+        'shared/store/rows/counts.ts',
         'shared/store/write/idempotent-requests.ts',
       ],
     )

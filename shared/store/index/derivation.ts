@@ -192,6 +192,16 @@ export class Derivation {
     }
   }
 
+  /** Says which of the parameters that nearly all resources have this one lacks. */
+  finish(parameters: readonly PlannedParameter[]): void {
+    for (const { index, isUsual } of parameters) {
+      if (!isUsual) continue
+      const { p, present, absent } = this.#of(index)
+      const isThere = this.others.has(present) || this.strings.some((row) => row.p === p)
+      if (!isThere) this.others.add(absent)
+    }
+  }
+
   /** False for what the dictionary cannot keep. */
   code(p: bigint, k: bigint, system: string, code: string): boolean {
     const row = codeRow({ p, k, system, code, display: undefined })
@@ -207,7 +217,8 @@ export class Derivation {
     const any = this.keys.token(p, undefined, code)
     this.others.add(any)
     if (system === undefined) {
-      if (kind === 'code') this.code(p, any, '', code)
+      // One that the dictionary cannot keep is found by a key of its own.
+      if (kind === 'code' && !this.code(p, any, '', code)) this.others.add(this.keys.system(p, ''))
       return
     }
     const exact = this.keys.token(p, system, code)

@@ -4,12 +4,18 @@ import { HttpError } from '../../errors.ts'
 import {
   COMPARTMENTS,
   compartmentParams,
+  elementsOf,
   isResourceType,
   mainDate,
   searchParameters,
   storedParameters,
 } from '../../fhir/definitions.ts'
-import type { OwnParameter, OwnParameters, SearchParameter } from '../../fhir/definitions-data.ts'
+import type {
+  ElementDefinition,
+  OwnParameter,
+  OwnParameters,
+  SearchParameter,
+} from '../../fhir/definitions-data.ts'
 import { isSameValue } from '../../fhir/json.ts'
 import { isObject, type Meta, type Resource } from '../../fhir/resource.ts'
 import { targetOf } from '../../fhir/values.ts'
@@ -124,13 +130,13 @@ function makePlan(type: string, own: OwnParameters | undefined, only?: Only): In
       continue
     }
     const compiled = compileExpression(type, parameter.expression)
-    const legs = ownParameter
-      ? compiled.filter((leg) => isReadable(parameter.type, leg.type))
-      : compiled
+    const isRead = (leg: Leg) => !ownParameter || isReadable(parameter.type, leg.type)
+    const legs = compiled.filter(isRead)
     const planned: PlannedParameter = {
       code: parameter.code,
       index,
       isMainDate: parameter.code === main,
+      isUsual: ownParameter === undefined && isUsual(type, parameter),
       types: [...new Set(legs.map((leg) => leg.type))],
       compartments: COMPARTMENTS.filter((_, i) => inside[i]).map((name) => `${name}/`),
     }
@@ -159,6 +165,21 @@ function makePlan(type: string, own: OwnParameters | undefined, only?: Only): In
   return { type, stamp, parameters, roots, whole, elements, sides, compartments }
 }
 
+/** Parameters that nearly all resources have a value of, beside those of elements that must be there. */
+const USUAL: ReadonlySet<string> = new Set([
+  ...['active', 'category', 'code', 'encounter', 'family', 'gender', 'identifier', 'name'],
+  ...['patient', 'performer', 'status', 'subject'],
+])
+const WITH_KEYS: ReadonlySet<string> = new Set(['token', 'reference', 'uri', 'string'])
+
+function isUsual(type: string, { code, type: kind, expression = '' }: SearchParameter): boolean {
+  if (!WITH_KEYS.has(kind)) return false
+  const paths = expression.split('|').map((path) => path.trim())
+  const isRequired = ({ path, min = 0 }: ElementDefinition) =>
+    min > 0 && paths.includes(`${type}.${path}`)
+  return USUAL.has(code) || elementsOf(type).some(isRequired)
+}
+
 function isAmong({ codes }: Only, code: string, inside: readonly boolean[]): boolean {
   return codes.has(code) || (codes.has('_compartment') && inside.includes(true))
 }
@@ -173,7 +194,7 @@ function collectTargets(type: string, prefix: string): Walk<Set<string>> {
 /** Nothing is known of its elements beforehand but what its type can read. */
 function generalParameter({ code, type }: OwnParameter, index: number): PlannedParameter {
   const types = type === 'token' ? ['Coding'] : type === 'reference' ? ['Reference'] : []
-  return { code, index, isMainDate: false, types, compartments: [] }
+  return { code, index, isMainDate: false, isUsual: false, types, compartments: [] }
 }
 
 function bindGeneral(

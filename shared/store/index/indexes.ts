@@ -93,4 +93,5 @@ function runPlan(plan: IndexPlan, resource: Resource, derived: Derivation): void
     if (walks !== undefined) for (const walk of walks) walk(resource, derived)
   }
   for (const walk of plan.whole) walk(resource, derived)
+  derived.finish(plan.parameters)
 }

@@ -109,6 +109,11 @@ export class Keys {
     return this.#sip.hash(KIND.present, p, '', '')
   }
 
+  /** Held when a parameter that nearly all resources have has none: what `:missing` finds. */
+  absent(p: bigint): bigint {
+    return this.#sip.hash(KIND.present, p, 'absent', '')
+  }
+
   /** `u` of a range row. An empty `system` is a unit without a system; 0 is no unit. */
   unit(system: string, code: string): bigint {
     return this.#sip.hash(KIND.unit, 0n, system, code)

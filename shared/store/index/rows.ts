@@ -4,6 +4,8 @@ export interface PlannedParameter {
   readonly code: string
   readonly index: number
   readonly isMainDate: boolean
+  /** Nearly all resources have it, so one that lacks it has a key that says so. */
+  readonly isUsual: boolean
   /** Types of its elements: `Coding`, `Identifier`, `code` …; they decide which keys a token has. */
   readonly types: readonly string[]
   /** `Patient/`, … for the compartments this parameter puts a resource into. */

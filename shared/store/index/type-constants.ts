@@ -25,6 +25,7 @@ export interface TypeConstants {
 export interface Constants {
   readonly p: bigint
   readonly present: bigint
+  readonly absent: bigint
   readonly logical: bigint
   readonly words: bigint
   readonly texts: bigint
@@ -68,6 +69,7 @@ export function constantsOf(keys: Keys, project: number, plan: PlannedType): Typ
     return {
       p,
       present: keys.present(p),
+      absent: keys.absent(p),
       logical: keys.logical(p),
       words: keys.words(p),
       texts: keys.texts(p),

@@ -13,6 +13,7 @@ import type { Watchers } from '../events/subscribers.ts'
 import type { OwnParametersReader } from '../index/custom-parameters.ts'
 import type { Keys } from '../index/keys.ts'
 import type { KeyStatistics } from '../search/plan/statistics.ts'
+import type { KnownCounts } from './counts.ts'
 import type { Fetch, RowKey } from './fetch.ts'
 import type { CheckedReference, Deleted, Deletion, Submit, Turns, WritePlace } from './ports.ts'
 import type { RecentVersions } from './recent.ts'
@@ -30,6 +31,8 @@ export interface Store {
   readonly remove: (deletion: Deletion) => Promise<readonly Deleted[]>
   /** Inside a transaction undefined: what is written there may never be. */
   readonly recent: RecentVersions | undefined
+  /** The same. */
+  readonly counts: KnownCounts | undefined
   readonly keys: Keys
   readonly ownParameters: OwnParametersReader
   /** Called once for each search parameter of a Project that fails. */

@@ -2,9 +2,10 @@
 import t from 'tap'
 import { typeNumber } from '../../../shared/fhir/definitions.ts'
 import { UCUM } from '../../../shared/fhir/values.ts'
+import { countNow } from '../../../shared/store/rows/counts.ts'
 import { readCursor, writeCursor } from '../../../shared/store/search/order/order.ts'
 import type { SortedRow } from '../../../shared/store/search/order/position.ts'
-import { countStatement, pageStatement } from '../../../shared/store/search/plan/compile.ts'
+import { countedStatement, pageStatement } from '../../../shared/store/search/plan/compile.ts'
 import type { Facts, Query } from '../../../shared/store/search/plan/query.ts'
 import { WAYS, wayOf } from '../../../shared/store/search/plan/ways.ts'
 import { sqlOf } from '../../../shared/store/search/tests/row-test.ts'
@@ -188,9 +189,8 @@ t.test('a count is that of the rows, by any statistics', async (t) => {
     const query = queryOf(search)
     const whole = await walked({ ...query, limit: MANY })
     for (const facts of FACTS) {
-      const statement = countStatement([{ query, facts: facts(query) }], undefined)
-      const [row] = await database.query<{ count: number }>(statement)
-      t.equal(row?.count, whole.length, search)
+      const statement = countedStatement([{ query, facts: facts(query) }], undefined)
+      t.equal((await countNow(database, statement)).count, whole.length, search)
     }
   }
 })
@@ -199,7 +199,7 @@ t.test('plans are made once and touch hardly more than those made for values', a
   for (const [n, search] of SEARCHES.entries()) {
     const query = queryOf(search)
     const page = pageStatement([wayOf(query, realFacts(query))])
-    const count = countStatement([{ query, facts: realFacts(query) }], undefined)
+    const count = countedStatement([{ query, facts: realFacts(query) }], undefined)
     for (const [name, statement] of Object.entries({ page, count })) {
       if (statement.isKept !== true) continue
       await database.transaction(async (connection) => {

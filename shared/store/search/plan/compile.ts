@@ -91,8 +91,8 @@ function rowsSql(part: Part, most: string, bind: Bind): string {
 
 const BY_ID = { column: 'id', descending: false, byType: false, terms: [] } as const
 
-/** `count` rows, counted up to `max` when given. */
-export function countStatement(
+/** The rows that are counted, up to `max` when given. */
+export function countedStatement(
   queries: readonly { readonly query: Query; readonly facts: Facts }[],
   max: number | undefined,
 ): Statement {
@@ -104,7 +104,7 @@ export function countStatement(
   )
   const all = rows.map((sql) => `(${sql})`).join(' union all ')
   const capped = max === undefined ? all : `${all} limit ${bind(max, 'int')}`
-  return { ...statement(`select count(*)::int as count from (${capped}) r`), isKept }
+  return { ...statement(capped), isKept }
 }
 
 function statementBuilder() {

@@ -17,6 +17,7 @@ import type { Bind } from '../../rows/side-rows.ts'
 import { readCursor, reversed } from '../order/order.ts'
 import type { Order, Position } from '../order/position.ts'
 import { testOf } from '../tests/conditions.ts'
+import { othersTest } from '../tests/dictionary.ts'
 import { visibleRows, withVisible } from '../tests/grant-tests.ts'
 import { codesRead } from '../tests/joins.ts'
 import { unitsOf } from '../tests/ranges.ts'
@@ -140,7 +141,10 @@ function wantedOfType(
   })
   if (scene === undefined) throw forbidden(`no right to search ${type}`)
   const tests = conditions.flatMap((criterion): Test | readonly Test[] => {
-    if (!isNamed(criterion)) return testOf(scene, criterion)
+    if (!isNamed(criterion)) {
+      const test = testOf(scene, criterion)
+      return [test, ...leadingTo(store, scene, criterion, { test, limit: count + offset })]
+    }
     // Outside the registry the project itself was chosen by it.
     if (!REGISTRY_TYPES.has(type)) return []
     const any = projectIds(criterion).map((id) => projectKey(store.keys, type, id))
@@ -155,6 +159,28 @@ function wantedOfType(
       isRare(store, scene, test, count + offset),
     ),
   }
+}
+
+interface Led {
+  readonly test: Test
+  readonly limit: number
+}
+
+/** Leads to the rows that `:not` lets through, where a walk may pass by many others first. */
+function leadingTo(
+  { statistics }: Pick<Store, 'statistics'>,
+  scene: Scene,
+  criterion: Criterion,
+  { test, limit }: Led,
+): readonly Test[] {
+  if (!isCondition(criterion) || criterion.modifier !== 'not') return []
+  if (test.kind !== 'filter' || test.none === undefined) return []
+  const number = typeNumber(scene.type)
+  const rows = statistics.rowsOf(scene.project, number)
+  const passing = rows - matchesOf(statistics, test.none)
+  const isKnown = statistics.knows(scene.project, number)
+  if (isKnown && passing > rareBelow(rows, limit)) return []
+  return [othersTest(scene, criterion.code, test.none) ?? []].flat()
 }
 
 /**

@@ -1,7 +1,8 @@
 /** How many there are: counted, or estimated by PostgreSQL's own statistics where everything is visible. */
 import { tooCostly } from '../../../errors.ts'
 import type { Store } from '../../rows/context.ts'
-import { countStatement } from './compile.ts'
+import { countNow } from '../../rows/counts.ts'
+import { countedStatement } from './compile.ts'
 import type { Facts, Query } from './query.ts'
 import { matchesOf } from './shares.ts'
 import type { KeyStatistics } from './statistics.ts'
@@ -15,7 +16,7 @@ const MAX_COUNTED = 1_000_000
 const MAX_SORTED = 100_000
 
 export async function countRows(
-  { statistics, connection }: Store,
+  { statistics, connection, counts }: Store,
   queries: readonly Query[],
   total: 'estimate' | 'accurate',
 ): Promise<number> {
@@ -27,8 +28,11 @@ export async function countRows(
   const most = total === 'accurate' ? MAX_COUNTED : LIMITED_COUNT
   const max = isCounted ? undefined : isLimited ? most : EXACT_COUNT + 1
   const counted = queries.map((query) => ({ query, facts: factsOf(statistics, query) }))
-  const [row] = await connection.query<{ count: number }>(countStatement(counted, max))
-  const count = row?.count ?? 0
+  const statement = countedStatement(counted, max)
+  const count =
+    counts === undefined
+      ? (await countNow(connection, statement)).count
+      : await counts.count(connection, statement)
   return isCounted || isLimited || count <= EXACT_COUNT ? count : Math.max(count, estimate)
 }
 

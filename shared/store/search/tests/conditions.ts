@@ -40,7 +40,7 @@ import {
   numberTest,
   quantityTest,
 } from './ranges.ts'
-import { alternativeSql, filter, isMissing, type Scene, sqlOf } from './row-test.ts'
+import { absentTest, alternativeSql, filter, isMissing, type Scene, sqlOf } from './row-test.ts'
 import { containsTest, stringTest } from './strings.ts'
 import type { Test } from './test.ts'
 import { reachOf } from './test.ts'
@@ -134,10 +134,12 @@ function negation(test: Test): Test {
   }
 }
 
-/** `:missing` by the presence key. */
-function presence({ keys }: Scene, ps: readonly bigint[], values: readonly string[]): Test {
-  const test: Test = { kind: 'keys', any: ps.map((p) => keys.present(p)) }
+/** `:missing` by the presence key, or by that of the absence where few lack a value. */
+function presence(scene: Scene, ps: readonly bigint[], { code, values }: Condition): Test {
+  const test: Test = { kind: 'keys', any: ps.map((p) => scene.keys.present(p)) }
   if (!isMissing(values)) return test
+  const absent = absentTest(scene, ps, code)
+  if (absent !== undefined) return absent
   return { kind: 'filter', sql: (bind) => `not (${sqlOf(test, bind)})`, reach: 'row', none: test }
 }
 
@@ -168,7 +170,7 @@ function compartmentTest({ keys, project, type }: Scene, values: readonly string
 function tokenTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
   const { keys } = scene
   const { code, modifier, values } = condition
-  if (modifier === 'missing') return presence(scene, ps, values)
+  if (modifier === 'missing') return presence(scene, ps, condition)
   if (modifier === 'text') return textTest(scene, ps, values)
   if (modifier === 'contains') return containsTest(scene, ps, values.map(unescapeValue))
   if (modifier === 'of-type') {
@@ -227,10 +229,11 @@ function referenceTest(
   scene: Scene,
   ps: readonly bigint[],
   parameter: SearchParameter,
-  { code, modifier, values }: Condition,
+  condition: Condition,
 ): Test {
   const { keys, project } = scene
-  if (modifier === 'missing') return presence(scene, ps, values)
+  const { code, modifier, values } = condition
+  if (modifier === 'missing') return presence(scene, ps, condition)
   if (modifier === 'identifier') {
     const logical = { code: '', type: 'token', modifier: undefined, values } as const
     return tokenTest(
@@ -275,8 +278,9 @@ function versionTest(
   return { kind: 'keys', any }
 }
 
-function uriTest(scene: Scene, ps: readonly bigint[], { code, modifier, values }: Condition): Test {
-  if (modifier === 'missing') return presence(scene, ps, values)
+function uriTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
+  const { code, modifier, values } = condition
+  if (modifier === 'missing') return presence(scene, ps, condition)
   if (modifier === 'below') return belowTest(scene, ps, values)
   if (modifier === 'contains') return uriContainsTest(scene, ps, values)
   if (modifier === 'above') return { kind: 'keys', any: aboveKeys(scene, ps, values) }

@@ -11,8 +11,8 @@ import { parseTokenValue, type TokenValue, unescapeValue } from '../../../query/
 import { plannedParameter } from '../../index/index-plan.ts'
 import { keysLiteral } from '../../index/keys.ts'
 import type { Bind } from '../../rows/side-rows.ts'
-import { isHeldSql, parameterSql, type Scene } from './row-test.ts'
-import type { Test } from './test.ts'
+import { absentTest, isHeldSql, parameterSql, type Scene } from './row-test.ts'
+import type { JoinTest, KeysTest, Test } from './test.ts'
 
 /** `:text`: each word of the value begins some word of one display, concept or identifier type. */
 export function textTest(scene: Scene, ps: readonly bigint[], values: readonly string[]): Test {
@@ -57,6 +57,31 @@ export function belowTest(scene: Scene, ps: readonly bigint[], values: readonly 
 /** Narrows many keys to those that are in use at all. */
 export function knownTest(scene: Scene, ps: readonly bigint[], any: readonly bigint[]): Test {
   return held(scene, ps, (bind) => [`c.k = any(${bind(keysLiteral(any), 'bigint[]')})`])
+}
+
+/**
+ * The rows that `:not` may find, by the other codes of its parameter, which are all in the dictionary, or by the key of
+ * those without one. Undefined where elements may say more than a code. It is asked for beside `:not` itself, so rows
+ * that are walked are not tested by it.
+ */
+export function othersTest(scene: Scene, code: string, none: KeysTest): JoinTest | undefined {
+  const { keys, project, type, own } = scene
+  if (plannedParameter(type, code, own)?.types.join() !== 'code') return undefined
+  const p = keys.param(project, type, code)
+  const absent = absentTest(scene, [p], code)
+  if (absent === undefined) return undefined
+  const beside = keysLiteral([...absent.any, keys.system(p, '')])
+  return {
+    kind: 'join',
+    keys: (bind) => `(${bind(beside, 'bigint[]')} || array(
+      select c.k from code c where c.project = ${bind(project, 'int')}
+        and ${parameterSql('c', [p], bind)} and c.k <> all(${bind(keysLiteral(none.any), 'bigint[]')})))`,
+    check: () => 'true',
+    probe: () => 'true',
+    isSteady: true,
+    reach: 'row',
+    walk: { rows: () => WALK, test: () => 'true' },
+  }
 }
 
 /** Versions of canonical references that begin with one of these; `keys` are those of the texts themselves. */

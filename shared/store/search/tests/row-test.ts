@@ -2,9 +2,10 @@
 
 import { typeNumber } from '../../../fhir/definitions.ts'
 import type { OwnParameters } from '../../../fhir/definitions-data.ts'
+import { plannedParameter } from '../../index/index-plan.ts'
 import { type Keys, keysLiteral } from '../../index/keys.ts'
 import type { Bind } from '../../rows/side-rows.ts'
-import type { IdsTest, Reach, Test } from './test.ts'
+import type { IdsTest, KeysTest, Reach, Test } from './test.ts'
 
 /** The rows that are searched, as one Principal sees them. */
 export interface Scene {
@@ -172,6 +173,19 @@ export function scopeSql(
 
 export function filter(sql: (bind: Bind) => string, reach?: Reach): Test {
   return { kind: 'filter', sql, reach }
+}
+
+/** The rows that lack a parameter, by a key of their own; undefined where only the walk can tell. */
+export function absentTest(
+  { keys, type, own }: Scene,
+  ps: readonly bigint[],
+  code: string,
+): KeysTest | undefined {
+  const [p, another] = ps
+  // Several stored parameters are absent where all of them are.
+  if (p === undefined || another !== undefined) return undefined
+  if (plannedParameter(type, code, own)?.isUsual !== true) return undefined
+  return { kind: 'keys', any: [keys.absent(p)] }
 }
 
 /** Reads the value of `:missing`. */

@@ -5,7 +5,7 @@ import { comparedText, comparedWords, windowsOf } from '../../../fhir/searched-t
 import type { Condition } from '../../../query/search-request.ts'
 import { unescapeValue } from '../../../query/values.ts'
 import type { Bind } from '../../rows/side-rows.ts'
-import { filter, isMissing, parameterSql, type Scene, sqlOf } from './row-test.ts'
+import { absentTest, filter, isMissing, parameterSql, type Scene, sqlOf } from './row-test.ts'
 import type { Matches, Test } from './test.ts'
 
 /** No text sorts behind a prefix followed by this, bytewise. */
@@ -15,6 +15,8 @@ const LAST = '\u{10ffff}'
 export function stringTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
   const { modifier, values } = condition
   if (modifier === 'missing') {
+    const absent = isMissing(values) ? absentTest(scene, ps, condition.code) : undefined
+    if (absent !== undefined) return absent
     return filter((bind) => {
       const exists = `exists (select 1 from idx_string s where s.id = r.id
         and s.project = ${bind(scene.project, 'int')} and ${parameterSql('s', ps, bind)})`

@@ -1,0 +1,73 @@
+/** Values that a resource lacks have keys of their own, by which `:missing` and `:not` find it among many others. */
+import t from 'tap'
+import type { Resource } from '../../shared/fhir/resource.ts'
+import { parseSearch } from '../../shared/query/search.ts'
+import { openTestStore } from '../fixtures/store/store.ts'
+
+const { repository, aMember } = await openTestStore(t)
+const member = await aMember()
+/** More than a search walks past before it asks for keys, half of them newer than what is looked for. */
+const OTHERS = 1200
+const SIDE_BY_SIDE = 100
+
+const usual = { resourceType: 'Task', status: 'completed', intent: 'order' }
+const task = (own: object): Resource => ({ ...usual, ...own })
+const addOthers = async (count: number) => {
+  for (let i = 0; i < count; i += SIDE_BY_SIDE) {
+    const all = Array.from({ length: SIDE_BY_SIDE }, () => repository.create(member, task({})))
+    await Promise.all(all)
+  }
+}
+await addOthers(OTHERS / 2)
+const ids = new Map<string, string>()
+for (const [name, own] of Object.entries({
+  open: { status: 'requested' },
+  none: { status: undefined },
+  long: { status: 'x'.repeat(1001) },
+  proposal: { status: 'draft', intent: 'proposal' },
+})) {
+  ids.set((await repository.create(member, task(own))).id, name)
+}
+await addOthers(OTHERS / 2)
+
+const CASES: readonly (readonly [query: string, found: string])[] = [
+  ['status:not=completed', 'long none open proposal'],
+  ['status:not=completed,draft', 'long none open'],
+  ['status:not=http://hl7.org/fhir/task-status|completed', 'long none open proposal'],
+  ['status:not=completed&intent:not=order', 'proposal'],
+  ['status:not=completed&status:missing=false', 'long open proposal'],
+  ['status:missing=true', 'none'],
+  ['intent:missing=true', ''],
+]
+
+for (const [query, found] of CASES) {
+  t.test(`${query} finds ${found || 'nothing'}`, async (t) => {
+    for (const order of ['', '&_sort=_id', '&_sort=-_lastUpdated']) {
+      const request = parseSearch('Task', `${query}${order}&_total=accurate`)
+      const { versions, total } = await repository.search(member, request)
+      const names = versions.map(({ id }) => ids.get(id)).sort()
+      t.same(names.join(' '), found, order)
+      t.equal(total, names.length)
+    }
+  })
+}
+
+t.test('a code of another system is another code', async (t) => {
+  const request = parseSearch('Task', 'status:not=urn:other|completed&_count=0&_total=accurate')
+  const { total } = await repository.search(member, request)
+  t.equal(total, OTHERS + ids.size)
+})
+
+t.test('who gets a value, or loses it, is found by the new state', async (t) => {
+  const [[id] = ['']] = ids
+  const find = async (query: string) => {
+    const { versions } = await repository.search(member, parseSearch('Task', query))
+    return versions.some((version) => version.id === id)
+  }
+  await repository.update(member, { ...task({ status: undefined }), id })
+  t.ok(await find('status:missing=true'))
+  t.ok(await find('status:not=completed'))
+  await repository.update(member, { ...task({}), id })
+  t.notOk(await find('status:missing=true'))
+  t.notOk(await find('status:not=completed'))
+})
