@@ -38,7 +38,7 @@ export function docsRoutes(): RouteFamily {
   const files = new Set(isMade ? readdirSync(SITE, { recursive: true, encoding: 'utf8' }) : [])
   routes.get(DEPTHS, 'public', (ctx) => {
     const path = ctx.path.slice('/docs/'.length)
-    const names = [path, `${path}.html`, join(path, 'index.html')]
+    const names = [path, `${path}.html`, join(path, 'index.html'), join(path, 'README.html')]
     const name = names.find((one) => /\.\w+$/.test(one) && files.has(one))
     if (name === undefined) throw notFound()
     if (name.endsWith('.html')) sendPage(ctx, readFileSync(join(SITE, name), 'utf8'))

@@ -24,6 +24,7 @@ t.test('each page is served, with all that it loads', async (t) => {
     for (const [, link = ''] of text.matchAll(/(?:src|href)="(\/docs\/[^"#]*)/g)) loaded.add(link)
   }
   t.ok(loaded.size > pages.length)
+  t.equal((await anonymous.get('/docs/operate/')).status, 200, 'the page of a folder')
   for (const link of loaded) t.equal((await anonymous.get(link)).status, 200, link)
 })
 
