@@ -62,10 +62,13 @@ function pageSql(parts: readonly Part[], { isKept, isBare }: PageForm, plainBind
   // A time takes long to write; only cursors of this order read it.
   const date = order.column === 'd_lo' ? 'r.d_lo' : 'null::timestamptz as d_lo'
   const sorted = [date, ...order.terms.map((_, i) => `r.s${i}`)]
-  if (score !== undefined) sorted.push(`${score(first.query.project, bind)} as score`)
+  // A linked Project has versions of its own.
+  const isOfOne = parts.every(({ query }) => query.project === first.query.project)
+  const project = isOfOne ? bind(first.query.project, 'int') : 'r.project'
+  if (score !== undefined) sorted.push(`${score(project, bind)} as score`)
   const [columns, versions] = isBare
     ? [BARE_COLUMNS, '']
-    : [versionColumns('v'), withVersions(bind(first.query.project, 'int'))]
+    : [versionColumns('v'), withVersions(project)]
   return `select ${sorted.join(', ')}, ${columns} from (${page}) r
     ${versions} order by ${orderSql(order, 'r')}`
 }

@@ -21,7 +21,7 @@ export interface Query {
   readonly isLimited?: boolean
   readonly order: Order
   /** The score of a row of the page, where words are searched. */
-  readonly score?: ((project: number, bind: Bind) => string) | undefined
+  readonly score?: ((project: string, bind: Bind) => string) | undefined
   readonly after: Position | undefined
   readonly limit: number
   readonly offset: number

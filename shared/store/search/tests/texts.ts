@@ -37,10 +37,13 @@ export function wordsTest({ project, type }: Scene, condition: Condition): IdsTe
   }
 }
 
-/** How well `resource r` fits what a search says of words, from 0 to 1; undefined when it says nothing. */
+/**
+ * How well `resource r` fits what a search says of words, from 0 to 1; undefined when it says nothing. `project` is the
+ * SQL of the Project of the row.
+ */
 export function scoreOf(
   conditions: readonly Criterion[],
-): ((project: number, bind: Bind) => string) | undefined {
+): ((project: string, bind: Bind) => string) | undefined {
   const asked = conditions.filter((one) => isCondition(one)).filter(isOfText)
   if (asked.length === 0) return undefined
   return (project, bind) => {
@@ -49,7 +52,7 @@ export function scoreOf(
       return `ts_rank(x.${column}, ${wordsSql(condition, bind)})`
     })
     return `(select ((${ranks.join(' + ')}) / ${asked.length})::float8 from resource_text x
-      where x.project = ${bind(project, 'int')} and x.type = r.type and x.id = r.id)`
+      where x.project = ${project} and x.type = r.type and x.id = r.id)`
   }
 }
 
@@ -59,7 +62,7 @@ export function scoreToSortBy(
 ): (project: number, bind: Bind) => string {
   const score = scoreOf(conditions)
   if (score === undefined) throw badRequest('Sorting by _score needs _text or _content', '_sort')
-  return score
+  return (project, bind) => score(bind(project, 'int'), bind)
 }
 
 function wordsSql({ values }: Condition, bind: Bind): string {
