@@ -111,15 +111,18 @@ const APART =
 const LONG_S = 20
 const BATCH_S = 50
 const BATCH_FILES = 8
+/** Where there are no times, as in a fresh clone, these are known to take a minute or more. */
+const SLOW =
+  /(?:ledger|identity\/changes|administration|replicas|docs\/pages|-memory|web-sockets-access|large-bodies)\.test\.ts$|faults\.test|\/promises\//
 
 /** Files that share a process, which spares a second of CPU for each; what takes longest comes first. */
 function batches(): readonly (readonly string[])[] {
   if (positionals.length > 0)
     return options.together ? [positionals] : positionals.map((file) => [file])
   const seconds = timesBefore()
-  // Where there are no times: system, subscriptions and search have the long files.
   const files = allFiles().sort((a, b) => (a < b ? 1 : -1))
-  const timeOf = (file: string) => seconds.get(file) ?? BATCH_S / BATCH_FILES
+  const timeOf = (file: string) =>
+    seconds.get(file) ?? (SLOW.test(file) ? 2 * BATCH_S : BATCH_S / BATCH_FILES)
   const isApart = (file: string) =>
     timeOf(file) > LONG_S || APART.test(readFileSync(join(ROOT, file), 'utf8'))
   const [apart, others] = [files.filter(isApart), files.filter((file) => !isApart(file))]

@@ -1,10 +1,13 @@
 /**
- * `/keyvalue/v1/:key`: small texts that a member keeps for itself, as the client library's `keyValue` does. They lie
- * in Redis and are a cache: a text is gone after thirty days without a write, or with the Redis.
+ * Routes of the client library beside FHIR: `/keyvalue/v1/:key`, small texts that a member keeps for itself (they lie in
+ * Redis and are a cache: a text is gone after thirty days without a write, or with the Redis), and `/email/v1/send`.
  */
-import { badRequest, notFound, refused } from '../../shared/errors.ts'
+import { allOk, badRequest, notFound, refused } from '../../shared/errors.ts'
+import { sendEmail } from '../../shared/projects/email.ts'
+import { FHIR_JSON } from '../../shared/request/reply.ts'
 import { type Context, caller, type Web } from '../context.ts'
-import { readBody } from '../middleware/body.ts'
+import { readBody, readJsonObject } from '../middleware/body.ts'
+import { once } from '../middleware/once.ts'
 import { createRoutes, type RouteFamily } from './table.ts'
 
 const MOST_BYTES = 8192
@@ -61,4 +64,20 @@ function shelfOf(ctx: Context): string {
     throw refused('The scope does not reach the key value store')
   }
   return `keyvalue:${membershipId}`
+}
+
+/** Fetching attachments may take so long in all. */
+const PATIENCE_MS = 60_000
+
+/** `/email/v1/send`. */
+export function emailRoutes(web: Web): RouteFamily {
+  const { services } = web
+  const routes = createRoutes({ inside: [once(web)] })
+  routes.post('/email/v1/send', 'administrator', async (ctx) => {
+    const body = await readJsonObject(ctx, services.config.maxBodyBytes)
+    await sendEmail(services, caller(ctx).principal, body, AbortSignal.timeout(PATIENCE_MS))
+    ctx.set('Content-Type', FHIR_JSON)
+    ctx.body = JSON.stringify(allOk)
+  })
+  return routes
 }

@@ -12,6 +12,8 @@ import type { Services } from '../../shared/services.ts'
 import { idOf, parseVersion, toVersion } from '../../shared/store/rows/rows.ts'
 import { createEvents, eventBody } from '../../shared/subscriptions/events.ts'
 import {
+  FEATURE,
+  FEATURE_OFF,
   findSocketSubscription,
   type SocketNotification,
   type SocketSubscription,
@@ -20,7 +22,6 @@ import {
   createSocketSubscriptions,
   type SocketWatch,
 } from '../../shared/subscriptions/store-socket-subscriptions.ts'
-import { FEATURE, FEATURE_OFF } from '../../shared/subscriptions/ws-binding-token.ts'
 
 export interface Binding {
   readonly subscription: SocketSubscription

@@ -21,7 +21,7 @@ import { emptyReply, textReply } from '../request/reply.ts'
 import type { FhirReply, Interaction, Operation } from '../request/request.ts'
 import type { Services } from '../services.ts'
 import { hasFullText } from '../store/rows/side-rows.ts'
-import { webSocketUrl } from '../subscriptions/ws-binding-token.ts'
+import { webSocketUrl } from '../subscriptions/socket-subscriptions.ts'
 import { operations } from './operations.ts'
 
 /** The same for every caller, also for one without a token, but for what a Project has of its own. */

@@ -29,7 +29,7 @@ async function send(smtp: Smtp, smtpUrl: string) {
   const email = anEmail()
   const message = { kind: 'client', to: [email], subject: 'Hello', text: 'Good day' } as const
   const mail: StoredMail = { id: randomUUID(), project: randomUUID(), attempts: 1, message }
-  const mailer = openMailer({ smtpUrl, mailFrom: 'Clinic <clinic@example.org>' })
+  const mailer = await openMailer({ smtpUrl, mailFrom: 'Clinic <clinic@example.org>' })
   try {
     await mailer?.send(mail)
   } finally {

@@ -1,6 +1,4 @@
 /** Sends what the outbox holds: five attempts, the pause doubling; what is refused for good is not repeated. */
-
-import { createTransport } from 'nodemailer'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import type { Config } from '../../shared/config/config.ts'
 import {
@@ -20,13 +18,14 @@ const FIRST_PAUSE_MS = 10_000
 
 /** Sends one mail at a time until `stop`. */
 export function startMail(services: Services): { stop(): Promise<void> } {
-  const mailer = openMailer(services.config)
-  const loop = startLoop({ log: services.log, name: 'Mail', everyMs: EVERY_MS }, () =>
-    takeAndSend(services, mailer),
+  const opening = openMailer(services.config)
+  const loop = startLoop({ log: services.log, name: 'Mail', everyMs: EVERY_MS }, async () =>
+    takeAndSend(services, await opening),
   )
   return {
     async stop() {
       await loop.stop()
+      const mailer = await opening
       mailer?.close()
     },
   }
@@ -105,12 +104,13 @@ export class MailError extends Error {
 
 const TIMEOUT_MS = 30_000
 
-/** Undefined without SMTP_URL. Connects when the first mail is sent. */
-export function openMailer({
+/** Undefined without SMTP_URL, and the library stays where it is. Connects when the first mail is sent. */
+export async function openMailer({
   smtpUrl,
   mailFrom,
-}: Pick<Config, 'smtpUrl' | 'mailFrom'>): Mailer | undefined {
+}: Pick<Config, 'smtpUrl' | 'mailFrom'>): Promise<Mailer | undefined> {
   if (smtpUrl === undefined) return undefined
+  const { createTransport } = await import('nodemailer')
   const transport = createTransport({
     url: withTls(smtpUrl),
     pool: true,

@@ -35,8 +35,7 @@ import { type Column, DataTable } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
 import { mayDo, medplum, useMe } from '../../session.ts'
 import { fill, texts } from '../../texts/texts.ts'
-import { elementOf, type TypeEntry, useTypes, usualColumns } from './types.ts'
-import { Value } from './values.tsx'
+import { elementOf, type TypeEntry, useTypes, usualColumns, Value } from './values.tsx'
 
 const words = texts.resources
 

@@ -18,8 +18,7 @@ import { fill, texts } from '../../texts/texts.ts'
 import { Fields } from './fields.tsx'
 import { History } from './history.tsx'
 import { Referrers } from './referrers.tsx'
-import { elementOf } from './types.ts'
-import { Value } from './values.tsx'
+import { elementOf, Value } from './values.tsx'
 
 const words = texts.record
 const TABS = ['form', 'json', 'history', 'referrers', 'timeline'] as const

@@ -7,7 +7,7 @@ import { Loaded } from '../../parts/loaded.tsx'
 import { DataTable } from '../../parts/table.tsx'
 import { type Me, mayDo, medplum, useMe } from '../../session.ts'
 import { texts } from '../../texts/texts.ts'
-import { type TypeEntry, useTypes } from './types.ts'
+import { type TypeEntry, useTypes } from './values.tsx'
 
 const words = texts.record
 

@@ -6,8 +6,11 @@ import {
   formatQuantity,
   isObject,
 } from '@medplum/core'
+import type { CapabilityStatement, CapabilityStatementRestResource } from '@medplum/fhirtypes'
+import { useQuery } from '@tanstack/react-query'
 import { Link } from 'wouter'
 import { When } from '../../parts/when.tsx'
+import { medplum } from '../../session.ts'
 
 const MOST_ITEMS = 3
 
@@ -46,4 +49,41 @@ function textOf(value: Record<string, unknown>): string {
   if ('unit' in value) return formatQuantity(value)
   const first = value.display ?? value.value ?? value.code ?? value.start
   return first === undefined ? JSON.stringify(value).slice(0, 80) : String(first)
+}
+
+export type TypeEntry = CapabilityStatementRestResource
+
+/** The types that the service knows, and the search parameters of each, by its own statement. */
+export function useTypes() {
+  return useQuery({
+    queryKey: ['types'],
+    queryFn: async () => {
+      const { rest } = await medplum.get<CapabilityStatement>('fhir/R4/metadata')
+      return rest?.[0]?.resource ?? []
+    },
+    staleTime: Number.POSITIVE_INFINITY,
+  })
+}
+
+const COLUMNS: Readonly<Record<string, readonly string[]>> = {
+  Patient: ['name', 'birthDate', 'gender'],
+  Practitioner: ['name', 'telecom'],
+  Observation: ['code', 'subject', 'value[x]', 'effective[x]'],
+  Condition: ['code', 'subject', 'clinicalStatus'],
+  Encounter: ['status', 'class', 'subject', 'period'],
+  Bot: ['name', 'description'],
+  Subscription: ['criteria', 'status'],
+  AuditEvent: ['recorded', 'subtype', 'outcome', 'agent'],
+}
+
+/** The columns of a type that nobody has chosen columns for. */
+export function usualColumns(type: string): readonly string[] {
+  return COLUMNS[type] ?? ['name', 'status', 'code', 'subject']
+}
+
+/** `value[x]` is whatever the record has in its place. */
+export function elementOf(record: object, name: string): unknown {
+  if (!name.endsWith('[x]')) return Object.entries(record).find(([key]) => key === name)?.[1]
+  const start = name.slice(0, -3)
+  return Object.entries(record).find(([key]) => key.startsWith(start) && key !== start)?.[1]
 }
