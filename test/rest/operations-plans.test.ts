@@ -1,7 +1,9 @@
-/** $apply and $evaluate-measure: resources and figures of definitions. */
+/** $apply and $evaluate-measure, and operations on published examples. */
+import { readFileSync } from 'node:fs'
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { openBotica } from '../fixtures/botica.ts'
+import type { Raw } from '../fixtures/oracle/values.ts'
 import { memberUnder } from '../fixtures/policy/policy.ts'
 import { aPatient } from '../fixtures/resources.ts'
 
@@ -209,3 +211,130 @@ t.test(
     t.equal((await admin.get(`Measure/${id}/$evaluate-measure`)).status, 400)
   },
 )
+
+// Operations on the examples that the standard and its guides publish.
+
+const lines = readFileSync(new URL('../data/operations.ndjson', import.meta.url), 'utf8').trim()
+const examples = lines.split('\n').map((line): Resource => JSON.parse(line))
+const [summary] = examples.filter(({ resourceType }) => resourceType === 'Bundle') as Raw[]
+
+t.test('the published examples are stored', async (t) => {
+  const path = `Project/${botica.project.id}`
+  const project = await botica.superAdmin.get<Raw>(path)
+  const systemSetting = [{ name: 'updateAsCreate', valueBoolean: true }]
+  await botica.superAdmin.put(path, { ...project.body, systemSetting })
+  for (const resource of examples) {
+    if (resource === summary) continue
+    const put = await admin.put(`${resource.resourceType}/${resource.id}`, resource)
+    t.equal(put.status, 201, put.text)
+  }
+})
+
+const namesIn = ({ entry }: Raw) =>
+  entry.map(({ resource }: Raw) => `${resource.resourceType}/${resource.id}`).sort()
+
+t.test('$document holds what the example Composition is made of', async (t) => {
+  const { status, body } = await admin.get<Raw>('Composition/example/$document')
+  t.equal(status, 200)
+  t.equal(body.entry[0].resource.resourceType, 'Composition')
+  t.same(namesIn(body), [
+    'Composition/example',
+    'Condition/example',
+    'Condition/example2',
+    'Condition/stroke',
+    'Encounter/xcda',
+    'Observation/example',
+    'Organization/2.16.840.1.113883.19.5',
+    'Patient/xcda',
+    'Practitioner/xcda-author',
+  ])
+  t.equal((await admin.post('Bundle/$validate', body)).status, 200)
+})
+
+t.test('$summary has the sections of the minimal International Patient Summary', async (t) => {
+  const [composition, ...others] = summary.entry
+  const entry = others.map(({ fullUrl, resource }: Raw) => {
+    const { id: _, ...content } = resource
+    const request = { method: 'POST', url: resource.resourceType }
+    return { fullUrl, resource: content, request }
+  })
+  const made = await admin.post<Raw>('', { resourceType: 'Bundle', type: 'transaction', entry })
+  t.equal(made.status, 200, made.text)
+  const locations: string[] = made.body.entry.map(({ response }: Raw) => response.location)
+  const id = /Patient\/([\w-]+)/.exec(locations.join(' '))?.[1]
+  const { body } = await admin.get<Raw>(`Patient/${id}/$summary`)
+  const sections = ({ section }: Raw): Record<string, number> =>
+    Object.fromEntries(section.map((one: Raw) => [one.code.coding[0].code, one.entry.length]))
+  t.same(sections(body.entry[0].resource), sections(composition.resource))
+  const typesOf = (all: Raw[]) => new Set(all.map(({ resource }: Raw) => resource.resourceType))
+  const types = typesOf(body.entry)
+  for (const type of ['MedicationStatement', 'Medication', 'AllergyIntolerance', 'Condition']) {
+    t.ok(types.has(type), type)
+  }
+  t.equal((await admin.post('Bundle/$validate', body)).status, 200)
+})
+
+t.test('$apply makes what the example order set names', async (t) => {
+  const parameter = [{ name: 'subject', valueString: 'Patient/example' }]
+  const path = 'PlanDefinition/low-suicide-risk-order-set/$apply'
+  const { status, body } = await admin.post<Raw>(path, { resourceType: 'Parameters', parameter })
+  t.equal(status, 200)
+  t.match(body, { resourceType: 'CarePlan', subject: { reference: 'Patient/example' } })
+  const [group] = (await admin.get<Raw>('RequestGroup?subject=Patient/example')).body.entry
+  t.match(group.resource.action[0], { title: 'Suicide Risk Assessment and Outpatient Management' })
+  const [request] = (await admin.get<Raw>('ServiceRequest?subject=Patient/example')).body.entry
+  t.match(request.resource, {
+    instantiatesCanonical: [/low-suicide-risk-order-set.*#referralToMentalHealthCare$/],
+    code: { coding: [{ code: '306206005' }] },
+  })
+  const tasks = await admin.get<Raw>('Task?patient=Patient/example&_summary=count')
+  t.equal(tasks.body.total, 9)
+})
+
+t.test('$extract heeds whom each part of the example form is about', async (t) => {
+  const id = 'questionnaireresponse-sdc-profile-example-multi-subject'
+  const { body } = await admin.post<Raw>(`QuestionnaireResponse/${id}/$extract`)
+  const found = body.entry.map(({ resource }: Raw) => {
+    const { subject, code, valueQuantity, category } = resource
+    t.match(category, [{ coding: [{ code: 'vital-signs' }] }])
+    return [subject.reference.slice(-6), code.coding[0].code, valueQuantity.value]
+  })
+  t.same(found, [
+    ['/12345', '8302-2', 141],
+    ['/12345', '29463-7', 42.3],
+    ['123456', '8302-2', 47],
+    ['123456', '29463-7', 8.7],
+    ['123456', '8302-2', 109],
+    ['123456', '29463-7', 27.3],
+  ])
+})
+
+t.test('$lastn finds the last vital signs of the example patient', async (t) => {
+  const query = 'max=3&patient=Patient/example&category=vital-signs'
+  const { body } = await admin.get<Raw>(`Observation/$lastn?${query}`)
+  t.same(namesIn(body), [
+    'Observation/blood-pressure',
+    'Observation/body-height',
+    'Observation/example',
+    'Observation/heart-rate',
+    'Observation/satO2',
+  ])
+})
+
+t.test('$match finds the example patient by a part of it', async (t) => {
+  const [patient] = examples.filter((one) => one.resourceType === 'Patient' && one.id === 'example')
+  const { id: _, ...known } = patient as Raw
+  const parameter = [{ name: 'resource', resource: { ...known, identifier: undefined } }]
+  const { body } = await admin.post<Raw>('Patient/$match', {
+    resourceType: 'Parameters',
+    parameter,
+  })
+  t.match(body.entry, [{ resource: { id: 'example' }, search: { mode: 'match' } }])
+})
+
+t.test('$evaluate-measure refuses a measure in CQL with a sentence', async (t) => {
+  const period = 'periodStart=2014&periodEnd=2014'
+  const asked = await admin.get<Raw>(`Measure/component-a-example/$evaluate-measure?${period}`)
+  t.equal(asked.status, 400)
+  t.match(asked.body.issue, [{ code: 'not-supported' }])
+})

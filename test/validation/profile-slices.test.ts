@@ -282,7 +282,7 @@ for (const [path, limit, content, expected] of limits) {
   })
 }
 
-t.test('quantities are compared in one unit only', async (t) => {
+t.test('quantities are compared in units that measure the same', async (t) => {
   const unit = { system: 'http://unitsofmeasure.org', code: 'kg' }
   const most = { maxValueQuantity: { value: 300, ...unit } }
   const heavy = profile('Observation', [element('Observation.value[x]', most)])
@@ -290,6 +290,8 @@ t.test('quantities are compared in one unit only', async (t) => {
     issues(observation({ valueQuantity: { value, ...unit, code } }), heavy)
   t.same(weight(300, 'kg'), [])
   t.same(weight(4000, 'g'), [])
+  t.same(weight(400, 'm'), [])
+  t.same(weight(301_000, 'g'), ['Observation.valueQuantity: Value is above the maximum 300 kg'])
   t.same(weight(301, 'kg'), ['Observation.valueQuantity: Value is above the maximum 300 kg'])
 })
 

@@ -6,7 +6,7 @@
  */
 import { randomUUIDv7 } from 'node:crypto'
 import { badRequest, notSupported, tooCostly, unknownDefinition } from '../../errors.ts'
-import { isObject, parseReference, type Resource } from '../../fhir/resource.ts'
+import { isObject, isResource, parseReference, type Resource } from '../../fhir/resource.ts'
 import { compileTenant, withinLimits } from '../../fhirpath/custom.ts'
 import { loadEngine } from '../../fhirpath/engine.ts'
 import { interactionOf, type ParameterDefinition, readInputs } from '../../request/parameters.ts'
@@ -57,13 +57,14 @@ export const apply: Operation = {
     ].map(reference)
     const context: Context = {
       call,
+      plan,
       patient,
       made: [],
       about: { subject: { reference: subject }, encounter },
       who: practitioner?.reference === undefined ? organization : practitioner,
     }
     await loadEngine()
-    const all = await madeBy(context, plan)
+    const all = await madeBy(context)
     const stored = (await createTogether(interactionOf(call), all)).at(-1)
     if (stored === undefined) throw new Error('A CarePlan is always made')
     const location = `CarePlan/${stored.id}/_history/${stored.ver}`
@@ -73,9 +74,9 @@ export const apply: Operation = {
 }
 
 /** The CarePlan comes last. */
-async function madeBy(context: Context, plan: Resource): Promise<readonly Resource[]> {
+async function madeBy(context: Context): Promise<readonly Resource[]> {
+  const { plan, about, who: author, made } = context
   const actions = await actionsOf(context, plan.action, 1)
-  const { about, who: author, made } = context
   const shared = { instantiatesCanonical: [canonicalOfPlan(plan)], ...given(about) }
   const group: Resource = {
     resourceType: 'RequestGroup',
@@ -115,6 +116,7 @@ function canonicalOfPlan({ url, version, id }: Resource): string {
 
 interface Context {
   readonly call: OperationCall
+  readonly plan: Resource
   readonly patient: Resource
   /** Tasks and requests so far. */
   readonly made: Resource[]
@@ -202,15 +204,22 @@ async function taskOf(
   }
 }
 
+function contained(plan: Resource, canonical: string): Resource | undefined {
+  const all = Array.isArray(plan.contained) ? plan.contained.filter(isResource) : []
+  return all.find((one) => one.resourceType === 'ActivityDefinition' && `#${one.id}` === canonical)
+}
+
 /** The members that a definition adds to its Task. Errors: 400 for one that the caller does not see. */
 async function partsOf(context: Context, canonical: string): Promise<Record<string, unknown>> {
-  const { call, made, about, who } = context
-  const questionnaire = await canonicalOf(call, 'Questionnaire', canonical)
+  const { call, plan, made, about, who } = context
+  const isInside = canonical.startsWith('#')
+  const questionnaire = isInside ? undefined : await canonicalOf(call, 'Questionnaire', canonical)
   if (questionnaire !== undefined) {
     const valueReference = { reference: `Questionnaire/${questionnaire.id}` }
     return { input: [{ type: { text: 'Questionnaire' }, valueReference }] }
   }
-  const activity = await canonicalOf(call, 'ActivityDefinition', canonical)
+  const activity =
+    contained(plan, canonical) ?? (await canonicalOf(call, 'ActivityDefinition', canonical))
   if (activity === undefined) throw unknownDefinition(`${canonical.slice(0, 200)} is not known`)
   if (activity.kind !== 'ServiceRequest') return {}
   const { code, bodySite, priority, doNotPerform } = activity
@@ -220,7 +229,7 @@ async function partsOf(context: Context, canonical: string): Promise<Record<stri
     status: 'draft',
     intent: 'order',
     ...given({
-      instantiatesCanonical: [canonical],
+      instantiatesCanonical: [isInside ? canonicalOfPlan(plan) + canonical : canonical],
       ...about,
       code,
       bodySite,

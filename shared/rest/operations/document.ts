@@ -83,7 +83,8 @@ async function namedBy(
   { services, principal }: OperationCall,
   composition: Version,
 ): Promise<readonly Version[]> {
-  const { meta: _, ...content } = parseVersion(composition)
+  // Documents that this one is related to are no part of it: https://hl7.org/fhir/R4/documents.html#content
+  const { meta: _, relatesTo: __, ...content } = parseVersion(composition)
   const named = new Map<string, { readonly type: string; readonly id: string }>()
   visitReferences(content, 'Composition', (text) => {
     const target = parseReference(text)

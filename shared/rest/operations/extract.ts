@@ -39,7 +39,8 @@ export const extract: Operation = {
     requireKnown(questionnaire)
     const variables = { questionnaire, context: response }
     const makers: (() => Entry)[] = []
-    const walk = { response, questionnaire, makers, isObserved: false }
+    const { subject } = response
+    const walk = { response, questionnaire, makers, isObserved: false, category: [], subject }
     walkItems(walk, { node: response, root: response, variables })
     if (makers.length > MOST_ENTRIES)
       throw tooCostly(`It would make more than ${MOST_ENTRIES} resources`)
@@ -111,6 +112,9 @@ interface Walk {
   readonly makers: (() => Entry)[]
   /** Observations are made of it, unless an item says otherwise. */
   readonly isObserved: boolean
+  readonly category: readonly unknown[]
+  /** The subject of Observations. */
+  readonly subject: unknown
 }
 
 /** `scope.node` is the response, or the item of it that answers. */
@@ -121,18 +125,29 @@ function walkItems(walk: Walk, scope: Scope): void {
     makers.push(() => templateEntry(walk, extension, inner))
   }
   const isObserved = extensionsOf(questionnaire, 'observationExtract')[0]?.valueBoolean
-  const below = { ...walk, isObserved: (isObserved ?? walk.isObserved) === true }
+  const own = extensionsOf(questionnaire, 'observation-extract-category')
+  const categories = own.map(({ valueCodeableConcept }) => valueCodeableConcept)
+  const category = categories.length > 0 ? categories : walk.category
   const node = isObject(scope.node) ? scope.node : {}
   const answers = listOf(node.answer)
+  const children = [...listOf(node.item), ...answers.flatMap(({ item }) => listOf(item))]
+  const subject = subjectIn(questionnaire, children) ?? walk.subject
+  const below = { ...walk, category, subject, isObserved: (isObserved ?? walk.isObserved) === true }
   if (below.isObserved && Array.isArray(questionnaire.code)) {
     for (const answer of answers) makers.push(() => observationEntry(below, answer))
   }
-  const children = [...listOf(node.item), ...answers.flatMap(({ item }) => listOf(item))]
   for (const defined of listOf(questionnaire.item)) {
     for (const child of children.filter(({ linkId }) => linkId === defined.linkId)) {
       walkItems({ ...below, questionnaire: defined }, { ...inner, node: child })
     }
   }
+}
+
+/** The answer that says whom a group is about. */
+function subjectIn({ item }: Item, children: readonly Item[]): unknown {
+  const defined = listOf(item).find((one) => extensionsOf(one, 'isSubject')[0]?.valueBoolean)
+  const answered = defined && children.find(({ linkId }) => linkId === defined.linkId)
+  return listOf(answered?.answer)[0]?.valueReference
 }
 
 function extensionsOf(item: Item, name: string): readonly Item[] {
@@ -183,11 +198,9 @@ function templateEntry({ questionnaire, response }: Walk, extension: Item, scope
 }
 
 /** https://hl7.org/fhir/uv/sdc/extraction.html#observation-based-extraction */
-function observationEntry({ questionnaire, response }: Walk, answer: Item): Entry {
-  const { basedOn, partOf, subject, encounter, authored, author } = response
-  const category = extensionsOf(questionnaire, 'observation-extract-category').map(
-    ({ valueCodeableConcept }) => valueCodeableConcept,
-  )
+function observationEntry(walk: Walk, answer: Item): Entry {
+  const { questionnaire, response, subject, category } = walk
+  const { basedOn, partOf, encounter, authored, author } = response
   const whole = {
     basedOn,
     partOf,

@@ -2,7 +2,7 @@
 import { HttpError } from '../../errors.ts'
 import { numberOf } from '../../fhir/json.ts'
 import { isObject } from '../../fhir/resource.ts'
-import { parseDate } from '../../fhir/values.ts'
+import { convert, parseDate, UCUM } from '../../fhir/values.ts'
 import type { Variables } from '../../fhirpath/members.ts'
 import { type Invariant, tenantInvariant } from '../invariants.ts'
 import type { Property, Report } from '../shapes.ts'
@@ -124,9 +124,18 @@ function isBelow(a: unknown, b: unknown): boolean {
   const [first, second] = [numberOf(a), numberOf(b)]
   if (first !== undefined && second !== undefined) return first < second
   if (typeof a === 'string' && typeof b === 'string') return isEarlier(a, b)
-  if (!isObject(a) || !isObject(b) || !isSameUnit(a, b)) return false
-  return isBelow(a.value, b.value)
+  if (!isObject(a) || !isObject(b)) return false
+  return isSameUnit(a, b) ? isBelow(a.value, b.value) : isBelow(valueIn(a, b), b.value)
 }
+
+/** Returns the value of a quantity in the unit of another; both are of UCUM. */
+function valueIn(quantity: Members, { system, code }: Members): number | undefined {
+  const value = numberOf(quantity.value)
+  if (value === undefined || system !== UCUM || quantity.system !== UCUM) return undefined
+  return convert(value, String(quantity.code), String(code))
+}
+
+type Members = Readonly<Record<string, unknown>>
 
 const TIME = /^\d\d:\d\d:\d\d/
 
@@ -136,7 +145,7 @@ function isEarlier(a: string, b: string): boolean {
   return first !== undefined && second !== undefined && first.high <= second.low
 }
 
-function isSameUnit(a: Readonly<Record<string, unknown>>, b: typeof a): boolean {
+function isSameUnit(a: Members, b: Members): boolean {
   if (a.code !== undefined || b.code !== undefined) {
     return a.code === b.code && a.system === b.system
   }
