@@ -74,7 +74,7 @@ export const meanings: Readonly<Record<string, string>> = {
     'runs of a bot at a time over all workers, where the bot (`bot-maxConcurrency`) says nothing else; `0`: as many as the memory of the workers has room for',
   PROJECT_CONCURRENCY: 'the same for a project (`botConcurrency`)',
   WORKER_MEMORY_MB:
-    "memory for a worker and the processes its bots run in: each project that calls bots has one, 15 MB and more; with more such projects than fit, the idle one that calls least often makes room. What runs is not ended for it; by default the container's limit, else half of the machine's memory, 8192 at most",
+    "memory for a worker and the processes its bots run in: each project that calls bots has one, 13 MB and more; with more such projects than fit, the idle one that calls least often makes room. What runs is not ended for it; by default the container's limit, else half of the machine's memory, 8192 at most",
   WORKER_QUEUES:
     'comma list of `bots-sync`, `bots-async`, `requests`, `schedules`, `export`, `import`, `change`, `mail`, `upkeep`',
   QUEUE_BACKLOG_MAX: 'waiting runs of a project beyond which `$execute` answers 429',

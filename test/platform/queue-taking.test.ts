@@ -4,6 +4,7 @@ import { Redis } from 'ioredis'
 import t from 'tap'
 import { readConfig } from '../../shared/config/config.ts'
 import { createLogger } from '../../shared/log.ts'
+import { useLeanScripts } from '../../shared/platform/queue/scripts.ts'
 import { LendingWorker } from '../../shared/platform/queue/worker.ts'
 import { openRedis } from '../../shared/platform/redis/redis.ts'
 import { until } from '../fixtures/botica.ts'
@@ -25,6 +26,7 @@ type Work = (job: Job<Data>, token: string | undefined) => Promise<unknown>
 const config = readConfig()
 const log = createLogger('silent', 'worker')
 const connection = openRedis(config, 'worker', log)
+useLeanScripts(connection)
 const watcher = new Redis(config.redisUrl)
 t.teardown(() => {
   connection.disconnect()
@@ -93,9 +95,11 @@ t.test('a worker without work has a job in the step that wakes it', async (t) =>
   const monitor = await watcher.monitor()
   t.teardown(() => monitor.disconnect())
   const sent: string[] = []
+  const inScripts: string[] = []
   const told = new Set<string>()
   monitor.on('monitor', (_time: string, [command = '', ...args]: string[], source: string) => {
     if (command === 'echo') told.add(args[0] ?? '')
+    if (source === 'lua' && args.some((arg) => arg.includes(name))) inScripts.push(command)
     if (source !== 'lua' && args.some((arg) => arg.includes(name))) sent.push(command)
   })
   await add(1)
@@ -108,6 +112,8 @@ t.test('a worker without work has a job in the step that wakes it', async (t) =>
     ['bzpopmin', 'evalsha', 'evalsha', 'evalsha', 'evalsha'],
     'added, taken, seen to be the last, completed; and one wait for the next',
   )
+  t.ok(inScripts.length <= 26, inScripts.join(' '))
+  t.notOk(await watcher.exists(`${PREFIX}:${name}:events`), 'no events are written down')
 })
 
 t.test('each of many jobs is done once, whoever is woken', async (t) => {

@@ -21,7 +21,7 @@ import {
   REQUESTS,
 } from './jobs.ts'
 import { openReplies, type Replies, type Waiter } from './replies.ts'
-import { ALIVE, CANCEL_CHANNEL, keys, LATE, PREFIX, runScript } from './scripts.ts'
+import { ALIVE, CANCEL_CHANNEL, keys, LATE, PREFIX, runScript, useLeanScripts } from './scripts.ts'
 
 export interface Wait {
   readonly waitMs: number
@@ -126,6 +126,7 @@ async function openParts(config: Config, log: Logger): Promise<Parts> {
   const redis = openRedis(config, 'request', log)
   const subscriber = openRedis(config, 'subscribe', log)
   await Promise.all([untilReady(redis, log), untilReady(subscriber, log)])
+  useLeanScripts(redis)
   const counter = countCommands(redis)
   const open = (name: string) => {
     const queue = new Queue(name, { connection: redis, prefix: PREFIX })
@@ -186,10 +187,9 @@ function botRuns(parts: Parts, jobs: BotJobs, replies: Replies, channel: string)
   const admission = createAdmission(redis, config.queueBacklogMax)
 
   async function start(job: ExecuteJob, { waitMs, signal, mayBeLate }: Wait): Promise<Waiter> {
-    const { lane, admitted } = await admission.enter(job, mayBeLate === true)
     const ready = await jobs.checkIn({ ...job, reply: channel, waitUntil: Date.now() + waitMs })
     const waiter = replies.wait(ready, waitMs, signal)
-    await Promise.all([admitted, jobs.add('bots-sync', ready, lane)])
+    await admission.enter(ready, mayBeLate === true)
     return waiter
   }
 

@@ -12,7 +12,16 @@ import {
   INLINE_BYTES,
 } from './jobs.ts'
 import { connectionNameOf } from './lost-workers.ts'
-import { BORN, CANCEL_CHANNEL, FINISH, HEARTBEAT, keys, MARK, runScript } from './scripts.ts'
+import {
+  BORN,
+  CANCEL_CHANNEL,
+  FINISH,
+  HEARTBEAT,
+  keys,
+  MARK,
+  runScript,
+  useLeanScripts,
+} from './scripts.ts'
 
 const HEARTBEAT_MS = 2000
 /** Three missed heartbeats: the worker counts as gone. */
@@ -70,6 +79,7 @@ export async function openRuns(config: Config, log: Logger): Promise<Runs> {
   const workerId = randomUUID()
   const redis = openRedis(config, 'worker', log, connectionNameOf(workerId))
   const subscriber = openRedis(config, 'subscribe', log)
+  useLeanScripts(redis)
   await Promise.all([untilReady(redis, log), untilReady(subscriber, log)])
   const runs = new WorkerRuns({ workerId, config, log, redis, subscriber })
   await runs.open()
@@ -213,7 +223,7 @@ class WorkerRuns implements Runs {
       keys.flight(queue, job.projectId),
       keys.reply(runId),
       keys.late(runId),
-      keys.input(runId),
+      ...(job.inputKey === undefined ? [] : [job.inputKey]),
     ]
     const awaited = job.reply !== undefined
     const isNearEnd = this.now() > (job.waitUntil ?? 0) - KEEP_AFTER_MS

@@ -17,6 +17,8 @@ export const keys = {
   lane: (queue: string, projectId: string) => `${PREFIX}:lane:${queue}:${projectId}`,
   /** Sorted set of workers that take jobs of a queue; the score is when to forget them. */
   workers: (queue: string) => `${PREFIX}:workers:${queue}`,
+  /** BullMQ's keys of a queue; '' is the beginning of those of its jobs. */
+  queue: (queue: string, part: string) => `${PREFIX}:${queue}:${part}`,
   /** There while a worker has taken jobs of the queue in the last minute. */
   seen: (queue: string) => `${PREFIX}:seen:${queue}`,
   input: (runId: string) => `${PREFIX}:input:${runId}`,
@@ -54,9 +56,11 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)`
 
 /**
- * KEYS flight, workers, lane, seen; ARGV most in flight, durable (1: they may wait for a worker, however long it
- * takes to come), then runId and lease ms of each run. Answers the lanes of the runs, -1 for one that comes when
- * too many of the project are in flight, and for all of them -2 when there was no worker for a minute.
+ * KEYS flight, workers, lane, seen, and of BullMQ wait, prioritized, pc, marker; ARGV most in flight, durable (1: they
+ * may wait for a worker, however long it takes to come), the beginning of the keys of jobs, the time, then runId, lease
+ * ms and data of each run. Answers the lanes of the runs, -1 for one that comes when too many of the project are in
+ * flight, and for all of them -2 when there was no worker for a minute. One that is admitted and has data is added as
+ * BullMQ would.
  *
  * Lanes are fairness between projects: BullMQ takes lane 0 first, and a project with 8, 16, 32, …
  * runs in flight adds to lane 1, 2, 3, …, behind projects with fewer. Inside a lane it is first come,
@@ -72,7 +76,8 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
 local count = redis.call('ZCARD', KEYS[1])
 local before = tonumber(redis.call('GET', KEYS[3]) or 0)
 local lane = before
-for i = 3, #ARGV, 2 do
+local isAdded = false
+for i = 5, #ARGV, 3 do
   if isDead then table.insert(lanes, -2)
   elseif count >= tonumber(ARGV[1]) then table.insert(lanes, -1)
   else
@@ -81,14 +86,22 @@ for i = 3, #ARGV, 2 do
     while lane > 0 and count < 8 * 2 ^ (lane - 2) do lane = lane - 1 end
     count = count + redis.call('ZADD', KEYS[1], now + tonumber(ARGV[i + 1]), ARGV[i])
     table.insert(lanes, lane)
+    if ARGV[i + 2] ~= '' then
+      isAdded = true
+      redis.call('HSET', ARGV[3] .. ARGV[i], 'name', 'execute', 'data', ARGV[i + 2], 'opts', '{}',
+        'timestamp', ARGV[4], 'delay', 0, 'priority', lane)
+      if lane == 0 then redis.call('LPUSH', KEYS[5], ARGV[i])
+      else redis.call('ZADD', KEYS[6], lane * 0x100000000 + redis.call('INCR', KEYS[7]) % 0x100000000, ARGV[i]) end
+    end
   end
 end
+if isAdded then redis.call('ZADD', KEYS[8], 0, '0') end
 if lane > 0 then redis.call('SET', KEYS[3], lane, 'PX', 60000)
 elseif before > 0 then redis.call('UNLINK', KEYS[3]) end
 return lanes`)
 
 /**
- * KEYS flight, reply, late, input; ARGV runId, channel, message, keep (1: store the reply
+ * KEYS flight, reply, late, and input where there is one; ARGV runId, channel, message, keep (1: store the reply
  * even if somebody heard it). Answers the late mark, nil without one. The reply is published here,
  * before BullMQ completes the job: a worker that dies in between has answered its caller.
  */
@@ -99,7 +112,7 @@ if ARGV[2] ~= '' then heard = redis.call('PUBLISH', ARGV[2], ARGV[3]) end
 if ARGV[2] ~= '' and (heard == 0 or ARGV[4] == '1') then
   redis.call('SET', KEYS[2], ARGV[3], 'PX', 60000)
 end
-redis.call('UNLINK', KEYS[4])
+if KEYS[4] then redis.call('UNLINK', KEYS[4]) end
 return redis.call('GET', KEYS[3])`)
 
 /**
@@ -154,6 +167,99 @@ export async function runScript(
     if (!(error instanceof Error && error.message.startsWith('NOSCRIPT'))) throw error
     return redis.eval(text, keyNames.length, ...keyNames, ...values)
   }
+}
+
+// BullMQ's own scripts keep a stream of events, parents, rate limits and metrics; nobody reads or uses them here, and they
+// are half of the commands of a run. These stand in their place: the same names, keys and arguments as those of BullMQ
+// 6.7.0, whose other scripts work on the same keys. Another version asks for other names and gets its own.
+
+const BULLMQ = '6.7.0'
+
+/** Lua: `take` moves the next job to the active ones, those first that are due by now, and locks it. */
+const TAKE = `
+local function take(wait, active, prioritized, delayed, counter, marker, prefix, now, opts)
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', delayed, 0, (now + 1) * 0x1000 - 1, 'LIMIT', 0, 1000)) do
+    redis.call('ZREM', delayed, id)
+    local priority = tonumber(redis.call('HGET', prefix .. id, 'priority')) or 0
+    if priority == 0 then redis.call('LPUSH', wait, id)
+    else redis.call('ZADD', prioritized, priority * 0x100000000 + redis.call('INCR', counter) % 0x100000000, id) end
+    redis.call('HSET', prefix .. id, 'delay', 0)
+  end
+  local id = redis.call('RPOPLPUSH', wait, active)
+  if not id then
+    id = redis.call('ZPOPMIN', prioritized)[1]
+    if not id then
+      local due = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2]
+      return {0, 0, 0, due and due / 0x1000 or 0}
+    end
+    redis.call('LPUSH', active, id)
+  end
+  local key = prefix .. id
+  redis.call('SET', key .. ':lock', opts.token, 'PX', opts.lockDuration)
+  redis.call('HSET', key, 'processedOn', now)
+  redis.call('HINCRBY', key, 'ats', 1)
+  if redis.call('EXISTS', wait, prioritized) > 0 then redis.call('ZADD', marker, 0, '0') end
+  return {redis.call('HGETALL', key), id, 0, 0}
+end`
+
+/** Lua: `store` writes the job down, and is nil where it is known. */
+const STORE = `
+local args, opts = cmsgpack.unpack(ARGV[1]), cmsgpack.unpack(ARGV[3])
+local function store(counter)
+  local id = args[2]
+  if id == '' then id = redis.call('INCR', counter) .. '' end
+  local key = args[1] .. id
+  if redis.call('EXISTS', key) == 1 then return end
+  redis.call('HSET', key, 'name', args[3], 'data', ARGV[2], 'opts', cjson.encode(opts), 'timestamp', args[4],
+    'delay', 0, 'priority', opts.priority or 0)
+  return id
+end`
+
+const LEAN: Readonly<Record<string, { readonly numberOfKeys: number; readonly lua: string }>> = {
+  [`addStandardJob:${BULLMQ}`]: {
+    numberOfKeys: 9,
+    lua: `${STORE}
+local id = store(KEYS[4])
+if not id then return args[2] end
+redis.call('LPUSH', KEYS[1], id)
+redis.call('ZADD', KEYS[9], 0, '0')
+return id`,
+  },
+  [`addPrioritizedJob:${BULLMQ}`]: {
+    numberOfKeys: 9,
+    lua: `${STORE}
+local id = store(KEYS[3])
+if not id then return args[2] end
+redis.call('ZADD', KEYS[4], opts.priority * 0x100000000 + redis.call('INCR', KEYS[9]) % 0x100000000, id)
+redis.call('ZADD', KEYS[1], 0, '0')
+return id`,
+  },
+  [`moveToActive:${BULLMQ}`]: {
+    numberOfKeys: 11,
+    lua: `${TAKE}
+return take(KEYS[1], KEYS[2], KEYS[3], KEYS[7], KEYS[10], KEYS[11], ARGV[1], ARGV[2], cmsgpack.unpack(ARGV[3]))`,
+  },
+  [`moveToFinished:${BULLMQ}`]: {
+    numberOfKeys: 14,
+    lua: `${TAKE}
+local opts = cmsgpack.unpack(ARGV[8])
+local lock = redis.call('GET', KEYS[12] .. ':lock')
+if lock ~= opts.token then
+  if redis.call('EXISTS', KEYS[12]) == 0 then return -1 end
+  return lock and -6 or -2
+end
+redis.call('SREM', KEYS[5], ARGV[1])
+if redis.call('LREM', KEYS[2], -1, ARGV[1]) == 0 then return -3 end
+redis.call('DEL', KEYS[12], KEYS[12] .. ':lock')
+if ARGV[6] ~= '1' then return 0 end
+return take(KEYS[1], KEYS[2], KEYS[3], KEYS[7], KEYS[10], KEYS[14], ARGV[7], ARGV[2], opts)`,
+  },
+}
+
+/** For a connection that BullMQ is given, and those that it makes of it; finished jobs are not kept. */
+export function useLeanScripts(redis: Redis): void {
+  redis.options.scripts = LEAN
+  for (const [name, definition] of Object.entries(LEAN)) redis.defineCommand(name, definition)
 }
 
 /*

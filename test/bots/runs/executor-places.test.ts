@@ -37,7 +37,7 @@ t.test('runs that only wait leave their places to others', async (t) => {
 
 t.test('idle isolates give way to those of many runs', async (t) => {
   // Room for 96 isolates.
-  const own = await openTestExecutors(t, { memoryMb: 472 })
+  const own = await openTestExecutors(t, { memoryMb: 468 })
   const bots = Array.from({ length: 16 }, (_, n) => ({ ...waiting, botKey: `Bot/${n}` }))
   const first = aGate()
   const fill = bots.flatMap((bot) => Array.from({ length: 4 }, () => run(own, bot, first.host)))

@@ -57,6 +57,15 @@ t.test('of more projects than executors that call in turn, most find theirs', as
   }
 })
 
+t.test('while spares are taken faster than they start there are more of them', async (t) => {
+  const { start, count } = slowStarts()
+  const own = await openTestExecutors(t, { spares: 1, start })
+  const runs = await Promise.all([1, 2, 3].map((n) => run(own, callOf(n))))
+  for (const { status } of runs) t.equal(status, 'ok')
+  t.ok(count() > 3 + 1, 'three for the projects, and more than one spare')
+  await until(async () => own.stats().spares === 1, PATIENCE_MS)
+})
+
 t.test('projects that call together are all served by as few starts', async (t) => {
   const { start, count } = slowStarts()
   const own = await openTestExecutors(t, { maxExecutors: MOST, spares: 0, start })
@@ -112,7 +121,7 @@ t.test('while an executor starts, those that work keep theirs', async (t) => {
 t.test('as many executors are kept as the memory of a worker allows', (t) => {
   t.equal(executorsWithin(64), 2, 'two at least')
   t.ok(executorsWithin(512) >= 12)
-  t.ok(executorsWithin(2048) >= 115)
+  t.ok(executorsWithin(2048) >= 135)
   t.equal(defaultMemoryMb(32 * GB, 0), 8192, 'at most')
   t.equal(defaultMemoryMb(2 * GB, 0), 1024, 'half of a machine')
   t.equal(defaultMemoryMb(2 * GB, 2 ** 60), 1024, 'a limit that is none')

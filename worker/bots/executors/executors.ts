@@ -56,8 +56,8 @@ const SHORTEST_REPEAT_MS = 20
 
 /** The worker's own part of its memory, with a spare. */
 const WORKER_MB = 250
-/** Measured memory of an idle bound executor, its part of what all share included, with a margin. */
-const EXECUTOR_MB = 15
+/** Measured memory of an idle bound executor, its part of what all share included. */
+const EXECUTOR_MB = 13
 const FEWEST_EXECUTORS = 2
 /** The executors' own memory, as a part of the worker's, from which on hardly a run is added. */
 const TOO_MUCH = 1

@@ -1,22 +1,33 @@
-/** Blank executors, started before anybody needs one: a start takes about 100 ms, a bind nothing. */
+/**
+ * Blank executors, started before anybody needs one: a start takes about 50 ms, a bind nothing. While they are taken
+ * faster than others start there are more of them: one more whenever none is ready.
+ */
 import type { Logger } from '../../../shared/log.ts'
 import type { ExecutorProcess } from './process.ts'
 
 const START_MS = 10_000
 const MAX_ATTEMPTS = 3
 const RETRY_MS = 1000
+/** While many are taken there may be so many times the fewest; each takes the memory of an executor that rests. */
+const MOST_TIMES = 3
+/** After so long without a take the fewest are enough. */
+const CALM_MS = 2000
 
 export class Spares {
   readonly #log: Logger
-  readonly #wanted: number
+  readonly #fewest: number
   readonly #start: () => ExecutorProcess
   readonly #spares: ExecutorProcess[] = []
+  readonly #ready = new WeakSet<ExecutorProcess>()
+  #wanted: number
   #isClosed = false
   #retry: NodeJS.Timeout | undefined
+  #calm: NodeJS.Timeout | undefined
 
-  constructor(log: Logger, wanted: number, start: () => ExecutorProcess) {
+  constructor(log: Logger, fewest: number, start: () => ExecutorProcess) {
     this.#log = log
-    this.#wanted = wanted
+    this.#fewest = fewest
+    this.#wanted = fewest
     this.#start = start
     this.#refill()
   }
@@ -29,6 +40,7 @@ export class Spares {
   async take(): Promise<ExecutorProcess> {
     for (let attempt = 1; ; attempt++) {
       if (this.#isClosed) throw new Error('Executors are closed')
+      this.#adapt()
       const spare = this.#spares.shift() ?? this.#start()
       // The one who waits comes first.
       setImmediate(() => this.#refill())
@@ -47,16 +59,32 @@ export class Spares {
   close(): void {
     this.#isClosed = true
     clearTimeout(this.#retry)
+    clearTimeout(this.#calm)
     for (const spare of this.#spares.splice(0)) spare.kill({ cause: 'closed' })
+  }
+
+  #adapt(): void {
+    const isLate = !this.#spares.some((spare) => this.#ready.has(spare))
+    if (isLate) this.#wanted = Math.min(this.#wanted + 1, this.#fewest * MOST_TIMES)
+    clearTimeout(this.#calm)
+    this.#calm = setTimeout(() => this.#shrink(), CALM_MS)
+  }
+
+  #shrink(): void {
+    this.#wanted = this.#fewest
+    for (const spare of this.#spares.splice(this.#fewest)) spare.kill({ cause: 'closed' })
   }
 
   #refill(): void {
     while (!this.#isClosed && this.#spares.length < this.#wanted && !this.#retry) {
       const spare = this.#start()
       this.#spares.push(spare)
-      spare.ready.catch((error: Error) => {
-        if (!this.#isClosed) this.#log.error({ err: error.message }, 'No executor')
-      })
+      spare.ready.then(
+        () => this.#ready.add(spare),
+        (error: Error) => {
+          if (this.#spares.includes(spare)) this.#log.error({ err: error.message }, 'No executor')
+        },
+      )
       void spare.died.then(() => this.#replace(spare))
     }
   }
