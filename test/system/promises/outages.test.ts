@@ -11,7 +11,7 @@ import { moveToSmallDisk } from '../../fixtures/services/small-disk.ts'
 import { bound, kindOf, openSocket, socketUrl } from '../../fixtures/sockets.ts'
 
 t.setTimeout(400_000)
-const PATIENCE_MS = 60_000
+const PATIENCE_MS = 180_000
 const TRY_AGAIN_LATER = 1013
 const cluster = await openCluster(t)
 const tenant = await cluster.createTenant('Outages')
