@@ -43,7 +43,9 @@ export interface Writer {
   readonly chain: string
 }
 
-const LONGEST_PAUSE_MS = 100
+/** Writes are not what is rare here: a shorter pause costs the machine twice as much. */
+const LONGEST_PAUSE_MS = 250
+const KEYED_PAUSE_MS = 100
 /** A keyed call is repeated until it has an answer. */
 const KEYED_REPEATS = 200
 
@@ -74,7 +76,7 @@ async function asked(kind: Kind, mark: string, send: () => Promise<Answer>): Pro
   }
   let answer = await sent()
   for (let n = 0; kind.startsWith('keyed') && n < KEYED_REPEATS && isOpen(answer); n++) {
-    await delay(LONGEST_PAUSE_MS)
+    await delay(KEYED_PAUSE_MS)
     answer = await sent()
   }
   return {

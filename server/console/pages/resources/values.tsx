@@ -1,4 +1,4 @@
-/** Elements of records as people read them. */
+/** Types of records, and their elements as people read them. */
 import {
   formatAddress,
   formatCodeableConcept,
