@@ -111,7 +111,7 @@ export const forbiddenBecause = (name: string | undefined, why: string) => {
 /** 403 for a search by what is hidden from the caller. */
 export const hiddenParameter = (code: string | undefined) =>
   failure(403, 'forbidden', 'forbidden')('Forbidden', code)
-export const notFound = () => failure(404, 'not-found', 'not-found')('Not found')
+export const notFound = (text = 'Not found') => failure(404, 'not-found', 'not-found')(text)
 /** 404 for content that its resource names and the storage has not. */
 export const contentMissing = (cause: unknown) =>
   new HttpError(404, outcome('not-found', issue('error', 'not-found', 'Content not found')), {

@@ -1,5 +1,5 @@
 /** Codes as operations are given them: code and system, Coding, CodeableConcept. */
-import { badRequest, notFound } from '../errors.ts'
+import { badRequest, type HttpError, notFound } from '../errors.ts'
 import { withoutEmpty } from '../fhir/json.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import { type Inputs, type ParameterDefinition, readInputs } from '../request/parameters.ts'
@@ -79,9 +79,15 @@ export async function codeSourceOf(
   const own = await ownResource(call)
   if (own !== undefined) return terminology.sourceOf(own)
   if (url === undefined) throw badRequest('Missing required parameter "system"')
-  const source = await terminology.codeSystem(version === undefined ? url : `${url}|${version}`)
-  if (source === undefined) throw notFound()
+  const canonical = version === undefined ? url : `${url}|${version}`
+  const source = await terminology.codeSystem(canonical)
+  if (source === undefined) throw notKnown('CodeSystem', canonical)
   return source
+}
+
+/** 404 for a definition that the caller has named. */
+export function notKnown(kind: string, name: string): HttpError {
+  return notFound(`${kind} ${name.slice(0, 200)} is not known`)
 }
 
 /** An operation on terminology: at both levels of its type, by GET and POST, with named inputs. */

@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import { may } from '../access/policy.ts'
 import { textOf } from '../binary/attachments.ts'
-import { badRequest, forbidden, notFound } from '../errors.ts'
+import { badRequest, forbidden } from '../errors.ts'
 import { plainBundle } from '../fhir/bundle.ts'
 import { identityOf, publishedStructure } from '../fhir/published.ts'
 import { chosen, isObject, type Meta, urlOf } from '../fhir/resource.ts'
@@ -30,7 +30,7 @@ import {
   VERSIONS,
   withSupplements,
 } from './adjusted.ts'
-import { ownResource, sentAs, terminologyOperation, texts } from './codes.ts'
+import { notKnown, ownResource, sentAs, terminologyOperation, texts } from './codes.ts'
 import { readersOf, type Terminology } from './find.ts'
 import { evaluation } from './members.ts'
 import { type Code, expandValueSet } from './terminology-expand.ts'
@@ -117,8 +117,9 @@ export async function valueSetOf(
   const implicit = /^([^?]+)\?fhir_vs(?:=isa\/(.+))?$/.exec(url)
   if (implicit !== null) return implicitValueSet(url, implicit[1], implicit[2])
   const version = inputs.text('valueSetVersion')
-  const found = await terminology.valueSet(version === undefined ? url : `${url}|${version}`)
-  if (found === undefined) throw notFound()
+  const canonical = version === undefined ? url : `${url}|${version}`
+  const found = await terminology.valueSet(canonical)
+  if (found === undefined) throw notKnown('ValueSet', canonical)
   return found.meta === undefined ? { ...found, ...identityOf(found.url) } : found
 }
 
@@ -201,7 +202,7 @@ export const expandProfile: Operation = {
       const left = MOST_PROFILES - found.size
       wanted = [...named].filter((name) => !found.has(name)).slice(0, left)
     }
-    if (!found.has(url)) throw notFound()
+    if (!found.has(url)) throw notKnown('StructureDefinition', url)
     const distinct = new Map([...found.values()].map(({ entry }) => [entry.fullUrl, entry]))
     return textReply(200, plainBundle('searchset', [...distinct.values()]))
   },

@@ -1,5 +1,5 @@
 /** `CodeSystem/$lookup` and `$subsumes`: https://hl7.org/fhir/R4/codesystem-operations.html */
-import { badRequest, notFound } from '../errors.ts'
+import { badRequest } from '../errors.ts'
 import { type Inputs, type Output, parameter, parametersReply } from '../request/parameters.ts'
 import { languagesOf, nameIn, SUPPLEMENTS, withSupplements } from './adjusted.ts'
 import {
@@ -8,6 +8,7 @@ import {
   fromCoding,
   type GivenCode,
   givenCodes,
+  notKnown,
   terminologyOperation,
   texts,
 } from './codes.ts'
@@ -31,7 +32,9 @@ export const lookup = terminologyOperation(
     const source = await codeSourceOf(call, terminology, given?.system, version)
     const { concepts } = await source.list({ codes: [given?.code ?? ''], limit: 1 })
     const [node] = concepts
-    if (node === undefined || !isOf(source, given)) throw notFound()
+    if (node === undefined || !isOf(source, given)) {
+      throw notKnown('Code', `${given?.code} of ${source.codeSystem.url}`)
+    }
     const { codeSystem } = source
     const { language } = codeSystem
     const spoken = nameIn(languagesOf(call, inputs), { ...node, language })

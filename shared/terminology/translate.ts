@@ -1,5 +1,5 @@
 /** `ConceptMap/$translate`: https://hl7.org/fhir/R4/conceptmap-operation-translate.html */
-import { badRequest, notFound } from '../errors.ts'
+import { badRequest } from '../errors.ts'
 import { type ConceptMap, coreConceptMaps, type MapGroup } from '../fhir/terminology.ts'
 import { type Inputs, type Output, parameter, parametersReply } from '../request/parameters.ts'
 import type { OperationCall } from '../request/request.ts'
@@ -8,6 +8,7 @@ import {
   CODE_PARAMETERS,
   type GivenCode,
   givenCodes,
+  notKnown,
   ownResource,
   sentAs,
   terminologyOperation,
@@ -77,8 +78,9 @@ async function mapsOf(
   const url = inputs.text('url')
   if (url === undefined) return mapsBetween(call, inputs)
   const version = inputs.text('conceptMapVersion')
-  const found = await terminology.conceptMap(version === undefined ? url : `${url}|${version}`)
-  if (found === undefined) throw notFound()
+  const canonical = version === undefined ? url : `${url}|${version}`
+  const found = await terminology.conceptMap(canonical)
+  if (found === undefined) throw notKnown('ConceptMap', canonical)
   return [found]
 }
 

@@ -174,7 +174,17 @@ t.test('what cannot be expanded is 400 or 404, never a hang', async (t) => {
   await admin.create(valueSet({ include: [{ valueSet: [b] }] }, { url: a }))
   await admin.create(valueSet({ include: [{ valueSet: [a] }] }, { url: b }))
   t.match(await admin.get(`ValueSet/$expand?url=${a}`), { status: 400 }, 'a circle')
-  t.equal((await admin.get('ValueSet/$expand?url=https://example.org/none')).status, 404)
+  for (const [path, text] of [
+    ['ValueSet/$expand?url=', 'ValueSet https://example.org/none is not known'],
+    ['CodeSystem/$lookup?code=x&system=', 'CodeSystem https://example.org/none is not known'],
+    ['ConceptMap/$translate?code=x&url=', 'ConceptMap https://example.org/none is not known'],
+  ]) {
+    const { status, text: found } = await admin.get(`${path}https://example.org/none`)
+    t.equal(status, 404)
+    t.match(found, text)
+  }
+  const missing = await admin.get(`CodeSystem/$lookup?code=unicorn&system=${animals}`)
+  t.match(missing, { status: 404, text: `Code unicorn of ${animals} is not known` })
   t.equal((await admin.get('ValueSet/$expand')).status, 400)
   t.equal((await admin.get(`ValueSet/$expand?url=${a}&count=x`)).status, 400)
   t.equal((await admin.get(`ValueSet/$expand?url=${a}&offset=-1`)).status, 400)
