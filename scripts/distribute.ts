@@ -4,10 +4,10 @@
  */
 import { Client } from 'pg'
 
-/** Each begins its primary key with the Project; all rows of one lie on one server, whatever the table. */
+/** Each begins its primary key with the Project, all rows of which lie on one server. Queues stay on the coordinator. */
 const BY_PROJECT = [
   ...['version', 'resource', 'unique_key', 'idx_string', 'idx_range', 'code', 'resource_text'],
-  ...['indexed_parameter', 'outbox', 'active_subscription', 'subscription_state'],
+  'indexed_parameter',
 ]
 /** Every server has all of it. */
 const EVERYWHERE = ['tenant']

@@ -211,7 +211,7 @@ interface TakenRow extends OwnColumns {
 }
 
 /** $1: room for deliveries to bots, $2: for those to addresses, $3: types of the registry. */
-const TAKE_SQL = `with recursive
+const takeSql = (columns: string, versions: string) => `with recursive
       pending as (
         (select project, target, subscription from delivery where state <> 'failed'
           order by project, target, subscription limit 1)
@@ -260,10 +260,12 @@ const TAKE_SQL = `with recursive
         returning d.*,
           case when d.type = any($3::smallint[]) then ${SYSTEM_PROJECT_NUMBER} else d.project end as filed)
       select d.id::text, d.project, d.subscription::text, d.type, d.resource::text, d.ver, d.op, d.origin,
-        d.target, d.attempts as attempt, d.faults, d.takes, d.added, d.filed, a.ver as terms,
-        v.ver as vver, v.lu, v.content, v.meta_at, v.meta_ext
+        d.target, d.attempts as attempt, d.faults, d.takes, d.added, d.filed, a.ver as terms${columns}
       from taken d
-      left join active_subscription a on a.project = d.project and a.id = d.subscription
+      left join active_subscription a on a.project = d.project and a.id = d.subscription ${versions}`
+
+const VERSION = ', v.ver as vver, v.lu, v.content, v.meta_at, v.meta_ext'
+const VERSIONS = `
       left join version v on v.project = d.filed and v.type = d.type and v.id = d.resource
         and v.ver = d.ver - (d.op = 'd')::int`
 
@@ -272,10 +274,33 @@ export async function takeDeliveries(
   connection: Connection,
   room: Room,
 ): Promise<readonly Delivery[]> {
+  const values = [room.bots, room.hooks, REGISTRY]
   const rows = await connection.query<TakenRow>({
     name: 'delivery-take',
-    text: TAKE_SQL,
-    values: [room.bots, room.hooks, REGISTRY],
+    text: takeSql(VERSION, VERSIONS),
+    values,
+    apart: async ({ query }) => {
+      const taken = await query<TakenRow>({ text: takeSql('', ''), values })
+      const list = (of: (row: TakenRow) => number | string) => `{${taken.map(of).join(',')}}`
+      const versions = await query<{ n: number }>({
+        text: `select x.n::int${VERSION}
+          from unnest($1::int[], $2::smallint[], $3::uuid[], $4::int[]) with ordinality
+            as x(project, type, id, ver, n)
+          join version v on v.project = x.project and v.type = x.type and v.id = x.id and v.ver = x.ver`,
+        projects: taken.map(({ filed }) => filed),
+        values: [
+          list(({ filed }) => filed),
+          list(({ type }) => type),
+          list(({ resource }) => resource),
+          list(({ ver, op }) => (op === 'd' ? ver - 1 : ver)),
+        ],
+      })
+      const nothing = { lu: null, content: null }
+      return taken.map((row, i) => ({
+        ...row,
+        ...(versions.find(({ n }) => n === i + 1) ?? nothing),
+      }))
+    },
   })
   return rows.map(toDelivery)
 }

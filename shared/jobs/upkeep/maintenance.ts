@@ -185,13 +185,21 @@ async function nextProject(
   from: ReindexProgress | undefined,
   type?: string,
 ): Promise<number | undefined> {
+  const values = [from?.project ?? 0, type === undefined ? null : typeNumber(type)]
   const [row] = await connection.query<{ project: number }>({
     name: 'next-tenant',
     text: `select project from tenant where project > $1
         and ($2::smallint is null or exists (
           select from resource r where r.project = tenant.project and r.type = $2))
       order by project limit 1`,
-    values: [from?.project ?? 0, type === undefined ? null : typeNumber(type)],
+    values,
+    apart: ({ query }) =>
+      query({
+        text: `select project from ${type === undefined ? 'tenant' : 'resource'}
+          where project > $1 and ($2::smallint is null or ${type === undefined ? 'true' : 'type = $2'})
+          order by project limit 1`,
+        values,
+      }),
   })
   return row?.project
 }
@@ -280,7 +288,7 @@ async function expungeProjectPart(
   projectId: string,
 ): Promise<boolean> {
   const contents = await connection.query({
-    text: `with v as (delete from version where ctid = any(array(
+    text: `with v as (delete from version where project = $1 and ctid = any(array(
         select ctid from version where project = $1 and type = $2 limit $3)) returning content),
       ${CONDEMN}
       select 1 from v`,
@@ -290,7 +298,7 @@ async function expungeProjectPart(
   for (const table of TABLES) {
     // The names come from the fixed list above.
     const rows = await connection.query({
-      text: `delete from ${table} where ctid = any(array(
+      text: `delete from ${table} where project = $1 and ctid = any(array(
         select ctid from ${table} where project = $1 limit $2)) returning 1`,
       values: [project, CHUNK],
     })

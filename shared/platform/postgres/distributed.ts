@@ -43,8 +43,17 @@ const RULES: readonly (readonly [RegExp, string])[] = [
   [/\(((?:\w+\.)?project = \$\d+(?:::int)*)\s+and /g, '$1 and $&'],
   // A walk of an index begins at a place, which names the Project.
   [/\((\w+)\.project, [^()]*\) >=? \((\$\d+)(?:::int)+,[^()]*\)/g, '$& and $1.project = $2::int'],
+  // Rows of a table that the coordinator has are looked up as a list.
+  [
+    /join export_member m on (m\.job = \$\d+(?:::uuid)?) and m\.reference = c ->> 'reference' and ([^()]*)\)/g,
+    "where c ->> 'reference' in (select m.reference from export_member m where $1 and $2))",
+  ],
+  // All that is open on the coordinator may write elsewhere.
+  [/ and backend_\w+ is not null/g, ''],
   // Nobody learns from the statement that nobody waits.
   [/not exists \(select from active_subscription a where a\.project = w\.project\)/g, 'false'],
+  // Rows that one server hands to another have columns.
+  [/\bselect from\b/g, 'select 1 from'],
 ]
 
 function lengthOf(text: string): number {

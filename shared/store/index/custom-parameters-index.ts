@@ -181,7 +181,7 @@ const FORGOTTEN = 5_000
 /** Some rows of the texts; false when there were none left. */
 async function forgetTexts({ connection }: Store, project: number): Promise<boolean> {
   const rows = await connection.query({
-    text: `delete from resource_text where ctid = any(array(
+    text: `delete from resource_text where project = $1 and ctid = any(array(
       select ctid from resource_text where project = $1 limit $2)) returning 1`,
     values: [project, FORGOTTEN],
   })

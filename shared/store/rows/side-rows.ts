@@ -79,9 +79,9 @@ export function heirRows(patients: readonly Listed<string>[], bind: Bind): strin
     on v.project = hx.project and v.id = hx.id and ${HOLDS_ACCOUNTS})`
 }
 
-/** True of a patient that holds accounts, or did once. */
-export function holdsAccounts(project: string, id: string): string {
-  return `exists (select 1 from version v where v.project = ${project} and v.id = ${id}
+/** True where one of the patients holds accounts, or did once; `ids` is the SQL of a uuid[]. */
+export function holdAccounts(project: string, ids: string): string {
+  return `exists (select 1 from version v where v.project = ${project} and v.id = any(${ids})
       and ${HOLDS_ACCOUNTS})`
 }
 

@@ -23,7 +23,7 @@ import {
   compareRanges,
   compareStrings,
   distinct,
-  holdsAccounts,
+  holdAccounts,
   lexemesSql,
 } from '../rows/side-rows.ts'
 import { WireList, type WireType } from '../rows/wire-list.ts'
@@ -271,8 +271,7 @@ const textWith = (parts: string) => `with t as materialized (
     $4::text as cause),
   ${eventPart('c')}
   select exists (select from o) as "hasEvents",
-    exists (select from unnest(${list('patient')}) as x(id)
-      where ${holdsAccounts('$1::int', 'x.id')}) as "isHeld"`
+    ${holdAccounts('$1::int', list('patient'))} as "isHeld"`
 
 const texts = new WeakMap<readonly WritePart[], string>()
 

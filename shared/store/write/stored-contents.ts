@@ -62,6 +62,20 @@ export async function dueContents(
       where c.due < clock_timestamp() and c.place = $1
       order by c.due limit $2`,
     values: [place, count, typeNumber('Binary')],
+    apart: async ({ query }) => {
+      const due = await query<{ key: string; added: Date }>({
+        text: `select key, added from stored_content where due < clock_timestamp() and place = $1
+          order by due limit $2`,
+        values: [place, count],
+      })
+      const used = await query<{ key: string }>({
+        text: `select distinct c.key from unnest($1::text[], $2::timestamptz[]) as c(key, added)
+          join version v on v.type = $3 and v.lu >= c.added and v.lu < c.added + 2 * interval '${DOUBT}'
+            and position(c.key in v.content) > 0`,
+        values: [due.map(({ key }) => key), due.map(({ added }) => added), typeNumber('Binary')],
+      })
+      return due.map(({ key }) => ({ key, isUsed: used.some((one) => one.key === key) }))
+    },
   })
 }
 

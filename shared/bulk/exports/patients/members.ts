@@ -163,10 +163,11 @@ export async function addChanged(
 ): Promise<readonly Listed[]> {
   const { values, bind } = binder()
   const time = bind(at, 'timestamptz')
+  const own = bind(project.number, 'int')
   const rows = `select v.type, v.id, v.ver from version n
-    cross join lateral (select v.* from version v where v.project = n.project and v.type = n.type
+    cross join lateral (select v.* from version v where v.project = ${own} and v.type = n.type
       and v.id = n.id and v.ver = n.ver - 1 offset 0) v
-    where n.project = ${bind(project.number, 'int')}
+    where n.project = ${own}
       and n.type = any(${bind(types.map(typeNumber), 'smallint[]')})
       and n.lu > ${time} and n.ver > 1 and v.lu <= ${time} and v.content is not null
       and ${memberSql(bind(job, 'uuid'), 'm.key <> 0')}`

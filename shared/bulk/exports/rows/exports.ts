@@ -125,12 +125,13 @@ async function deletionsOf(
   const reach = reachOf(input)
   const { values, bind } = binder()
   const time = bind(stateTime(at, input.until), 'timestamptz')
+  const own = bind(project, 'int')
   const tests = [
-    `n.project = ${bind(project, 'int')}`,
+    `n.project = ${own}`,
     `n.type = ${bind(typeNumber(type), 'smallint')}`,
     `n.lu > ${bind(input.since, 'timestamptz')} and n.lu <= ${time}`,
     'n.content is null and v.content is not null',
-    `not exists (select 1 from version o where o.project = n.project and o.type = n.type
+    `not exists (select 1 from version o where o.project = ${own} and o.type = n.type
       and o.id = n.id and o.ver = n.ver + 1 and o.lu <= ${time})`,
     ...rangeSql('n.id', { low: after, high: undefined }, bind),
     ...(reach === 'patients' ? [IN_COMPARTMENT] : []),
@@ -140,7 +141,7 @@ async function deletionsOf(
   const rows = await store.connection.query<VersionRow>({
     // As in select.ts: what was is looked at for what was deleted alone.
     text: `select ${versionColumns('v')} from version n cross join lateral (select v.* from version v
-        where v.project = n.project and v.type = n.type and v.id = n.id and v.ver = n.ver - 1
+        where v.project = ${own} and v.type = n.type and v.id = n.id and v.ver = n.ver - 1
         offset 0) v
       where ${tests.join(' and ')} order by n.id limit ${bind(DELETIONS_A_LINE, 'int')}`,
     values,

@@ -231,9 +231,10 @@ async function deletedTypes(
   if (since === undefined) return []
   const projects = types.map((type) => scopeOf(principal, type).project)
   const rows = await connection.query<{ type: number }>({
-    text: `select t.type from unnest($1::int[], $2::smallint[]) t(project, type) where exists (
-      select 1 from version v where v.project = t.project and v.type = t.type
-        and v.lu > $3 and v.lu <= $4 and v.content is null)`,
+    projects,
+    text: `select x.type from unnest($1::int[], $2::smallint[]) x(project, type) cross join lateral (
+      select 1 from version v where v.project = x.project and v.type = x.type
+        and v.lu > $3 and v.lu <= $4 and v.content is null limit 1) v`,
     values: [projects, types.map(typeNumber), since, at],
   })
   return rows.map(({ type }) => typeName(type))

@@ -321,13 +321,13 @@ async function sizesOf(connection: Connection, selection: Selection, range: Rang
   const counts = ENDS.map(({ order, test, end }) => {
     const last = `select r.id from resource r where ${ofType('r', selection, range)}
       order by r.id ${order} offset ${SAMPLE_ROWS - 1} limit 1`
-    return `select count(*) as versions from (select from version v
+    return `select count(*) as versions from (select 1 from version v
       where ${ofType('v', selection, range)}
         and v.id ${test} coalesce((${last}), ${literal(end, 'uuid')}) limit ${MOST_VERSIONS + 1}) v`
   })
   const [found] = await connection.query<Sizes>({
     text: `select max(versions) <= ${MOST_VERSIONS} as "isFew",
-        exists (select from resource r where ${ofType('r', selection, range)}
+        exists (select 1 from resource r where ${ofType('r', selection, range)}
           order by r.id offset ${SORTED_ROWS}) as "isLarge"
       from (${counts.join(' union all ')}) c`,
     values: [],

@@ -297,7 +297,8 @@ function isBySelf({ link, inner }: Pick<Side, 'link' | 'inner'>): boolean {
 /** Finds a target by its self key. */
 function selfSql(inner: Scene, test: Test, bind: Bind): string {
   const tests = [...inner.visible, test].map((one) => oneRowSql(one, bind))
-  return `${HAS_SELF} and (r.type = ${typeNumber(inner.type)}) is true and ${tests.join(' and ')}`
+  const own = `(r.project = ${bind(inner.project, 'int')}) is true`
+  return `${HAS_SELF} and (r.type = ${typeNumber(inner.type)}) is true and ${[own, ...tests].join(' and ')}`
 }
 
 /**
