@@ -109,7 +109,8 @@ export async function openRepository(
     fetch: createFetch(database),
     remove: (deletion) => database.query(deleteStatement([leases.unguarded(deletion)])),
     recent: createRecentVersions(options.answersSearches),
-    counts: new KnownCounts(database),
+    // The snapshot of one server says nothing of the rows of others.
+    counts: row.isDistributed ? undefined : new KnownCounts(database),
     keys: new Keys(row.salt),
     ownParameters: options.ownParameters ?? openOwnParameters(database),
     warn({ stamp, base, code }) {

@@ -31,7 +31,7 @@ export interface Store {
   readonly remove: (deletion: Deletion) => Promise<readonly Deleted[]>
   /** Inside a transaction undefined: what is written there may never be. */
   readonly recent: RecentVersions | undefined
-  /** The same. */
+  /** The same, and where several servers have the rows. */
   readonly counts: KnownCounts | undefined
   readonly keys: Keys
   readonly ownParameters: OwnParametersReader
