@@ -64,11 +64,12 @@ function pageSql(parts: readonly Part[], { isKept, isBare }: PageForm, plainBind
   const sorted = [date, ...order.terms.map((_, i) => `r.s${i}`)]
   // A linked Project has versions of its own.
   const isOfOne = parts.every(({ query }) => query.project === first.query.project)
-  const project = isOfOne ? bind(first.query.project, 'int') : 'r.project'
-  if (score !== undefined) sorted.push(`${score(project, bind)} as score`)
+  // Bound where it is named: PostgreSQL takes no value that a statement does not use.
+  const project = () => (isOfOne ? bind(first.query.project, 'int') : 'r.project')
+  if (score !== undefined) sorted.push(`${score(project(), bind)} as score`)
   const [columns, versions] = isBare
     ? [BARE_COLUMNS, '']
-    : [versionColumns('v'), withVersions(project)]
+    : [versionColumns('v'), withVersions(project())]
   return `select ${sorted.join(', ')}, ${columns} from (${page}) r
     ${versions} order by ${orderSql(order, 'r')}`
 }
