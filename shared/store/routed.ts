@@ -83,16 +83,18 @@ async function choose(replicas: Replicas, principal: Principal): Promise<Replica
   return await replicas.choose([project.number, ...linked])
 }
 
-/** A write that has failed may have been committed all the same. */
+/** A write that has failed may have been committed all the same. Errors: those of `work`, the primary's. */
 async function marked<T>(
   replicas: Replicas,
   principal: Principal | undefined,
   work: Promise<T>,
 ): Promise<T> {
   const isOne = principal !== undefined && !principal.isSuperAdmin
-  try {
-    return await work
-  } finally {
-    await replicas.written(isOne ? principal.project.number : undefined)
-  }
+  const project = isOne ? principal.project.number : undefined
+  const done = await work.catch(async (error: unknown) => {
+    await replicas.written(project).catch(() => undefined)
+    throw error
+  })
+  await replicas.written(project)
+  return done
 }

@@ -32,7 +32,10 @@ export interface Replicas {
   choose(projects: readonly number[]): Promise<Replica | undefined>
   /** One that has all that is committed by now; undefined where none has it within a second. Errors: the primary's. */
   caughtUp(): Promise<Replica | undefined>
-  /** Settles when nobody reads of a Project, or of any, what was there before its last write. */
+  /**
+   * Resolves when nobody reads of a Project, or of any, what was there before its last write. Errors: the primary's,
+   * after which that is not sure.
+   */
   written(project: number | undefined): Promise<void>
   /** A read there has failed: none goes there until it has answered again. */
   failed(replica: Replica): void
@@ -84,9 +87,8 @@ export function openReplicas(
       return await firstAt(await places.ofPrimary(), answering)
     },
     async written(project) {
-      const place = await places.ofPrimary().catch(() => undefined)
-      // Without the primary nothing was committed that anybody has an answer to.
-      if (place === undefined) return
+      // One connection may have ended, or one wait have been too long.
+      const place = await places.ofPrimary().catch(() => places.ofPrimary())
       try {
         await places.keep(project, place)
       } catch {
