@@ -159,8 +159,10 @@ export class BriefLanes {
       if (wire.inFlight.includes(stuck)) void this.#end(wire)
     }
     if (signal?.aborted) end()
-    // The listener would hold the rows until a slow caller has read them all.
-    else signal?.addEventListener('abort', end, { once: true, signal: wire.over.signal })
+    signal?.addEventListener('abort', end)
+    // The listener would hold the rows until a slow caller has read them all, as Node's option `signal` would.
+    const forget = () => signal?.removeEventListener('abort', end)
+    wire.over.signal.addEventListener('abort', forget, { once: true })
   }
 
   async #end(wire: Wire): Promise<void> {
