@@ -175,9 +175,9 @@ export async function runScript(
 
 const BULLMQ = '6.7.0'
 
-/** Lua: `take` moves the next job to the active ones, those first that are due by now, and locks it. */
+/** Lua: `take` moves the next job to the active ones, those first that are due by now, and locks it; none of a queue that is paused. */
 const TAKE = `
-local function take(wait, active, prioritized, delayed, counter, marker, prefix, now, opts)
+local function take(wait, active, prioritized, delayed, meta, counter, marker, prefix, now, opts)
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', delayed, 0, (now + 1) * 0x1000 - 1, 'LIMIT', 0, 1000)) do
     redis.call('ZREM', delayed, id)
     local priority = tonumber(redis.call('HGET', prefix .. id, 'priority')) or 0
@@ -185,6 +185,7 @@ local function take(wait, active, prioritized, delayed, counter, marker, prefix,
     else redis.call('ZADD', prioritized, priority * 0x100000000 + redis.call('INCR', counter) % 0x100000000, id) end
     redis.call('HSET', prefix .. id, 'delay', 0)
   end
+  if redis.call('HEXISTS', meta, 'paused') == 1 then return {0, 0, 0, 0} end
   local id = redis.call('RPOPLPUSH', wait, active)
   if not id then
     id = redis.call('ZPOPMIN', prioritized)[1]
@@ -237,7 +238,8 @@ return id`,
   [`moveToActive:${BULLMQ}`]: {
     numberOfKeys: 11,
     lua: `${TAKE}
-return take(KEYS[1], KEYS[2], KEYS[3], KEYS[7], KEYS[10], KEYS[11], ARGV[1], ARGV[2], cmsgpack.unpack(ARGV[3]))`,
+return take(KEYS[1], KEYS[2], KEYS[3], KEYS[7], KEYS[9], KEYS[10], KEYS[11], ARGV[1], ARGV[2],
+  cmsgpack.unpack(ARGV[3]))`,
   },
   [`moveToFinished:${BULLMQ}`]: {
     numberOfKeys: 14,
@@ -252,7 +254,7 @@ redis.call('SREM', KEYS[5], ARGV[1])
 if redis.call('LREM', KEYS[2], -1, ARGV[1]) == 0 then return -3 end
 redis.call('DEL', KEYS[12], KEYS[12] .. ':lock')
 if ARGV[6] ~= '1' then return 0 end
-return take(KEYS[1], KEYS[2], KEYS[3], KEYS[7], KEYS[10], KEYS[14], ARGV[7], ARGV[2], opts)`,
+return take(KEYS[1], KEYS[2], KEYS[3], KEYS[7], KEYS[9], KEYS[10], KEYS[14], ARGV[7], ARGV[2], opts)`,
   },
 }
 
