@@ -45,7 +45,9 @@ async function rowsOf(table: 'schedule' | 'occurrence', bots: readonly string[])
 /** All of them were due, and none runs any more. */
 async function settled(...bots: readonly string[]): Promise<void> {
   await until(async () => {
-    const [plans, open] = await Promise.all([rowsOf('schedule', bots), rowsOf('occurrence', bots)])
+    // In this order: what was planned in between is open.
+    const plans = await rowsOf('schedule', bots)
+    const open = await rowsOf('occurrence', bots)
     const arePlanned = plans.every(({ due }) => due !== null && Number(due) > Date.now())
     return arePlanned && open.length === 0
   }, PATIENCE_MS)
