@@ -60,7 +60,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)`
  * may wait for a worker, however long it takes to come), the beginning of the keys of jobs, the time, then runId, lease
  * ms and data of each run. Answers the lanes of the runs, -1 for one that comes when too many of the project are in
  * flight, and for all of them -2 when there was no worker for a minute. One that is admitted and has data is added as
- * BullMQ would.
+ * BullMQ would: not a second time, since a command may be sent again after a break.
  *
  * Lanes are fairness between projects: BullMQ takes lane 0 first, and a project with 8, 16, 32, …
  * runs in flight adds to lane 1, 2, 3, …, behind projects with fewer. Inside a lane it is first come,
@@ -86,7 +86,7 @@ for i = 5, #ARGV, 3 do
     while lane > 0 and count < 8 * 2 ^ (lane - 2) do lane = lane - 1 end
     count = count + redis.call('ZADD', KEYS[1], now + tonumber(ARGV[i + 1]), ARGV[i])
     table.insert(lanes, lane)
-    if ARGV[i + 2] ~= '' then
+    if ARGV[i + 2] ~= '' and redis.call('EXISTS', ARGV[3] .. ARGV[i]) == 0 then
       isAdded = true
       redis.call('HSET', ARGV[3] .. ARGV[i], 'name', 'execute', 'data', ARGV[i + 2], 'opts', '{}',
         'timestamp', ARGV[4], 'delay', 0, 'priority', lane)

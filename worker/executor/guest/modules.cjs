@@ -132,7 +132,7 @@ function resolve(name) {
 }
 
 /** A library that is no module of bots; undefined where their code did not name it. */
-function library(name) {
+function libraryNamed(name) {
   if (!loaded.has(name)) loaded.set(name, libraries.get(name)?.())
   return loaded.get(name)
 }
@@ -154,7 +154,7 @@ module.exports = {
   nodeModules,
   has,
   absent,
-  library,
+  libraryNamed,
   provide,
   resolve,
 }

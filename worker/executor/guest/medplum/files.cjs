@@ -96,7 +96,7 @@ async function createPdf(first, ...others) {
   const [filename, tableLayouts, fonts] = others
   const isOptions = typeof first?.docDefinition === 'object'
   const given = isOptions ? first : { docDefinition: first, filename, tableLayouts, fonts }
-  const pdf = require('../modules.cjs').library('#pdf')
+  const pdf = require('../modules.cjs').libraryNamed('#pdf')
   // The service looks for the name of this method in the code of a bot.
   if (pdf === undefined) throw new OperationOutcomeError(badRequest('PDF creation not enabled'))
   const data = await pdf.createPdf(given)
