@@ -57,14 +57,15 @@ function nextAnswering(): Promise<Answering> {
   })
 }
 
-/** Until nothing has left the server for a second and many turns of the event loop, and something waits to. */
-async function heldBack({ socket }: Answering): Promise<number> {
+/** Until nothing has left the server for a second and many turns of the event loop, and something waits to, or all has left. */
+async function heldBack({ response, socket }: Answering): Promise<number> {
   let sent = -1
   for (let quiet = 0; quiet < 100; quiet++) {
     // A busy machine moves nothing for some turns that could go on.
     await delay(10)
     await nextTurn()
-    if (socket.bytesWritten === sent && socket.writableLength > 0) continue
+    const isWaiting = socket.writableLength > 0 || response.writableFinished
+    if (socket.bytesWritten === sent && isWaiting) continue
     sent = socket.bytesWritten
     quiet = 0
   }
@@ -117,7 +118,8 @@ for (const path of [
     t.ok((await growth()) < 1.3, 'the page is there once')
     await take(response, PAGE / 2)
     const second = await heldBack(server)
-    t.ok(second > PAGE / 2 && second < PAGE, `${second} bytes have left when half is read`)
+    // The kernel's buffer grows for a quick reader, and may hold all that is left.
+    t.ok(second > PAGE / 2, `${second} bytes have left when half is read`)
     // Some of it goes with the next statement or timer, which a busy machine has late.
     let kept = await growth()
     for (let tries = 0; tries < 200 && kept >= 0.8; tries++) {

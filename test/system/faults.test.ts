@@ -1,3 +1,4 @@
+import { isDeepStrictEqual } from 'node:util'
 import { Redis } from 'ioredis'
 import t, { type Test } from 'tap'
 import { freePort } from '../../scripts/service.ts'
@@ -46,6 +47,18 @@ async function assertCountersAtZero(t: Test, { project }: Tenant): Promise<void>
   t.equal(await queue.llen(`${PREFIX}:bots-sync:wait`), 0)
 }
 
+/** Says so of that part alone. A check that a busy machine has late is made again. */
+async function assertAway(away: 'redis' | 'postgres'): Promise<void> {
+  const expected = { ok: false, redis: away !== 'redis', postgres: away !== 'postgres' }
+  let health = await nobody.get('/healthcheck')
+  const isSaid = async () => {
+    health = await nobody.get('/healthcheck')
+    return isDeepStrictEqual({ ...health.body, ...expected }, health.body)
+  }
+  await until(isSaid, 60_000).catch(() => undefined)
+  t.match(health, { status: 503, body: expected }, health.text)
+}
+
 const activeRuns = () => queue.llen(`${PREFIX}:bots-sync:active`)
 
 const unavailable = {
@@ -91,7 +104,8 @@ t.test('an accepted run that Redis has forgotten is run all the same', async (t)
   t.equal(lost.status, 202)
   const status = lost.headers.get('content-location') ?? ''
   await until(async () => (await admin.get(status)).status !== 202, 60_000)
-  t.match((await admin.get(status)).body, { resourceType: 'AsyncJob', status: 'completed' })
+  const { body, text } = await admin.get(status)
+  t.match(body, { resourceType: 'AsyncJob', status: 'completed' }, text)
 })
 
 t.test('a killed executor takes nothing of other projects with it', async (t) => {
@@ -136,10 +150,7 @@ t.test('without Redis all but runs is answered, and a run in flight has its answ
   t.equal((await admin.get(`Patient/${patient.id}`)).status, 200)
   t.equal((await admin.post('Patient', aPatient())).status, 201)
   await signIn(baseUrl, id, secret)
-  t.match(await nobody.get('/healthcheck'), {
-    status: 503,
-    body: { ok: false, redis: false, postgres: true },
-  })
+  await assertAway('redis')
   t.equal((await nobody.get('/livez')).status, 200)
 
   await redis.start()
@@ -160,10 +171,7 @@ t.test('a silent Redis is as good as none, and what it was asked is withdrawn', 
   redis.silence()
   await assertUnavailable(t, 2500, SOON_MS, () => [execute(admin, bot, { n: 1 })])
   t.equal((await admin.get(`Patient/${patient.id}`)).status, 200)
-  t.match(await nobody.get('/healthcheck'), {
-    status: 503,
-    body: { ok: false, redis: false, postgres: true },
-  })
+  await assertAway('redis')
   redis.resume()
   await until(async () => (await execute(admin, bot)).status === 200, 60_000)
   await assertCountersAtZero(t, tenant)
@@ -193,7 +201,7 @@ t.test('without PostgreSQL the answer is 503, and nothing acknowledged is lost',
   await until(async () => acknowledged.length >= 20, 60_000)
   await postgres.kill()
   const refused = await writing
-  t.match(refused, unavailable)
+  t.match(refused, unavailable, refused.text)
 
   // The first answers find the session cached, the last ones do not.
   await assertUnavailable(t, SESSION_USABLE_MS, SOON_MS, () => [
@@ -203,11 +211,9 @@ t.test('without PostgreSQL the answer is 503, and nothing acknowledged is lost',
     execute(admin, unknown),
   ])
   await t.rejects(signIn(baseUrl, id, secret), { message: /answered 503: .*temporarily_unavail/ })
-  t.match(await nobody.get('/healthcheck'), {
-    status: 503,
-    body: { ok: false, redis: true, postgres: false },
-  })
-  t.match(await caught, { status: 200, body: { caught: 'transient' } })
+  await assertAway('postgres')
+  const run = await caught
+  t.match(run, { status: 200, body: { caught: 'transient' } }, run.text)
 
   await postgres.start()
   await until(async () => (await execute(admin, bot)).status === 200, 60_000)

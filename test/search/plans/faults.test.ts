@@ -117,7 +117,7 @@ const shapes = (patient: string): readonly Shape[] => [
   ['Observation?_lastUpdated=lt2001', 30, 30],
   ['Observation?date:missing=true', 60, 60],
   ['Observation?status:not=final', 200, 200],
-  ['Observation?status:not=final,preliminary', 640, 640],
+  ['Observation?status:not=final,preliminary', 900, 900],
   ['Observation?status:missing=true', 60, 300],
   ['Patient?name:missing=true', 60, 300],
 ]
