@@ -1,12 +1,16 @@
 /**
- * The first file of an executor, plain JavaScript: the others come on its standard input, as the worker has made
- * functions of them once. To strip them of their types and to link them here would take a third of a start.
+ * The first file of an executor, plain JavaScript. The others come on its standard input, as the worker has made
+ * functions of them once, and with them their code caches and what bots find in their isolates: to strip them of their
+ * types, to link and to compile them here would take a third of a start.
  */
 const { readFileSync } = require('node:fs')
-const { compileFunction } = require('node:vm')
+const { Script } = require('node:vm')
 
 const STDIN = 0
-const files = JSON.parse(readFileSync(STDIN, 'utf8'))
+const [code, codeCache, source, cache] = readFileSync(STDIN, 'latin1').split('\0')
+const files = JSON.parse(code)
+const caches = codeCache === '' ? {} : JSON.parse(codeCache)
+const scripts = Object.create(null)
 const loaded = Object.create(null)
 
 function load(name) {
@@ -14,8 +18,20 @@ function load(name) {
   if (loaded[name] !== undefined) return loaded[name]
   const exported = {}
   loaded[name] = exported
-  compileFunction(files[name], ['exported', 'load'], { filename: name })(exported, load)
+  const known = caches[name]
+  scripts[name] = new Script(files[name], {
+    filename: name,
+    ...(known ? { cachedData: Buffer.from(known, 'base64') } : {}),
+  })
+  scripts[name].runInThisContext()(exported, load)
   return exported
 }
 
-load('./main.ts')
+function makeCodeCache() {
+  const made = Object.entries(scripts).map(([name, script]) => {
+    return [name, script.createCachedData().toString('base64')]
+  })
+  return JSON.stringify(Object.fromEntries(made))
+}
+
+load('./main.ts').open(source, cache, makeCodeCache)

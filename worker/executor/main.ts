@@ -74,9 +74,6 @@ function hearAll(): void {
 
 function hear({ header, parts: [first = '', second] }: Frame<ToExecutor>): void {
   switch (header.t) {
-    case 'guest':
-      open(first, second ?? '')
-      return
     case 'run':
       start(header, first, second)
       return
@@ -102,10 +99,11 @@ function hear({ header, parts: [first = '', second] }: Frame<ToExecutor>): void 
   }
 }
 
-function open(source: string, cache: string): void {
+/** Called once by boot.cjs: `source` is the script of the guest, `cache` its code cache or ''. */
+export function open(source: string, cache: string, makeCodeCache: () => string): void {
   port.guest = new GuestCode(library, source, cache)
   const made = port.guest.makeMissingCache()
-  if (made !== undefined) say({ t: 'cache' }, made)
+  if (made !== undefined) say({ t: 'cache' }, made, makeCodeCache())
   setInterval(beat, BEAT_MS)
   beat()
 }

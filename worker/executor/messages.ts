@@ -22,11 +22,6 @@ export interface Limits {
   readonly logBytes: number
 }
 
-/** [source, cache]: the first of all; `cache` is empty where none has been made yet. */
-export interface GuestMessage {
-  readonly t: 'guest'
-}
-
 /** [source]: precedes the first code that uses it on this pipe. */
 export interface LibraryMessage {
   readonly t: 'library'
@@ -79,7 +74,6 @@ export interface CancelMessage {
 }
 
 export type ToExecutor =
-  | GuestMessage
   | LibraryMessage
   | CodeMessage
   | ForgetMessage
@@ -141,7 +135,7 @@ export interface RestMessage {
   readonly isResting: boolean
 }
 
-/** [cache]: the code cache of the guest; said once, before the first beat, by an executor that was given none. */
+/** [guest, own]: code caches, said once, before the first beat, by an executor that was given none. */
 export interface CacheMessage {
   readonly t: 'cache'
 }

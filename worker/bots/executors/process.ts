@@ -14,7 +14,7 @@ import type { FromExecutor, ToExecutor } from '../../executor/messages.ts'
 import { type ActiveRun, answerCall, type Death, type Ended, remainingMs } from '../active-run.ts'
 import { librarySource } from '../libraries/sources.ts'
 import type { BotRun } from '../run-result.ts'
-import { executorFiles, guestCache, guestSource, keepGuestCache } from './sources.ts'
+import { executorInput, keepCaches } from './sources.ts'
 
 const BOOT = fileURLToPath(new URL('../../executor/boot.cjs', import.meta.url))
 /** An executor that has nothing to do for so long has lost its beat: two are missing. */
@@ -74,7 +74,7 @@ export class ExecutorProcess {
       stdio: ['pipe', 'ignore', 'pipe', 'pipe'],
     })
     // A child that ends at once does not read it; its exit is heard below.
-    this.#child.stdin?.on('error', () => {}).end(executorFiles())
+    this.#child.stdin?.on('error', () => {}).end(executorInput())
     // `stdio` above makes the fourth a pipe, which Node opens in both directions.
     this.#pipe = this.#child.stdio[3] as Duplex
     const ready = Promise.withResolvers<void>()
@@ -108,7 +108,6 @@ export class ExecutorProcess {
     this.#child.on('exit', (code, signal) => onEnd(signal ?? code))
     this.#child.on('error', onEnd)
     this.ready.catch(() => {})
-    this.#say({ t: 'guest' }, guestSource(), guestCache())
   }
 
   /** How many it was given so far. */
@@ -267,7 +266,7 @@ export class ExecutorProcess {
         return
       case 'cache':
         // Whoever has run code of bots is not believed.
-        if (this.#lastRun === 0) keepGuestCache(first)
+        if (this.#lastRun === 0) keepCaches(first, second)
         return
       default:
         header satisfies never

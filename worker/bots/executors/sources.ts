@@ -11,20 +11,39 @@ const IMPORT = /^import \{([^}]*)\} from '([^']+)'$/gm
 const EXPORT = /^export (?=(?:async )?(?:function|class|const) (\w+))/gm
 const RELATIVE = /'\.{1,2}\/(?:[\w-]+\/)*([\w-]+\.cjs)'/g
 
-let files: string | undefined
+let input: Buffer | undefined
+let code: string | undefined
 let guest: string | undefined
-let cache = ''
+let caches = { guest: '', own: '' }
+
+/**
+ * Returns all that an executor reads first, in four parts: its files, their code caches, the script of the guest and its code cache.
+ * The caches are empty for the first executor, which makes them; they are machine code, so they stay in memory.
+ */
+export function executorInput(): Buffer {
+  input ??= Buffer.from(
+    [executorFiles(), caches.own, guestSource(), caches.guest].join('\0'),
+    'latin1',
+  )
+  return input
+}
+
+/** Takes the caches from an executor that has run no code of a bot yet. */
+export function keepCaches(guestCache: string, ownCache: string): void {
+  caches = { guest: guestCache, own: ownCache }
+  input = undefined
+}
 
 /** The files of the executor by name, as JSON, each the text of a function of `exported` and `load`; see boot.cjs. */
-export function executorFiles(): string {
-  files ??= JSON.stringify(
+function executorFiles(): string {
+  code ??= JSON.stringify(
     Object.fromEntries(
       readdirSync(FOLDER)
         .filter((name) => name.endsWith('.ts'))
         .map((name) => [`./${name}`, asFunction(readFileSync(new URL(name, FOLDER), 'utf8'))]),
     ),
   )
-  return files
+  return code
 }
 
 /** Lines stay where they were, so that traces name them. */
@@ -38,29 +57,21 @@ function asFunction(text: string): string {
       exported.push(name)
       return ''
     })
-  return `'use strict'; ${code}\nObject.assign(exported, { ${exported.join(', ')} })`
+  return withoutWide(
+    `(function (exported, load) { 'use strict'; ${code}\nObject.assign(exported, { ${exported.join(', ')} }) })`,
+  )
 }
 
 /**
  * The guest files (guest, with its folders) as one script. Each becomes a function that runs at its first `require`, so
  * a bot pays only for what it uses, and one code cache covers all of them.
  */
-export function guestSource(): string {
+function guestSource(): string {
   guest ??= withoutWide(readGuestFiles(new URL('guest/', FOLDER)))
   return guest
 }
 
-/** As the first executor has made it, in base64; '' until then. It is machine code: it stays in memory. */
-export function guestCache(): string {
-  return cache
-}
-
-/** Takes the cache from an executor that has run no code of a bot yet. */
-export function keepGuestCache(made: string): void {
-  cache = made
-}
-
-/** The same script in a byte a character, where one character alone would make it two: each isolate holds a copy. */
+/** The same text in a byte a character, where one character alone would make it two: each isolate holds a copy. */
 function withoutWide(source: string): string {
   const escaped = source.replaceAll(
     /[^\0-\x7f]/g,
