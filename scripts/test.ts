@@ -16,6 +16,7 @@ import { crc32 } from 'node:zlib'
 import { readConfig } from '../shared/config/config.ts'
 import { temporaryFolder } from './account.ts'
 import { asEnvironment, readCredentials } from './credentials.ts'
+import { distribute } from './distribute.ts'
 import { prepare } from './migrate.ts'
 import { copyDatabase, startPostgres } from './postgres.ts'
 import { startRedis } from './redis.ts'
@@ -59,6 +60,7 @@ async function main(folder: string): Promise<number> {
   env.DATABASE_URL = postgres
   env.REDIS_URL = redis
   await prepare(readConfig(env))
+  if (env.TEST_ONE_DATABASE) await distribute(postgres, () => undefined)
   if (interrupted.signal.aborted) return 1
   // Somebody else's server may have more connections than a copy allows.
   if (!process.env.TEST_DATABASE_URL) env.TEST_TEMPLATE = await copyDatabase(postgres)

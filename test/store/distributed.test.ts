@@ -162,7 +162,22 @@ t.test('a policy, a bot, a subscription, a schedule and an export work', async (
   )
   t.equal((await admin.get(`/admin/projects/${project.id}/schedules`)).status, 200)
   t.equal((await admin.get(`/admin/projects/${project.id}/subscriptions`)).status, 200)
-  t.same(idsIn(await exportAll(admin, '$export?_type=Patient'), 'Patient'), patients.toSorted())
+  const member = patients.map((id) => ({ entity: { reference: `Patient/${id}` } }))
+  const group = await admin.create({ resourceType: 'Group', type: 'person', actual: true, member })
+  await admin.create({
+    resourceType: 'Provenance',
+    target: [{ reference: `Patient/${patients[0]}` }],
+    recorded: '2020-01-01T00:00:00Z',
+    agent: [{ who: { display: 'walk' } }],
+  })
+  for (const path of ['$export', 'Patient/$export', `Group/${group.id}/$export`]) {
+    const query = `${path}?_type=Patient,Provenance`
+    t.same(idsIn(await exportAll(admin, query), 'Patient'), patients.toSorted(), path)
+    if (path !== '$export') {
+      const { manifest } = await exportAll(admin, `${query}&organizeOutputBy=Patient`)
+      t.match(manifest.output, [{ count: 5 }], path)
+    }
+  }
 })
 
 t.test('no statement has a shape that Citus refuses', (t) => {

@@ -65,11 +65,12 @@ export function openCopySessions(database: Opening): CopySessions {
       const client = kept ?? (await connect(database))
       // A user of the connection gets the failure of its statement.
       if (kept === undefined) client.once('end', () => void end(client))
-      return createSession(client, signal, (isSound) => {
+      const release = (isSound: boolean) => {
         if (!isSound) return end(client)
         idle.set(client, setTimeout(() => void end(client), IDLE_MS).unref())
         return Promise.resolve()
-      })
+      }
+      return createSession(client, { database, signal, release })
     },
     async close() {
       await Promise.all([...idle.keys()].map(end))
@@ -77,7 +78,7 @@ export function openCopySessions(database: Opening): CopySessions {
   }
 }
 
-type Opening = Pick<Database, 'knex' | 'directUrl'>
+type Opening = Pick<Database, 'knex' | 'directUrl' | 'said'>
 
 /** Errors: 503. */
 async function connect({ knex, directUrl }: Opening): Promise<Client> {
@@ -102,12 +103,14 @@ async function connect({ knex, directUrl }: Opening): Promise<Client> {
   return client
 }
 
-/** `release` gets whether the connection can be used again. */
-function createSession(
-  client: Client,
-  signal: AbortSignal,
-  release: (isSound: boolean) => Promise<void>,
-): CopySession {
+interface SessionOptions {
+  readonly database: Opening
+  readonly signal: AbortSignal
+  /** Gets whether the connection can be used again. */
+  readonly release: (isSound: boolean) => Promise<void>
+}
+
+function createSession(client: Client, { database, signal, release }: SessionOptions): CopySession {
   let isSound = true
   const abort = () => {
     isSound = false
@@ -134,10 +137,12 @@ function createSession(
   return {
     query: <Row extends object>(statement: Statement) =>
       guarded(statement, async () => {
-        // pg's types ask for a mutable array; it does not change it.
-        const values = statement.values as unknown[]
-        const { rows } = await client.query<Row>({ text: statement.text, values })
-        return rows
+        const found: Row[][] = []
+        for (const { text, values } of database.said(statement)) {
+          // pg's types ask for a mutable array; it does not change it.
+          found.push((await client.query<Row>({ text, values: values as unknown[] })).rows)
+        }
+        return found.flat()
       }),
     async snapshot(work) {
       await run('begin isolation level repeatable read read only')

@@ -47,6 +47,8 @@ export interface Database extends Connection {
   lane(): Connection
   /** From now on statements are said as a database wants them that is distributed by Project: distributed.ts. */
   distribute(): void
+  /** A statement as it is sent; of several Projects perhaps as several, whose rows are those of all. */
+  said(statement: Statement): readonly Statement[]
   /** False for a minute after PostgreSQL has found no room for something. */
   readonly hasRoom: boolean
   /** Milliseconds of `select 1`; throws when PostgreSQL is away. */
@@ -115,6 +117,10 @@ class PooledDatabase implements Database {
 
   distribute(): void {
     this.#isDistributed = true
+  }
+
+  said(statement: Statement): readonly Statement[] {
+    return this.#isDistributed ? distributed(statement) : [statement]
   }
 
   get hasRoom(): boolean {

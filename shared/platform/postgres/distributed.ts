@@ -50,6 +50,8 @@ const RULES: readonly (readonly [RegExp, string])[] = [
   ],
   // All that is open on the coordinator may write elsewhere.
   [/ and backend_\w+ is not null/g, ''],
+  // Citus takes all columns for the type of the first one, and reads them so without a word, but where they are counted.
+  [/(?<!\*\s+from )(\bunnest\([^()]*,[^()]*\))(?=\s+(?:as )?\w+ ?\()/g, '$1 with ordinality'],
   // Nobody learns from the statement that nobody waits.
   [/not exists \(select from active_subscription a where a\.project = w\.project\)/g, 'false'],
   // Rows that one server hands to another have columns.

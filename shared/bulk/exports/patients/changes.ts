@@ -34,14 +34,15 @@ export async function addChangedRows(
   await eachChanged(store, selection, async (rows) => {
     const { values, bind } = binder()
     const own = bind(job, 'uuid')
-    const found = `select m.id as patient, v.id, e.ruling,
+    const found = `select m.id as patient, v.id, v.ruling,
         case when ${isOwnSql('v', 'm.id')} then 0 else v.type end as place
-      from ${changesSql(rows, bind)} e(id, ver, ruling)
-      join version v on v.project = ${bind(project, 'int')}
-        and v.type = ${bind(typeNumber(type), 'smallint')} and v.id = e.id and v.ver = e.ver
-      cross join lateral jsonb_array_elements(('{' || v.meta_ext || '}')::jsonb -> 'compartment') c
-      join export_member m on m.job = ${own} and m.reference = c ->> 'reference'
-        and m.id is not null`
+      from (select v.type, v.id, e.ruling, c ->> 'reference' as reference
+        from ${changesSql(rows, bind)} e(id, ver, ruling)
+        join version v on v.project = ${bind(project, 'int')}
+          and v.type = ${bind(typeNumber(type), 'smallint')} and v.id = e.id and v.ver = e.ver
+        cross join lateral jsonb_array_elements(('{' || v.meta_ext || '}')::jsonb -> 'compartment') c
+        offset 0) v
+      join export_member m on m.job = ${own} and m.reference = v.reference and m.id is not null`
     await store.connection.query({ text: compartmentsSql(own, found), values })
   })
 }

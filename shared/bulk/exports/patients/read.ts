@@ -110,18 +110,19 @@ function readSql(job: PlannedJob, part: ExportPart, shown: ReadonlyMap<number, S
   const range = rangeSql('c.patient', { low, high }, literal).map((test) => `and ${test}`)
   const behind = after === undefined ? '' : `where l.n > ${literal(numberOf(after), 'bigint')}`
   // A resource in several arrays was changed while they were made.
-  return `select lpad(to_hex(x.n), 32, '0')::uuid, x.first, m.reference, x.type, x.id, v.content,
-      case when x.type = any(${types}) then v.meta_ext else '' end, x.ruling
-    from (select l.*, ${typeAtPlace('l')} as type
-      from (select d.*, row_number() over w as n, lag(patient) over w is distinct from patient as first
-        from (select distinct on (c.patient, c.place, i.id) c.patient, c.place, i.id, c.ruling
-          from export_compartment c cross join lateral unnest(c.ids) i(id)
-          where c.job = ${own} ${range.join(' ')}
-          order by c.patient, c.place, i.id, c.ruling) d
-        window w as (order by patient, place, id)) l ${behind}) x
+  const lines = `select l.n, l.first, l.id, l.patient, l.place, l.ruling, m.reference, ${typeAtPlace('l')} as type
+    from (select d.*, row_number() over w as n, lag(patient) over w is distinct from patient as first
+      from (select distinct on (c.patient, c.place, i.id) c.patient, c.place, i.id, c.ruling
+        from export_compartment c cross join lateral unnest(c.ids) i(id)
+        where c.job = ${own} ${range.join(' ')}
+        order by c.patient, c.place, i.id, c.ruling) d
+      window w as (order by patient, place, id)) l
     cross join lateral (select m.reference from export_member m
-      where m.job = ${own} and m.id = x.patient limit 1) m
-    cross join lateral (select v.content, v.meta_ext from version v
+      where m.job = ${own} and m.id = l.patient limit 1) m ${behind}`
+  return `with x as (${lines})
+    select lpad(to_hex(x.n), 32, '0')::uuid, x.first, x.reference, x.type, x.id, v.content,
+      case when x.type = any(${types}) then v.meta_ext else '' end, x.ruling
+    from x cross join lateral (select v.content, v.meta_ext from version v
       where v.project = ${literal(scene.project, 'int')} and v.type = x.type and v.id = x.id
         and v.lu <= ${literal(at, 'timestamptz')} order by v.ver desc limit 1) v
     where v.content is not null order by x.patient, x.place, x.id`
