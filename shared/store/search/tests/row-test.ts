@@ -103,7 +103,7 @@ const MANY_KEYS = 50_000
  * Measured: a probe a key reads the pending list of the index each time (0.4 ms when it is full), an
  * overlap with many keys costs their number for each row it finds; so some at a time.
  */
-const CHUNK = 64
+export const CHUNK = 64
 /** Above this the keys of a join are looked up row by row, not searched for. */
 const FEW_KEYS = 200
 
