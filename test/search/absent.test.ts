@@ -2,9 +2,13 @@
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { parseSearch } from '../../shared/query/search.ts'
+import { Keys } from '../../shared/store/index/keys.ts'
+import { until } from '../fixtures/botica.ts'
+import { createDatabase } from '../fixtures/store/own-database.ts'
 import { openTestStore } from '../fixtures/store/store.ts'
 
-const { repository, aMember } = await openTestStore(t)
+process.env.DATABASE_URL = await createDatabase(t)
+const { database, repository, aMember } = await openTestStore(t)
 const member = await aMember()
 /** More than a search walks past before it asks for keys, half of them newer than what is looked for. */
 const OTHERS = 1200
@@ -40,6 +44,16 @@ const CASES: readonly (readonly [query: string, found: string])[] = [
   ['intent:missing=true', ''],
 ]
 
+const PATIENCE_MS = 60_000
+
+/** A process asks from time to time which code has indexed the rows. */
+async function untilFoundBy(way: string): Promise<void> {
+  const request = parseSearch('Task', 'status:missing=true')
+  await until(async () => (await repository.explain(member, request)).driver === way, PATIENCE_MS)
+}
+await database.query({ text: 'analyze resource', values: [] })
+await untilFoundBy('keys')
+
 for (const [query, found] of CASES) {
   t.test(`${query} finds ${found || 'nothing'}`, async (t) => {
     for (const order of ['', '&_sort=_id', '&_sort=-_lastUpdated']) {
@@ -70,4 +84,25 @@ t.test('who gets a value, or loses it, is found by the new state', async (t) => 
   await repository.update(member, { ...task({}), id })
   t.notOk(await find('status:missing=true'))
   t.notOk(await find('status:not=completed'))
+})
+
+t.test('what older code has indexed is found before it is indexed anew', async (t) => {
+  const [row] = await database.query<{ salt: Buffer }>({
+    text: 'select salt from search_key_salt',
+    values: [],
+  })
+  const keys = new Keys(row?.salt ?? Buffer.alloc(0))
+  const absent = keys.absent(keys.param(member.project.number, 'Task', 'status'))
+  const run = (text: string, ...values: unknown[]) => database.query({ text, values })
+  const { id } = await repository.create(member, task({ status: undefined }))
+  await run('update resource set keys = array_remove(keys, $1)', absent)
+  await run('update index_revision set rev = rev - 1')
+  await untilFoundBy('walk')
+  for (const query of ['status:missing=true', 'status:not=completed']) {
+    const { versions } = await repository.search(member, parseSearch('Task', query))
+    t.ok(
+      versions.some((version) => version.id === id),
+      query,
+    )
+  }
 })

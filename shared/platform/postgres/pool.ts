@@ -83,9 +83,9 @@ export function askRows<Row extends object>(
       if (error) reject(error)
       else resolve(result.rows)
     }
-    const config = { ...statement, values }
-    if (statement.hasBlocks) connection.query(new BlockQuery(config, answered))
-    else void connection.query<Row>(config, answered)
+    // pg copies an object with text and name property by property: a fifth of the CPU of a short search.
+    const query = new (statement.hasBlocks ? BlockQuery : Query)(statement.text, values, answered)
+    connection.query(Object.assign(query, { name: statement.name }))
   })
 }
 

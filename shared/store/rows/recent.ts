@@ -125,7 +125,8 @@ export async function withContents<Row extends VersionRow>(
 ): Promise<readonly Row[]> {
   const isBare = recent?.knowsMost(places) === true
   const rows = await connection.query<Row>(statementOf(isBare))
-  if (recent === undefined) return rows
+  // A row without an id says that a try has failed.
+  if (recent === undefined || rows[0]?.id === null) return rows
   if (!isBare) {
     recent.learn(rows)
     return rows

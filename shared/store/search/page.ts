@@ -1,4 +1,5 @@
 /** One page of a search, as a Principal sees it: one statement, one more for a total and each step of includes. */
+import { LRUCache } from 'lru-cache'
 import type { Principal } from '../../access/principal.ts'
 import { unlinked } from '../../access/project-context.ts'
 import { forbidden } from '../../errors.ts'
@@ -12,7 +13,7 @@ import type { SearchPage, Version } from '../rows/version.ts'
 import { followIncludes } from './include.ts'
 import { orderOf, orderOfTypes, writeCursor } from './order/order.ts'
 import type { Order, Position, SortedRow } from './order/position.ts'
-import { pageStatement, pagesStatement } from './plan/compile.ts'
+import { pageStatement, pagesStatement, triedStatement } from './plan/compile.ts'
 import { partOf, prepare } from './plan/prepare.ts'
 import type { Part, Query } from './plan/query.ts'
 import { countRows } from './plan/total.ts'
@@ -152,8 +153,20 @@ async function searchPage(
   }
 }
 
-function pageRows(store: Store, queries: readonly Query[]): Promise<readonly SortedRow[]> {
+/** Shapes whose keys were too many for a try are not tried again for a while. */
+const missed = new LRUCache<string, true>({ max: 1000, ttl: 10_000 })
+
+async function pageRows(store: Store, queries: readonly Query[]): Promise<readonly SortedRow[]> {
   const parts = partsOf(store, queries)
+  const [only, other] = parts
+  let tried: Statement | undefined
+  const rows = await withContents<SortedRow>(store, queries, (isBare) => {
+    tried = only && other === undefined ? triedStatement(only, isBare) : undefined
+    if (tried !== undefined && missed.has(tried.text)) tried = undefined
+    return tried ?? pageStatement(parts, isBare)
+  })
+  if (tried === undefined || rows[0]?.id !== null) return rows
+  missed.set(tried.text, true)
   return withContents(store, queries, (isBare) => pageStatement(parts, isBare))
 }
 

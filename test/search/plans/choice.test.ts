@@ -21,6 +21,7 @@ const statistics = {
   rare: 100,
   knows: () => true,
   rowsOf: () => 480_000,
+  isIndexed: true,
   refresh: async () => undefined,
 }
 const keys = (...any: bigint[]): Test => ({ kind: 'keys', any })

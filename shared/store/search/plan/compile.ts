@@ -12,12 +12,12 @@ import { orderSql } from '../order/order.ts'
 import type { Order } from '../order/position.ts'
 import { afterTermsSql, termOrderSql } from '../order/sort-cursor.ts'
 import type { Term } from '../order/sort-terms.ts'
-import { fewSql, isByKeys, scopeSql, sqlOf } from '../tests/row-test.ts'
+import { CHUNK, fewSql, isByKeys, scopeSql, sqlOf } from '../tests/row-test.ts'
 import type { Test } from '../tests/test.ts'
 import { isSteady } from '../tests/test.ts'
 import type { Facts, Part, Query } from './query.ts'
-import { behindSelect, COLUMNS } from './stages.ts'
-import { countedSql, isPlannedOnce } from './ways.ts'
+import { behindSelect, COLUMNS, foundSql } from './stages.ts'
+import { countedSql, fewKeys, isPlannedOnce } from './ways.ts'
 
 const MAX_BINDINGS = 65_535
 
@@ -27,6 +27,40 @@ export function pageStatement(parts: readonly Part[], isBare = false): Statement
   const isKept = parts.every(({ query }) => isPlannedOnce(query))
   // One plan for all values is one whose work is bounded.
   return { ...statement(pageSql(parts, { isKept, isBare }, bind)), isKept, isBrief: isKept }
+}
+
+const FEW = '(select k from j)'
+
+/**
+ * The same for few keys of a join, in words so short that they start in half the time. One row without an id says that
+ * there are more, so that it has to be asked otherwise. Undefined where no join leads to the rows, or many are expected.
+ */
+export function triedStatement(
+  { query, facts, way }: Part,
+  isBare: boolean,
+): Statement | undefined {
+  const { project, typeNumbers, tests, order, limit, offset } = query
+  const joins = tests.filter((test) => test.kind === 'join')
+  const [first] = joins
+  if (way.name !== 'join' || first?.some === undefined || !isPlannedOnce(query)) return undefined
+  const many = first.many?.(facts.statistics)
+  const walksFirst = joins.some(({ walk }) => (walk?.rows(facts.statistics) ?? 0) > 0)
+  if (many === undefined || walksFirst || order.terms.length > 0 || offset > 0) return undefined
+  const { bind: plainBind, statement } = statementBuilder()
+  const bind = behindSelect(plainBind)
+  const few = bind(Math.min(fewKeys(query, many, facts), CHUNK), 'int')
+  const scope = scopeSql(project, typeNumbers, bind, true)
+  const found = {
+    from: 'resource r',
+    conditions: [...scope, `r.keys && ${FEW} and cardinality(${FEW}) <= ${few}`],
+    others: tests.filter((test) => test !== first),
+  }
+  const rows = foundSql(query, found, bind(limit, 'int'), bind)
+  const nulls = shownColumns(isBare).replaceAll(/[^,]+/g, 'null')
+  const text = `with j as materialized (select array(${first.some(bind)} limit ${few} + 1) as k)
+    (${shownSql([{ query }], rows, isBare, bind)})
+    union all select null, ${nulls} from j where cardinality(k) > ${few}`
+  return { ...statement(text), isKept: true, isBrief: true }
 }
 
 /** The same of several searches at once: `n` says whose row it is. */
@@ -48,7 +82,7 @@ function pageSql(parts: readonly Part[], { isKept, isBare }: PageForm, plainBind
   const [first] = parts
   if (first === undefined) throw new Error('A search has at least one type')
   const bind = isKept ? behindSelect(plainBind) : plainBind
-  const { order, limit, offset, score } = first.query
+  const { order, limit, offset } = first.query
   const most = bind(offset + limit, 'int')
   const rows = parts.map((part) => rowsSql(part, most, bind))
   const [only = '', other] = rows
@@ -59,6 +93,19 @@ function pageSql(parts: readonly Part[], { isKept, isBare }: PageForm, plainBind
   // Each level of a statement takes planning.
   const isPage = other === undefined && offset === 0
   const page = isPage ? only : `select * from ${found} limit ${most} offset ${bind(offset, 'int')}`
+  return shownSql(parts, page, isBare, bind)
+}
+
+/** The rows of a page with their versions. */
+function shownSql(
+  parts: readonly Pick<Part, 'query'>[],
+  page: string,
+  isBare: boolean,
+  bind: Bind,
+): string {
+  const [first] = parts
+  if (first === undefined) throw new Error('A search has at least one type')
+  const { order, score } = first.query
   // A time takes long to write; only cursors of this order read it.
   const date = order.column === 'd_lo' ? 'r.d_lo' : 'null::timestamptz as d_lo'
   const sorted = [date, ...order.terms.map((_, i) => `r.s${i}`)]
@@ -67,12 +114,12 @@ function pageSql(parts: readonly Part[], { isKept, isBare }: PageForm, plainBind
   // PostgreSQL refuses a value that no part of the statement names.
   const project = () => (isOfOne ? bind(first.query.project, 'int') : 'r.project')
   if (score !== undefined) sorted.push(`${score(project(), bind)} as score`)
-  const [columns, versions] = isBare
-    ? [BARE_COLUMNS, '']
-    : [versionColumns('v'), withVersions(project())]
-  return `select ${sorted.join(', ')}, ${columns} from (${page}) r
+  const versions = isBare ? '' : withVersions(project())
+  return `select ${sorted.join(', ')}, ${shownColumns(isBare)} from (${page}) r
     ${versions} order by ${orderSql(order, 'r')}`
 }
+
+const shownColumns = (isBare: boolean) => (isBare ? BARE_COLUMNS : versionColumns('v'))
 
 function rowsSql(part: Part, most: string, bind: Bind): string {
   const { query, way } = part

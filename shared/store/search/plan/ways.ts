@@ -20,7 +20,7 @@
 import type { Bind } from '../../rows/side-rows.ts'
 import { afterSql, orderSql } from '../order/order.ts'
 import { heldRows, oneRowSql, probeSql, scopeSql } from '../tests/row-test.ts'
-import type { IdsTest, JoinTest, Test } from '../tests/test.ts'
+import type { IdsTest, JoinTest, Many, Test } from '../tests/test.ts'
 import { isSteady, reachOf } from '../tests/test.ts'
 import type { Facts, Part, Query, Way } from './query.ts'
 import { matchesOf, rareBelow, shareOf } from './shares.ts'
@@ -209,7 +209,7 @@ function joinWalk(
   facts: Facts,
   bind: Bind,
 ): Walk | undefined {
-  const { statistics, rows, limit } = facts
+  const { statistics } = facts
   const [first] = joins
   const tested = (test: Test) => (test === first ? first.check(FOUND, true) : testedSql(test, bind))
   const cap = Math.min(...joins.map(({ walk }) => walk?.rows(statistics) ?? 0))
@@ -220,12 +220,17 @@ function joinWalk(
     const when = many.walk.isMany(bind)
     return { cap: many.walk.rows, when, ...led(query.tests, query, bind) }
   }
-  // So many keys are held by more rows than are found and sorted as quickly as a walk fills the page.
-  const share = matchesOfAll(query.tests, facts) / Math.max(rows, 1)
-  const few = Math.ceil(rareBelow(rows, limit) / many.held(rows) / share)
+  const few = fewKeys(query, many, facts)
   if (few >= FEW_KEYS) return undefined
   const isMany = `cardinality(${FOUND}) > ${bind(few, 'int')}`
   return { cap: MIN_WALK, when: isMany, tested: query.tests.map(tested) }
+}
+
+/** More keys are held by more rows than are found and sorted as quickly as a walk fills the page. */
+export function fewKeys(query: Query, many: Many, facts: Facts): number {
+  const { rows, limit } = facts
+  const share = matchesOfAll(query.tests, facts) / Math.max(rows, 1)
+  return Math.ceil(rareBelow(rows, limit) / many.held(rows) / share)
 }
 
 function joinedSql(query: Query, first: JoinTest, most: string, bind: Bind): string {

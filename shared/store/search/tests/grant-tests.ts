@@ -250,7 +250,7 @@ interface VisibleScope {
  * in every row. `from`: the type that a reference leads here from.
  */
 export function visibleRows(
-  store: Pick<Store, 'keys'>,
+  store: Pick<Store, 'keys'> & Partial<Pick<Store, 'statistics'>>,
   principal: Principal,
   type: string,
   { interaction, project = principal.project.number, units = [], codes = [], from }: VisibleScope,
@@ -277,6 +277,7 @@ export function visibleRows(
     ...place,
     own: parameters,
     units,
+    isIndexed: store.statistics?.isIndexed,
     visible: [...(isLimited ? [own] : []), ...granted],
     enter: (other, inner) =>
       visibleRows(store, principal, other, {

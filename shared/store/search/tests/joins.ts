@@ -65,10 +65,12 @@ export function joinTest(scene: Scene, join: Join, testOf: TestOf): Test {
   })
   const isChain = join.kind === 'chain'
   const bySelf = !isChain && parts.every(({ link }) => !link.isCanonical)
+  const some = (bind: Bind) => parts.map((part) => keysSql(isChain, part, bind)).join(' union all ')
   const test: JoinTest = {
     kind: 'join',
+    ...(scene.isPolicy ? {} : { some }),
     keys: (bind) => {
-      const found = parts.map((part) => keysSql(isChain, part, bind)).join(' union all ')
+      const found = some(bind)
       const most = bind(scene.isPolicy ? UNLIMITED : MAX_KEYS, 'int')
       return `(select search_cap(array(
         select distinct k from (${found}) j(k) limit ${most} + 1), ${most}))`

@@ -23,6 +23,8 @@ export interface Scene {
    * search. Errors: 403 for a hidden one.
    */
   readonly enter: (type: string, codes: readonly string[]) => Scene | undefined
+  /** All rows have what this version indexes; absent: older ones may lack keys by which they were found. */
+  readonly isIndexed?: boolean | undefined
   /** Its tests are a policy's: as many resources as there are may be at the other end of a join. */
   readonly isPolicy?: true
 }
@@ -103,7 +105,7 @@ const MANY_KEYS = 50_000
  * Measured: a probe a key reads the pending list of the index each time (0.4 ms when it is full), an
  * overlap with many keys costs their number for each row it finds; so some at a time.
  */
-const CHUNK = 64
+export const CHUNK = 64
 /** Above this the keys of a join are looked up row by row, not searched for. */
 const FEW_KEYS = 200
 
@@ -177,11 +179,12 @@ export function filter(sql: (bind: Bind) => string, reach?: Reach): Test {
 
 /** The rows that lack a parameter, by a key of their own; undefined where only the walk can tell. */
 export function absentTest(
-  { keys, type, own }: Scene,
+  { keys, type, own, isIndexed }: Scene,
   ps: readonly bigint[],
   code: string,
 ): KeysTest | undefined {
   const [p, another] = ps
+  if (isIndexed !== true) return undefined
   // Several stored parameters are absent where all of them are.
   if (p === undefined || another !== undefined) return undefined
   if (plannedParameter(type, code, own)?.isUsual !== true) return undefined

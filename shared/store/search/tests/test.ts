@@ -58,6 +58,8 @@ export interface JoinTest {
   readonly kind: 'join'
   /** One bigint[] of those keys; more than allowed is an error. */
   readonly keys: (bind: Bind) => string
+  /** The same keys, some of them twice, as a subselect that is worth a try to its first ones. */
+  readonly some?: (bind: Bind) => string
   /** Looks the row up in the keys, given as a bigint[], or `isNamed` by the name of one; for many rows. */
   readonly check: (keys: string, isNamed: boolean) => string
   /** Tests this row alone; for few rows, where the keys may be many. */
