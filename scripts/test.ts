@@ -22,6 +22,7 @@ import { copyDatabase, startPostgres } from './postgres.ts'
 import { startRedis } from './redis.ts'
 import type { Service } from './service.ts'
 import { type FileEnd, runFiles } from './test/files.ts'
+import { cpuSeconds } from './test/process.ts'
 
 const ROOT = resolve(import.meta.dirname, '..')
 const STOP_MS = 5000
@@ -72,8 +73,10 @@ async function main(folder: string): Promise<number> {
     jobs: Math.max(1, Number(options.jobs)),
     isBail: options.bail,
     signal: interrupted.signal,
-    onEnd: ({ file, ms, passed, failed }) =>
-      console.log(`${failed > 0 ? 'FAIL' : 'pass'} ${seconds(ms)}  ${file} (${passed})`),
+    onEnd: ({ file, ms, cpuS, passed, failed }) =>
+      console.log(
+        `${failed > 0 ? 'FAIL' : 'pass'} ${seconds(ms)} ${seconds(cpuS * 1000)}  ${file} (${passed})`,
+      ),
   })
   for (const failure of ends.flatMap(({ failures }) => failures)) console.log(`\n${failure}`)
   if (ends.length > SLOWEST) reportTimes(ends)
@@ -145,7 +148,7 @@ function batches(): readonly (readonly string[])[] {
 function timesBefore(): ReadonlyMap<string, number> {
   const table = existsSync(TIMES) ? readFileSync(TIMES, 'utf8') : ''
   return new Map(
-    [...table.matchAll(/^ *([\d.]+) s {2}(.*)$/gm)].map(([, s, file = '']) => [file, Number(s)]),
+    [...table.matchAll(/^ *([\d.]+) s .* (\S+)$/gm)].map(([, s, file = '']) => [file, Number(s)]),
   )
 }
 
@@ -171,7 +174,9 @@ function compileCache(): NodeJS.ProcessEnv {
 /** The table of all files goes to a file, the head of it to the screen. */
 function reportTimes(ends: readonly FileEnd[]): void {
   const bySlowness = ends.toSorted((a, b) => b.ms - a.ms)
-  const lines = bySlowness.map(({ file, ms }) => `${seconds(ms)}  ${file}`)
+  const lines = bySlowness.map(
+    ({ file, ms, cpuS }) => `${seconds(ms)} ${seconds(cpuS * 1000)}  ${file}`,
+  )
   mkdirSync(dirname(TIMES), { recursive: true })
   writeFileSync(TIMES, `${lines.join('\n')}\n`)
   console.log(`The slowest files, all of them in ${TIMES}:\n${lines.slice(0, SLOWEST).join('\n')}`)
@@ -204,5 +209,6 @@ try {
   process.exitCode = 1
 } finally {
   await Promise.all(services.map((service) => service.stop(STOP_MS)))
+  console.log(`${seconds(cpuSeconds() * 1000)} of the processor`)
   rmSync(folder, { recursive: true, force: true })
 }

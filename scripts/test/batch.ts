@@ -6,6 +6,7 @@ import { registerHooks } from 'node:module'
 import { resolve } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import t, { type Test } from 'tap'
+import { cpuSeconds } from './process.ts'
 
 const SCHEME = 'tap-of:'
 /** URL of a file → the test that it is; in it, `tap` is that test. */
@@ -28,8 +29,10 @@ registerHooks({
 
 for (const file of process.argv.slice(2)) {
   const { href } = pathToFileURL(resolve(file))
+  const before = cpuSeconds()
   await t.test(file, async (own) => {
     tests.set(href, own)
     await import(href)
   })
+  t.comment(`cpu ${file}: ${(cpuSeconds() - before).toFixed(2)}`)
 }

@@ -2,11 +2,13 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
-import { countAssertions, readFailures, readSections, readSummary } from './tap-report.ts'
+import { countAssertions, readCpu, readFailures, readSections, readSummary } from './tap-report.ts'
 
 export interface FileEnd {
   readonly file: string
   readonly ms: number
+  /** Its process counts, and those that it started and saw end. */
+  readonly cpuS: number
   readonly passed: number
   readonly failed: number
   /** Each failed assertion with its difference and its place. */
@@ -37,6 +39,7 @@ const ARGUMENTS = [
 const TIMEOUT_S = 400
 const KILL_S = 60
 
+const FIRST = join(import.meta.dirname, 'process.ts')
 const BATCH = join(import.meta.dirname, 'batch.ts')
 
 /** The files that were run, in the order of their ends; those of a batch share a process. */
@@ -65,7 +68,7 @@ async function runBatch(files: readonly string[], options: RunOptions): Promise<
   const startedAt = performance.now()
   const what = files.length === 1 ? files : [BATCH, ...files]
   const timeoutS = TIMEOUT_S * files.length
-  const child = spawn(process.execPath, [...ARGUMENTS, ...what], {
+  const child = spawn(process.execPath, [...ARGUMENTS, '--import', FIRST, ...what], {
     cwd,
     env: { ...env, TAP: '1', TAP_BAIL: isBail ? '1' : '0', TAP_TIMEOUT: String(timeoutS) },
     stdio: ['ignore', 'pipe', 'inherit'],
@@ -93,7 +96,8 @@ function endOf(file: string, report: string, ms: number, failure: string | undef
   if (!isGood && failures.length === 0) {
     failures.push(`not ok - ${file} ended by ${failure}\n${report.slice(-2000)}`)
   }
-  return { file, ms, passed, failed: isGood ? 0 : Math.max(failed, 1), failures }
+  const cpuS = readCpu(report, file)
+  return { file, ms, cpuS, passed, failed: isGood ? 0 : Math.max(failed, 1), failures }
 }
 
 /** Where the process failed and none of its files did, all are suspect. */
@@ -103,7 +107,8 @@ function endsOf(files: readonly string[], report: string, failure: string | unde
     const { text, ms } = sections.get(file) ?? { text: '', ms: 0 }
     const ended = `not ok - ${file} ended by ${failure}\n${report.slice(-2000)}`
     const failures = sections.has(file) ? readFailures(text) : [ended]
-    return { file, ms, failures, passed: countAssertions(text).passed, failed: failures.length }
+    const { passed } = countAssertions(text)
+    return { file, ms, cpuS: readCpu(report, file), failures, passed, failed: failures.length }
   })
   if (failure === undefined || ends.some(({ failed }) => failed > 0)) return ends
   const failures = [`not ok - ${files.join(' ')} ended by ${failure}\n${report.slice(-2000)}`]

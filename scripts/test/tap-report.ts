@@ -26,6 +26,13 @@ export function readSections(report: string): ReadonlyMap<string, Section> {
   return new Map([...found].map(([, file = '', text = '', ms]) => [file, { text, ms: Number(ms) }]))
 }
 
+/** Seconds of the processor, by the comment of `process.ts`. */
+export function readCpu(report: string, file: string): number {
+  const comments = report.matchAll(/^# cpu (\S+): ([\d.]+)$/gm)
+  const seconds = [...comments].findLast(([, path = '']) => path.endsWith(file))?.[2]
+  return Number(seconds ?? 0)
+}
+
 export function countAssertions(report: string): Counts {
   const counts = { passed: 0, failed: 0 }
   for (const { result } of assertions(report)) if (result !== 'left') counts[result] += 1

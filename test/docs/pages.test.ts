@@ -47,6 +47,7 @@ for (const page of [
       steps,
       folder,
       botica.baseUrl,
+      FIRST.includes(page),
     )) {
       t.equal(code, 0, `${command}\n${printed}`)
       if (expected !== undefined) t.match(printed.trim(), patternOf(expected), command)

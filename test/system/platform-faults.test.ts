@@ -20,6 +20,9 @@ import { startTlsPostgres, startTlsRedis } from '../fixtures/services/tls-stores
 
 const ROLLS = depth({ slice: 3, full: 10 })
 const CALLERS = 6
+/** All callers together ask some fifty times a second. */
+const PAUSE_MS = 100
+const MEASURE_MS = 3000
 const MB = 1024 * 1024
 /** Web was seen at 175 MB and a worker with its executors at 227; where all is slow the collector comes late. */
 const [MOST_SLUG_MB, MOST_WEB_MB, MOST_WORKER_MB] = [30, 220, 400]
@@ -119,7 +122,7 @@ async function keepCalling(
       )
       count++
       if (said) failed.push(`kind ${kind}: ${said.slice(0, 300)}`)
-      await delay(10)
+      await delay(PAUSE_MS)
     }
   }
   await Promise.all(Array.from({ length: CALLERS }, (_, n) => caller(n)))
@@ -167,7 +170,7 @@ t.test('a service is released, rolled under load, and rolled back', async (t) =>
       for (const { type, child } of platform.dynos) {
         most[type] = Math.max(most[type], familyMb(child.pid ?? 0))
       }
-      await delay(1000)
+      await delay(MEASURE_MS)
     }
   }
   const measured = measure()

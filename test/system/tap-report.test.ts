@@ -74,9 +74,16 @@ t.test('each of several files has its own tests, and all of them run', async (t)
     'a.test.ts': "import t from 'tap'; t.test('one', async (t) => { t.ok(1); t.ok(true) })",
     'b.test.ts':
       "import t from 'tap'; t.teardown(() => t.pass); t.test('two', async (t) => t.equal(1, 2))",
+    'aside.test.ts': `import t from 'tap'
+      t.test('ends', async (t) => { t.ok(true) })
+      t.test('runs', () => new Promise((resolve) => {
+        void Promise.resolve().then(() => { throw new Error('aside') })
+        setTimeout(resolve, 100)
+      }))
+      t.test('follows', async (t) => { t.ok(true) })`,
     'c.test.ts': "import t from 'tap'; t.ok(true); throw new Error('at the top')",
   })
-  const files = ['a', 'b', 'c'].map((name) => join(folder, `${name}.test.ts`))
+  const files = ['a', 'b', 'aside', 'c'].map((name) => join(folder, `${name}.test.ts`))
   const ends: unknown[] = []
   await runFiles([files], {
     cwd: process.cwd(),
@@ -89,6 +96,7 @@ t.test('each of several files has its own tests, and all of them run', async (t)
   t.same(ends, [
     [2, 0],
     [0, 1],
+    [2, 1],
     [1, 1],
   ])
 })

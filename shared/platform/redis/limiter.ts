@@ -33,7 +33,7 @@ interface Count {
 
 /** `name` keeps the counts of several limiters apart in Redis. */
 export function createLimiter(name: string, redis: Redis, log: Logger): Limiter {
-  const counts = new LRUCache<string, Count>({ max: TRACKED })
+  const counts = new LRUCache<string, Count>({ maxSize: TRACKED, sizeCalculation: () => 1 })
 
   const publish = async (of: string, count: Count): Promise<void> => {
     const units = count.own - count.sent

@@ -39,7 +39,10 @@ export class Keys {
   /** Seals what a caller carries from one page to the next. */
   readonly seal: Buffer
   readonly #sip: SipHash
-  readonly #parameters = new LRUCache<string, bigint>({ max: CACHED_PARAMETERS })
+  readonly #parameters = new LRUCache<string, bigint>({
+    maxSize: CACHED_PARAMETERS,
+    sizeCalculation: () => 1,
+  })
 
   /** `salt` is the one row of `search_key_salt`; any length of at least 16 bytes. */
   constructor(salt: Buffer) {

@@ -159,7 +159,7 @@ export function freshCache<T>(
   { freshMs, usableMs, max }: Times,
   read: (key: string) => Promise<T | undefined>,
 ): FreshCache<T> {
-  const entries = new LRUCache<string, Entry<T>>({ max })
+  const entries = new LRUCache<string, Entry<T>>({ maxSize: max, sizeCalculation: () => 1 })
 
   const start = (key: string, readNow: typeof read): Promise<T | undefined> => {
     // A change committed while the reading runs may be missed by it: the time before it counts.

@@ -12,6 +12,8 @@ interface Teardown {
 }
 
 const PAUSE_MS = 200
+/** Between two exports, and two imports. */
+const REST_MS = 1000
 const PATIENCE_MS = 240_000
 /** A transaction that was begun before the last event may be committed after it. */
 const OVERLAP_MS = 15_000
@@ -105,7 +107,7 @@ export async function keepExporting(
     for (const patient of patients) marks.add(markOf(patient))
     exports += 1
     since = manifest.transactionTime
-    await delay(PAUSE_MS)
+    await delay(REST_MS)
   }
   return { marks, exports, twice }
 }
@@ -131,6 +133,7 @@ export async function keepImporting(
     if (begun?.status !== 202) continue
     await ended(client, begun.headers.get('content-location') ?? '')
     ids.push(...own)
+    await delay(REST_MS)
   }
   return ids
 }

@@ -44,7 +44,7 @@ export interface Writer {
 }
 
 /** Writes are not what is rare here: a shorter pause costs the machine twice as much. */
-const LONGEST_PAUSE_MS = 250
+const LONGEST_PAUSE_MS = 500
 const KEYED_PAUSE_MS = 100
 /** A keyed call is repeated until it has an answer. */
 const KEYED_REPEATS = 200
