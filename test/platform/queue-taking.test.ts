@@ -68,6 +68,16 @@ async function aQueue(t: Teardown, workers: number, work: Work, most = 0) {
   return { name, queue, workers: opened }
 }
 
+/** All commands that Redis gets from now on. */
+async function aMonitor(t: { teardown(end: () => void): void }): Promise<Redis> {
+  const monitor = watcher.duplicate({ monitor: true })
+  t.teardown(() => monitor.disconnect())
+  // ioredis calls it a fault when the first command comes in one piece with the answer.
+  monitor.on('error', () => undefined)
+  await new Promise((resolve) => monitor.once('monitoring', resolve))
+  return monitor
+}
+
 /** Until so many workers of the queue wait for a job. */
 async function waiting(name: string, workers: number): Promise<void> {
   const connectionName = `name=${PREFIX}:${Buffer.from(name).toString('base64')} `
@@ -92,8 +102,7 @@ t.test('a worker without work has a job in the step that wakes it', async (t) =>
     await waiting(name, 1)
   }
   await add(0)
-  const monitor = await watcher.monitor()
-  t.teardown(() => monitor.disconnect())
+  const monitor = await aMonitor(t)
   const sent: string[] = []
   const inScripts: string[] = []
   const told = new Set<string>()
@@ -161,8 +170,7 @@ t.test('jobs that rest bring the next ones along when they end', async (t) => {
   )
   opened.push(...workers)
   const all = Array.from({ length: 400 }, (_, n) => n)
-  const monitor = await watcher.monitor()
-  t.teardown(() => monitor.disconnect())
+  const monitor = await aMonitor(t)
   let sent = 0
   monitor.on('monitor', (_time: string, [command, ...args]: string[], source: string) => {
     if (source !== 'lua' && command === 'evalsha' && args.some((arg) => arg.includes(name))) sent++
