@@ -189,7 +189,7 @@ async function checkAll(
   await until(isRead, PATIENCE_MS)
   for (const [query, known, unknown] of shapes(id)) {
     const limit = isKnown ? known : unknown
-    const most = share === 1 ? limit : Math.max(limit * share, 1200)
+    const most = share === 1 ? limit : Math.max(limit * share, 1500)
     const pages = await touched(one, member, query)
     t.ok(pages <= most, `${query}: ${pages} pages`)
   }
