@@ -1,7 +1,7 @@
 /**
  * `node test/trials/image.ts`, as root on a Debian: does what the Dockerfile says without a container engine. Each stage
- * is this machine's file system with a layer of its own above it, in which the steps run by chroot; then release step, web and
- * its health check run as the image's user, on a root that cannot be written. Needs the packages of npm's registry.
+ * is this machine's file system with a layer of its own above it, in which the steps run by chroot; then release step, web,
+ * worker and the health check run as the image's user, on a root that cannot be written. Needs the packages of npm's registry.
  */
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -31,6 +31,15 @@ function run(command: string, args: readonly string[]): string {
 }
 
 const say = (text: string) => process.stdout.write(`${text}\n`)
+
+async function until(what: string, isTrue: () => Promise<boolean>): Promise<void> {
+  const deadline = Date.now() + READY_MS
+  while (!(await isTrue())) {
+    if (Date.now() > deadline) throw new Error(`${what} does not succeed`)
+    await delay(200)
+  }
+  say(`${what} succeeds`)
+}
 
 /** In the stage's own file system, with nothing of our environment. */
 function inside({ root, env, folder, user }: Stage, command: readonly string[]): readonly string[] {
@@ -165,17 +174,25 @@ async function main(folder: string): Promise<void> {
     })
     const [code] = await once(written, 'close')
     if (code === 0) throw new Error('The root file system can be written')
-    const web = spawn('chroot', inside(image, image.command), { stdio: 'inherit' })
-    const ended = once(web, 'close')
-    const deadline = Date.now() + READY_MS
-    for (let isWell = false; !isWell; await delay(200)) {
-      const [code] = await once(spawn('chroot', inside(image, image.health)), 'close')
-      isWell = code === 0
-      if (Date.now() > deadline) throw new Error('The health check does not succeed')
+    const start = (main: string) => {
+      const command = [...image.command.slice(0, -1), main]
+      return spawn('chroot', inside(image, command), { stdio: 'inherit' })
     }
-    say('The health check succeeds')
-    web.kill('SIGTERM')
-    say(`After SIGTERM web ended with ${(await ended)[0]}`)
+    const processes = [start('server/main.ts'), start('worker/main.ts')]
+    const ended = processes.map((one) => once(one, 'close'))
+    await until('The health check', async () => {
+      const [code] = await once(spawn('chroot', inside(image, image.health)), 'close')
+      return code === 0
+    })
+    await until('The look at workers', async () => {
+      const answer = await fetch(`http://127.0.0.1:${port}/healthcheck`)
+      const found = Object(await answer.json())
+      return found.ok === true && found.workers === true
+    })
+    for (const one of processes) one.kill('SIGTERM')
+    say(
+      `After SIGTERM web and worker ended with ${(await Promise.all(ended)).map(([code]) => code)}`,
+    )
   } finally {
     await Promise.all([postgres.stop(), redis.stop()])
   }
