@@ -81,6 +81,9 @@ async function main(folder: string): Promise<number> {
   for (const failure of ends.flatMap(({ failures }) => failures)) console.log(`\n${failure}`)
   if (ends.length > SLOWEST) reportTimes(ends)
   if (!options.full) console.log(`Slices of the cases by TEST_SEED=${seed}; all of them by --full`)
+  // The kernel counts the time of children that have ended.
+  await stopServices()
+  console.log(`${cpuSeconds().toFixed()} s of the processor`)
   const [passed, failed] = [sumOf(ends, 'passed'), sumOf(ends, 'failed')]
   console.log(`${passed} passed, ${failed} failed`)
   return failed === 0 && passed > 0 && !interrupted.signal.aborted ? 0 : 1
@@ -197,6 +200,10 @@ function keep(service: Service): void {
   services.push(service)
 }
 
+async function stopServices(): Promise<void> {
+  await Promise.all(services.splice(0).map((service) => service.stop(STOP_MS)))
+}
+
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
   process.on(signal, () => interrupted.abort(signal))
 }
@@ -208,7 +215,6 @@ try {
   console.error(error instanceof Error ? error.message : error)
   process.exitCode = 1
 } finally {
-  await Promise.all(services.map((service) => service.stop(STOP_MS)))
-  console.log(`${seconds(cpuSeconds() * 1000)} of the processor`)
+  await stopServices()
   rmSync(folder, { recursive: true, force: true })
 }
