@@ -36,12 +36,13 @@ export class BotIsolate implements Watched, Inmate {
   readonly #isolate: ivm.Isolate
   readonly #context: ivm.Context
   readonly #enter: Enter
+  /** As it was measured last. */
+  lastHeapMb: number | undefined
   #isLoaded = false
   #isDropped = false
   #isReleased = false
   #active: ActiveRun | undefined
   #lastCpuMs = 0
-  #lastHeapMb: number | undefined
   #saidHere: unknown[][] = []
 
   /** With `home` it is a context of that isolate. */
@@ -176,17 +177,17 @@ export class BotIsolate implements Watched, Inmate {
   /** Used heap in MB. */
   async heapMb(): Promise<number> {
     const { used_heap_size, externally_allocated_size } = await this.#isolate.getHeapStatistics()
-    this.#lastHeapMb = (used_heap_size + externally_allocated_size) / (1024 * 1024)
-    return this.#lastHeapMb
+    this.lastHeapMb = (used_heap_size + externally_allocated_size) / (1024 * 1024)
+    return this.lastHeapMb
   }
 
-  get lastHeapMb(): number | undefined {
-    return this.#lastHeapMb
+  makeGuestCache(): string {
+    return this.#port.guest.makeCache(this.#isolate)
   }
 
   /** True after the first run and after those that computed. */
   isWorthMeasuring(cpuMs: number): boolean {
-    const isWorthIt = cpuMs >= WORTH_MEASURING_CPU_MS || this.#lastHeapMb === undefined
+    const isWorthIt = cpuMs >= WORTH_MEASURING_CPU_MS || this.lastHeapMb === undefined
     return isWorthIt && !this.#isolate.isDisposed
   }
 

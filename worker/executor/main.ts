@@ -22,6 +22,10 @@ const WATCH_MS = 5
 const LATE_MS = 0.5
 /** For so long what was heard is acted on before timers have their turn. */
 const TURN_MS = 5
+const SMALL_BOT = `exports.handler = async (medplum, event) => {
+  console.log('input', event.input)
+  return event.input
+}`
 
 const pipe = new Socket({ fd: 3, readable: true, writable: true })
 const reader = new FrameReader<ToExecutor>()
@@ -102,8 +106,32 @@ function hear({ header, parts: [first = '', second] }: Frame<ToExecutor>): void 
 /** Called once by boot.cjs: `source` is the script of the guest, `cache` its code cache or ''. */
 export function open(source: string, cache: string, makeCodeCache: () => string): void {
   port.guest = new GuestCode(library, source, cache)
-  const made = port.guest.makeMissingCache()
-  if (made !== undefined) say({ t: 'cache' }, made, makeCodeCache())
+  if (port.guest.isCached) {
+    beatFromNowOn()
+    return
+  }
+  const run = firstRun()
+  const isolate = warm.take(run.message)
+  isolate.run(run, () => {
+    if (isolate.isUsable) say({ t: 'cache' }, isolate.makeGuestCache(), makeCodeCache())
+    void warm.giveBack(run.message, isolate)
+    beatFromNowOn()
+  })
+}
+
+/** The caches cover what has run before they are made: 1.4 of 9 ms of the first run in each executor to come. */
+function firstRun(): BotRun {
+  const limits = { wallMs: 5000, cpuMs: 5000, memoryMb: 16, resultBytes: 1024, logBytes: 1024 }
+  const first = { t: 'run', run: 1, bot: '', asker: '', hash: '', inputKind: 'json' } as const
+  return {
+    message: { ...first, limits, fresh: true, concurrent: false, follow: false },
+    code: new BotCode({ format: 'commonjs', file: 'index.js' }, SMALL_BOT, []),
+    event: '{"context":{"baseUrl":"http://localhost/"}}',
+    input: '{}',
+  }
+}
+
+function beatFromNowOn(): void {
   setInterval(beat, BEAT_MS)
   beat()
 }
