@@ -12,7 +12,8 @@ const COLD = 50
 const CALLERS = 1000
 const WAIT_MS = 200
 const WARM_UP_S = 4
-const MEMORY_MB = '2048'
+/** Room for an executor of each project. */
+const MEMORY_MB = '4300'
 /** Room for a hundred runs or so, which bounds what one worker can do. */
 const SMALL_MB = '512'
 const wait = `await new Promise((end) => setTimeout(end, ${WAIT_MS})); return event.input`
