@@ -110,18 +110,18 @@ function sumOf(ends: readonly FileEnd[], what: 'passed' | 'failed'): number {
 }
 
 /**
- * A file that looks at its process, or changes it, has one for itself; so does one that watches what a process loads
+ * A file that changes its process, or looks at more of it than its settings, has one for itself; so does one that watches what a process loads
  * once, and one with a folder of its own, which tap names after all files of the process.
  */
 const APART =
-  /\bprocess\.|\bglobalThis\b|node:child_process|node:worker_threads|\/waits\/|\bloadEngine\b|\btestdir\b/
+  /\bprocess\.(?!env\b)|\bprocess\.env(?:\.\w+|\[.*\])? \??\??= |\bglobalThis\b|node:child_process|node:worker_threads|\/waits\/|\bloadEngine\b|\btestdir\b/
 /** So do those that take long; the others of a batch would wait for them. */
 const LONG_S = 20
 const BATCH_S = 50
 const BATCH_FILES = 8
 /** Where there are no times, as in a fresh clone, these are known to take a minute or more. */
 const SLOW =
-  /(?:ledger|identity\/changes|administration|replicas|docs\/pages|-memory|web-sockets-access|large-bodies)\.test\.ts$|faults\.test|\/promises\//
+  /(?:ledger|identity\/changes|replicas|docs\/pages|-memory|web-sockets-access|large-bodies|oracle\/order)\.test\.ts$|faults\.test|\/promises\/|\/console\/|command-line|identity\/cli|execut|system\/start|binary\/storage/
 
 /** Files that share a process, which spares a second of CPU for each; what takes longest comes first. */
 function batches(): readonly (readonly string[])[] {
