@@ -26,8 +26,8 @@ import { cpuSeconds } from './test/process.ts'
 
 const ROOT = resolve(import.meta.dirname, '..')
 const STOP_MS = 5000
-/** Test files wait more than they work: for ticks, leases, processes that start. */
-const FILES_PER_CORE = 2
+/** Test files wait more than they work: four left a seventh of two cores idle. */
+const FILES_PER_CORE = 2.5
 const SLOWEST = 10
 const TIMES = join(ROOT, '.tap/times.txt')
 
@@ -91,16 +91,24 @@ async function main(folder: string): Promise<number> {
 
 /**
  * Files of which a third runs, unless all shall: they end processes, wait for leases or measure memory, or go through
- * the whole product as a person would, in a browser, at a terminal, by the examples, where others test its parts.
+ * the whole product as a person would, in a browser, at a terminal, by the examples, where others test its parts; and
+ * the folders of behaviours that take longest.
  */
-const DRAWN =
-  /(?:faults|chaos|races|memory)\.test\.ts$|test\/console\/|docs\/pages|bots\/(?:example-bots|command-line|demo)|openapi-lint|system\/start/
+const DRAWN = [
+  /(?:faults|chaos|races|memory)\.test\.ts$/,
+  /test\/console\/|docs\/pages|bots\/(?:example-bots|command-line|demo)|openapi-lint|system\/start/,
+  /test\/(?:bots\/runs|bulk|graphql|platform|search\/(?:oracle|plans)|subscriptions|system\/promises)\//,
+]
+/** These run each time, as does the plain case of each folder. */
+const GUARDS =
+  /access|hostile|security|isolation|policy|outbound|\/(?:execute|graphql|export|import|subscriptions)\.test/
 
 function allFiles(): string[] {
   const files = globSync('test/**/*.test.ts', { cwd: ROOT })
-  return options.full ? files : files.filter((file) => !DRAWN.test(file) || isDrawn(file))
+  return options.full ? files : files.filter((file) => !isCostly(file) || isDrawn(file))
 }
 
+const isCostly = (file: string) => !GUARDS.test(file) && DRAWN.some((pattern) => pattern.test(file))
 const isDrawn = (file: string) => crc32(`${seed} ${file}`) % 3 === 0
 
 const seconds = (ms: number) => `${(ms / 1000).toFixed(1).padStart(7)} s`
@@ -110,18 +118,18 @@ function sumOf(ends: readonly FileEnd[], what: 'passed' | 'failed'): number {
 }
 
 /**
- * A file that looks at its process, or changes it, has one for itself; so does one that watches what a process loads
+ * A file that changes its process, or looks at more of it than its settings, has one for itself; so does one that watches what a process loads
  * once, and one with a folder of its own, which tap names after all files of the process.
  */
 const APART =
-  /\bprocess\.|\bglobalThis\b|node:child_process|node:worker_threads|\/waits\/|\bloadEngine\b|\btestdir\b/
+  /\bprocess\.(?!env\b)|\bprocess\.env(?:\.\w+|\[.*\])? \??\??= |\bglobalThis\b|node:child_process|node:worker_threads|\/waits\/|\bloadEngine\b|\btestdir\b/
 /** So do those that take long; the others of a batch would wait for them. */
 const LONG_S = 20
 const BATCH_S = 50
 const BATCH_FILES = 8
 /** Where there are no times, as in a fresh clone, these are known to take a minute or more. */
 const SLOW =
-  /(?:ledger|identity\/changes|administration|replicas|docs\/pages|-memory|web-sockets-access|large-bodies)\.test\.ts$|faults\.test|\/promises\//
+  /(?:ledger|identity\/changes|replicas|docs\/pages|-memory|web-sockets-access|large-bodies|oracle\/order)\.test\.ts$|faults\.test|\/promises\/|\/console\/|command-line|identity\/cli|execut|system\/start|binary\/storage/
 
 /** Files that share a process, which spares a second of CPU for each; what takes longest comes first. */
 function batches(): readonly (readonly string[])[] {

@@ -74,12 +74,13 @@ export async function openWire(
   contentType: string,
 ): Promise<Wire> {
   const { hostname, port } = new URL(url)
-  const sockets = await Promise.all(
-    Array.from({ length: callers }, () => openConnection(hostname, Number(port))),
-  )
+  const open = () => openConnection(hostname, Number(port))
+  const sockets = await Promise.all(Array.from({ length: callers }, open))
   const head = `Host: ${hostname}\r\nAuthorization: Bearer ${token}\r\nContent-Type: ${contentType}\r\n`
   return {
-    send(caller, method, path, body = '') {
+    async send(caller, method, path, body = '') {
+      // The service closes what nothing was asked on for a minute.
+      if (sockets[caller]?.isOpen() === false) sockets[caller] = await open()
       const connection = sockets[caller]
       if (!connection) throw new Error(`There is no connection ${caller}`)
       return connection(
@@ -95,7 +96,7 @@ export async function openWire(
 /** Ends an answer of unknown length. https://www.rfc-editor.org/rfc/rfc9112#section-7.1 */
 const LAST_CHUNK = '\r\n0\r\n\r\n'
 
-type Connection = ((request: string) => Promise<number>) & { end(): void }
+type Connection = ((request: string) => Promise<number>) & { end(): void; isOpen(): boolean }
 
 async function openConnection(host: string, port: number): Promise<Connection> {
   const socket = net.connect({ host, port, noDelay: true })
@@ -126,5 +127,5 @@ async function openConnection(host: string, port: number): Promise<Connection> {
     socket.write(request)
     return waiting.promise
   }
-  return Object.assign(send, { end: () => socket.destroy() })
+  return Object.assign(send, { end: () => socket.destroy(), isOpen: () => socket.writable })
 }

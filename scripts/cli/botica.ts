@@ -7,11 +7,10 @@ import path from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { Command, InvalidArgumentError } from 'commander'
 import { sentenceOf } from '../session.ts'
-import { call, deployFile, follow, replay, runs } from './calls.ts'
+import { call, deployFile, follow, readInput, replay, runs } from './calls.ts'
 import { type BotFolder, callerFolder, FIRST_FOLDER, openFolder } from './folder.ts'
 import { init } from './init.ts'
 import { note, printAnswer, printEvent, printRuns, printSandboxRun } from './print.ts'
-import { readInput, runInSandbox } from './sandbox.ts'
 
 /** An editor writes a file in several steps. */
 const QUIET_MS = 100
@@ -140,6 +139,8 @@ async function runHere(bot: BotFolder, file: string | undefined, options: RunOpt
   const { input, timeout } = options
   const given = input === undefined ? undefined : await readInput(fromCaller(input))
   const code = file === undefined ? bot.source : fromCaller(file)
+  // The sandbox is half of what there is to load.
+  const { runInSandbox } = await import('./sandbox.ts')
   const ran = await runInSandbox(bot.medplum, code, given, timeout)
   if (!printSandboxRun(ran)) process.exitCode = 1
 }

@@ -2,8 +2,38 @@
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
 import { type MedplumClient, OperationOutcomeError } from '@medplum/core'
+import type { BotRun } from '../../worker/bots/run-result.ts'
 import type { BotFolder } from './folder.ts'
-import { readInput } from './sandbox.ts'
+
+export interface Input {
+  readonly contentType: string
+  readonly kind: BotRun['inputKind']
+  readonly text: string
+}
+
+const contentTypes: Readonly<Record<string, readonly [string, BotRun['inputKind']]>> = {
+  '.hl7': ['x-application/hl7-v2+er7', 'hl7'],
+  '.json': ['application/json', 'json'],
+  '.txt': ['text/plain', 'text'],
+  '.csv': ['text/csv', 'text'],
+  '.xml': ['application/xml', 'text'],
+}
+
+/** By the ending of the name, as `$execute` would by its content type. */
+export async function readInput(file: string): Promise<Input> {
+  const [type, kind] = contentTypes[path.extname(file).toLowerCase()] ?? []
+  const bytes = await readFile(file)
+  if (type === undefined || kind === undefined) {
+    return {
+      contentType: 'application/octet-stream',
+      kind: 'bytes',
+      text: bytes.toString('base64'),
+    }
+  }
+  const text = bytes.toString('utf8')
+  const isResource = kind === 'json' && text.includes('"resourceType"')
+  return { contentType: isResource ? 'application/fhir+json' : type, kind, text }
+}
 
 /** One line of `$runs`. */
 export interface Run {

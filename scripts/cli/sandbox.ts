@@ -10,6 +10,7 @@ import { createLogger } from '../../shared/log.ts'
 import { fetchOutside } from '../../shared/platform/outbound/fetch-outside.ts'
 import { openExecutors } from '../../worker/bots/executors/executors.ts'
 import type { BotRun, HostCall, RunResult } from '../../worker/bots/run-result.ts'
+import type { Input } from './calls.ts'
 
 export interface SandboxRun {
   readonly result: RunResult
@@ -20,37 +21,7 @@ export interface SandboxRun {
   readonly startMs: number
 }
 
-export interface Input {
-  readonly contentType: string
-  readonly kind: BotRun['inputKind']
-  readonly text: string
-}
-
 const MEGABYTE = 1024 * 1024
-
-const contentTypes: Readonly<Record<string, readonly [string, BotRun['inputKind']]>> = {
-  '.hl7': ['x-application/hl7-v2+er7', 'hl7'],
-  '.json': ['application/json', 'json'],
-  '.txt': ['text/plain', 'text'],
-  '.csv': ['text/csv', 'text'],
-  '.xml': ['application/xml', 'text'],
-}
-
-/** By the ending of the name, as `$execute` would by its content type. */
-export async function readInput(file: string): Promise<Input> {
-  const [type, kind] = contentTypes[path.extname(file).toLowerCase()] ?? []
-  const bytes = await readFile(file)
-  if (type === undefined || kind === undefined) {
-    return {
-      contentType: 'application/octet-stream',
-      kind: 'bytes',
-      text: bytes.toString('base64'),
-    }
-  }
-  const text = bytes.toString('utf8')
-  const isResource = kind === 'json' && text.includes('"resourceType"')
-  return { contentType: isResource ? 'application/fhir+json' : type, kind, text }
-}
 
 /** Errors: what a deploy would refuse, with line and column. */
 export async function runInSandbox(

@@ -160,10 +160,6 @@ export function compartmentParams(compartment: Compartment, type: string): reado
   return isResourceType(type) ? (compartments()[compartment]?.[type] ?? []) : []
 }
 
-export function patientCompartmentParams(type: string): readonly string[] {
-  return compartmentParams('Patient', type)
-}
-
 /** The date parameter kept in the row itself (`d_lo`, `d_hi`); undefined where a type has none. */
 export function mainDate(type: string): string | undefined {
   const chosen = MAIN_DATE.get(type)

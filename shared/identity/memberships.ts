@@ -210,8 +210,26 @@ async function readLinkedBot(
 ): Promise<string | undefined> {
   const { links = [], superAdmin } = projectContext(project, 0)
   if (type !== 'Bot' || superAdmin || links.length === 0) return undefined
+  const places = links.map((link) => keys.rowId('Project', link))
   const rows = await database.query<{ project: string | null; bot: string | null }>({
     name: 'linked-bot',
+    apart: async ({ query }) => {
+      const found = await query<{ number: number; project: string }>({
+        text: `select t.project as number, p.content as project from tenant t, lateral (
+            select content from version
+            where project = $1 and type = $2 and id = t.fhir_id order by ver desc limit 1) p
+          where t.fhir_id = any($3::uuid[])`,
+        values: [SYSTEM_PROJECT_NUMBER, typeNumber('Project'), places],
+      })
+      const botIn = (number: number) =>
+        query<{ bot: string }>({
+          text: `select content as bot from version
+            where project = $1 and type = $2 and id = $3 order by ver desc limit 1`,
+          values: [number, typeNumber('Bot'), keys.rowId('Bot', id)],
+        })
+      const bots = await Promise.all(found.map(({ number }) => botIn(number)))
+      return found.map(({ project }, i) => ({ project, bot: bots[i]?.[0]?.bot ?? null }))
+    },
     text: `
       select p.content as project, b.content as bot
       from tenant t, lateral (
@@ -225,7 +243,7 @@ async function readLinkedBot(
       typeNumber('Project'),
       typeNumber('Bot'),
       keys.rowId('Bot', id),
-      links.map((link) => keys.rowId('Project', link)),
+      places,
     ],
   })
   const shared = rows.find(

@@ -5,7 +5,6 @@ import {
   isPlatformType,
   isResourceType,
   mainDate,
-  patientCompartmentParams,
   publishedProfile,
   resourceTypes,
   searchParameter,
@@ -107,9 +106,9 @@ t.test(
 )
 
 t.test('compartments name the parameters that lead into them', async (t) => {
-  t.same(patientCompartmentParams('Observation'), ['performer', 'subject'])
+  t.same(compartmentParams('Patient', 'Observation'), ['performer', 'subject'])
   t.same(compartmentParams('Encounter', 'Encounter'), ['{def}'])
-  t.same(patientCompartmentParams('Organization'), [])
+  t.same(compartmentParams('Patient', 'Organization'), [])
 })
 
 t.test('the main date is a date that occurs once', async (t) => {

@@ -193,6 +193,8 @@ t.test('chains, _has, _list and _filter find what they say', async (t) => {
 
 t.test('a search with joins is one statement', async (t) => {
   for (const [query] of FOUND) {
+    // A try for few keys that has failed is not made again for a while.
+    await find(query)
     t.equal(await statementsOf(database, () => find(query)), 1, query)
   }
 })

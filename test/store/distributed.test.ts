@@ -93,7 +93,13 @@ t.test('resources are written, read, found and removed', async (t) => {
     }),
   )
   for (const [query, count] of SEARCHES) t.equal(await found(query), count, query)
-  for (const path of [`Patient/${id}`, `Patient/${id}/_history`, 'Patient/_history', '_history']) {
+  for (const path of [
+    `Patient/${id}`,
+    `Patient/${id}/_history`,
+    'Patient/_history',
+    '_history',
+    'Patient/$meta',
+  ]) {
     t.equal((await admin.get(path)).status, 200, path)
   }
   t.equal((await admin.get(`Patient/${id}/$everything`)).status, 200)

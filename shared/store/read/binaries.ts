@@ -112,6 +112,19 @@ interface HeadRow {
   readonly context: string | null
 }
 
+const HEAD = `v.place, v.ver, v.meta_ext, (v.content::json -> 'securityContext')::text as context`
+const HEADS = `select ${HEAD} from (select x.place, v.* from unnest($1::int[], $2::uuid[]) as x(place, id)
+    cross join lateral (select * from version where project = $3 and type = $4 and id = x.id
+      order by ver desc limit 1) v) v
+  where v.content is not null`
+/** Its own Project comes first. */
+const HEADS_EVERYWHERE = `select ${HEAD} from (
+    select distinct on (x.place) x.place, v.ver, v.meta_ext, v.content
+    from unnest($1::int[], $2::uuid[]) as x(place, id) cross join tenant t
+    join version v on v.project = t.project and v.type = $4 and v.id = x.id
+    order by x.place, v.project = $3 desc, v.ver desc) v
+  where v.content is not null`
+
 /** One statement, and one more when some have a `securityContext`. Content stays in the database. */
 export async function readBinaries(
   store: Store,
@@ -123,15 +136,7 @@ export async function readBinaries(
   const { project, everywhere } = scopeOf(principal, BINARY)
   const rows = await store.connection.query<HeadRow>({
     name: everywhere ? 'read-binaries-everywhere' : 'read-binaries',
-    text: `select distinct on (x.place) x.place, v.ver, v.meta_ext,
-        (v.content::json -> 'securityContext')::text as context
-      from unnest($1::int[], $2::uuid[]) as x(place, id)
-      ${everywhere ? 'cross join tenant t' : ''}
-      cross join lateral (
-        select * from version where project = ${everywhere ? 't.project' : '$3'}
-          and type = $4 and id = x.id order by ver desc limit 1) v
-      where v.content is not null
-      order by x.place, v.project = $3 desc`,
+    text: everywhere ? HEADS_EVERYWHERE : HEADS,
     values: [
       `{${legal.map((_, place) => place).join(',')}}`,
       `{${legal.map((id) => store.keys.rowId(BINARY, id)).join(',')}}`,

@@ -45,13 +45,14 @@ async function profilesOf(
   const project = principal.project.number
   const { values, bind } = binder()
   const seen = seenSql(keys, principal, { types, code: '_profile', bind })
+  const own = bind(project, 'int')
   const rows = await connection.query<{ url: string }>({
     text: `select distinct url from unnest(${bind(types.map(typeNumber), 'smallint[]')}) as x(t)
       cross join lateral (
-        select r.project, r.type, r.id, r.ver from resource r
-        where r.project = ${bind(project, 'int')} and r.type = x.t and ${seen} order by r.lu desc
+        select r.type, r.id, r.ver from resource r
+        where r.project = ${own} and r.type = x.t and ${seen} order by r.lu desc
         limit ${bind(Math.ceil(LOOKED_AT / Math.min(types.length, 20)), 'int')}) r
-      join version v using (project, type, id, ver)
+      join version v on v.project = ${own} and v.type = r.type and v.id = r.id and v.ver = r.ver
       cross join lateral json_array_elements_text(v.content::json #> '{meta,profile}') as p(url)
       where v.content like '%"profile":[%' order by url limit ${bind(MOST_CODINGS, 'int')}`,
     values,

@@ -23,6 +23,7 @@ import { showAll } from '../read/redact.ts'
 import { normalId, type Store } from '../rows/context.ts'
 import { withContents } from '../rows/recent.ts'
 import { extendedText } from '../rows/rows.ts'
+import type { Bind } from '../rows/side-rows.ts'
 import type { Version } from '../rows/version.ts'
 import type { SortedRow } from './order/position.ts'
 import { pageStatement } from './plan/compile.ts'
@@ -31,7 +32,7 @@ import type { Query } from './plan/query.ts'
 import { factsOf } from './plan/total.ts'
 import { wayOf } from './plan/ways.ts'
 import { isHidden, visibleRows } from './tests/grant-tests.ts'
-import { holdsSql, type Scene } from './tests/row-test.ts'
+import { CHUNK, holdsSql, type Scene } from './tests/row-test.ts'
 import type { Test } from './tests/test.ts'
 
 export interface Followed {
@@ -180,12 +181,14 @@ function queriesOf(
         const texts = parameters.get(code) ?? []
         return [...texts].map((text) => p ^ scene.keys.target(scene.project, text))
       })
-      add(scene, {
-        kind: 'join',
-        keys: (bind) => bind(keysLiteral(any), 'bigint[]'),
-        check: holdsSql,
-        isSteady: true,
-      })
+      const keys = (bind: Bind) => bind(keysLiteral(any), 'bigint[]')
+      const isFew = any.length <= CHUNK
+      add(
+        scene,
+        isFew
+          ? { kind: 'keys', any, isIdentifying: true }
+          : { kind: 'join', keys, check: holdsSql, isSteady: true },
+      )
     }
   }
   return queries

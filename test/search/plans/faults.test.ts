@@ -118,6 +118,8 @@ const shapes = (patient: string): readonly Shape[] => [
   ['Observation?date:missing=true', 60, 60],
   ['Observation?status:not=final', 200, 200],
   ['Observation?status:not=final,preliminary', 900, 900],
+  ['Observation?code:not=urn:c|c3', 200, 200],
+  ['Observation?focus:missing=true', 200, 200],
   ['Observation?status:missing=true', 60, 400],
   ['Patient?name:missing=true', 60, 400],
 ]
