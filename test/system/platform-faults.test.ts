@@ -20,8 +20,8 @@ import { startTlsPostgres, startTlsRedis } from '../fixtures/services/tls-stores
 
 const ROLLS = depth({ slice: 3, full: 10 })
 const CALLERS = 6
-/** All callers together ask some fifty times a second. */
-const PAUSE_MS = 100
+/** All callers together ask some eighteen times a second. */
+const PAUSE_MS = 300
 const MEASURE_MS = 3000
 const MB = 1024 * 1024
 /** Web was seen at 175 MB and a worker with its executors at 227; where all is slow the collector comes late. */
