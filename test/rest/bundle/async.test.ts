@@ -125,12 +125,16 @@ t.test('nobody else sees the job', async (t) => {
 })
 
 t.test('nothing is left of what has ended', async (t) => {
-  const rows = await database.query({
-    text: `select 1 from job where kind = 'request' and input->>'projectId' = $1`,
-    values: [botica.project.id],
-  })
-  t.same(rows, [])
-  t.equal((await queues.depths()).requests?.waiting, 0)
+  const isEmpty = async () => {
+    const rows = await database.query({
+      text: `select 1 from job where kind = 'request' and input->>'projectId' = $1`,
+      values: [botica.project.id],
+    })
+    return rows.length === 0 && (await queues.depths()).requests?.waiting === 0
+  }
+  // The row goes a moment after the end of its job is known.
+  await until(isEmpty, DONE_MS)
+  t.pass()
 })
 
 t.test('a finished job is not cancelled', async (t) => {
