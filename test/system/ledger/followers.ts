@@ -15,8 +15,8 @@ const PAUSE_MS = 200
 /** Between two exports, and two imports. */
 const REST_MS = 1000
 const PATIENCE_MS = 240_000
-/** A transaction that was begun before the last event may be committed after it. */
-const OVERLAP_MS = 15_000
+/** A change whose message was lost may be this old: workers stand still, and Redis is away. */
+const OVERLAP_MS = 60_000
 const IMPORTED_AT_ONCE = 200
 
 /** The mark of a Patient, by which the ledger finds it again. */

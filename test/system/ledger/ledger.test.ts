@@ -114,13 +114,14 @@ t.test(
       there: there.length,
       occurrences,
     }
-    t.comment(JSON.stringify({ faults: counts, calmMs, missed, work, rows }))
+    const seen = JSON.stringify({ faults: counts, calmMs, missed, work, rows })
+    t.comment(seen)
     t.same(
       rows.filter(({ lost, twice }) => lost + twice > 0),
       [],
       'nothing is lost or there twice',
     )
-    t.same(missed, { hook: 0, bot: 0, socket: 0, exports: 0, imports: 0 })
+    t.same(missed, { hook: 0, bot: 0, socket: 0, exports: 0, imports: 0 }, seen)
     t.same(occurrences.wrong, [], 'no occurrence has two runs, and each schedule goes on')
     t.equal(chain.twice, 0, 'no export has a line twice')
     t.same(
