@@ -162,3 +162,48 @@ t.test('shapes that take turns are answered by all connections at once', async (
   t.same([...wrong], [])
   for (const connection of places) await keptOn(connection)
 })
+
+t.test('columns of a prepared statement are asked for once', async (t) => {
+  const database = open(t)
+  await database.query({
+    text: 'create table if not exists kept_columns (a int, b text)',
+    values: [],
+  })
+  t.teardown(() => database.query({ text: 'drop table kept_columns', values: [] }))
+  const pool = rawPool(database.knex)
+  const raw = await pool.acquireConnection()
+  let descriptions = 0
+  raw.connection.on('rowDescription', () => {
+    descriptions += 1
+  })
+  await pool.releaseConnection(raw)
+  const described = async (work: () => Promise<unknown>) => {
+    const before = descriptions
+    await work()
+    return descriptions - before
+  }
+  const named = (n: number): Statement => ({
+    name: 'two-columns',
+    text: 'select $1::int as n, null as nothing from generate_series(1, $1::int)',
+    values: [n],
+  })
+  await ask(database, 'often')
+  t.equal(await described(() => ask(database, 'often')), 0)
+  t.equal(await described(() => database.query(named(1))), 1)
+  const later = await described(async () => {
+    for (const n of [0, 2]) {
+      t.same(await database.query(named(n)), Array(n).fill({ n, nothing: null }))
+    }
+    await t.rejects(database.query({ ...named(0), values: ['x'] }), { code: '22P02' })
+    t.same(await database.query(named(1)), [{ n: 1, nothing: null }], 'after an error, too')
+  })
+  t.equal(later, 0)
+
+  const all: Statement = { name: 'all', text: 'select * from kept_columns', values: [] }
+  const add = 'insert into kept_columns (a, b) values (1, $1)'
+  await database.query({ text: add, values: ['x'] })
+  t.same(await database.query(all), [{ a: 1, b: 'x' }])
+  await database.query({ text: 'alter table kept_columns drop column a', values: [] })
+  // PostgreSQL refuses what would have other columns than were said.
+  await t.rejects(database.query(all), /0A000/)
+})

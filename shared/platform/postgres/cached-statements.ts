@@ -5,8 +5,9 @@
  * prepares another, so that it holds no more than there is room for.
  */
 import { LRUCache } from 'lru-cache'
+import { type Columns, undescribed } from './known-columns.ts'
 import type { RawConnection } from './pool.ts'
-import type { Statement } from './statement.ts'
+import type { Statement, WireConnection } from './statement.ts'
 
 /** The length of all texts that a connection caches: about 150 bytes a letter in PostgreSQL. */
 const MOST_LETTERS = 120_000
@@ -28,9 +29,18 @@ interface Counted {
 }
 
 interface Held {
-  readonly kept: Set<Kept>
+  readonly kept: Map<Kept, Columns>
+  /** Those of a fixed name, which stay. */
+  readonly named: Map<string, Columns>
+  readonly wire: WireConnection
   /** Names that PostgreSQL has still to answer for. */
   readonly closing: string[]
+}
+
+/** A statement as it goes to a connection. */
+export interface Sent extends Statement {
+  /** Of a prepared one. */
+  readonly columns?: Columns
 }
 
 export class CachedStatements {
@@ -44,15 +54,18 @@ export class CachedStatements {
   #names = 0
 
   /** With its name if it has one. To be sent at once: the next may take the name away. */
-  named(connection: RawConnection, statement: Statement): Statement {
-    const kept = this.#keptOf(statement.text)
+  named(connection: RawConnection, statement: Statement): Sent {
+    const { name, isKept, text, values } = statement
+    if (name !== undefined) {
+      const { named, wire } = this.#heldBy(connection)
+      return { name, text, values, columns: columnsIn(named, name, wire) }
+    }
+    const kept = isKept === true ? this.#keptOf(text) : undefined
     if (kept === undefined) return statement
     const held = this.#heldBy(connection)
-    if (!held.kept.has(kept)) {
-      this.#closeGone(connection, held)
-      held.kept.add(kept)
-    }
-    return { name: kept.name, text: kept.text, values: statement.values }
+    if (!held.kept.has(kept)) this.#closeGone(connection, held)
+    const columns = columnsIn(held.kept, kept, held.wire)
+    return { name: kept.name, text: kept.text, values, columns }
   }
 
   /** Has all of them prepared again, under other names: tables have grown so much that other plans may be right. */
@@ -79,7 +92,8 @@ export class CachedStatements {
   #heldBy(connection: RawConnection): Held {
     const known = this.#held.get(connection)
     if (known !== undefined) return known
-    const held: Held = { kept: new Set(), closing: [] }
+    const wire = undescribed(connection.connection)
+    const held: Held = { kept: new Map(), named: new Map(), wire, closing: [] }
     this.#held.set(connection, held)
     // Only now: until then pg may hear that one of them is prepared.
     connection.connection.on('closeComplete', () => {
@@ -117,13 +131,21 @@ export class CachedStatements {
    * https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-EXT-QUERY
    */
   #closeGone({ connection }: RawConnection, { kept, closing }: Held): void {
-    for (const one of kept) {
+    for (const one of kept.keys()) {
       if (this.#kept.peek(one.text) === one) continue
       kept.delete(one)
       closing.push(one.name)
       connection.close({ type: 'S', name: one.name })
     }
   }
+}
+
+function columnsIn<Key>(held: Map<Key, Columns>, key: Key, wire: WireConnection): Columns {
+  const known = held.get(key)
+  if (known !== undefined) return known
+  const columns = { known: undefined, wire }
+  held.set(key, columns)
+  return columns
 }
 
 function lettersOf(_value: unknown, text: string): number {

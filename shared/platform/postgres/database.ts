@@ -277,7 +277,7 @@ class PooledDatabase implements Database {
     this.#inFlight.set(connection, inFlight + 1)
     const startedAt = performance.now()
     try {
-      const sent = statement.isKept ? this.#kept.named(connection, statement) : statement
+      const sent = this.#kept.named(connection, statement)
       const rows = await askRows<Row>(connection, sent, this.#silenceMs)
       if (this.#isAway) this.#log.info('PostgreSQL is back')
       this.#isAway = false

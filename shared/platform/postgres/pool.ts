@@ -4,7 +4,9 @@ import createKnex, { type Knex } from 'knex'
 import { type Client, Query, types } from 'pg'
 import type { Config } from '../../config/config.ts'
 import type { Logger } from '../../log.ts'
-import type { Statement, WireConnection } from './statement.ts'
+import type { Sent } from './cached-statements.ts'
+import { PreparedQuery } from './known-columns.ts'
+import type { WireConnection } from './statement.ts'
 // `__knex__disposed` is what knex keeps on a raw connection: set, it is not handed out again.
 export interface RawConnection extends Client {
   __knex__disposed?: unknown
@@ -71,7 +73,7 @@ export function rawPool(knex: Knex): RawPool {
  */
 export function askRows<Row extends object>(
   connection: RawConnection,
-  statement: Statement,
+  statement: Sent,
   silenceMs: number,
 ): Promise<Row[]> {
   return new Promise((resolve, reject) => {
@@ -84,8 +86,12 @@ export function askRows<Row extends object>(
       else resolve(result.rows)
     }
     // pg copies an object with text and name property by property, which takes 11 µs.
-    const query = new (statement.hasBlocks ? BlockQuery : Query)(statement.text, values, answered)
-    connection.query(Object.assign(query, { name: statement.name }))
+    const query = new (statement.hasBlocks ? BlockQuery : PreparedQuery)(
+      statement.text,
+      values,
+      answered,
+    )
+    connection.query(Object.assign(query, { name: statement.name, columns: statement.columns }))
   })
 }
 

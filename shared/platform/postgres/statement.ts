@@ -39,6 +39,7 @@ export type WireConnection = PgConnection & {
   /** The texts of named statements that PostgreSQL knows. */
   readonly parsedStatements: Record<string, string>
   close(what: { readonly type: 'S'; readonly name: string }): void
+  sync(): void
 }
 
 // The time that a request has waited for PostgreSQL, for `Server-Timing`.
