@@ -130,8 +130,18 @@ export function literalsOf(
   const found = new Set<string>()
   const parameter = searchParameter(resource.resourceType, code, own)
   if (parameter === undefined) return []
-  for (const walk of walksOf(resource.resourceType, parameter)) walk(resource, found)
+  for (const walk of walksOf(resource.resourceType, parameter).walks) walk(resource, found)
   return [...found]
+}
+
+/** The members of a resource that `literalsOf` reads. Undefined: any of them. */
+export function literalRoots(
+  type: string,
+  code: string,
+  own?: OwnParameters,
+): readonly string[] | undefined {
+  const parameter = searchParameter(type, code, own)
+  return parameter === undefined ? [] : walksOf(type, parameter).roots
 }
 
 /** The reference parameters that `*` of an include stands for: those of the standard's elements. */
@@ -141,12 +151,18 @@ export function referenceParameters(type: string, own?: OwnParameters): readonly
     .map(({ code }) => code)
 }
 
-const compiled = new WeakMap<SearchParameter, readonly Walk<Set<string>>[]>()
+interface Walks {
+  readonly walks: readonly Walk<Set<string>>[]
+  readonly roots: readonly string[] | undefined
+}
 
-function walksOf(type: string, parameter: SearchParameter): readonly Walk<Set<string>>[] {
+const compiled = new WeakMap<SearchParameter, Walks>()
+
+function walksOf(type: string, parameter: SearchParameter): Walks {
   const known = compiled.get(parameter)
   if (known !== undefined) return known
-  const walks = legsOf(type, parameter).map((leg) =>
+  const legs = legsOf(type, parameter)
+  const walks = legs.map((leg) =>
     leg.bind<Set<string>>((value, found) => {
       const literal = targetOf(leg.type, value)?.literal
       if (literal === undefined) return
@@ -154,8 +170,10 @@ function walksOf(type: string, parameter: SearchParameter): readonly Walk<Set<st
       found.add(whole?.startsWith(`${literal}/_history/`) ? whole : literal)
     }),
   )
-  compiled.set(parameter, walks)
-  return walks
+  const roots = legs.flatMap(({ root }) => root ?? [])
+  const found = { walks, roots: roots.length < legs.length ? undefined : roots }
+  compiled.set(parameter, found)
+  return found
 }
 
 /** References that only the FHIRPath engine can follow are found by their keys, but not included. */

@@ -72,7 +72,9 @@ export function parseSearch(
     const criterion = readCriterion(type, name, value, { scope })
     if (criterion === undefined) return
     if ('reason' in criterion) return refuse(criterion, name, value)
-    conditions.set(JSON.stringify([name, criterion]), criterion)
+    // Equal ones count once; what is named once is equal to none.
+    const isAlone = pairs.getAll(name).length === 1
+    conditions.set(isAlone ? name : JSON.stringify([name, criterion]), criterion)
     if (conditions.size > MAX_CONDITIONS) {
       throw tooCostly(`A search may have ${MAX_CONDITIONS} conditions`)
     }

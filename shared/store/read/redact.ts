@@ -67,7 +67,7 @@ export async function showAll(
 ): Promise<readonly Version[]> {
   if (principal.rules === undefined) return rows.map((row) => toVersion(row))
   const hidden = new Map<VersionRow, readonly string[]>()
-  for (const group of Map.groupBy(rows, ({ project, type }) => `${project} ${type}`).values()) {
+  for (const group of groupsOf(rows)) {
     const [first] = group
     if (first === undefined) continue
     const interaction = interactionOf(typeName(first.type))
@@ -77,6 +77,14 @@ export async function showAll(
     })
   }
   return rows.map((row) => without(toVersion(row), hidden.get(row) ?? []))
+}
+
+/** By Project and type; most pages are of one. */
+function groupsOf(rows: readonly VersionRow[]): Iterable<readonly VersionRow[]> {
+  const [first] = rows
+  const isOne = rows.every(({ project, type }) => project === first?.project && type === first.type)
+  if (isOne) return [rows]
+  return Map.groupBy(rows, ({ project, type }) => `${project} ${type}`).values()
 }
 
 /** The hidden paths of live rows of one type in one project. */

@@ -12,8 +12,9 @@ import {
   typeNumber,
 } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
+import { membersOf } from '../../fhir/json.ts'
 import { parseReference, type Resource, referenceTo } from '../../fhir/resource.ts'
-import { literalsOf, referenceParameters } from '../../query/parameter-paths.ts'
+import { literalRoots, literalsOf, referenceParameters } from '../../query/parameter-paths.ts'
 import type { Include } from '../../query/search-request.ts'
 import { isCanonicalParameter } from '../index/index-plan.ts'
 import { keysLiteral } from '../index/keys.ts'
@@ -64,7 +65,7 @@ export async function followIncludes(
   let newest = matches
   let wanted = includes
   for (let step = 1; newest.length > 0 && wanted.length > 0; step++) {
-    const sought = seekIncludes(wanted, newest.map(linking), MAX_KEYS, own)
+    const sought = seekIncludes(wanted, linking(newest, wanted, own), MAX_KEYS, own)
     const limit = MAX_INCLUDED + seen.size + 1
     const queries = projects.flatMap((project) =>
       queriesOf(store, principal, project, { codes: sought, seen, limit }),
@@ -232,10 +233,50 @@ function urlsTest({ keys, project, type }: Scene, urls: ReadonlySet<string>): Te
   return { kind: 'keys', any: [...urls].map((url) => p ^ keys.target(project, url)) }
 }
 
-/** The resource as far as it links to others: its numbers do not keep their digits, which takes a second reading. */
-function linking(version: Version): Resource {
-  // Our own text, checked when it was written.
-  return JSON.parse(extendedText(version)) as Resource
+/** Of more members the whole text is parsed in less time. */
+const MOST_MEMBERS = 6
+
+/** Resources as far as they link to others: their numbers do not keep their digits, which takes a second reading. */
+function linking(
+  versions: readonly Version[],
+  includes: readonly Include[],
+  own: OwnParameters | undefined,
+): readonly Resource[] {
+  const byType = new Map<string, ReadonlySet<string> | undefined>()
+  return versions.map((version) => {
+    const { type, id, content = '' } = version
+    if (!byType.has(type)) byType.set(type, membersRead(type, includes, own))
+    const wanted = byType.get(type)
+    const members = wanted && membersOf(content, wanted, JSON.parse)
+    // Our own text, checked when it was written.
+    return members === undefined
+      ? (JSON.parse(extendedText(version)) as Resource)
+      : { ...members, resourceType: type, id }
+  })
+}
+
+/** The members of a type that includes are found by. Undefined: all of them, or what the text alone has not. */
+function membersRead(
+  type: string,
+  includes: readonly Include[],
+  own: OwnParameters | undefined,
+): ReadonlySet<string> | undefined {
+  const read = new Set<string>()
+  for (const include of includes) {
+    if (include.kind === 'revinclude') read.add('url')
+    else if (include.type === undefined || include.type === type) {
+      for (const code of codesOf(include, type, own)) {
+        const roots = literalRoots(type, code, own)
+        if (roots === undefined) return undefined
+        for (const root of roots) read.add(root)
+      }
+    }
+  }
+  return read.has('meta') || read.size > MOST_MEMBERS ? undefined : read
+}
+
+function codesOf({ code }: Include, type: string, own: OwnParameters | undefined) {
+  return code === undefined ? referenceParameters(type, own) : [code]
 }
 
 // The targets of a search's includes, from the resources at hand, before any statement.
@@ -286,8 +327,7 @@ function seekTargets(
   if (include.type !== undefined && include.type !== type) return
   const of = (target: string) =>
     entry(found, target, () => ({ ids: new Set(), urls: new Set(), versions: new Map() }))
-  const codes = include.code === undefined ? referenceParameters(type, own) : [include.code]
-  for (const code of codes) {
+  for (const code of codesOf(include, type, own)) {
     for (const literal of literalsOf(resource, code, own)) {
       const reference = parseReference(literal)
       if (reference !== undefined) {
@@ -322,8 +362,7 @@ function seekHolders(
   let count = 0
   const types = include.type === undefined ? resourceTypes : [include.type]
   for (const type of types) {
-    const codes = include.code === undefined ? referenceParameters(type, own) : [include.code]
-    for (const code of codes) {
+    for (const code of codesOf(include, type, own)) {
       const { targets } = searchParameter(type, code, own) ?? {}
       if (targets !== undefined && !targets.includes(resourceType)) continue
       const byCode = entry(found, type, () => new Map<string, Set<string>>())
