@@ -27,6 +27,8 @@ export interface ReindexScope {
   readonly type: string | undefined
   /** A search that means some of them. */
   readonly filter: string | undefined
+  /** Those that were written before are left alone; a time as PostgreSQL reads it. */
+  readonly since?: string
 }
 
 /** Where a reindex of all Projects stands. */

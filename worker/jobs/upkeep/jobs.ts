@@ -231,24 +231,40 @@ async function indexOwn(
   return 'stopped'
 }
 
+/** By then a process of the code before has ended, which knows nothing of the new keys. */
+const LATE_MS = 300_000
+/** Clocks of workers and of PostgreSQL differ by less. */
+const CLOCKS_MS = 60_000
+
+interface RevisionProgress {
+  readonly at?: ReindexProgress | undefined
+  /** ISO time from which on what was written is indexed once more, when processes of the code before have ended. */
+  readonly since: string
+  readonly isLate: boolean
+}
+
 async function indexAll(
   { repository, database }: Services,
   job: OwnJob,
   signal: AbortSignal,
 ): Promise<Outcome> {
-  // As above.
-  let progress = (job.progress ?? undefined) as ReindexProgress | undefined
+  const since = new Date(Date.now() - CLOCKS_MS).toISOString()
+  // Written by this loop.
+  let progress = (job.progress ?? { since, isLate: false }) as RevisionProgress
   while (!signal.aborted) {
-    const next = await repository
-      .feature(createMaintenance)
-      .reindexNext(system, EVERYTHING, progress, STEP)
-    if (next === undefined) {
+    const { at, isLate } = progress
+    const scope = isLate ? { ...EVERYTHING, since: progress.since } : EVERYTHING
+    const next = await repository.feature(createMaintenance).reindexNext(system, scope, at, STEP)
+    if (next === undefined && isLate) {
       await settleIndexRevision(database)
       await endOwnJob(database, job)
       return 'done'
     }
-    progress = next.progress
+    progress = { ...progress, at: next?.progress, isLate: isLate || next === undefined }
     await saveProgress(database, job.id, progress)
+    if (next !== undefined) continue
+    await deferOwnJob(database, job.id, LATE_MS)
+    return 'postponed'
   }
   await releaseUpkeepJob(database, job.id)
   return 'stopped'

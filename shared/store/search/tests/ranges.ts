@@ -2,7 +2,12 @@
 
 import { mainDate, typeNumber } from '../../../fhir/definitions.ts'
 import { convert, timestamp, UCUM } from '../../../fhir/values.ts'
-import type { Condition, SearchRequest } from '../../../query/search-request.ts'
+import {
+  type Condition,
+  type Criterion,
+  isCondition,
+  type SearchRequest,
+} from '../../../query/search-request.ts'
 import {
   type DateValue,
   type NearValue,
@@ -259,14 +264,18 @@ export async function unitsOf(
   project: number,
   requests: readonly Pick<SearchRequest, 'conditions'>[],
 ): Promise<readonly string[]> {
-  const asked = JSON.stringify(requests.map(({ conditions }) => conditions))
-  if (!asked.includes(`|${UCUM}|`)) return []
+  if (!requests.some(({ conditions }) => conditions.some(namesUnit))) return []
   const rows = await connection.query<{ code: string }>({
     name: 'search-units',
     text: 'select distinct code from code where project = $1 and p = $2 and system = $3',
     values: [project, keys.units(project), UCUM],
   })
   return rows.map(({ code }) => code)
+}
+
+function namesUnit(criterion: Criterion): boolean {
+  const texts = isCondition(criterion) ? criterion.values : [JSON.stringify(criterion)]
+  return texts.some((text) => text.includes(`|${UCUM}|`))
 }
 
 // The main date of a type, and when a row was written: columns of the row itself.
