@@ -27,7 +27,7 @@ export interface ReindexScope {
   readonly type: string | undefined
   /** A search that means some of them. */
   readonly filter: string | undefined
-  /** Those that were written before are left alone; a time as PostgreSQL reads it. */
+  /** Resources that were written before are left alone; a time as PostgreSQL reads it. */
   readonly since?: string
 }
 

@@ -5,7 +5,7 @@
  * prepares another, so that it holds no more than there is room for.
  */
 import { LRUCache } from 'lru-cache'
-import { type Columns, undescribed } from './known-columns.ts'
+import { type Columns, type Sent, undescribed } from './known-columns.ts'
 import type { RawConnection } from './pool.ts'
 import type { Statement, WireConnection } from './statement.ts'
 
@@ -30,17 +30,11 @@ interface Counted {
 
 interface Held {
   readonly kept: Map<Kept, Columns>
-  /** Those of a fixed name, which stay. */
+  /** By fixed names, which stay. */
   readonly named: Map<string, Columns>
   readonly wire: WireConnection
   /** Names that PostgreSQL has still to answer for. */
   readonly closing: string[]
-}
-
-/** A statement as it goes to a connection. */
-export interface Sent extends Statement {
-  /** Of a prepared one. */
-  readonly columns?: Columns
 }
 
 export class CachedStatements {

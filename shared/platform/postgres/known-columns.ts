@@ -3,7 +3,7 @@
  * they are asked for once and not with each use, which costs both sides as much as several rows.
  */
 import { Query } from 'pg'
-import type { WireConnection } from './statement.ts'
+import type { Statement, WireConnection } from './statement.ts'
 
 // pg's types know none of this.
 
@@ -19,6 +19,11 @@ export interface Columns {
   known: Described | undefined
   /** The connection, as it is written to where they are known. */
   readonly wire: WireConnection
+}
+
+/** A statement as it goes to a connection; a prepared one has columns. */
+export interface Sent extends Statement {
+  readonly columns?: Columns
 }
 
 /** Execute all, then Sync. https://www.postgresql.org/docs/current/protocol-message-formats.html */

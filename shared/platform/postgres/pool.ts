@@ -4,8 +4,7 @@ import createKnex, { type Knex } from 'knex'
 import { type Client, Query, types } from 'pg'
 import type { Config } from '../../config/config.ts'
 import type { Logger } from '../../log.ts'
-import type { Sent } from './cached-statements.ts'
-import { PreparedQuery } from './known-columns.ts'
+import { PreparedQuery, type Sent } from './known-columns.ts'
 import type { WireConnection } from './statement.ts'
 // `__knex__disposed` is what knex keeps on a raw connection: set, it is not handed out again.
 export interface RawConnection extends Client {

@@ -233,7 +233,7 @@ function urlsTest({ keys, project, type }: Scene, urls: ReadonlySet<string>): Te
   return { kind: 'keys', any: [...urls].map((url) => p ^ keys.target(project, url)) }
 }
 
-/** Of more members the whole text is parsed in less time. */
+/** The whole text is parsed in less time than more members are. */
 const MOST_MEMBERS = 6
 
 /** Resources as far as they link to others: their numbers do not keep their digits, which takes a second reading. */
