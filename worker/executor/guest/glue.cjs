@@ -165,8 +165,8 @@ exports.boot = function boot(sendAway, ask, sendHere) {
   }
 
   return function enter(what, a, b, c, d, e, f) {
-    isHere = what === 'here'
-    if (what === 'settle') {
+    isHere = what === 'begin here' || what === 'settle here'
+    if (what === 'settle' || what === 'settle here') {
       if (a === run) calls.settle(b, c, d)
     } else if (what === 'begin' || isHere) begin(a, b, c, d, e, f)
     else if (what === 'fire') {
