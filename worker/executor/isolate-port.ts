@@ -1,6 +1,6 @@
 /** The interface between an isolate and its executor: its runs, and their ends. */
 import type ivm from 'isolated-vm'
-import type { BotCode } from './bot-code.ts'
+import { type BotCode, HERE_MS } from './bot-code.ts'
 import type { GuestCode } from './guest-code.ts'
 import type { CallKind, DoneMessage, RunMessage } from './messages.ts'
 
@@ -62,6 +62,8 @@ export interface ActiveRun {
   isWatchedSoon: boolean
   /** Nothing of it was done on another thread so far; one that may still be at work there would have to be waited for. */
   isHere: boolean
+  /** How long it may still be at work there. */
+  hereMs: number
 }
 
 type Begun = Pick<ActiveRun, 'countedNs' | 'deadline' | 'end' | 'followed' | 'isHere'>
@@ -78,6 +80,7 @@ export function activeRun(message: RunMessage, begun: Begun): ActiveRun {
     seenCpuMs: 0,
     isResting: false,
     isWatchedSoon: false,
+    hereMs: HERE_MS,
   }
 }
 

@@ -105,41 +105,41 @@ export class BotIsolate implements Watched, Inmate {
       isHere: this.#isLoaded && !this.#home && !message.follow && code.shortRuns.areTheRule,
     })
     const begin = [message.run, event, message.inputKind, input, resultBytes, logBytes]
-    if (this.#active.isHere) this.#enterHere('begin here', begin)
+    if (this.#active.isHere) this.#enterHere(this.#active, 'begin', begin)
     else this.#reenter('begin', ...begin)
     if (!this.#isLoaded) void this.#load(code, message.run)
   }
 
   /** Hears what the run says only afterwards, or never: then the run begins anew elsewhere. */
-  #enterHere(what: string, args: ivm.Transferable[]): void {
+  #enterHere(active: ActiveRun, what: string, args: ivm.Transferable[]): void {
     this.#saidHere = []
+    const beganAt = performance.now()
     try {
-      this.#enter.applySync(undefined, [what, ...args], { timeout: HERE_MS })
+      const timeout = Math.ceil(active.hereMs)
+      this.#enter.applySync(undefined, [`${what} here`, ...args], { timeout })
     } catch {
       this.dispose()
       this.#end({ status: 'error', kind: 'undefined', cpuMs: 0 }, '', '', { isTooLong: true })
       return
     }
+    active.hereMs -= performance.now() - beganAt
     for (const said of this.#saidHere) this.#onSent(said)
     if (this.#active) this.#port.watch(this)
   }
 
-  /** The answer to a host call; one that comes after the end of its run is dropped. */
-  reply({ run, call, ok, mayBeginAnew }: ReplyMessage, text: string): void {
-    const active = this.#active
-    if (active?.run !== run || !active.calls.has(call)) return
+  #goOn(active: ActiveRun, what: string, ...args: ivm.Transferable[]): void {
     // A call on its way may have an effect, and its answer would be taken for one of the attempt after this one.
-    active.isHere &&= mayBeginAnew && active.calls.size === 1
-    if (!active.isHere) this.#settle(active, call, ok, text)
-    else {
-      active.calls.delete(call)
-      this.#enterHere('settle here', [run, call, ok, text])
-    }
+    active.isHere &&= active.calls.size === 0 && active.hereMs > HERE_MS / 2
+    if (active.isHere) this.#enterHere(active, what, args)
+    else this.#reenter(what, ...args)
   }
 
-  #settle({ run, calls }: ActiveRun, call: number, ok: boolean, text: string): void {
-    calls.delete(call)
-    this.#reenter('settle', run, call, ok, text)
+  /** The answer to a host call; one that comes after the end of its run is dropped. */
+  reply({ run, call, ok, mayBeginAnew }: Omit<ReplyMessage, 't'>, text: string): void {
+    const active = this.#active
+    if (active?.run !== run || !active.calls.delete(call)) return
+    active.isHere &&= mayBeginAnew
+    this.#goOn(active, 'settle', run, call, ok, text)
   }
 
   /** Ends the run, if there is one, and the isolate with it. */
@@ -302,7 +302,7 @@ export class BotIsolate implements Watched, Inmate {
     active.calls.set(call, payload.length)
     if (kind === 'crypto') void this.#answerLater(active, call, payload)
     else if (known) this.#port.call(active.run, call, known, payload)
-    else this.#settle(active, call, false, `Unknown call ${kind.slice(0, 100)}`)
+    else this.#reenter('settle', active.run, call, false, `Unknown call ${kind.slice(0, 100)}`)
   }
 
   /** The work of this process for a run counts as the run's own processor time. */
@@ -317,7 +317,7 @@ export class BotIsolate implements Watched, Inmate {
     const { text, ms } = await answerCryptoCall(payload, () => this.#active === active)
     if (this.#active !== active) return
     this.#count(ms)
-    this.#settle(active, call, true, text)
+    this.reply({ run: active.run, call, ok: true, mayBeginAnew: true }, text)
   }
 
   #count(ms: number): void {
@@ -328,7 +328,7 @@ export class BotIsolate implements Watched, Inmate {
     if (active.timers.size >= MAX_TIMERS || active.timers.has(id)) return
     const fire = () => {
       active.timers.delete(id)
-      this.#reenter('fire', active.run, id)
+      this.#goOn(active, 'fire', active.run, id)
     }
     active.timers.set(id, setTimeout(fire, delayMs))
     if (delayMs >= LONG_TIMER_MS) this.#watchSoon(active)
