@@ -52,10 +52,11 @@ export async function answerCall(
   if (mayHaveEffect(kind, payload)) run.sideEffects++
   try {
     const text = await run.host({ kind, payload })
-    reply({ t: 'reply', run: id, call, ok: true }, text)
+    reply({ t: 'reply', run: id, call, ok: true, mayBeginAnew: run.sideEffects === 0 }, text)
   } catch (error) {
     const text = error instanceof Error ? error.message : 'The call failed'
-    reply({ t: 'reply', run: id, call, ok: false }, text.slice(0, MAX_MESSAGE))
+    const mayBeginAnew = run.sideEffects === 0
+    reply({ t: 'reply', run: id, call, ok: false, mayBeginAnew }, text.slice(0, MAX_MESSAGE))
   }
 }
 

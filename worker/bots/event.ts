@@ -58,11 +58,13 @@ function contextText(session: Session, baseUrl: string): string {
     const { project, profile, ...rest } = sessionDetails(session)
     text = JSON.stringify({
       baseUrl,
-      project: { ...visible(session.project), ...project },
-      membership: session.membership,
-      profile,
       // A text, so that runs which never ask do not parse it.
-      details: JSON.stringify(rest),
+      details: JSON.stringify({
+        ...rest,
+        project: { ...visible(session.project), ...project },
+        membership: session.membership,
+        profile,
+      }),
     })
     contexts.set(session, text)
   }

@@ -190,23 +190,28 @@ export const HERE_MS = 20
 const SHORT_MS = 2
 const FEWEST_SHORT = 20
 const MOST_SHORT = 100_000
+/** A longer one outweighs so many short ones for each time that it takes as long: a busy machine makes some look longer. */
+const WEIGHT = 8
+/** More short ones than are wanted are remembered up to this. */
+const SPARE_SHORT = 100
 
 class ShortRuns {
-  #inARow = 0
+  #seen = 0
   #wanted = FEWEST_SHORT
 
   /** True when the next one will be short, too, as far as one can tell. */
   get areTheRule(): boolean {
-    return this.#inARow >= this.#wanted
+    return this.#seen >= this.#wanted
   }
 
   note(cpuMs: number): void {
-    this.#inARow = cpuMs <= SHORT_MS ? this.#inARow + 1 : 0
+    const step = cpuMs <= SHORT_MS ? 1 : -WEIGHT * (cpuMs / SHORT_MS)
+    this.#seen = Math.max(0, Math.min(this.#seen + step, this.#wanted + SPARE_SHORT))
   }
 
-  /** One was begun here and took too long: it takes twice as many in a row from now on. */
+  /** One was begun here and took too long: it takes twice as many from now on. */
   refute(): void {
-    this.#inARow = 0
+    this.#seen = 0
     this.#wanted = Math.min(MOST_SHORT, this.#wanted * 2)
   }
 }

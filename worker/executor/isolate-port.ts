@@ -1,6 +1,6 @@
 /** The interface between an isolate and its executor: its runs, and their ends. */
 import type ivm from 'isolated-vm'
-import type { BotCode } from './bot-code.ts'
+import { type BotCode, HERE_MS } from './bot-code.ts'
 import type { GuestCode } from './guest-code.ts'
 import type { CallKind, DoneMessage, RunMessage } from './messages.ts'
 
@@ -28,7 +28,7 @@ export interface Watched {
 export interface RunEnd {
   /** The isolate was lost by the fault of another run, or nobody knows whose. */
   readonly lostBy?: 'another' | 'unknown'
-  /** It was begun on the executor's thread and took too long; nothing of it has come out. */
+  /** It took too long on the executor's thread, and has had no effect yet: it may begin anew. */
   readonly isTooLong?: true
   readonly message: Omit<DoneMessage, 't' | 'run'>
   readonly body: string
@@ -60,6 +60,28 @@ export interface ActiveRun {
   seenCpuMs: number
   isResting: boolean
   isWatchedSoon: boolean
+  /** Nothing of it was done on another thread so far; one that may still be at work there would have to be waited for. */
+  isHere: boolean
+  /** How long it may still be at work there. */
+  hereMs: number
+}
+
+type Begun = Pick<ActiveRun, 'countedNs' | 'deadline' | 'end' | 'followed' | 'isHere'>
+
+export function activeRun(message: RunMessage, begun: Begun): ActiveRun {
+  return {
+    ...begun,
+    run: message.run,
+    message,
+    startedAt: performance.now(),
+    timers: new Map(),
+    calls: new Map(),
+    made: 0,
+    seenCpuMs: 0,
+    isResting: false,
+    isWatchedSoon: false,
+    hereMs: HERE_MS,
+  }
 }
 
 /**

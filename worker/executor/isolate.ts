@@ -7,8 +7,8 @@ import { type BotCode, HERE_MS, loadingLog } from './bot-code.ts'
 import { answerCryptoCall } from './crypto-calls.ts'
 import type { Enter } from './guest-code.ts'
 import type { ActiveRun, BotRun, IsolatePort, RunEnd, Watched } from './isolate-port.ts'
-import { type FollowedLog, followLog } from './isolate-port.ts'
-import { CALL_KINDS, type Failure, RESULT_KINDS } from './messages.ts'
+import { activeRun, type FollowedLog, followLog } from './isolate-port.ts'
+import { CALL_KINDS, type Failure, RESULT_KINDS, type ReplyMessage } from './messages.ts'
 import { type Inmate, type SharedIsolate, TURN_MS } from './shared-isolate.ts'
 import { answerSyncCall } from './sync-calls.ts'
 
@@ -97,46 +97,49 @@ export class BotIsolate implements Watched, Inmate {
   run({ message, code, event, input }: BotRun, onEnd: (end: RunEnd) => void): void {
     const { wallMs, resultBytes, logBytes } = message.limits
     this.#lastCpuMs = 0
-    this.#active = {
-      run: message.run,
-      message,
-      startedAt: performance.now(),
+    this.#active = activeRun(message, {
       countedNs: this.#isolate.cpuTime,
-      timers: new Map(),
       deadline: setTimeout(() => void this.#onDeadline(), wallMs),
       end: onEnd,
-      calls: new Map(),
-      made: 0,
       followed: message.follow ? this.#follow(message.run) : undefined,
-      seenCpuMs: 0,
-      isResting: false,
-      isWatchedSoon: false,
-    }
+      isHere: this.#isLoaded && !this.#home && !message.follow && code.shortRuns.areTheRule,
+    })
     const begin = [message.run, event, message.inputKind, input, resultBytes, logBytes]
-    const isLone = this.#isLoaded && !this.#home && !message.follow
-    if (isLone && code.shortRuns.areTheRule) this.#beginHere(begin)
+    if (this.#active.isHere) this.#enterHere(this.#active, 'begin', begin)
     else this.#reenter('begin', ...begin)
     if (!this.#isLoaded) void this.#load(code, message.run)
   }
 
   /** Hears what the run says only afterwards, or never: then the run begins anew elsewhere. */
-  #beginHere(begin: ivm.Transferable[]): void {
+  #enterHere(active: ActiveRun, what: string, args: ivm.Transferable[]): void {
     this.#saidHere = []
+    const beganAt = performance.now()
     try {
-      this.#enter.applySync(undefined, ['here', ...begin], { timeout: HERE_MS })
+      const timeout = Math.ceil(active.hereMs)
+      this.#enter.applySync(undefined, [`${what} here`, ...args], { timeout })
     } catch {
       this.dispose()
       this.#end({ status: 'error', kind: 'undefined', cpuMs: 0 }, '', '', { isTooLong: true })
       return
     }
+    active.hereMs -= performance.now() - beganAt
     for (const said of this.#saidHere) this.#onSent(said)
     if (this.#active) this.#port.watch(this)
   }
 
+  #goOn(active: ActiveRun, what: string, ...args: ivm.Transferable[]): void {
+    // A call on its way may have an effect, and its answer would be taken for one of the attempt after this one.
+    active.isHere &&= active.calls.size === 0 && active.hereMs > HERE_MS / 2
+    if (active.isHere) this.#enterHere(active, what, args)
+    else this.#reenter(what, ...args)
+  }
+
   /** The answer to a host call; one that comes after the end of its run is dropped. */
-  reply(run: number, call: number, ok: boolean, text: string): void {
-    if (this.#active?.run !== run || !this.#active.calls.delete(call)) return
-    this.#reenter('settle', run, call, ok, text)
+  reply({ run, call, ok, mayBeginAnew }: Omit<ReplyMessage, 't'>, text: string): void {
+    const active = this.#active
+    if (active?.run !== run || !active.calls.delete(call)) return
+    active.isHere &&= mayBeginAnew
+    this.#goOn(active, 'settle', run, call, ok, text)
   }
 
   /** Ends the run, if there is one, and the isolate with it. */
@@ -218,10 +221,7 @@ export class BotIsolate implements Watched, Inmate {
     const load = () => code.load(this.#isolate, this.#context, this.#enter, this.#turnMs())
     const error = await (this.#home
       ? this.#home.enter(this, load, (ms) => this.#spend(ms))
-      : load().then(
-          () => undefined,
-          (reason: unknown) => reason,
-        ))
+      : load().catch((reason: unknown) => reason))
     if (error === undefined || this.#active?.run !== run) return
     if (this.#isolate.isDisposed) this.#home ? this.#home.check() : this.stop('memory')
     // Rejections that its handler leaves come here, too; else the deadline is about to end the run.
@@ -252,8 +252,8 @@ export class BotIsolate implements Watched, Inmate {
     return this.#home ? Math.min(TURN_MS, remainingMs) : remainingMs
   }
 
-  // A handler that only waits still answers and hands over its log; a busy one was just interrupted by the
-  // timeout of its entry and does so too. One that does neither is disposed of without.
+  // A handler that only waits hands over its log, as does a busy one that the timeout of its entry has just
+  // interrupted. One that does neither is disposed of without.
   async #onDeadline(): Promise<void> {
     const run = this.#active?.run
     const log = this.#enter
@@ -287,11 +287,10 @@ export class BotIsolate implements Watched, Inmate {
   #onDone(failure: string, kind: string, body: string, log: string): void {
     const cpuMs = this.#cpuMs()
     const resultKind = RESULT_KINDS.find((known) => known === kind) ?? 'undefined'
-    if (failure === '') this.#end({ status: 'ok', kind: resultKind, cpuMs }, body, log)
-    else {
-      const known = failure === 'result' ? 'result' : 'thrown'
-      this.#end({ status: 'error', failure: known, kind: resultKind, cpuMs }, body, log)
-    }
+    const known = failure === 'result' ? 'result' : 'thrown'
+    const failed = failure === '' ? {} : ({ failure: known } as const)
+    const status = failure === '' ? 'ok' : 'error'
+    this.#end({ status, ...failed, kind: resultKind, cpuMs }, body, log)
   }
 
   // The glue keeps these bounds too; here they hold even against a glue that was tricked.
@@ -303,7 +302,7 @@ export class BotIsolate implements Watched, Inmate {
     active.calls.set(call, payload.length)
     if (kind === 'crypto') void this.#answerLater(active, call, payload)
     else if (known) this.#port.call(active.run, call, known, payload)
-    else this.reply(active.run, call, false, `Unknown call ${kind.slice(0, 100)}`)
+    else this.#reenter('settle', active.run, call, false, `Unknown call ${kind.slice(0, 100)}`)
   }
 
   /** The work of this process for a run counts as the run's own processor time. */
@@ -318,7 +317,7 @@ export class BotIsolate implements Watched, Inmate {
     const { text, ms } = await answerCryptoCall(payload, () => this.#active === active)
     if (this.#active !== active) return
     this.#count(ms)
-    this.reply(active.run, call, true, text)
+    this.reply({ run: active.run, call, ok: true, mayBeginAnew: true }, text)
   }
 
   #count(ms: number): void {
@@ -329,7 +328,7 @@ export class BotIsolate implements Watched, Inmate {
     if (active.timers.size >= MAX_TIMERS || active.timers.has(id)) return
     const fire = () => {
       active.timers.delete(id)
-      this.#reenter('fire', active.run, id)
+      this.#goOn(active, 'fire', active.run, id)
     }
     active.timers.set(id, setTimeout(fire, delayMs))
     if (delayMs >= LONG_TIMER_MS) this.#watchSoon(active)
@@ -352,6 +351,7 @@ export class BotIsolate implements Watched, Inmate {
 
   #reenter(what: string, ...args: ivm.Transferable[]): void {
     if (this.#isGone) return
+    if (this.#active) this.#active.isHere = false
     this.#port.watch(this)
     const timeout = this.#turnMs()
     if (!this.#home) this.#enter.applyIgnored(undefined, [what, ...args], { timeout })

@@ -82,7 +82,7 @@ function hear({ header, parts: [first = '', second] }: Frame<ToExecutor>): void 
       start(header, first, second)
       return
     case 'reply':
-      running.get(header.run)?.reply(header.run, header.call, header.ok, first)
+      running.get(header.run)?.reply(header, first)
       return
     case 'cancel':
       running.get(header.run)?.stop('cancelled')
@@ -154,7 +154,8 @@ function finish(run: BotRun, isolate: BotIsolate, end: RunEnd): void {
   if (end.isTooLong) {
     code.shortRuns.refute()
     void warm.giveBack(message, isolate)
-    begin(run)
+    const wallMs = Math.max(1, message.limits.wallMs - end.message.wallMs)
+    begin({ ...run, message: { ...message, limits: { ...message.limits, wallMs } } })
     return
   }
   if (end.lostBy !== undefined) {

@@ -66,6 +66,8 @@ export interface ReplyMessage {
   readonly run: number
   readonly call: number
   readonly ok: boolean
+  /** No call of the run may have had an effect so far. */
+  readonly mayBeginAnew: boolean
 }
 
 export interface CancelMessage {

@@ -191,10 +191,11 @@ t.test('an attachment names the binary, which is guarded by its resource', async
 
 t.test('who the run acts as is known without a request', async (t) => {
   const profile = { resourceType: 'Bot', id: 'b' }
-  const context = { profile, membership: { admin: true }, project: { id: 'p', superAdmin: true } }
+  const member = { profile, membership: { admin: true }, project: { id: 'p', superAdmin: true } }
+  const context = { details: JSON.stringify(member) }
   const { medplum, sent, guest } = openClient(undefined, context)
-  t.equal(medplum.getProfile(), profile)
-  t.equal(await medplum.getProfileAsync(), profile)
+  t.same(medplum.getProfile(), profile)
+  t.equal(await medplum.getProfileAsync(), medplum.getProfile())
   t.equal(medplum.getProject().id, 'p')
   t.equal(medplum.isProjectAdmin(), true)
   t.equal(medplum.isSuperAdmin(), true)
@@ -206,7 +207,7 @@ t.test('who the run acts as is known without a request', async (t) => {
   const { MedplumClient } = guest.load('./core.cjs')
   const another = new MedplumClient({ baseUrl: 'https://evil.test/', accessToken: 'x' })
   t.equal(another.getBaseUrl(), 'https://botica.test/')
-  t.equal(another.getProfile(), profile)
+  t.equal(another.getProfile(), medplum.getProfile())
   t.equal(sent.length, 0)
 })
 

@@ -76,11 +76,60 @@ t.test('what took too long has asked nothing of the worker twice', async (t) => 
   t.same(asked, ['fhir POST'])
 })
 
+t.test('what takes too long on its way begins anew unless it has had an effect', async (t) => {
+  const asked: string[] = []
+  const bot = aRun(
+    handler(`
+      const first = medplum.readResource('Patient', '1')
+      const isLong = event.input.startsWith('long')
+      const write = () => medplum.createResource({ resourceType: 'Basic' })
+      if (event.input === 'long, behind a pause and a write') await write()
+      if (event.input.includes('pause')) await new Promise((end) => setTimeout(end, 5))
+      if (event.input === 'long, beside a write') write()
+      await first
+      if (event.input === 'long, behind a write') await write()
+      for (const end = Date.now() + (isLong ? 150 : 0); Date.now() < end; );
+      return event.input
+    `),
+    { inputKind: 'text' },
+  )
+  const host = async ({ payload }: { payload: string }) => {
+    asked.push(JSON.parse(payload).method)
+    return JSON.stringify({
+      status: 200,
+      headers: {},
+      body: '{"resourceType":"Patient","id":"1"}',
+    })
+  }
+  for (const [input, writes] of [
+    ['long', 0],
+    ['long, behind a pause', 0],
+    ['long, behind a pause and a write', 1],
+    ['long, beside a write', 1],
+    ['long, behind a write', 1],
+  ] as const) {
+    const ask = (text: string) =>
+      executors.run({ ...bot, input: text }, host, new AbortController().signal)
+    for (let i = 0; i < 200; i++) await ask('short')
+    asked.length = 0
+    t.match(await ask(input), { status: 'ok', body: input })
+    t.equal(asked.filter((method) => method === 'POST').length, writes, input)
+  }
+})
+
 t.test('hostile ones end as hostile ones do', async (t) => {
   const ask = await aShortBot(
     handler(`
       if (event.input === 'spin') for (;;);
       if (event.input === 'spin later') { await null; for (;;); }
+      if (event.input === 'spin on a timer') {
+        await new Promise((end) => setTimeout(end, 1))
+        for (;;);
+      }
+      if (event.input === 'spin on an answer') {
+        await medplum.readResource('Patient', '1').catch(() => {})
+        for (;;);
+      }
       if (event.input === 'promises') { const next = () => Promise.resolve().then(next); await next() }
       if (event.input === 'fill') { const all = []; for (;;) all.push(new Array(1000).fill(1.5)) }
       if (event.input === 'deep') { const down = () => down(); down() }
@@ -89,7 +138,7 @@ t.test('hostile ones end as hostile ones do', async (t) => {
     { limits: { ...limits, memoryMb: 16 } },
   )
   const short = { limits: { ...limits, memoryMb: 16, wallMs: 500 } }
-  for (const input of ['spin', 'spin later', 'promises']) {
+  for (const input of ['spin', 'spin later', 'spin on an answer', 'spin on a timer', 'promises']) {
     t.ok(['memory', 'timeout'].includes(String((await ask(input, short)).failure)), input)
     // As short as before, so that the next hostile one is begun in the same way.
     for (let i = 0; i < 200; i++) await ask('short')

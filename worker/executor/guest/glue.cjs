@@ -165,11 +165,11 @@ exports.boot = function boot(sendAway, ask, sendHere) {
   }
 
   return function enter(what, a, b, c, d, e, f) {
-    isHere = what === 'here'
-    if (what === 'settle') {
+    isHere = what === 'settle here' || what === 'begin here' || what === 'fire here'
+    if (what === 'settle' || what === 'settle here') {
       if (a === run) calls.settle(b, c, d)
-    } else if (what === 'begin' || isHere) begin(a, b, c, d, e, f)
-    else if (what === 'fire') {
+    } else if (what === 'begin' || what === 'begin here') begin(a, b, c, d, e, f)
+    else if (what === 'fire' || what === 'fire here') {
       if (a === run) timers.fire(b)
     } else if (what === 'load') load(a)
     else if (what === 'extend') extend(a, b)

@@ -137,7 +137,7 @@ class MedplumClient extends ResourceClient {
   // The identity of the run is set before it starts.
 
   getProfile() {
-    return currentContext().profile
+    return detailsOf(currentContext()).profile
   }
 
   async getProfileAsync() {
@@ -145,11 +145,11 @@ class MedplumClient extends ResourceClient {
   }
 
   getProject() {
-    return currentContext().project
+    return detailsOf(currentContext()).project
   }
 
   getProjectMembership() {
-    return currentContext().membership
+    return detailsOf(currentContext()).membership
   }
 
   getAccessPolicy() {
@@ -161,11 +161,11 @@ class MedplumClient extends ResourceClient {
   }
 
   isProjectAdmin() {
-    return currentContext().membership?.admin === true
+    return detailsOf(currentContext()).membership?.admin === true
   }
 
   isSuperAdmin() {
-    return currentContext().project?.superAdmin === true
+    return detailsOf(currentContext()).project?.superAdmin === true
   }
 
   isLoading() {
