@@ -44,6 +44,8 @@ const MOST = 0.9
 const WEIGHT = 1 / 8
 /** One page in so many is learned from. */
 const LEARNED = 4
+/** One look in so many counts as a use: to note each takes longer than the look. A page rarely has a multiple of them. */
+const NOTED = 13
 /** Larger pages would drive out what is asked for again and again. */
 const MOST_ROWS = 100
 const MAX_SHARES = 10_000
@@ -57,7 +59,7 @@ export function createRecentVersions(isLarge = false): RecentVersions {
     sizeCalculation: ({ content, meta_ext }) => (content?.length ?? 0) + meta_ext.length + ROW,
   })
   const shares = new LRUCache<string, number>({ max: MAX_SHARES })
-  let pages = 0
+  let [pages, looks] = [0, 0]
   return {
     get: ({ everywhere, ...key }) => (everywhere ? undefined : rows.get(nameOf(key))),
     keep(row) {
@@ -90,7 +92,9 @@ export function createRecentVersions(isLarge = false): RecentVersions {
   }
 
   function find(row: Found): VersionRow | undefined {
-    const known = rows.get(nameOf(row))
+    looks += 1
+    const name = nameOf(row)
+    const known = looks % NOTED === 0 ? rows.get(name) : rows.peek(name)
     const isSame = known?.ver === row.ver && known.lu.getTime() === row.lu.getTime()
     return isSame ? known : undefined
   }
