@@ -173,13 +173,18 @@ t.test('a page of a manifest has a file with those that it goes on in', async (t
   const url = await kickOff(admin, partial)
   await (await nextPart('plan'))()
   const limited = { blocks: blocksOfLines(3), fileLimits: { rows: 6, bytes: 1e9 } }
-  const dying = exportingWith({ ...limited, dieAfter: 4 })
+  const named = async () => {
+    const rows = await database.query({
+      text: 'select 1 from export_file where job = $1 and number is not null',
+      values: [idOf(url)],
+    })
+    return rows.length > 0
+  }
+  // Blocks are stored beside one another: the first file may get its name after the fourth is.
+  const lastWish = () => until(named, DONE_MS)
+  const dying = exportingWith({ ...limited, dieAfter: 4, lastWish })
   await t.rejects((await nextPart('output', dying))(), { cause: { message: /gone/ } })
-  const named = await database.query({
-    text: 'select 1 from export_file where job = $1 and number is not null',
-    values: [idOf(url)],
-  })
-  t.ok(named.length > 0)
+  t.ok(await named())
   const running = await admin.get<string>(url)
   t.same([running.status, running.text], [202, ''], 'whole files of a part that is not')
   await database.query({
@@ -246,14 +251,24 @@ interface Ways {
   readonly blocks?: Blocks
   /** Its storage takes so many blocks, and then nothing any more. */
   readonly dieAfter?: number
+  /** Is waited for before it dies. */
+  readonly lastWish?: () => Promise<unknown>
 }
 
-function exportingWith({ fileLimits, blocks = createBlocks(1), dieAfter }: Ways): Exporting {
+function exportingWith({
+  fileLimits,
+  blocks = createBlocks(1),
+  dieAfter,
+  lastWish,
+}: Ways): Exporting {
   let stored = 0
   const storage: Exporting['storage'] = {
     ...services.storage,
     async put(key, source) {
-      if (stored === dieAfter) throw new Error('The worker is gone')
+      if (stored === dieAfter) {
+        await lastWish?.()
+        throw new Error('The worker is gone')
+      }
       stored += 1
       await services.storage.put(key, source)
     },
