@@ -7,6 +7,7 @@ import { removeOldJobs } from '../../../shared/jobs/async-requests.ts'
 import {
   analyzeGrown,
   cleanPendingKeys,
+  vacuumGrown,
   writtenResources,
 } from '../../../shared/jobs/upkeep/upkeep.ts'
 import type { Services } from '../../../shared/services.ts'
@@ -25,12 +26,15 @@ const PURGE_EVERY = 1800
 const ABANDONED_MS = 24 * 3600 * 1000
 /** Fewer new and changed rows leave a backlog that nobody notices. */
 const MANY_ROWS = 500
+/** It takes a hundredth of the time at most: where rows stay out of sight, for long reads, it comes to nothing. */
+const VACUUM_SHARE = 0.01
 
 /** Runs until `stop`. */
 export function startTableUpkeep(services: Services): Loop {
   const { database, storage, log } = services
   let written = 0
   let ticks = 0
+  let vacuumAt = 0
 
   async function tick(): Promise<boolean> {
     const now = await writtenResources(database)
@@ -48,6 +52,12 @@ export function startTableUpkeep(services: Services): Loop {
       })
     }
     await analyzeGrown(database)
+    const start = performance.now()
+    if (start >= vacuumAt) {
+      await vacuumGrown(database)
+      const end = performance.now()
+      vacuumAt = end + (end - start) / VACUUM_SHARE
+    }
     if (ticks % FORGET_EVERY !== 0) return false
     await removeOldRequests(database)
     await forgetOldRuns(services)
