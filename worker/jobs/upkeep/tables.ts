@@ -26,7 +26,7 @@ const PURGE_EVERY = 1800
 const ABANDONED_MS = 24 * 3600 * 1000
 /** Fewer new and changed rows leave a backlog that nobody notices. */
 const MANY_ROWS = 500
-/** It takes a hundredth of the time at most: where rows stay out of sight, for long reads, it comes to nothing. */
+/** It takes a hundredth of the time at most: beside a long read it comes to nothing, again and again. */
 const VACUUM_SHARE = 0.01
 
 /** Runs until `stop`. */
