@@ -36,7 +36,7 @@ const ARGUMENTS = [
   '--disable-warning=ExperimentalWarning',
 ]
 /** A file fails by itself after this time; a minute later its process is killed. */
-const TIMEOUT_S = 400
+const TIMEOUT_S = 600
 const KILL_S = 60
 
 const FIRST = join(import.meta.dirname, 'process.ts')

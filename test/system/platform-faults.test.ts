@@ -18,7 +18,7 @@ import { aPatient, MRN_SYSTEM } from '../fixtures/resources.ts'
 import { familyMb, makeSlug, openPlatform } from '../fixtures/services/platform.ts'
 import { startTlsPostgres, startTlsRedis } from '../fixtures/services/tls-stores.ts'
 
-const ROLLS = depth({ slice: 3, full: 10 })
+const ROLLS = depth({ slice: 3, full: 7 })
 const CALLERS = 6
 /** All callers together ask some eighteen times a second. */
 const PAUSE_MS = 300
