@@ -293,11 +293,23 @@ function parsePeriod(value: Readonly<Record<string, unknown>>): DateRange | unde
 
 /** The two ends of a range are often on one day; toISOString was 8 % of deriving a resource. */
 let lastDay = { number: Number.NaN, text: '' }
+/** A statement of a search names the ends of its ranges several times, and the next one may again. */
+const written = new Map<number, string>()
+const MOST_WRITTEN = 1000
 
 /** timestamptz text for PostgreSQL; outside the years 1 to 9999 it is infinite. */
 export function timestamp(ms: number): string {
   if (ms < FIRST) return '-infinity'
   if (ms > LAST) return 'infinity'
+  const known = written.get(ms)
+  if (known !== undefined) return known
+  const text = textOf(ms)
+  if (written.size === MOST_WRITTEN) written.clear()
+  written.set(ms, text)
+  return text
+}
+
+function textOf(ms: number): string {
   const day = Math.floor(ms / DAY)
   if (day !== lastDay.number) lastDay = { number: day, text: new Date(day * DAY).toISOString() }
   const time = ms - day * DAY
