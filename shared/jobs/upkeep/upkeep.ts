@@ -12,7 +12,7 @@ export const UPKEEP = 'botica-upkeep'
 /** Autovacuum looks once a minute; a bulk load is over by then, and was planned without statistics. */
 const FRESH_ROWS = 1000
 const FRESH_SHARE = 0.5
-/** Those that searches scan by an index alone. */
+/** Searches scan them by an index alone. */
 const SCANNED = ['resource', 'idx_string', 'idx_range', 'code', 'unique_key'] as const
 /** Fewer pages that VACUUM has not seen are soon looked up. */
 const UNSEEN_PAGES = 32
