@@ -4,12 +4,12 @@ import type { Principal } from '../../access/principal.ts'
 import { textOf } from '../../binary/attachments.ts'
 import { badRequest, forbidden, HttpError, notFound } from '../../errors.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
-import { membersOf, parseJson } from '../../fhir/json.ts'
+import { parseJson } from '../../fhir/json.ts'
 import { isObject, isResource, parseReference, type Resource } from '../../fhir/resource.ts'
 import type { SearchRequest } from '../../query/search-request.ts'
 import { READ, SEARCH } from '../../request/quota.ts'
 import { absoluteUrl } from '../../request/reply.ts'
-import { parsed, resolved } from '../../rest/search/criteria.ts'
+import { parsed as criteria, resolved } from '../../rest/search/criteria.ts'
 import type { SearchPage, Version } from '../../store/rows/version.ts'
 import type { ReferenceSearch } from '../../store/search/per-reference.ts'
 import { queryOf } from '../schema/arguments.ts'
@@ -34,29 +34,40 @@ export interface Search {
 /** A resource weighs as much as so many values of a list. */
 const RESOURCE_WORK = 50
 
-/** A resource that a search has found, as the Principal may see it. */
-export function parse(run: Run, version: Version, members?: ReadonlySet<string>): Resource {
+/** Takes note of a resource that a search has found, as the Principal may see it. */
+export function noteFound(run: Run, version: Version): void {
   const { principal } = run.config.interaction
   run.spend('characters', version.content?.length ?? 0)
   // Its text: what is parsed dies young, while hundreds that were kept are copied by every collection.
   if (isSeenAlike(principal)) run.known.set(`${version.type}/${version.id}`, version)
-  return parsedText(run, version, members)
 }
 
-/** `members`: those that are looked at; absent, all of them. */
-export function parsedText(run: Run, version: Version, members?: ReadonlySet<string>): Resource {
-  const { interaction, keepsDecimals, asksWhole } = run.config
+/** A resource that a search has found. */
+export function parse(run: Run, version: Version): Resource {
+  noteFound(run, version)
+  return parsed(run, shownText(run, version))
+}
+
+/** The text of a version as its Principal may see it. */
+export function shownText(run: Run, version: Version): string {
   run.turns.spend(RESOURCE_WORK)
-  const text = textOf(interaction, version)
-  const parseText = keepsDecimals ? parseJson : parsePlain
-  // A reference that begins with # leads to what is contained, or to the resource itself. One character is found sooner.
-  const isWhole = members === undefined || asksWhole || (text.includes('#') && text.includes('"#'))
-  // Our own text, checked when it was written.
-  return ((isWhole ? undefined : membersOf(text, members, parseText)) ??
-    parseText(text)) as Resource
+  return textOf(run.config.interaction, version)
 }
 
-const parsePlain = (text: string): unknown => JSON.parse(text)
+/** True where fields look at more of a resource than the members that they name. */
+export function isReadWhole({ config }: Run, text: string): boolean {
+  // A reference that begins with # leads to what is contained, or to the resource itself. One character is found sooner.
+  return config.asksWhole || (text.includes('#') && text.includes('"#'))
+}
+
+export function readText({ config }: Run, text: string): unknown {
+  return config.keepsDecimals ? parseJson(text) : JSON.parse(text)
+}
+
+export function parsed(run: Run, text: string): Resource {
+  // Our own text, checked when it was written.
+  return readText(run, text) as Resource
+}
 
 /** Nothing that a search finds looks different, or is another resource, when it is read by its id. */
 function isSeenAlike({ rules, isSuperAdmin, project }: Principal): boolean {
@@ -285,7 +296,7 @@ async function readRequest(
 ): Promise<SearchRequest> {
   if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
   const query = queryOf(type, args.given)
-  const request = await resolved(interaction, parsed(interaction, type, query, 'strict'))
+  const request = await resolved(interaction, criteria(interaction, type, query, 'strict'))
   const total = hasTotal ? 'accurate' : 'none'
   return { ...request, count: hasRows ? request.count : 0, total, hasNext }
 }

@@ -130,6 +130,26 @@ export class Run {
     throw what === 'searches' ? tooManySearches() : tooCostly(`More than ${most} ${NAMES[what]}`)
   }
 
+  /** Writes an object by a plan and keeps its text; one with holes or errors, which have places of their own, is written again. */
+  once(
+    out: Out,
+    { plan, of }: { readonly plan: Plan; readonly of: unknown },
+    write: (part: Out) => void,
+  ): void {
+    const texts = this.texts.get(plan) ?? new Map<unknown, string>()
+    this.texts.set(plan, texts)
+    const known = texts.get(of)
+    if (known !== undefined) {
+      out.text += known
+      return
+    }
+    const part = out.apart()
+    const { length } = this.errors
+    write(part)
+    if (part.size === 0 && this.errors.length === length) texts.set(of, part.text)
+    out.append(part)
+  }
+
   /** The field is written when its statement has been answered. */
   ask<Item, Answer>(
     { key, item, run }: Pending<Item, Answer>,
