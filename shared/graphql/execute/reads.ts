@@ -15,7 +15,7 @@ import type { ReferenceSearch } from '../../store/search/per-reference.ts'
 import { queryOf } from '../schema/arguments.ts'
 import type { Given } from '../schema/elements.ts'
 import type { Args } from './plan.ts'
-import { type Pending, type Run, tooManySearches } from './run.ts'
+import { type Pending, type Run, type Sought, tooManySearches } from './run.ts'
 
 interface Reference {
   readonly type: string
@@ -91,29 +91,29 @@ export function read(run: Run, type: string, id: string): Version | Loading {
   return load(run, { type, id }) ?? missing()
 }
 
-type Loading = Pending<Reference, Version | undefined>
+type Loading = Pending<Sought, Version | undefined>
 
 export function isPending(value: object): value is Loading {
   return 'run' in value && 'item' in value
 }
 
 /** Undefined for what was found absent, deleted or not visible. */
-function load(run: Run, reference: Reference): Version | undefined | Loading {
-  const name = `${reference.type}/${reference.id}`
+function load(run: Run, { type, id }: Reference): Version | undefined | Loading {
+  const name = `${type}/${id}`
   if (run.known.has(name)) return run.known.get(name)
-  return { key: 'read', item: reference, run: (references) => readMany(run, references) }
+  const asked = run.asked.get(name)
+  if (asked !== undefined) return asked
+  const item = { type, id, name }
+  const made: Loading = { key: 'read', item, run: (sought) => readMany(run, sought) }
+  run.asked.set(name, made)
+  return made
 }
 
-async function readMany(run: Run, references: readonly Reference[]) {
+async function readMany(run: Run, sought: readonly Sought[]) {
   const { known, account, config } = run
   const { services, principal, request } = config.interaction
-  const names = references.map(({ type, id }) => `${type}/${id}`)
-  const wanted = new Map<string, Reference>()
-  for (const [i, name] of names.entries()) {
-    const reference = references[i]
-    if (reference !== undefined && !known.has(name)) wanted.set(name, reference)
-  }
-  const distinct = [...wanted.values()]
+  const distinct = [...new Set(sought)].filter(({ name }) => !known.has(name))
+  const found = new Map<string, Version | undefined>()
   if (distinct.length > 0) {
     run.spend('resources', distinct.length)
     await account.charge(READ * distinct.length)
@@ -125,17 +125,15 @@ async function readMany(run: Run, references: readonly Reference[]) {
     const types = [...new Set(distinct.map(({ type }) => type))]
     const count = versions.filter((version) => version !== undefined).length
     account.add({ interaction: 'read', types, count })
-    const found = new Map([...wanted.keys()].map((name, i) => [name, versions[i]]))
-    return names.map((name) => () => {
-      const version = found.get(name)
-      if (!known.has(name)) {
-        run.spend('characters', version?.content?.length ?? 0)
-        known.set(name, version)
-      }
-      return known.get(name)
-    })
+    for (const [i, { name }] of distinct.entries()) found.set(name, versions[i])
   }
-  return names.map((name) => () => known.get(name))
+  return sought.map(({ name }) => () => {
+    if (known.has(name)) return known.get(name)
+    const version = found.get(name)
+    run.spend('characters', version?.content?.length ?? 0)
+    known.set(name, version)
+    return version
+  })
 }
 
 /** As `readMany`, in a statement that reads of other requests share. */
@@ -165,7 +163,12 @@ export function targetOf(
     const resource = contained(owner, reference.slice(1))
     if (resource !== undefined) return isWanted(resource.resourceType) ? resource : null
   }
-  const target = typeof reference === 'string' ? addressOf(run, reference) : undefined
+  if (typeof reference !== 'string') return optional === true ? null : missing()
+  // Most references name a resource as it is known here.
+  const isKnown = run.known.has(reference)
+  const before = isKnown ? run.known.get(reference) : run.asked.get(reference)
+  if (before !== undefined && typeof type !== 'string') return before
+  const target = addressOf(run, reference)
   if (target === undefined || !isResourceType(target.type)) {
     return optional === true ? null : missing()
   }

@@ -57,6 +57,14 @@ export interface Pending<Item, Answer> {
   run(items: readonly Item[]): Promise<readonly (() => Answer)[]>
 }
 
+/** A resource that a reference names. */
+export interface Sought {
+  readonly type: string
+  readonly id: string
+  /** `Type/id`. */
+  readonly name: string
+}
+
 /** A field whose text is written later. */
 interface Place {
   readonly out: Out
@@ -91,6 +99,8 @@ export class Run {
   readonly used = { searches: 0, resources: 0, evaluations: 0, values: 0, characters: 0 }
   /** Resources by `Type/id`; undefined: absent or not visible. A write empties it. */
   readonly known = new Map<string, Version | undefined>()
+  /** Reads that fields wait for, or have waited for, by `Type/id`. */
+  readonly asked = new Map<string, Pending<Sought, Version | undefined>>()
   /** Shared by the searches of equal arguments. */
   readonly requests = new Map<string, Promise<SearchRequest>>()
   /** Texts of the slices of a list, by the path of its field. */
