@@ -12,6 +12,7 @@ import { openProfiles } from './identity/profiles.ts'
 import { openSigningKeys } from './identity/signing-keys.ts'
 import { openProgramRights } from './identity/write-rules.ts'
 import type { Logger } from './log.ts'
+import { makePrototypesFast } from './platform/fast-prototypes.ts'
 import { type Database, openDatabase } from './platform/postgres/database.ts'
 import { connectionRefusal } from './platform/postgres/pool.ts'
 import { openReplicas } from './platform/postgres/replicas.ts'
@@ -34,6 +35,7 @@ const RETRY_MS = 1000
 
 /** Waits up to 30 s for PostgreSQL and Redis. Errors: StartError, ConfigError. */
 export async function openServices(config: Config, log: Logger, isWeb = false): Promise<Services> {
+  makePrototypesFast()
   for (const doubt of config.doubts) log.warn(doubt)
   await using opened = new AsyncDisposableStack()
   const database = openDatabase(config, log)

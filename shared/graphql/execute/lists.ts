@@ -7,7 +7,7 @@ import { loadEngine } from '../../fhirpath/engine.ts'
 import type { SearchPage, Version } from '../../store/rows/version.ts'
 import type { Child, Given } from '../schema/elements.ts'
 import type { Plan, Shape } from './plan.ts'
-import { parse, type Search } from './reads.ts'
+import type { Search } from './reads.ts'
 import type { Run } from './run.ts'
 
 /** Evaluations that share one time limit, in which nobody else has a turn. */
@@ -187,9 +187,4 @@ export function sizeOf({ _count }: Given): number {
 export function planOf(shape: Shape, { type }: Version): Plan | undefined {
   if (shape.kind === 'object') return shape.plan()
   return shape.kind === 'any' ? shape.planFor(type) : undefined
-}
-
-/** As much of a resource that a search has found as its plan looks at. */
-export function parseFor(run: Run, shape: Shape, version: Version): Resource {
-  return parse(run, version, planOf(shape, version)?.members())
 }

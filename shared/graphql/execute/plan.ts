@@ -27,14 +27,15 @@ import {
   type ValueNode,
 } from 'graphql'
 import { openOnce } from '../../fhir/definitions-data.ts'
+import { type Names, numbered } from '../../fhir/json-text.ts'
 import { type Given, type Source, sourceOf } from '../schema/elements.ts'
 
 export type VariableValues = NonNullable<ReturnType<typeof getVariableValues>['variableValues']>
 
 export interface Plan {
   readonly steps: readonly Step[]
-  /** The members of a resource that its fields look at; those that name it are among them. */
-  readonly members: () => ReadonlySet<string>
+  /** The members of an object that its fields look at. */
+  readonly members: () => Names
 }
 
 export interface Step {
@@ -48,6 +49,8 @@ export interface Step {
   readonly field: GraphQLField<unknown, unknown> | undefined
   readonly source: Source | undefined
   readonly isSliced: boolean
+  /** The member that it is made of. */
+  readonly name: string | undefined
   /** A member that is a text wherever it is right. */
   readonly member: string | undefined
   readonly shape: Shape
@@ -92,15 +95,14 @@ export function compile(
       open: `${i === 0 ? '{' : ','}${JSON.stringify(key)}:`,
     })
   })
-  return { steps, members: openOnce(() => membersOf(steps)) }
+  return { steps, members: openOnce(() => numbered(steps.flatMap(({ name }) => name ?? []))) }
 }
 
-function membersOf(steps: readonly Step[]): ReadonlySet<string> {
-  const names = steps.flatMap(({ source }) => {
-    if (source?.kind === 'member') return source.name
-    return source?.kind === 'list' ? source.child.name : []
-  })
-  return new Set(['resourceType', 'id', ...names])
+/** The member that a field is made of. */
+function memberOf(source: Source | undefined): string | undefined {
+  if (source?.kind === 'member') return source.name
+  if (source?.kind === 'list') return source.child.name
+  return source?.kind === 'reference' ? 'reference' : undefined
 }
 
 function collect(
@@ -167,7 +169,8 @@ function stepOf(
   const base = { open, key, nodes, parent, isRequired, isSliced }
   if (name === '__typename') {
     const shape = { kind: 'leaf', type: GraphQLString } as const
-    return { ...base, field: undefined, source: undefined, member: undefined, shape, args: NO_ARGS }
+    const none = { field: undefined, source: undefined, name: undefined, member: undefined }
+    return { ...base, ...none, shape, args: NO_ARGS }
   }
   const source = sourceOf(field)
   const isText = field.type === GraphQLString && source?.kind === 'member'
@@ -176,6 +179,7 @@ function stepOf(
     ...base,
     field,
     source,
+    name: memberOf(source),
     member: isText ? source.name : undefined,
     shape: shapeOf(compiling, field.type, nodes),
     args: isConstant ? openOnce(() => argumentsOf(field, node, NO_VARIABLES)) : undefined,

@@ -4,18 +4,18 @@ import type { Principal } from '../../access/principal.ts'
 import { textOf } from '../../binary/attachments.ts'
 import { badRequest, forbidden, HttpError, notFound } from '../../errors.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
-import { membersOf, parseJson } from '../../fhir/json.ts'
+import { parseJson } from '../../fhir/json.ts'
 import { isObject, isResource, parseReference, type Resource } from '../../fhir/resource.ts'
 import type { SearchRequest } from '../../query/search-request.ts'
 import { READ, SEARCH } from '../../request/quota.ts'
 import { absoluteUrl } from '../../request/reply.ts'
-import { parsed, resolved } from '../../rest/search/criteria.ts'
+import { parsed as criteria, resolved } from '../../rest/search/criteria.ts'
 import type { SearchPage, Version } from '../../store/rows/version.ts'
 import type { ReferenceSearch } from '../../store/search/per-reference.ts'
 import { queryOf } from '../schema/arguments.ts'
 import type { Given } from '../schema/elements.ts'
 import type { Args } from './plan.ts'
-import { type Pending, type Run, tooManySearches } from './run.ts'
+import { type Pending, type Run, type Sought, tooManySearches } from './run.ts'
 
 interface Reference {
   readonly type: string
@@ -34,29 +34,40 @@ export interface Search {
 /** A resource weighs as much as so many values of a list. */
 const RESOURCE_WORK = 50
 
-/** A resource that a search has found, as the Principal may see it. */
-export function parse(run: Run, version: Version, members?: ReadonlySet<string>): Resource {
+/** Takes note of a resource that a search has found, as the Principal may see it. */
+export function noteFound(run: Run, version: Version): void {
   const { principal } = run.config.interaction
   run.spend('characters', version.content?.length ?? 0)
   // Its text: what is parsed dies young, while hundreds that were kept are copied by every collection.
   if (isSeenAlike(principal)) run.known.set(`${version.type}/${version.id}`, version)
-  return parsedText(run, version, members)
 }
 
-/** `members`: those that are looked at; absent, all of them. */
-export function parsedText(run: Run, version: Version, members?: ReadonlySet<string>): Resource {
-  const { interaction, keepsDecimals, asksWhole } = run.config
+/** A resource that a search has found. */
+export function parse(run: Run, version: Version): Resource {
+  noteFound(run, version)
+  return parsed(run, shownText(run, version))
+}
+
+/** The text of a version as its Principal may see it. */
+export function shownText(run: Run, version: Version): string {
   run.turns.spend(RESOURCE_WORK)
-  const text = textOf(interaction, version)
-  const parseText = keepsDecimals ? parseJson : parsePlain
-  // A reference that begins with # leads to what is contained, or to the resource itself. One character is found sooner.
-  const isWhole = members === undefined || asksWhole || (text.includes('#') && text.includes('"#'))
-  // Our own text, checked when it was written.
-  return ((isWhole ? undefined : membersOf(text, members, parseText)) ??
-    parseText(text)) as Resource
+  return textOf(run.config.interaction, version)
 }
 
-const parsePlain = (text: string): unknown => JSON.parse(text)
+/** True where fields look at more of a resource than the members that they name. */
+export function isReadWhole({ config }: Run, text: string): boolean {
+  // A reference that begins with # leads to what is contained, or to the resource itself. One character is found sooner.
+  return config.asksWhole || (text.includes('#') && text.includes('"#'))
+}
+
+export function readText({ config }: Run, text: string): unknown {
+  return config.keepsDecimals ? parseJson(text) : JSON.parse(text)
+}
+
+export function parsed(run: Run, text: string): Resource {
+  // Our own text, checked when it was written.
+  return readText(run, text) as Resource
+}
 
 /** Nothing that a search finds looks different, or is another resource, when it is read by its id. */
 function isSeenAlike({ rules, isSuperAdmin, project }: Principal): boolean {
@@ -80,29 +91,29 @@ export function read(run: Run, type: string, id: string): Version | Loading {
   return load(run, { type, id }) ?? missing()
 }
 
-type Loading = Pending<Reference, Version | undefined>
+type Loading = Pending<Sought, Version | undefined>
 
 export function isPending(value: object): value is Loading {
   return 'run' in value && 'item' in value
 }
 
 /** Undefined for what was found absent, deleted or not visible. */
-function load(run: Run, reference: Reference): Version | undefined | Loading {
-  const name = `${reference.type}/${reference.id}`
+function load(run: Run, { type, id }: Reference): Version | undefined | Loading {
+  const name = `${type}/${id}`
   if (run.known.has(name)) return run.known.get(name)
-  return { key: 'read', item: reference, run: (references) => readMany(run, references) }
+  const asked = run.asked.get(name)
+  if (asked !== undefined) return asked
+  const item = { type, id, name }
+  const made: Loading = { key: 'read', item, run: (sought) => readMany(run, sought) }
+  run.asked.set(name, made)
+  return made
 }
 
-async function readMany(run: Run, references: readonly Reference[]) {
+async function readMany(run: Run, sought: readonly Sought[]) {
   const { known, account, config } = run
   const { services, principal, request } = config.interaction
-  const names = references.map(({ type, id }) => `${type}/${id}`)
-  const wanted = new Map<string, Reference>()
-  for (const [i, name] of names.entries()) {
-    const reference = references[i]
-    if (reference !== undefined && !known.has(name)) wanted.set(name, reference)
-  }
-  const distinct = [...wanted.values()]
+  const distinct = [...new Set(sought)].filter(({ name }) => !known.has(name))
+  const found = new Map<string, Version | undefined>()
   if (distinct.length > 0) {
     run.spend('resources', distinct.length)
     await account.charge(READ * distinct.length)
@@ -114,17 +125,15 @@ async function readMany(run: Run, references: readonly Reference[]) {
     const types = [...new Set(distinct.map(({ type }) => type))]
     const count = versions.filter((version) => version !== undefined).length
     account.add({ interaction: 'read', types, count })
-    const found = new Map([...wanted.keys()].map((name, i) => [name, versions[i]]))
-    return names.map((name) => () => {
-      const version = found.get(name)
-      if (!known.has(name)) {
-        run.spend('characters', version?.content?.length ?? 0)
-        known.set(name, version)
-      }
-      return known.get(name)
-    })
+    for (const [i, { name }] of distinct.entries()) found.set(name, versions[i])
   }
-  return names.map((name) => () => known.get(name))
+  return sought.map(({ name }) => () => {
+    if (known.has(name)) return known.get(name)
+    const version = found.get(name)
+    run.spend('characters', version?.content?.length ?? 0)
+    known.set(name, version)
+    return version
+  })
 }
 
 /** As `readMany`, in a statement that reads of other requests share. */
@@ -154,7 +163,12 @@ export function targetOf(
     const resource = contained(owner, reference.slice(1))
     if (resource !== undefined) return isWanted(resource.resourceType) ? resource : null
   }
-  const target = typeof reference === 'string' ? addressOf(run, reference) : undefined
+  if (typeof reference !== 'string') return optional === true ? null : missing()
+  // Most references name a resource as it is known here.
+  const isKnown = run.known.has(reference)
+  const before = isKnown ? run.known.get(reference) : run.asked.get(reference)
+  if (before !== undefined && typeof type !== 'string') return before
+  const target = addressOf(run, reference)
   if (target === undefined || !isResourceType(target.type)) {
     return optional === true ? null : missing()
   }
@@ -285,7 +299,7 @@ async function readRequest(
 ): Promise<SearchRequest> {
   if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
   const query = queryOf(type, args.given)
-  const request = await resolved(interaction, parsed(interaction, type, query, 'strict'))
+  const request = await resolved(interaction, criteria(interaction, type, query, 'strict'))
   const total = hasTotal ? 'accurate' : 'none'
   return { ...request, count: hasRows ? request.count : 0, total, hasNext }
 }

@@ -57,6 +57,14 @@ export interface Pending<Item, Answer> {
   run(items: readonly Item[]): Promise<readonly (() => Answer)[]>
 }
 
+/** A resource that a reference names. */
+export interface Sought {
+  readonly type: string
+  readonly id: string
+  /** `Type/id`. */
+  readonly name: string
+}
+
 /** A field whose text is written later. */
 interface Place {
   readonly out: Out
@@ -91,6 +99,8 @@ export class Run {
   readonly used = { searches: 0, resources: 0, evaluations: 0, values: 0, characters: 0 }
   /** Resources by `Type/id`; undefined: absent or not visible. A write empties it. */
   readonly known = new Map<string, Version | undefined>()
+  /** Reads that fields wait for, or have waited for, by `Type/id`. */
+  readonly asked = new Map<string, Pending<Sought, Version | undefined>>()
   /** Shared by the searches of equal arguments. */
   readonly requests = new Map<string, Promise<SearchRequest>>()
   /** Texts of the slices of a list, by the path of its field. */
@@ -128,6 +138,26 @@ export class Run {
     this.used[what] += amount
     if (this.used[what] <= most) return
     throw what === 'searches' ? tooManySearches() : tooCostly(`More than ${most} ${NAMES[what]}`)
+  }
+
+  /** Writes an object by a plan and keeps its text; one with holes or errors, which have places of their own, is written again. */
+  once(
+    out: Out,
+    { plan, of }: { readonly plan: Plan; readonly of: unknown },
+    write: (part: Out) => void,
+  ): void {
+    const texts = this.texts.get(plan) ?? new Map<unknown, string>()
+    this.texts.set(plan, texts)
+    const known = texts.get(of)
+    if (known !== undefined) {
+      out.text += known
+      return
+    }
+    const part = out.apart()
+    const { length } = this.errors
+    write(part)
+    if (part.size === 0 && this.errors.length === length) texts.set(of, part.text)
+    out.append(part)
   }
 
   /** The field is written when its statement has been answered. */

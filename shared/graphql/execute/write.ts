@@ -17,7 +17,6 @@ import {
   filtered,
   holding,
   LIST,
-  parseFor,
   partsOf,
   planOf,
   present,
@@ -29,15 +28,19 @@ import { leafText, type Out } from './out.ts'
 import type { Plan, Shape, Step } from './plan.ts'
 import {
   isPending,
+  isReadWhole,
   missing,
+  noteFound,
   parse,
-  parsedText,
+  parsed,
   read,
   referring,
   search,
+  shownText,
   targetOf,
 } from './reads.ts'
 import { type Path, pathOf, type Run } from './run.ts'
+import { writeText } from './write-text.ts'
 
 /** An object, and the resource that it is a part of. */
 interface Parent {
@@ -73,28 +76,7 @@ export function writeObject(run: Run, out: Out, { steps }: Plan, parent: Parent)
 
 /** A part of the schema: the same argument is described hundreds of times. */
 function writeDescription(run: Run, out: Out, plan: Plan, parent: Parent): void {
-  writeOnce(run, out, { plan, of: parent.value }, (part) => writeObject(run, part, plan, parent))
-}
-
-/** The text of an object by a plan; one with holes or errors, which have places of their own, is written again. */
-function writeOnce(
-  run: Run,
-  out: Out,
-  { plan, of }: { readonly plan: Plan; readonly of: unknown },
-  write: (part: Out) => void,
-): void {
-  const texts = run.texts.get(plan) ?? new Map<unknown, string>()
-  run.texts.set(plan, texts)
-  const known = texts.get(of)
-  if (known !== undefined) {
-    out.text += known
-    return
-  }
-  const part = out.apart()
-  const { length } = run.errors
-  write(part)
-  if (part.size === 0 && run.errors.length === length) texts.set(of, part.text)
-  out.append(part)
+  run.once(out, { plan, of: parent.value }, (part) => writeObject(run, part, plan, parent))
 }
 
 /** Its error has been reported, and the parent must be null. */
@@ -129,7 +111,7 @@ function produce(run: Run, out: Out, at: At, value: unknown): void {
       return
     case 'edge':
       // Made by `connection` below.
-      writeResource(run, out, at, parseFor(run, step.shape, (value as Edge).version))
+      writeFound(out, at, step.shape, (value as Edge).version)
       return
     case 'reference': {
       const { given } = run.argsOf(step)
@@ -310,17 +292,35 @@ function writeTarget(
 
 /** Many refer to the same resource: its text is made once. */
 function writeVersion(out: Out, at: At, version: Version): void {
-  const { run, step, path } = at
+  const { run, step } = at
+  const write = (to: Out) => writeStored(to, at, step.shape, version)
   const plan = planOf(step.shape, version)
-  if (plan === undefined || run.config.asksWhole) {
-    writeResource(run, out, at, parsedText(run, version))
-    return
-  }
-  writeOnce(run, out, { plan, of: version }, (part) => {
-    const value = parsedText(run, version, plan.members())
-    writeObject(run, part, plan, { value, owner: value, path })
-  })
+  if (plan === undefined || run.config.asksWhole) write(out)
+  else run.once(out, { plan, of: version }, write)
 }
+
+/** Writes a resource that a search has found. */
+function writeFound(out: Out, at: At, shape: Shape, version: Version): void {
+  noteFound(at.run, version)
+  writeStored(out, at, shape, version)
+}
+
+const BY_VALUE = { object: writeObject, field: writeField }
+
+function writeStored(out: Out, at: At, shape: Shape, version: Version): void {
+  const { run, path } = at
+  const text = shownText(run, version)
+  const plan = planOf(shape, version)
+  if (plan !== undefined && text.length <= MAX_TEXT && !isReadWhole(run, text)) {
+    const owner = { resourceType: version.type, id: version.id }
+    if (writeText({ run, text, owner, byValue: BY_VALUE }, out, plan, path)) return
+  }
+  const resource = parsed(run, text)
+  complete(out, { shape, isRequired: true }, resource, { ...at, owner: resource })
+}
+
+/** A longer resource is written as a value, which takes turns. */
+const MAX_TEXT = 100_000
 
 export function writeResource(
   run: Run,
@@ -384,10 +384,9 @@ function writePage(
   const shown = { shape: of, isRequired: true }
   const each = (to: Out, i: number) => {
     const item = all[i]
-    if (item === undefined) return
-    const resource = isResource(item) ? item : parseFor(run, of, item as Version)
     const path = { parent: at.path, key: i }
-    complete(to, shown, resource, { run, step, owner: resource, path })
+    if (isResource(item)) complete(to, shown, item, { run, step, owner: item, path })
+    else if (item !== undefined) writeFound(to, { run, step, owner: undefined, path }, of, item)
   }
   writeEach(run, out, { length, each, isWhole: false })
 }

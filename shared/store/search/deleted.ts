@@ -54,7 +54,8 @@ export async function searchDeleted(
     order by ${orderSql(way, 'r')}
     limit ${bind(count + 1, 'int')} offset ${bind(offset, 'int')}`
   const rows = count === 0 ? [] : await store.connection.query<Row>({ text, values })
-  const page = pageOf(request, { order, after, rows, show: shownAs })
+  const shown = rows.map((row) => ({ row, version: shownAs(row) }))
+  const page = pageOf(request, { order, after, rows: shown })
   return total === 'none' ? page : { ...page, total: await countDeleted(store, principal, request) }
 }
 

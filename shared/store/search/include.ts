@@ -12,7 +12,7 @@ import {
   typeNumber,
 } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
-import { membersOf } from '../../fhir/json.ts'
+import { membersOf, type Names, numbered } from '../../fhir/json-text.ts'
 import { parseReference, type Resource, referenceTo } from '../../fhir/resource.ts'
 import { literalRoots, literalsOf, referenceParameters } from '../../query/parameter-paths.ts'
 import type { Include } from '../../query/search-request.ts'
@@ -242,7 +242,7 @@ function linking(
   includes: readonly Include[],
   own: OwnParameters | undefined,
 ): readonly Resource[] {
-  const byType = new Map<string, ReadonlySet<string> | undefined>()
+  const byType = new Map<string, Names | undefined>()
   return versions.map((version) => {
     const { type, id, content = '' } = version
     if (!byType.has(type)) byType.set(type, membersRead(type, includes, own))
@@ -260,7 +260,7 @@ function membersRead(
   type: string,
   includes: readonly Include[],
   own: OwnParameters | undefined,
-): ReadonlySet<string> | undefined {
+): Names | undefined {
   const read = new Set<string>()
   for (const include of includes) {
     if (include.kind === 'revinclude') read.add('url')
@@ -272,7 +272,7 @@ function membersRead(
       }
     }
   }
-  return read.has('meta') || read.size > MOST_MEMBERS ? undefined : read
+  return read.has('meta') || read.size > MOST_MEMBERS ? undefined : numbered(read)
 }
 
 function codesOf({ code }: Include, type: string, own: OwnParameters | undefined) {

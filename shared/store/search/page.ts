@@ -120,7 +120,7 @@ export async function searchMany(
       if (own?.status !== 'fulfilled') throw own?.reason
       const { order, after } = own.value
       const rows = found.get(n) ?? []
-      return pageOf(request, { order, after, rows, show: await showRows(store, principal, rows) })
+      return pageOf(request, { order, after, rows: await showRows(store, principal, rows) })
     }),
   )
 }
@@ -144,8 +144,8 @@ async function searchPage(
     count === 0 || queries.length === 0 ? [] : pageRows(store, queries),
     total === 'none' ? undefined : countRows(store, queries, total),
   ])
-  const show = await showRows(store, principal, rows)
-  const page = { ...pageOf(paging, { order, after, rows, show }), total: counted }
+  const shown = await showRows(store, principal, rows)
+  const page = { ...pageOf(paging, { order, after, rows: shown }), total: counted }
   if (projects.length === 0 || includes.length === 0) return page
   return {
     ...page,
@@ -174,40 +174,40 @@ function partsOf(store: Store, queries: readonly Query[]): readonly Part[] {
   return queries.map((query) => partOf(store, query))
 }
 
+/** A row, and what is shown of it. */
+export interface ShownRow<Row extends SortedRow> {
+  readonly row: Row
+  readonly version: Version
+}
+
 /** Redacts rows that the Principal may see. */
-export async function showRows(
+export async function showRows<Row extends SortedRow>(
   store: Store,
   principal: Principal,
-  rows: readonly SortedRow[],
-): Promise<(row: SortedRow) => Version> {
+  rows: readonly Row[],
+): Promise<readonly ShownRow<Row>[]> {
   const versions = await showAll(store, principal, () => 'search', rows)
-  const shown = new Map(rows.map((row, i) => [row, versions[i]] as const))
-  return (row) => shown.get(row) ?? toVersion(row)
+  return rows.map((row, i) => ({ row, version: versions[i] ?? toVersion(row) }))
 }
 
-interface PageRows<Row extends SortedRow> {
+interface PageRows {
   readonly order: Order
   readonly after: Position | undefined
-  readonly rows: readonly Row[]
-  readonly show?: ((row: Row) => Version) | undefined
+  readonly rows: readonly ShownRow<SortedRow>[]
 }
 
-/** `show` makes a version of a row. */
-export function pageOf<Row extends SortedRow>(
-  { count }: SearchRequest,
-  { order, after, rows, show = (row) => toVersion(row) }: PageRows<Row>,
-): SearchPage {
+export function pageOf({ count }: SearchRequest, { order, after, rows }: PageRows): SearchPage {
   const shown = rows.slice(0, count)
   const isBackwards = after?.isBackwards === true
   if (isBackwards) shown.reverse()
   const hasMore = rows.length > count
-  const [first, last] = [shown.at(0), shown.at(-1)]
+  const [first, last] = [shown.at(0)?.row, shown.at(-1)?.row]
   // The page that a cursor comes from lies on its other side.
   const previous = (isBackwards ? hasMore : after !== undefined) ? first : undefined
   const next = hasMore || isBackwards ? last : undefined
   return {
-    versions: shown.map((row) =>
-      typeof row.score === 'number' ? { ...show(row), score: row.score } : show(row),
+    versions: shown.map(({ row: { score }, version }) =>
+      typeof score === 'number' ? { ...version, score } : version,
     ),
     total: undefined,
     next: next && writeCursor(order, next),

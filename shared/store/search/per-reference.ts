@@ -59,11 +59,11 @@ export async function searchPerReference(
       pagesStatement(asked, rest, { most: maxRows + 1, isBare }),
     )
     if (rows.length > maxRows) throw tooCostly(`More than ${maxRows} resources were found`)
-    const show = await showRows(store, principal, rows)
-    for (const [n, own] of Map.groupBy(rows, (row) => row.n)) {
+    const shown = await showRows(store, principal, rows)
+    for (const [n, own] of Map.groupBy(shown, ({ row }) => row.n)) {
       pages.set(
         rest[n - 1]?.reference ?? '',
-        pageOf(request, { order: asked.order, after: undefined, rows: own, show }),
+        pageOf(request, { order: asked.order, after: undefined, rows: own }),
       )
     }
   }
