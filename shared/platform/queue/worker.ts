@@ -18,6 +18,7 @@ import {
 } from 'bullmq'
 import type { Redis } from '../redis/redis.ts'
 import { unlockJobs } from './lost-workers.ts'
+import { runCommandsOn } from './run-commands.ts'
 
 /** The places that all queues of a process may lend together. */
 export interface Loans {
@@ -202,6 +203,8 @@ function createTakingBackend(
   const wait = backend.waitForJob.bind(backend)
   const ask = backend.moveToActive.bind(backend)
   const owner = lockOwner(connection)
+  const commands = runCommandsOn(connection, backend.toKey('').slice(0, -1))
+  const { lockDuration: lockMs = 30_000 } = opts as WorkerOptions
   let waits = 0
   let taken: { readonly id: string; readonly token: string } | undefined
   /** To what BullMQ asks next. */
@@ -247,6 +250,23 @@ function createTakingBackend(
     },
     moveToActive: async (token: string, workerName?: string) =>
       answers.shift() ?? (await ask(token, workerName)),
+    async moveToCompleted(
+      { id = '' }: { readonly id?: string },
+      _result: unknown,
+      _keep: unknown,
+      token: string,
+      takesNext: boolean,
+    ) {
+      const finishedOn = Date.now()
+      const completed = await commands.complete({ id, token, lockMs, takesNext })
+      if (typeof completed === 'object') {
+        const { job, dueAt } = completed
+        return { result: job ? [job, job.id, 0, 0] : [null, 0, 0, dueAt], finishedOn }
+      }
+      if (completed === 0) return { result: [], finishedOn }
+      const failed = { code: completed, jobId: id, command: 'moveToFinished', state: 'active' }
+      throw backend.finishedErrors(failed)
+    },
   })
 }
 
