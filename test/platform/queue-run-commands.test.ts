@@ -1,4 +1,4 @@
-/** What a worker says to Redis about its runs: one command a turn of the event loop. */
+/** A worker says all of one turn of the event loop about its runs in one command. */
 import { randomUUID } from 'node:crypto'
 import { Redis } from 'ioredis'
 import t from 'tap'

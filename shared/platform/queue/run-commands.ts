@@ -1,7 +1,7 @@
 /**
- * What a worker says to Redis about its runs: that one is about to write, its reply, the end of its job with the next one
- * that it brings along. All that is said in one turn of the event loop is one command, in that order, so a run whose job
- * is gone has its reply sent.
+ * A worker says to Redis that a run is about to write, its reply, and the end of its job with the next one that it brings
+ * along. All that is said in one turn of the event loop is one command, in that order, so a run whose job is gone has its
+ * reply sent.
  */
 import type { JobJson } from 'bullmq'
 import type { Redis } from '../redis/redis.ts'
@@ -39,7 +39,7 @@ export interface Next {
 export interface WriteMark {
   readonly journal: string
   readonly lock: string
-  /** Of the lock. */
+  /** Whoever holds the lock has put it there. */
   readonly token: string
   readonly keepMs: number
 }
