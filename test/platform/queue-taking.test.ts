@@ -188,6 +188,21 @@ t.test('jobs that rest bring the next ones along when they end', async (t) => {
   )
 })
 
+t.test(
+  'a job is locked for as long as its worker says, also one that another brought along',
+  async (t) => {
+    const locks: number[] = []
+    const names: string[] = []
+    const { name, queue } = await aQueue(t, 1, async ({ id }) => {
+      locks.push(await watcher.pttl(`${PREFIX}:${names[0]}:${id}:lock`))
+    })
+    names.push(name)
+    await queue.addBulk(Array.from({ length: 20 }, (_, n) => ({ name: 'job', data: { n } })))
+    await until(async () => locks.length === 20, PATIENCE_MS)
+    t.ok(Math.min(...locks) > (LONG_S - 60) * 1000, locks.join())
+  },
+)
+
 t.test('a job can be put off by who has taken it', async (t) => {
   let attempts = 0
   const { name, queue } = await aQueue(t, 2, async (job, token) => {

@@ -84,6 +84,20 @@ export function activeRun(message: RunMessage, begun: Begun): ActiveRun {
   }
 }
 
+const MAX_IN_FLIGHT = 32
+const MAX_LENGTH_IN_FLIGHT = 16 * 1024 * 1024
+export const MAX_CALLS = 10_000
+export const MAX_TIMERS = 100
+
+/** Notes a call of such a length; false beyond bounds that the glue keeps, too: they hold against one that was tricked. */
+export function takesCall(active: ActiveRun, call: number, length: number): boolean {
+  if (active.calls.size >= MAX_IN_FLIGHT || ++active.made > MAX_CALLS) return false
+  const inFlight = active.calls.values().reduce((sum, one) => sum + one, length)
+  if (inFlight > MAX_LENGTH_IN_FLIGHT) return false
+  active.calls.set(call, length)
+  return true
+}
+
 /**
  * How much of the time that isolates were at work they had a processor. Isolated-vm 7.0.1 counts the time for which
  * code is entered, so a run that others keep from the processor would use up its CPU limit by waiting. The process
@@ -91,20 +105,29 @@ export function activeRun(message: RunMessage, begun: Begun): ActiveRun {
  */
 export class ProcessorShare {
   #usedMs = 0
+  #hereMs = 0
   /** Share of a millisecond of entered code that ran on a core. */
   value = 1
 
   /** The next `measure` counts from now. */
   restart(): void {
     this.#usedMs = usedMs()
+    this.#hereMs = 0
     this.value = 1
   }
 
-  /** `enteredMs` is what all isolates were entered for since the last time. */
-  measure(enteredMs: number): void {
+  /** Counts an entry that was made on the executor's own thread. */
+  enter(ms: number): void {
+    this.#hereMs += ms
+  }
+
+  /** `elsewhereMs` is what all isolates were entered for on other threads since the last time. */
+  measure(elsewhereMs: number): void {
     const now = usedMs()
+    const enteredMs = elsewhereMs + this.#hereMs
     if (enteredMs > 0) this.value = Math.min(1, (now - this.#usedMs) / enteredMs)
     this.#usedMs = now
+    this.#hereMs = 0
   }
 }
 

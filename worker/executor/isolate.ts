@@ -7,15 +7,11 @@ import { type BotCode, HERE_MS, loadingLog } from './bot-code.ts'
 import { answerCryptoCall } from './crypto-calls.ts'
 import type { Enter } from './guest-code.ts'
 import type { ActiveRun, BotRun, IsolatePort, RunEnd, Watched } from './isolate-port.ts'
-import { activeRun, type FollowedLog, followLog } from './isolate-port.ts'
+import { activeRun, type FollowedLog, followLog, MAX_TIMERS, takesCall } from './isolate-port.ts'
 import { CALL_KINDS, type Failure, RESULT_KINDS, type ReplyMessage } from './messages.ts'
 import { type Inmate, type SharedIsolate, TURN_MS } from './shared-isolate.ts'
 import { answerSyncCall } from './sync-calls.ts'
 
-const MAX_IN_FLIGHT = 32
-const MAX_LENGTH_IN_FLIGHT = 16 * 1024 * 1024
-export const MAX_CALLS = 10_000
-export const MAX_TIMERS = 100
 /** How long a run that ran out of time may take to hand over its log. */
 const LOG_GRACE_MS = 150
 const STUCK_MS = 1000
@@ -44,6 +40,9 @@ export class BotIsolate implements Watched, Inmate {
   #active: ActiveRun | undefined
   #lastCpuMs = 0
   #saidHere: unknown[][] = []
+  readonly #spend = (ms: number) => {
+    this.#lastCpuMs += ms
+  }
 
   /** With `home` it is a context of that isolate. */
   constructor(port: IsolatePort, memoryMb: number, home?: SharedIsolate) {
@@ -57,9 +56,8 @@ export class BotIsolate implements Watched, Inmate {
         onCatastrophicError: (message) => this.#onCatastrophe(message),
       })
     this.#context = this.#isolate.createContextSync()
-    const send = new port.ivm.Callback((...said: unknown[]) => this.#onSent(said), {
-      ignored: true,
-    })
+    const onSent = (...said: unknown[]) => this.#onSent(said)
+    const send = new port.ivm.Callback(onSent, { ignored: true })
     const ask = new port.ivm.Callback((kind: unknown, question: unknown) =>
       this.#answer(kind, question),
     )
@@ -122,9 +120,13 @@ export class BotIsolate implements Watched, Inmate {
       this.#end({ status: 'error', kind: 'undefined', cpuMs: 0 }, '', '', { isTooLong: true })
       return
     }
-    active.hereMs -= performance.now() - beganAt
+    const ms = performance.now() - beganAt
+    active.hereMs -= ms
+    this.#port.share.enter(ms)
     for (const said of this.#saidHere) this.#onSent(said)
-    if (this.#active) this.#port.watch(this)
+    // Nothing is at work there any more: one that waits for a longer timer rests at once.
+    if (this.#active && (!active.isWatchedSoon || this.watch())) this.#port.watch(this)
+    active.isWatchedSoon = false
   }
 
   #goOn(active: ActiveRun, what: string, ...args: ivm.Transferable[]): void {
@@ -220,16 +222,12 @@ export class BotIsolate implements Watched, Inmate {
   async #load(code: BotCode, run: number): Promise<void> {
     const load = () => code.load(this.#isolate, this.#context, this.#enter, this.#turnMs())
     const error = await (this.#home
-      ? this.#home.enter(this, load, (ms) => this.#spend(ms))
+      ? this.#home.enter(this, load, this.#spend)
       : load().catch((reason: unknown) => reason))
     if (error === undefined || this.#active?.run !== run) return
     if (this.#isolate.isDisposed) this.#home ? this.#home.check() : this.stop('memory')
     // Rejections that its handler leaves come here, too; else the deadline is about to end the run.
     else if (!this.#isLoaded && this.#remainingMs() > 1) this.#failLoading(error)
-  }
-
-  #spend(ms: number): void {
-    this.#lastCpuMs += ms
   }
 
   // Isolated-vm made this error of primitive copies, so reading it runs no bot code.
@@ -293,13 +291,9 @@ export class BotIsolate implements Watched, Inmate {
     this.#end({ status, ...failed, kind: resultKind, cpuMs }, body, log)
   }
 
-  // The glue keeps these bounds too; here they hold even against a glue that was tricked.
   #onCall(active: ActiveRun, call: number, kind: string, payload: string): void {
     const known = CALL_KINDS.find((one) => one === kind)
-    if (active.calls.size >= MAX_IN_FLIGHT || ++active.made > MAX_CALLS) return
-    const length = active.calls.values().reduce((sum, one) => sum + one, payload.length)
-    if (length > MAX_LENGTH_IN_FLIGHT) return
-    active.calls.set(call, payload.length)
+    if (!takesCall(active, call, payload.length)) return
     if (kind === 'crypto') void this.#answerLater(active, call, payload)
     else if (known) this.#port.call(active.run, call, known, payload)
     else this.#reenter('settle', active.run, call, false, `Unknown call ${kind.slice(0, 100)}`)
@@ -321,7 +315,7 @@ export class BotIsolate implements Watched, Inmate {
   }
 
   #count(ms: number): void {
-    this.#lastCpuMs += ms * this.#port.share.value
+    this.#spend(ms * this.#port.share.value)
   }
 
   #setTimer(active: ActiveRun, id: number, delayMs: number): void {
@@ -338,6 +332,7 @@ export class BotIsolate implements Watched, Inmate {
     if (active.isResting || active.isWatchedSoon) return
     active.isWatchedSoon = true
     active.seenCpuMs = this.#cpuMs()
+    if (active.isHere) return
     setTimeout(() => {
       active.isWatchedSoon = false
       if (this.#active === active) this.watch()
@@ -357,8 +352,13 @@ export class BotIsolate implements Watched, Inmate {
     if (!this.#home) this.#enter.applyIgnored(undefined, [what, ...args], { timeout })
     else {
       const entry = () => this.#enter.apply(undefined, [what, ...args], { timeout })
-      void this.#home.enter(this, entry, (ms) => this.#spend(ms))
+      void this.#home.enter(this, entry, this.#spend)
     }
+  }
+
+  /** True while no other thread has anything to do with it. */
+  get isHere(): boolean {
+    return this.#active?.isHere === true
   }
 
   /** For how long the isolate was entered since its processor time was last counted. */

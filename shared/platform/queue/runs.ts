@@ -12,13 +12,13 @@ import {
   INLINE_BYTES,
 } from './jobs.ts'
 import { connectionNameOf } from './lost-workers.ts'
+import { type RunCommands, runCommandsOn } from './run-commands.ts'
 import {
   BORN,
   CANCEL_CHANNEL,
-  FINISH,
   HEARTBEAT,
   keys,
-  MARK,
+  PREFIX,
   runScript,
   useLeanScripts,
 } from './scripts.ts'
@@ -156,8 +156,9 @@ class WorkerRuns implements Runs {
   async markWrite({ runId, deadline }: ExecuteJob, token: string): Promise<void> {
     const { botTimeoutMaxMs } = this.#config
     const ttl = Math.max(deadline - this.now(), 0) + botTimeoutMaxMs + REPLY_TTL_MS
-    const names = [keys.journal(runId), keys.lock('bots-sync', runId)]
-    const mark = () => runScript(this.connection, MARK, names, [token, ttl])
+    const lock = keys.lock('bots-sync', runId)
+    const mark = () =>
+      this.#say('bots-sync').mark({ journal: keys.journal(runId), lock, token, keepMs: ttl })
     let answer = await mark()
     // Redis came back empty a moment ago.
     if (answer === -1 && (await this.#reannounce())) answer = await mark()
@@ -180,6 +181,10 @@ class WorkerRuns implements Runs {
     } finally {
       this.#held.delete(runId)
     }
+  }
+
+  #say(queue: BotQueue): RunCommands {
+    return runCommandsOn(this.connection, `${PREFIX}:${queue}`)
   }
 
   /** A clock that is off is logged when it is found out, and again when it is right. */
@@ -219,22 +224,22 @@ class WorkerRuns implements Runs {
   async finish(job: ExecuteJob, reply: ExecuteReply, ranMs: number): Promise<Finished> {
     const queue = job.asynchronous ? 'bots-async' : 'bots-sync'
     const { runId } = job
-    const names = [
-      keys.flight(queue, job.projectId),
-      keys.reply(runId),
-      keys.late(runId),
-      ...(job.inputKey === undefined ? [] : [job.inputKey]),
-    ]
     const awaited = job.reply !== undefined
     const isNearEnd = this.now() > (job.waitUntil ?? 0) - KEEP_AFTER_MS
     const keep = awaited && (ranMs > KEEP_AFTER_MS || isNearEnd)
     const message = awaited ? JSON.stringify(await this.#checkOut(reply)) : ''
-    const values = [runId, job.reply ?? '', message, keep ? 1 : 0]
-    const sent = runScript(this.connection, FINISH, names, values)
+    const sent = this.#say(queue).reply({
+      flight: keys.flight(queue, job.projectId),
+      keys: [keys.reply(runId), keys.late(runId), job.inputKey ?? ''],
+      runId,
+      channel: job.reply ?? '',
+      message,
+      keep,
+    })
     // A caller whose time is over was sent away, even if Redis has forgotten it.
     const isOver = this.now() > (job.waitUntil ?? Number.POSITIVE_INFINITY)
     const isSentAway = job.asynchronous === true || isOver
-    return { isLate: sent.then((late) => isSentAway || late !== null), isNearEnd }
+    return { isLate: sent.then((wasLate) => isSentAway || wasLate), isNearEnd }
   }
 
   wasCancelled(runId: string): boolean {

@@ -101,34 +101,6 @@ elseif before > 0 then redis.call('UNLINK', KEYS[3]) end
 return lanes`)
 
 /**
- * KEYS flight, reply, late, and input where there is one; ARGV runId, channel, message, keep (1: store the reply
- * even if somebody heard it). Answers the late mark, nil without one. The reply is published here,
- * before BullMQ completes the job: a worker that dies in between has answered its caller.
- */
-export const FINISH = script(`
-redis.call('ZREM', KEYS[1], ARGV[1])
-local heard = 0
-if ARGV[2] ~= '' then heard = redis.call('PUBLISH', ARGV[2], ARGV[3]) end
-if ARGV[2] ~= '' and (heard == 0 or ARGV[4] == '1') then
-  redis.call('SET', KEYS[2], ARGV[3], 'PX', 60000)
-end
-if KEYS[4] then redis.call('UNLINK', KEYS[4]) end
-return redis.call('GET', KEYS[3])`)
-
-/**
- * KEYS journal, the lock of the job; ARGV token of the lock, ms to keep the mark. Answers 1 for the one attempt that
- * may change something, 0 where another one may, -1 where Redis knows neither.
- */
-export const MARK = script(`
-local marked = redis.call('GET', KEYS[1])
-if marked then return marked == ARGV[1] and 1 or 0 end
-local lock = redis.call('GET', KEYS[2])
-if not lock then return -1 end
-if lock ~= ARGV[1] then return 0 end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return 1`)
-
-/**
  * KEYS reply, late; ARGV ms to keep the mark. Answers the reply when the run has ended, else sets
  * the late mark, so that either this caller or the worker writes the AsyncJob, never neither.
  */
@@ -175,32 +147,57 @@ export async function runScript(
 
 const BULLMQ = '6.7.0'
 
-/** Lua: `take` moves the next job to the active ones, those first that are due by now, and locks it; none of a queue that is paused. */
-const TAKE = `
-local function take(wait, active, prioritized, delayed, meta, counter, marker, prefix, now, opts)
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', delayed, 0, (now + 1) * 0x1000 - 1, 'LIMIT', 0, 1000)) do
-    redis.call('ZREM', delayed, id)
-    local priority = tonumber(redis.call('HGET', prefix .. id, 'priority')) or 0
-    if priority == 0 then redis.call('LPUSH', wait, id)
-    else redis.call('ZADD', prioritized, priority * 0x100000000 + redis.call('INCR', counter) % 0x100000000, id) end
-    redis.call('HSET', prefix .. id, 'delay', 0)
-  end
-  if redis.call('HEXISTS', meta, 'paused') == 1 then return {0, 0, 0, 0} end
-  local id = redis.call('RPOPLPUSH', wait, active)
-  if not id then
-    id = redis.call('ZPOPMIN', prioritized)[1]
-    if not id then
-      local due = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2]
-      return {0, 0, 0, due and due / 0x1000 or 0}
+/**
+ * Lua: `take` moves the next job to the active ones, those first that are due by now, and locks it; none of a queue that
+ * is paused. It answers its id, or nothing and when the next delayed one is due. `leave`, once after it, wakes another
+ * worker where jobs are left.
+ */
+export const TAKE = `
+local isOpen
+local hasTaken = false
+local function enter(queue)
+  local soon = (queue.now + 1) * 0x1000 - 1
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', queue.delayed, 0, soon, 'LIMIT', 0, 1000)) do
+    redis.call('ZREM', queue.delayed, id)
+    local priority = tonumber(redis.call('HGET', queue.prefix .. id, 'priority')) or 0
+    if priority == 0 then redis.call('LPUSH', queue.wait, id)
+    else
+      local place = priority * 0x100000000 + redis.call('INCR', queue.counter) % 0x100000000
+      redis.call('ZADD', queue.prioritized, place, id)
     end
-    redis.call('LPUSH', active, id)
+    redis.call('HSET', queue.prefix .. id, 'delay', 0)
   end
-  local key = prefix .. id
-  redis.call('SET', key .. ':lock', opts.token, 'PX', opts.lockDuration)
-  redis.call('HSET', key, 'processedOn', now)
+  return redis.call('HEXISTS', queue.meta, 'paused') == 0
+end
+local function take(queue, token, lockMs)
+  if isOpen == nil then isOpen = enter(queue) end
+  if not isOpen then return nil, 0 end
+  local id = redis.call('RPOPLPUSH', queue.wait, queue.active)
+  if not id then
+    id = redis.call('ZPOPMIN', queue.prioritized)[1]
+    if not id then
+      local due = redis.call('ZRANGE', queue.delayed, 0, 0, 'WITHSCORES')[2]
+      return nil, due and due / 0x1000 or 0
+    end
+    redis.call('LPUSH', queue.active, id)
+  end
+  local key = queue.prefix .. id
+  redis.call('SET', key .. ':lock', token, 'PX', lockMs)
+  redis.call('HSET', key, 'processedOn', queue.now)
   redis.call('HINCRBY', key, 'ats', 1)
-  if redis.call('EXISTS', wait, prioritized) > 0 then redis.call('ZADD', marker, 0, '0') end
-  return {redis.call('HGETALL', key), id, 0, 0}
+  hasTaken = true
+  return id
+end
+local function leave(queue)
+  if hasTaken and redis.call('EXISTS', queue.wait, queue.prioritized) > 0 then
+    redis.call('ZADD', queue.marker, 0, '0')
+  end
+end
+local function taken(queue, opts)
+  local id, due = take(queue, opts.token, opts.lockDuration)
+  leave(queue)
+  if not id then return {0, 0, 0, due} end
+  return {redis.call('HGETALL', queue.prefix .. id), id, 0, 0}
 end`
 
 /** Lua: `store` writes the job down, and is nil where it is known. */
@@ -238,8 +235,8 @@ return id`,
   [`moveToActive:${BULLMQ}`]: {
     numberOfKeys: 11,
     lua: `${TAKE}
-return take(KEYS[1], KEYS[2], KEYS[3], KEYS[7], KEYS[9], KEYS[10], KEYS[11], ARGV[1], ARGV[2],
-  cmsgpack.unpack(ARGV[3]))`,
+return taken({wait = KEYS[1], active = KEYS[2], prioritized = KEYS[3], delayed = KEYS[7], meta = KEYS[9],
+  counter = KEYS[10], marker = KEYS[11], prefix = ARGV[1], now = ARGV[2]}, cmsgpack.unpack(ARGV[3]))`,
   },
   [`moveToFinished:${BULLMQ}`]: {
     numberOfKeys: 14,
@@ -254,7 +251,8 @@ redis.call('SREM', KEYS[5], ARGV[1])
 if redis.call('LREM', KEYS[2], -1, ARGV[1]) == 0 then return -3 end
 redis.call('DEL', KEYS[12], KEYS[12] .. ':lock')
 if ARGV[6] ~= '1' then return 0 end
-return take(KEYS[1], KEYS[2], KEYS[3], KEYS[7], KEYS[9], KEYS[10], KEYS[14], ARGV[7], ARGV[2], opts)`,
+return taken({wait = KEYS[1], active = KEYS[2], prioritized = KEYS[3], delayed = KEYS[7], meta = KEYS[9],
+  counter = KEYS[10], marker = KEYS[14], prefix = ARGV[7], now = ARGV[2]}, opts)`,
   },
 }
 

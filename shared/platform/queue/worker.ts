@@ -18,6 +18,7 @@ import {
 } from 'bullmq'
 import type { Redis } from '../redis/redis.ts'
 import { unlockJobs } from './lost-workers.ts'
+import { runCommandsOn } from './run-commands.ts'
 
 /** The places that all queues of a process may lend together. */
 export interface Loans {
@@ -27,6 +28,8 @@ export interface Loans {
 
 /** Until then a job that ends beside the queue may bring the next one along, and no place is needed for it. */
 const LEND_MS = 2
+/** As BullMQ's. */
+const DEFAULT_LOCK_MS = 30_000
 
 interface InHand {
   isResting: boolean
@@ -196,11 +199,10 @@ function createTakingBackend(
   options: Parameters<typeof createRedisBackend>[2],
 ): TakingBackend {
   const backend = createRedisBackend(name, opts, options)
-  const { blockingConnection } = backend
-  if (blockingConnection === undefined) throw new Error('A worker waits on a connection of its own')
-  const taker = new Taker(blockingConnection, connection, backend, { name, opts })
-  const wait = backend.waitForJob.bind(backend)
-  const ask = backend.moveToActive.bind(backend)
+  const { blockingConnection: own } = backend
+  if (own === undefined) throw new Error('A worker waits on a connection of its own')
+  const taker = new Taker(own, connection, backend, { name, opts })
+  const [wait, ask] = [backend.waitForJob.bind(backend), backend.moveToActive.bind(backend)]
   const owner = lockOwner(connection)
   let waits = 0
   let taken: { readonly id: string; readonly token: string } | undefined
@@ -237,9 +239,9 @@ function createTakingBackend(
       return token
     },
     waitForJob(seconds: number) {
-      const wait = waitAndTake(seconds)
-      waiting = wait
-      return wait
+      const taking = waitAndTake(seconds)
+      waiting = taking
+      return taking
     },
     async endWait() {
       isEnding = true
@@ -247,7 +249,30 @@ function createTakingBackend(
     },
     moveToActive: async (token: string, workerName?: string) =>
       answers.shift() ?? (await ask(token, workerName)),
+    moveToCompleted: completeWith(connection, backend, opts),
   })
+}
+
+/** Completes a job along with all else that its run says in this turn. */
+function completeWith(
+  connection: Redis,
+  backend: RedisQueueBackend,
+  opts: QueueBaseOptions,
+): RedisQueueBackend['moveToCompleted'] {
+  const commands = runCommandsOn(connection, backend.toKey('').slice(0, -1))
+  // The options are those of a worker.
+  const { lockDuration: lockMs = DEFAULT_LOCK_MS } = opts as WorkerOptions
+  return async (...[{ id = '' }, , , token, takesNext]) => {
+    const finishedOn = Date.now()
+    const completed = await commands.complete({ id, token, lockMs, takesNext })
+    if (typeof completed === 'object') {
+      const { job, dueAt } = completed
+      return { result: job ? [job, job.id, 0, 0] : [null, 0, 0, dueAt], finishedOn }
+    }
+    if (completed === 0) return { result: [], finishedOn }
+    const failed = { code: completed, jobId: id, command: 'moveToFinished', state: 'active' }
+    throw backend.finishedErrors(failed)
+  }
 }
 
 /** The beginning of the tokens of locks: whoever finds this worker lost knows them by the name of its connection. */
