@@ -147,8 +147,9 @@ t.test('a run that has written is not repeated when another takes the isolate al
   const attacked = textOf(await attack)
   const written = await writer
   // On a slow machine the attacker computes for too long before it has filled the memory, or the executor ends before.
-  if (hasDied() || /memory|crashed/.test(attacked)) t.match(textOf(written), /^Bot run interrupted/)
-  else t.equal(written.status, 'ok')
+  const isGone = hasDied() || /memory|crashed/.test(attacked)
+  // The heap may be full all the same, and the next one in it finds that out.
+  if (isGone || written.status !== 'ok') t.match(textOf(written), /^Bot run interrupted/)
   t.equal((await reader).status, 'ok')
   t.equal(gate.asked.filter((kind) => kind === 'fhir').length, 1)
 })
