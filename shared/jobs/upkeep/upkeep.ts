@@ -10,8 +10,9 @@ const UPKEEP_LOCK = 726_010
 /** The name of a connection while it writes statistics and indexes only, and no resource. */
 export const UPKEEP = 'botica-upkeep'
 /** Autovacuum looks once a minute; a bulk load is over by then, and was planned without statistics. */
-const FRESH_ROWS = 1000
-const FRESH_SHARE = 0.5
+const GROWN = { rows: 1000, share: 0.5 }
+/** A Project that has come to a large table, whose keys would be taken for rare. */
+export const STALE = { rows: 10_000, share: 0 }
 /** Searches scan them by an index alone. */
 const SCANNED = ['resource', 'idx_string', 'idx_range', 'code', 'unique_key'] as const
 /** Fewer pages that VACUUM has not seen are soon looked up. */
@@ -44,14 +45,17 @@ export async function cleanPendingKeys(database: Database): Promise<void> {
   await alone(database, `select gin_clean_pending_list('resource_keys')`)
 }
 
-/** Analyzes the tables that have grown by half since PostgreSQL last looked at them. */
-export async function analyzeGrown(database: Database): Promise<readonly string[]> {
+/** Analyzes the tables in which so many rows, and more than that share, have changed since PostgreSQL last looked. */
+export async function analyzeGrown(
+  database: Database,
+  { rows: least, share }: typeof GROWN = GROWN,
+): Promise<readonly string[]> {
   const rows = await database.query<{ name: string }>({
     name: 'upkeep-grown',
     text: `select relname as name from pg_stat_user_tables
       where schemaname = current_schema() and relname = any($1::text[])
         and n_mod_since_analyze > $2 and n_mod_since_analyze > n_live_tup * $3::float8`,
-    values: [TABLES, FRESH_ROWS, FRESH_SHARE],
+    values: [TABLES, least, share],
   })
   // The names come back from the fixed list above.
   for (const { name } of rows) await alone(database, `analyze ${name}`)

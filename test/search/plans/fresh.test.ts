@@ -6,7 +6,7 @@ import t from 'tap'
 import type { Principal } from '../../../shared/access/principal.ts'
 import { writeFeatures } from '../../../shared/api/write-features.ts'
 import { typeNumber } from '../../../shared/fhir/definitions.ts'
-import { analyzeGrown, vacuumGrown } from '../../../shared/jobs/upkeep/upkeep.ts'
+import { analyzeGrown, STALE, vacuumGrown } from '../../../shared/jobs/upkeep/upkeep.ts'
 import { createLogger } from '../../../shared/log.ts'
 import { openDatabase } from '../../../shared/platform/postgres/database.ts'
 import { parseSearch } from '../../../shared/query/search.ts'
@@ -113,6 +113,20 @@ t.test('a Project that the statistics do not know is not taken for an empty one'
   t.equal(await driverOf(before, unknown), 'walk')
   t.ok((await buffersOf(before, unknown)) < ROWS / 20)
   t.equal((await before.search(unknown, ONE)).versions.length, 1)
+})
+
+t.test('a Project that grows in a large table is not taken for what it was', async (t) => {
+  const young = await aMember()
+  for (let n = 0; n < 30; n++) {
+    await repository.create(young, { resourceType: 'Observation', status: 'final', code: {} })
+  }
+  await database.query({ text: 'analyze resource', values: [] })
+  await until(async () => (await driverOf(before, young, ONE)) === 'keys', PATIENCE_MS)
+  await load(young)
+  // Less than half of the table.
+  await until(async () => (await analyzeGrown(database, STALE)).includes('resource'), PATIENCE_MS)
+  await until(async () => (await driverOf(before, young)) === 'walk', PATIENCE_MS)
+  t.equal(await driverOf(before, young, ONE), 'keys')
 })
 
 t.test('an index is trusted for what was loaded a moment ago', async (t) => {

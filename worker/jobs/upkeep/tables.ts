@@ -7,6 +7,7 @@ import { removeOldJobs } from '../../../shared/jobs/async-requests.ts'
 import {
   analyzeGrown,
   cleanPendingKeys,
+  STALE,
   vacuumGrown,
   writtenResources,
 } from '../../../shared/jobs/upkeep/upkeep.ts'
@@ -26,15 +27,16 @@ const PURGE_EVERY = 1800
 const ABANDONED_MS = 24 * 3600 * 1000
 /** Fewer new and changed rows leave a backlog that nobody notices. */
 const MANY_ROWS = 500
-/** It takes a hundredth of the time at most: beside a long read it comes to nothing, again and again. */
-const VACUUM_SHARE = 0.01
+/** What costs more the larger a table is, or comes to nothing beside a long read, takes so much of the time at most. */
+const SHARE = 0.01
 
 /** Runs until `stop`. */
 export function startTableUpkeep(services: Services): Loop {
   const { database, storage, log } = services
   let written = 0
   let ticks = 0
-  let vacuumAt = 0
+  const analyzeStale = sparing(() => analyzeGrown(database, STALE))
+  const vacuum = sparing(() => vacuumGrown(database))
 
   async function tick(): Promise<boolean> {
     const now = await writtenResources(database)
@@ -52,12 +54,8 @@ export function startTableUpkeep(services: Services): Loop {
       })
     }
     await analyzeGrown(database)
-    const start = performance.now()
-    if (start >= vacuumAt) {
-      await vacuumGrown(database)
-      const end = performance.now()
-      vacuumAt = end + (end - start) / VACUUM_SHARE
-    }
+    await analyzeStale()
+    await vacuum()
     if (ticks % FORGET_EVERY !== 0) return false
     await removeOldRequests(database)
     await forgetOldRuns(services)
@@ -68,4 +66,15 @@ export function startTableUpkeep(services: Services): Loop {
   }
 
   return startLoop({ log, name: 'Upkeep of the tables', everyMs: EVERY_MS, level: 'debug' }, tick)
+}
+
+function sparing(work: () => Promise<unknown>): () => Promise<void> {
+  let dueAt = 0
+  return async () => {
+    const start = performance.now()
+    if (start < dueAt) return
+    await work()
+    const end = performance.now()
+    dueAt = end + (end - start) / SHARE
+  }
 }
