@@ -27,7 +27,7 @@ const PURGE_EVERY = 1800
 const ABANDONED_MS = 24 * 3600 * 1000
 /** Fewer new and changed rows leave a backlog that nobody notices. */
 const MANY_ROWS = 500
-/** What costs more the larger a table is, or comes to nothing beside a long read, takes so much of the time at most. */
+/** Work on large tables takes so much of the time at most; beside a long read VACUUM comes to nothing, again and again. */
 const SHARE = 0.01
 
 /** Runs until `stop`. */
