@@ -122,7 +122,7 @@ function sumOf(ends: readonly FileEnd[], what: 'passed' | 'failed'): number {
  * once, and one with a folder of its own, which tap names after all files of the process.
  */
 const APART =
-  /\bprocess\.(?!env\b)|\bprocess\.env(?:\.\w+|\[.*\])? \??\??= |\bglobalThis\b|node:child_process|node:worker_threads|\/waits\/|\bloadEngine\b|\btestdir\b/
+  /\bprocess\.(?!env\b)|\bprocess\.env(?:\.\w+|\[.*\])? \??\??= |\bglobalThis\b|node:child_process|node:worker_threads|node:v8|\/waits\/|\bloadEngine\b|\btestdir\b/
 /** So do those that take long; the others of a batch would wait for them. */
 const LONG_S = 20
 const BATCH_S = 50
