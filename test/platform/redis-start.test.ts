@@ -1,9 +1,10 @@
 /** How long a process waits for an answer of Redis: long at its start, when it may hear it late, and no longer. */
-import { spawn } from 'node:child_process'
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { Redis } from 'ioredis'
-import t from 'tap'
+import t, { type Test } from 'tap'
 import { temporaryFolder } from '../../scripts/account.ts'
 import { findServer, startRedis } from '../../scripts/redis.ts'
 import { freePort } from '../../scripts/service.ts'
@@ -52,18 +53,7 @@ t.test('a Redis that would lose jobs is refused in one sentence', async (t) => {
   t.match(await unfitness(redis), /evicts keys .*allkeys-lru.*set maxmemory-policy to noeviction/)
   await other.config('SET', 'maxmemory-policy', 'noeviction')
 
-  const folder = temporaryFolder('botica-cluster-')
-  const port = await freePort()
-  const lines = [`port ${port}`, `dir ${folder}`, 'cluster-enabled yes', '']
-  const node = spawn(findServer() ?? 'redis-server', ['-'], { stdio: ['pipe', 'ignore', 'ignore'] })
-  node.stdin.end(lines.join('\n'))
-  const member = new Redis({ port, maxRetriesPerRequest: null, retryStrategy: () => 50 })
-  member.on('error', () => undefined)
-  t.teardown(() => {
-    member.disconnect()
-    node.kill('SIGKILL')
-    rmSync(folder, { recursive: true, force: true })
-  })
+  const member = await startMember(t)
   t.match(await unfitness(member), /names a node of a Redis Cluster/)
 })
 
@@ -84,3 +74,30 @@ t.test(
     t.equal(sentinelsOf('redis://a:1/2'), undefined)
   },
 )
+
+/** A connection to a node of a Redis Cluster. One whose ports somebody else has taken meanwhile is started again. */
+async function startMember(t: Test): Promise<Redis> {
+  const folder = temporaryFolder('botica-cluster-')
+  const children: ChildProcess[] = []
+  t.teardown(() => {
+    for (const child of children) child.kill('SIGKILL')
+    rmSync(folder, { recursive: true, force: true })
+  })
+  for (;;) {
+    const [port, bus] = [await freePort(), await freePort()]
+    const ports = [`port ${port}`, `cluster-port ${bus}`]
+    const lines = [...ports, `dir ${folder}`, 'cluster-enabled yes', '']
+    const child = spawn(findServer() ?? 'redis-server', ['-'], {
+      stdio: ['pipe', 'ignore', 'ignore'],
+    })
+    children.push(child)
+    child.stdin.end(lines.join('\n'))
+    const member = new Redis({ port, maxRetriesPerRequest: null, retryStrategy: () => 50 })
+    member.on('error', () => undefined)
+    t.teardown(() => member.disconnect())
+    const ended = once(child, 'exit').then(() => 'ended')
+    const answer = member.ping().catch(() => 'disconnected')
+    if ((await Promise.race([answer, ended])) === 'PONG') return member
+    member.disconnect()
+  }
+}
