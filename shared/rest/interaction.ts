@@ -43,7 +43,7 @@ import type { Asking, FhirReply, Interaction } from '../request/request.ts'
 import { checkedDefinitions, SEARCH_PARAMETER } from '../store/index/custom-parameters.ts'
 import { normalId } from '../store/rows/context.ts'
 import { find } from '../store/rows/lookups.ts'
-import { parseVersion } from '../store/rows/rows.ts'
+import { maskedFor, parseVersion } from '../store/rows/rows.ts'
 import type { Deletion, WriteResult } from '../store/rows/version.ts'
 import { boundCodes } from '../terminology/bound-codes.ts'
 import { claimsOf } from '../validation/profiles/run.ts'
@@ -254,7 +254,7 @@ async function recordWrite(
   const { type, id, ver, outcome } = written
   if (!ADMINISTRATIVE.has(type) || principal.membershipId === undefined) return
   if (outcome === 'unchanged') return
-  const before = ver === 1 ? undefined : await versionBefore(services, type, id, ver)
+  const before = ver === 1 ? undefined : await versionBefore(services, principal, { type, id, ver })
   const fields = changedFields(before ?? {}, parseVersion(written))
   const interaction = outcome === 'created' ? 'create' : 'update'
   const { repository } = services
@@ -289,14 +289,14 @@ async function takeInMember(
   await endStrangers(services, reference.id)
 }
 
+/** Masked as the written version is: what the caller does not see of either is no change. */
 async function versionBefore(
   { repository }: Interaction['services'],
-  type: string,
-  id: string,
-  ver: number,
+  principal: Principal,
+  { type, id, ver }: Pick<WriteResult, 'type' | 'id' | 'ver'>,
 ): Promise<Resource | undefined> {
   const before = await repository.readVersion(system, type, id, String(ver - 1))
-  return before.content === undefined ? undefined : parseVersion(before)
+  return before.content === undefined ? undefined : parseVersion(maskedFor(principal, before))
 }
 
 /** The same of several, one after the other: each of them is an entry of the audit. */

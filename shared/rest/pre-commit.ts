@@ -165,16 +165,19 @@ async function ask(
   const { repository, log } = services
   const skipped = (subscription: string, reason: string) =>
     log.warn({ subscription, reason }, 'A pre-commit bot was not asked')
+  const { number } = principal.project
+  const authored = (subscription: Resource) => authorOf(services, subscription, number)
+  const viewer = async (subscription: Resource) => (await authored(subscription))?.principal
   const found = await repository
     .feature(createEvents)
-    .preCommit(principal, change, { resource, ifMatch, skipped })
+    .preCommit(principal, change, { resource, ifMatch, author: viewer, skipped })
   if (found === undefined) return undefined
   const { subscription, bot, row } = found
   const skip = (reason: string) => {
     skipped(subscription.id ?? '', reason)
     return undefined
   }
-  const author = await authorOf(services, subscription, principal.project.number)
+  const author = await authored(subscription)
   if (author === undefined) return skip('author')
   if ((await repository.feature(createEvents).seen(author.principal, row)) === undefined)
     return skip('access')

@@ -1,4 +1,5 @@
 /** Says what is wrong with a resource and stores nothing: https://hl7.org/fhir/R4/resource-operation-validate.html */
+import { withoutSecrets } from '../access/fields/secrets.ts'
 import { may } from '../access/policy.ts'
 import {
   allOk,
@@ -123,8 +124,8 @@ async function readStored(call: OperationCall): Promise<Resource> {
   const { services, principal, type = '', id = '' } = call
   const { content } = await services.repository.read(principal, type, id)
   if (content === undefined) throw notFound()
-  // A stored version is a resource.
-  return parseJson(content) as Resource
+  // A stored version is a resource; the profile may be the caller's own, so it is not asked about secrets.
+  return withoutSecrets(parseJson(content) as Resource)
 }
 
 /** The issues that an update with this body would have with its id. */

@@ -104,7 +104,7 @@ async function adoptBaseline(knex: Knex): Promise<void> {
  * Counted up with every change of keys or side rows: what older code has written is then made anew in
  * the background.
  */
-export const INDEX_REVISION = 7
+export const INDEX_REVISION = 8
 
 /** Adds the job when the index was made by other code. */
 export async function checkIndexRevision(connection: Connection): Promise<void> {

@@ -1,8 +1,11 @@
 /**
- * Does a Subscription wait for this change? Its criteria are matched as those of a policy, by the keys
- * and ranges that the row of the resource holds, so a search and a Subscription never disagree.
+ * Decides whether a Subscription waits for a change. Its criteria are matched as those of a policy, by the keys
+ * and ranges that the row of the resource holds, so a search and a Subscription never disagree. Its expression is
+ * evaluated on what its author, or the holder of its web socket, sees of the resource.
  */
-import { withoutPaths } from '../access/fields/paths.ts'
+import { withoutSecrets } from '../access/fields/secrets.ts'
+import { grantsFor, may } from '../access/policy.ts'
+import type { Principal } from '../access/principal.ts'
 import { type Change, criteriaGrant, type SubscriptionTerms } from '../access/subscription.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
 import type { Resource } from '../fhir/resource.ts'
@@ -11,9 +14,11 @@ import { testedCodes } from '../query/parameter-paths.ts'
 import type { ChangeEvent } from '../store/events/rows.ts'
 import type { Watcher } from '../store/events/subscribers.ts'
 import { accountsOf, indexRows } from '../store/index/index-rows.ts'
+import { shownTo } from '../store/read/redact.ts'
 import type { Store } from '../store/rows/context.ts'
 import { parseVersion, toVersion, type VersionRow } from '../store/rows/rows.ts'
-import { lastContents, meeting } from '../store/rulings/rulings.ts'
+import type { Ruling } from '../store/rulings/rows.ts'
+import { hiddenBy, meeting, rulingsOfContents } from '../store/rulings/rulings.ts'
 import { decideInMemory, hidesAny } from '../store/search/tests/grant-tests.ts'
 import { type HeldRow, heldRow } from '../store/search/tests/row-decisions.ts'
 
@@ -26,7 +31,6 @@ export interface Candidate {
   readonly own: OwnParameters | undefined
   /** The resource with its platform meta. */
   readonly resource: () => Resource
-  readonly previous: () => Resource | undefined
   readonly held: () => HeldRow
 }
 
@@ -37,16 +41,12 @@ export function candidateOf(
   event: Matter,
   own: OwnParameters | undefined,
 ): Candidate {
-  const { subject, previous } = event
+  const { subject } = event
   const resource = once(() => parseVersion(toVersion(subject)))
   return {
     event,
     own,
     resource,
-    // For a deletion both are the last version.
-    previous: once(() =>
-      event.change === 'delete' ? resource() : previous && parseVersion(toVersion(previous)),
-    ),
     held: once(() => {
       const rows = indexRows(store, subject.project, resource(), { parameters: own })
       return heldRow(subject.id, rows)
@@ -54,47 +54,27 @@ export function candidateOf(
   }
 }
 
-/** Errors: what is wrong with the expression of the Subscription; what PostgreSQL could not answer. */
-export async function isWaitedFor(
+/** True when a change fits type, interaction, accounts and criteria. Errors: what PostgreSQL could not answer. */
+export async function fitsCriteria(
   store: Store,
-  candidate: Candidate,
+  { event, own, resource, held }: Candidate,
   { terms, grant }: Watcher,
 ): Promise<boolean> {
-  const { event } = candidate
-  if (terms.type !== event.type || !terms.changes.has(event.change)) return false
-  if (!sharesAccount(candidate.resource, terms.accounts)) return false
-  if (grant.criteria.length > 0 && !(await fulfils(store, candidate, grant))) return false
-  return terms.expression === undefined || isTrue(candidate, terms.expression)
+  const { change, type, subject } = event
+  if (terms.type !== type || !terms.changes.has(change)) return false
+  if (!sharesAccount(resource, terms.accounts)) return false
+  if (grant.criteria.length === 0) return true
+  const { project } = subject
+  const decide = decideInMemory({ keys: store.keys, project, type, own, units: [] }, grant)
+  if (decide !== undefined) return decide(held())
+  const met = await meeting(store, [grant], { project, parameters: own, rows: [subject] })
+  return met.length > 0
 }
 
 function sharesAccount(resource: () => Resource, accounts: readonly string[]): boolean {
   if (accounts.length === 0) return true
   const own = accountsOf(resource().meta) ?? []
   return own.some(({ reference }) => reference !== undefined && accounts.includes(reference))
-}
-
-async function fulfils(
-  store: Store,
-  { event, own, held }: Candidate,
-  grant: Watcher['grant'],
-): Promise<boolean> {
-  const { subject, type } = event
-  const place = { keys: store.keys, project: subject.project, type, own, units: [] }
-  const decide = decideInMemory(place, grant)
-  if (decide !== undefined) return decide(held())
-  return (
-    (await meeting(store, [grant], { project: subject.project, parameters: own, rows: [subject] }))
-      .length > 0
-  )
-}
-
-function isTrue(
-  { resource, previous }: Candidate,
-  expression: NonNullable<Watcher['terms']['expression']>,
-): boolean {
-  const variables = { previous: previous(), current: resource() }
-  const values = withinLimits(() => expression(resource(), variables), EXPRESSION_MS)
-  return values.length === 1 && values[0] === true
 }
 
 function once<T>(make: () => T): () => T {
@@ -105,30 +85,51 @@ function once<T>(make: () => T): () => T {
   }
 }
 
-/** The change that a Subscription waits for. */
-export interface Waited {
-  readonly terms: SubscriptionTerms
+/** A change by the rows of its versions; `previous` is that of an update. */
+export interface ChangedRows {
   readonly change: Change
+  readonly row: VersionRow
+  readonly previous: VersionRow | undefined
 }
 
-/** True when its criteria read what is hidden, or its expression holds only with that. */
-export async function revealsHidden(
+/**
+ * True when the viewer sees the resource, the criteria read nothing hidden from the viewer, and the expression holds
+ * for the version as shown to the viewer. So neither firing nor silence reveals anything else. Errors: an invalid
+ * expression.
+ */
+export async function fitsAsSeen(
   store: Store,
-  row: VersionRow,
+  viewer: Principal,
+  { change, row, previous }: ChangedRows,
+  terms: SubscriptionTerms,
+): Promise<boolean> {
+  const { type, expression } = terms
+  if (!may(viewer, type, 'read')) return false
+  const hidesNothing = grantsFor(viewer, type, 'read')?.every((grant) => grant.hidden.length === 0)
+  if (expression === undefined && (hidesNothing ?? true)) return true
+  const rows = previous === undefined ? [row] : [row, previous]
+  const [now, before] = await rulingsOfContents(store, viewer, ['read'], rows)
+  if (now?.read === undefined) return false
+  if (await readsHidden(store, row, hiddenBy(now.read), terms)) return false
+  if (expression === undefined) return true
+  const shown = (version: VersionRow, ruling: Ruling) =>
+    withoutSecrets(parseVersion(shownTo(viewer, toVersion(version), hiddenBy(ruling))))
+  const current = shown(row, now.read)
+  const earlier = previous && before?.read && shown(previous, before.read)
+  const variables = { current, previous: change === 'delete' ? current : earlier }
+  const values = withinLimits(() => expression(current, variables), EXPRESSION_MS)
+  return values.length === 1 && values[0] === true
+}
+
+async function readsHidden(
+  store: Store,
+  { project }: VersionRow,
   hidden: readonly string[],
-  { terms, change }: Waited,
+  terms: SubscriptionTerms,
 ): Promise<boolean> {
   if (hidden.length === 0) return false
-  const { type, expression } = terms
-  const own = await store.ownParameters.of(store.connection, row.project)
+  const own = await store.ownParameters.of(store.connection, project)
   const { criteria } = criteriaGrant(terms, own)
-  const codes = criteria.flatMap((criterion) => testedCodes(type, criterion))
-  if (hidesAny({ hidden }, type, codes, own)) return true
-  if (expression === undefined) return false
-  const shownOf = (one: VersionRow) => withoutPaths(parseVersion(toVersion(one)), hidden)
-  const [before] = change === 'update' ? await lastContents(store, [row]) : []
-  const current = shownOf(row)
-  const previous = change === 'delete' ? current : before && shownOf(before)
-  const values = withinLimits(() => expression(current, { previous, current }), EXPRESSION_MS)
-  return values.length !== 1 || values[0] !== true
+  const codes = criteria.flatMap((criterion) => testedCodes(terms.type, criterion))
+  return hidesAny({ hidden }, terms.type, codes, own)
 }

@@ -1,7 +1,7 @@
 /** Changes → pending deliveries of Subscriptions. */
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import type { Change } from '../access/subscription.ts'
+import type { Change, SubscriptionTerms } from '../access/subscription.ts'
 import { signAttachments, signBinary } from '../binary/attachments.ts'
 import { HttpError } from '../errors.ts'
 import { typeName } from '../fhir/definitions.ts'
@@ -16,11 +16,11 @@ import {
   watcherFrom,
 } from '../store/events/subscribers.ts'
 import { requireVisible } from '../store/read/binaries.ts'
-import { without } from '../store/read/redact.ts'
+import { shownTo } from '../store/read/redact.ts'
 import type { Store, Transact } from '../store/rows/context.ts'
 import { present, toVersion, type VersionRow, versionColumns } from '../store/rows/rows.ts'
 import type { Version } from '../store/rows/version.ts'
-import { hiddenBy, rulingsOfContents } from '../store/rulings/rulings.ts'
+import { hiddenBy, lastContents, rulingsOfContents } from '../store/rulings/rulings.ts'
 import {
   addDeliveries,
   type Delivery,
@@ -29,18 +29,14 @@ import {
   TAKE_LOCKS,
   takeDeliveries,
 } from './deliveries.ts'
-import {
-  type Candidate,
-  candidateOf,
-  isWaitedFor,
-  revealsHidden,
-  type Waited,
-} from './event-match.ts'
+import { type Candidate, candidateOf, fitsAsSeen, fitsCriteria } from './event-match.ts'
 import { filedIn, forgetEvents, takeEvents } from './outbox.ts'
 import { deliveriesReceived, type Receipt } from './state.ts'
 import { type AskedChange, type PreCommit, preCommitOf, withUnseen } from './store-pre-commit.ts'
 
 export interface MatchOptions {
+  /** Finds the author of a Subscription, whose view of a resource decides; undefined without an active membership. */
+  author(subscription: Resource, project: number): Promise<Principal | undefined>
   /** Reads Subscriptions that are not stored, by row id; ended ones are left out. */
   sockets(ids: readonly string[]): Promise<ReadonlyMap<string, Resource>>
   /**
@@ -70,6 +66,12 @@ export interface Notification {
   readonly event: ChangeEvent | undefined
 }
 
+/** The change that a Subscription waits for. */
+export interface Waited {
+  readonly terms: SubscriptionTerms
+  readonly change: Change
+}
+
 /** Which version a delivery is about. */
 export type VersionPlace = Pick<Delivery, 'project' | 'type' | 'resource' | 'ver' | 'change'>
 
@@ -94,7 +96,7 @@ export interface Events {
   withUnseen(principal: Principal, row: VersionRow, next: Resource): Promise<Resource>
   /**
    * Returns what a Principal sees of a version, whether it is the newest or not; undefined: nothing. Also undefined
-   * when a notification of what was `waited` for would reveal what is hidden.
+   * where it does not see that the change is one that was `waited` for.
    */
   seen(principal: Principal, row: VersionRow, waited?: Waited): Promise<Version | undefined>
 }
@@ -173,7 +175,9 @@ async function matchTaken(
         const isMatch =
           watcher !== undefined &&
           !watcher.terms.isPreCommit &&
-          (await isWaitedFor(inner, candidate, watcher))
+          (await fitsCriteria(inner, candidate, watcher)) &&
+          // The holder of a socket sees for itself when it is notified.
+          (!watch.isStored || (await isSeenToFit(inner, event, watcher, options)))
         if (verbose) options.compared(watch.id, event, isMatch)
         if (!isMatch) continue
         if (!watch.isStored) notifications.push({ subscription: watch.id, event })
@@ -188,6 +192,19 @@ async function matchTaken(
     }
   }
   return { deliveries, notifications }
+}
+
+/** Without an author nothing is sent, which the delivery reports. */
+async function isSeenToFit(
+  inner: Store,
+  { change, subject, previous }: ChangeEvent,
+  { subscription, project, terms, grant }: Watcher,
+  { author }: MatchOptions,
+): Promise<boolean> {
+  if (terms.expression === undefined && grant.criteria.length === 0) return true
+  const viewer = await author(subscription, project)
+  if (viewer === undefined) return true
+  return fitsAsSeen(inner, viewer, { change, row: subject, previous }, terms)
 }
 
 async function watcherAt(
@@ -210,9 +227,13 @@ async function versionSeen(
   if (!may(principal, typeName(row.type), 'read')) return undefined
   const [rulings] = await rulingsOfContents(store, principal, ['read'], [row])
   if (rulings?.read === undefined) return undefined
+  if (waited !== undefined) {
+    const { terms, change } = waited
+    const [previous] = change === 'update' ? await lastContents(store, [row]) : []
+    if (!(await fitsAsSeen(store, principal, { change, row, previous }, terms))) return undefined
+  }
   const hidden = hiddenBy(rulings.read)
-  if (waited !== undefined && (await revealsHidden(store, row, hidden, waited))) return undefined
-  const version = without(toVersion(row), hidden)
+  const version = shownTo(principal, toVersion(row), hidden)
   if (version.type !== 'Binary') return version
   return requireVisible(store, principal, version).catch((error: unknown) => {
     if (error instanceof HttpError && error.status === 404) return undefined

@@ -21,7 +21,7 @@ import { hiddenBy, readRuled, rulingsOfContents } from '../store/rulings/rulings
 import { readonlyBy } from '../store/rulings/write.ts'
 import { accountsGiven } from '../store/write/accounts.ts'
 import { prepare, rowOf } from '../store/write/prepare.ts'
-import { candidateOf, isWaitedFor } from './event-match.ts'
+import { candidateOf, fitsAsSeen, fitsCriteria } from './event-match.ts'
 
 export interface PreCommit {
   readonly subscription: Resource
@@ -39,6 +39,8 @@ export type Skipped = (subscription: string, reason: string) => void
 export interface AskedChange {
   readonly resource: Resource
   readonly ifMatch: readonly number[] | undefined
+  /** Finds the author of a Subscription, whose view of the resource decides whether its bot is asked. */
+  readonly author: (subscription: Resource) => Promise<Principal | undefined>
   readonly skipped: Skipped
 }
 
@@ -50,7 +52,7 @@ export async function preCommitOf(
   store: Store,
   principal: Principal,
   asked: Change,
-  { resource, ifMatch, skipped }: AskedChange,
+  { resource, ifMatch, author, skipped }: AskedChange,
 ): Promise<PreCommit | undefined> {
   const { connection, watchers } = store
   const { resourceType: type } = resource
@@ -73,8 +75,14 @@ export async function preCommitOf(
     if (made === undefined) return undefined
     const { change, row } = made
     const matter = { change, type, subject: row, previous: undefined, at }
-    const candidate = { ...candidateOf(store, matter, own), previous: () => undefined }
-    const isFirst = await isWaitedFor(store, candidate, watcher).catch((error: unknown) => {
+    const candidate = candidateOf(store, matter, own)
+    const fits = async () => {
+      if (!(await fitsCriteria(store, candidate, watcher))) return false
+      const viewer = await author(watcher.subscription)
+      const rows = { change, row, previous: undefined }
+      return viewer !== undefined && fitsAsSeen(store, viewer, rows, watcher.terms)
+    }
+    const isFirst = await fits().catch((error: unknown) => {
       if (!(error instanceof HttpError) || error.status >= 500) throw error
       skipped(watcher.subscription.id ?? '', error.message)
       return false

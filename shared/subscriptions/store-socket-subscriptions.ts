@@ -17,7 +17,7 @@ import { NOW, PREFIX, runScript, script } from '../platform/queue/scripts.ts'
 import type { Redis } from '../platform/redis/redis.ts'
 import { outlastLeases } from '../store/events/subscribers.ts'
 import { ownParametersOf } from '../store/index/custom-parameters.ts'
-import { without } from '../store/read/redact.ts'
+import { shownTo } from '../store/read/redact.ts'
 import { allow, type Store } from '../store/rows/context.ts'
 import type { WritePlace } from '../store/rows/ports.ts'
 import { toVersion, type VersionRow } from '../store/rows/rows.ts'
@@ -60,7 +60,7 @@ export function createSocketSubscriptions(store: Store): SocketSubscriptions {
       if (!isNear || !interactions.every((item) => may(principal, type, item))) return undefined
       const [rulings] = await rulingsOfContents(store, principal, interactions, [row])
       if (!interactions.every((item) => rulings?.[item] !== undefined)) return undefined
-      return without(toVersion(row), hiddenBy(rulings?.read))
+      return shownTo(principal, toVersion(row), hiddenBy(rulings?.read))
     },
     watch: (watches, forMs) => watch(store.connection, watches, forMs),
     watched: outlastLeases,

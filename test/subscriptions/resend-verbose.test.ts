@@ -26,6 +26,7 @@ t.test('what each Subscription makes of a verbose $resend is told', async (t) =>
     await repository.feature(createPendingDeliveries).resend(admin, 'Patient', id, wish)
     const found = new Map<string, boolean>()
     const { deliveries } = await repository.feature(createEvents).match(100, {
+      author: async () => admin,
       sockets: async () => new Map(),
       publish: async () => undefined,
       skipped: (subscription) => t.fail(`${subscription} was skipped`),

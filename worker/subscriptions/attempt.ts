@@ -79,16 +79,13 @@ async function send(task: Task): Promise<Sent> {
   const message = (body: string): Message => {
     return { delivery, subscription: subscription.id ?? '', reference, hook, body }
   }
-  const waited = { terms, change: delivery.change }
   if (hook.bot === undefined) {
-    const body = await eventBody(services, author.principal, task.row, waited)
+    const body = await eventBody(services, author.principal, task.row)
     if (body === undefined) return stopped('access')
     const text = delivery.change === 'delete' ? '{}' : body
     return sendHook(services.config, terms, message(text), signal)
   }
-  const isSeen = await services.repository
-    .feature(createEvents)
-    .seen(author.principal, task.row, waited)
+  const isSeen = await services.repository.feature(createEvents).seen(author.principal, task.row)
   if (isSeen === undefined) return stopped('access')
   const target = await findTarget(services, author, hook.bot)
   if (!isTarget(target)) return withoutTarget(target)

@@ -1,5 +1,6 @@
 /** Matches changes with Subscriptions, takes pending deliveries, makes them, and settles each attempt in PostgreSQL. */
 import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promises'
+import { authorOf } from '../../shared/bots/event-target.ts'
 import { listenForChanges } from '../../shared/platform/queue/scripts.ts'
 import type { Services } from '../../shared/services.ts'
 import {
@@ -306,6 +307,8 @@ export function startEvents(
   const deliveries = new Deliverer(services, runner, metrics)
   const options: MatchOptions = {
     ...hooks,
+    author: async (subscription, project) =>
+      (await authorOf(services, subscription, project))?.principal,
     skipped(subscription, error) {
       const reason = error instanceof Error ? error.message : 'unknown'
       metrics.skipped()

@@ -8,11 +8,14 @@ import { parseJson } from '../../fhir/json.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
 import type { Principal } from '../principal.ts'
 import { SECRETS, SUBSCRIPTION } from '../subscription.ts'
-import { cutBelow, wholeMembers } from './paths.ts'
+import { cutBelow, wholeMembers, withoutPaths } from './paths.ts'
+import { secretPaths, withoutSecretExtensions } from './secrets.ts'
 
 interface Masks {
   /** Never in any answer. */
   readonly always?: readonly string[]
+  /** Names of `always` that the service finds rows by: digests of random values. */
+  readonly digests?: readonly string[]
   /** Shown to super admins only. */
   readonly superAdmin?: readonly string[]
   /** Shown to project admins and super admins only. */
@@ -28,7 +31,7 @@ const MASKS: Readonly<Record<string, Masks>> = {
     always: ['passwordHash', 'mfaSecret', 'provenEmail'],
     readonly: ['email', 'emailVerified', 'mfaEnrolled', 'project'],
   },
-  Login: { always: ['code', 'cookie', 'browser', 'refreshSecret'] },
+  Login: { always: ['code', 'cookie', 'browser', 'refreshSecret'], digests: ['code', 'cookie'] },
   JsonWebKey: { always: ['d', 'p', 'q', 'dp', 'dq', 'qi', 'k'] },
   Project: {
     superAdmin: ['superAdmin', 'systemSecret', 'strictMode'],
@@ -39,16 +42,53 @@ const MASKS: Readonly<Record<string, Masks>> = {
   ClientApplication: { admin: ['secret', 'retiringSecret', 'identityProvider'] },
 }
 
+/** True when the platform hides elements of the type, or masks them, whatever a policy says. */
+export function hasPlatformMasks(type: string): boolean {
+  return MASKS[type] !== undefined || isMasked(type)
+}
+
+/** Element paths that no search may read, whoever asks: what the platform hides from anyone, and secrets. */
+export function unsearchablePaths(type: string): readonly string[] {
+  const known = unsearchable.get(type)
+  if (known !== undefined) return known
+  const { always = [], superAdmin = [], admin = [], digests = [] } = MASKS[type] ?? {}
+  const masked = [...always, ...superAdmin, ...admin].filter((name) => !digests.includes(name))
+  const paths = [...masked, ...secretPaths(type)]
+  unsearchable.set(type, paths)
+  return paths
+}
+
+const unsearchable = new Map<string, readonly string[]>()
+
+/** The resource as indexes see it, which answer guesses whoever asks. */
+export function searchable(resource: Resource): Resource {
+  const paths = unsearchablePaths(resource.resourceType)
+  return paths.length === 0 ? resource : withoutSecretExtensions(withoutPaths(resource, paths))
+}
+
 /** Nothing is hidden from the service's own work. */
 export function hiddenFields(principal: Principal, type: string): readonly string[] {
   const masks = MASKS[type]
   if (masks === undefined || isService(principal)) return []
-  return [
+  const level = principal.isSuperAdmin
+    ? 'superAdmin'
+    : principal.isProjectAdmin
+      ? 'admin'
+      : 'member'
+  const key = `${type} ${level}`
+  const known = hidden.get(key)
+  if (known !== undefined) return known
+  const made = [
     ...(masks.always ?? []),
-    ...(principal.isSuperAdmin ? [] : (masks.superAdmin ?? [])),
-    ...(principal.isSuperAdmin || principal.isProjectAdmin ? [] : (masks.admin ?? [])),
+    ...(level === 'superAdmin' ? [] : (masks.superAdmin ?? [])),
+    ...(level === 'member' ? (masks.admin ?? []) : []),
   ]
+  hidden.set(key, made)
+  return made
 }
+
+/** The same array each time: what is compiled from paths is cached by it. */
+const hidden = new Map<string, readonly string[]>()
 
 /** Elements a change by this Principal leaves as they are stored: hidden, read-only and fixed ones. */
 export function keptFields(principal: Principal, type: string): readonly string[] {

@@ -101,7 +101,10 @@ function treeOf(type: string, paths: readonly string[]): Tree {
 }
 
 function plant(tree: Tree, owner: string, [step = '', ...below]: readonly string[]): void {
-  for (const { property, type } of propertiesOf(owner, step)) {
+  const forms = propertiesOf(owner, step)
+  // An element of the platform's own that no definition has.
+  if (forms.length === 0 && below.length === 0) tree.set(step, new Map())
+  for (const { property, type } of forms) {
     const branch = tree.get(property)
     if (branch?.size === 0) continue
     const next: Tree = branch ?? new Map()

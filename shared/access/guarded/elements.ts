@@ -2,8 +2,7 @@
  * Elements by which clients and people are recognised, and those that decide with whose rights code runs. A
  * policy's `*`, and no policy at all, do not include them: they are for project administrators, and for members
  * whose policy has an entry that names the type. Types of the registry (policy.ts) are for administrators anyway,
- * and AccessPolicy and SmartAppLaunch as a whole need an entry that names them. Secrets are listed here, too: no
- * export holds them.
+ * and AccessPolicy and SmartAppLaunch as a whole need an entry that names them.
  */
 import { isSameJson } from '../../fhir/json.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
@@ -165,37 +164,4 @@ function signature(grants: readonly Grant[]): string {
     constraints: constraints.map(({ name, variables }) => ({ name, variables })),
   }))
   return JSON.stringify(said)
-}
-
-/**
- * Secrets that no export holds, whoever asks for it: a file outlives the rights of who made it, and is
- * passed on. Reads show some of them to admins (fields.ts).
- */
-const PATHS: Readonly<Record<string, readonly string[]>> = {
-  ClientApplication: ['secret', 'retiringSecret', 'identityProvider.clientSecret'],
-  Project: ['secret', 'systemSecret', 'site.recaptchaSecretKey', 'site.googleClientSecret'],
-  Subscription: ['channel.header'],
-}
-const SECRET_EXTENSION = /secret$/i
-
-/** Element paths as a policy would hide them. */
-export function secretPaths(type: string): readonly string[] {
-  return PATHS[type] ?? []
-}
-
-/** True for a type whose extensions may hold secrets. */
-export function hasSecretExtensions(type: string): boolean {
-  return PATHS[type] !== undefined
-}
-
-export function withoutSecretExtensions(resource: Resource): Resource {
-  const { extension, ...rest } = resource
-  if (!Array.isArray(extension)) return resource
-  const kept = extension.filter((item) => !isSecret(item))
-  // Only a list was taken away.
-  return (kept.length === 0 ? rest : { ...rest, extension: kept }) as Resource
-}
-
-function isSecret(item: unknown): boolean {
-  return isObject(item) && typeof item.url === 'string' && SECRET_EXTENSION.test(item.url)
 }

@@ -3,6 +3,8 @@
  * session, as versions only; what they say is read when a version is new, and compiled once.
  */
 import { LRUCache } from 'lru-cache'
+import { unsearchablePaths } from '../../access/fields/fields.ts'
+import { overlaps } from '../../access/fields/paths.ts'
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { waits } from '../../config/waits.ts'
@@ -15,6 +17,7 @@ import type { Database } from '../../platform/postgres/database.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
 import type { ChangeListener } from '../../platform/redis/changes.ts'
 import { type Definition, definitionsOf } from '../../query/custom-parameters.ts'
+import { pathsRead } from '../../query/parameter-paths.ts'
 import { freshCache } from '../rows/batches.ts'
 import { FULL_TEXT_ID } from '../rows/side-rows.ts'
 import { planOf } from './index-plan.ts'
@@ -175,6 +178,17 @@ function usable(resource: Resource): readonly Definition[] {
   }
 }
 
+/** Errors: 400 for a parameter that may read what the platform hides, or a secret. */
+function requireSearchable({ base, code, expression }: OwnParameter, own: OwnParameters): void {
+  const hidden = unsearchablePaths(base)
+  if (hidden.length === 0) return
+  const read = pathsRead(base, code, own) ?? []
+  const isOpen = read.every((path) => hidden.every((one) => !overlaps(base, path, one)))
+  if (read.length > 0 && isOpen && expression?.includes('extension') === false) return
+  const text = `Search parameters of ${base} take a plain path to an element that holds no secret`
+  throw badRequest(text, 'SearchParameter.expression')
+}
+
 /** Returns the definitions of a SearchParameter, tried out. Errors: 400 with the element at fault. */
 export function checkedDefinitions(resource: Resource): readonly Definition[] {
   const definitions = definitionsOf(resource)
@@ -184,8 +198,10 @@ export function checkedDefinitions(resource: Resource): readonly Definition[] {
       throw badRequest(`${base} has no search parameters of a Project`, 'SearchParameter.base')
     }
     const parameter = { ...definition, stamp: '', isReady: true }
+    const own = { stamp: code, types: new Map([[base, new Map([[code, parameter]])]]) }
+    requireSearchable(parameter, own)
     try {
-      planOf(base, { stamp: code, types: new Map([[base, new Map([[code, parameter]])]]) })
+      planOf(base, own)
     } catch (error) {
       // The compiler of paths throws plain errors.
       const text = error instanceof Error ? error.message : String(error)

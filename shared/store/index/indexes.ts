@@ -2,6 +2,7 @@
  * Resource → the rows that make it findable: keys, main date, strings, ranges, codings. The write
  * path, the policy checks in memory and the subscriptions all use what is derived here.
  */
+import { searchable } from '../../access/fields/fields.ts'
 import { tooCostly } from '../../errors.ts'
 import { COMPARTMENTS, type Compartment } from '../../fhir/definitions.ts'
 import type { OwnParameter, OwnParameters } from '../../fhir/definitions-data.ts'
@@ -38,13 +39,14 @@ interface DeriveChoice {
   readonly only?: Only | undefined
 }
 
-/** The resource must have its id. Errors: 400 too-costly for more than 32,767 references. */
+/** The resource must have its id; its secrets are not indexed. Errors: 400 too-costly for more than 32,767 references. */
 export function deriveIndexes(
   keys: Keys,
   project: number,
-  resource: Resource,
+  whole: Resource,
   { own, only }: DeriveChoice = {},
 ): IndexRows {
+  const resource = searchable(whole)
   const plan = planOf(resource.resourceType, own, only)
   const derived = new Derivation(keys, project, plan, resource)
   runPlan(plan, resource, derived)

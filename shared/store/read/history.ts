@@ -15,7 +15,7 @@ import { idOf, toVersion, type VersionRow, versionColumns } from '../rows/rows.t
 import { type Bind, binder } from '../rows/side-rows.ts'
 import type { HistoryPage, HistoryRequest, Version } from '../rows/version.ts'
 import { hiddenBy, lastContents, readRuled, rulingsOfContents } from '../rulings/rulings.ts'
-import { without } from './redact.ts'
+import { shownTo } from './redact.ts'
 
 const V = versionColumns('v')
 
@@ -389,10 +389,10 @@ async function seenVersions<Row extends VersionRow>(
   const found = new Map(contents.map((content, i) => [content, answers[i]]))
   return rows.flatMap((row) => {
     const version = toVersion(row, row.content === null ? idFor(row) : undefined)
-    if (!ruled.includes(row)) return [version]
+    if (!ruled.includes(row)) return [shownTo(principal, version, [])]
     const content = row.content === null ? last.get(row) : row
     const rulings = ASKED.map((item) => content && found.get(content)?.[item])
     if (rulings.some((ruling) => ruling === undefined)) return []
-    return [without(version, rulings.flatMap(hiddenBy))]
+    return [shownTo(principal, version, rulings.flatMap(hiddenBy))]
   })
 }

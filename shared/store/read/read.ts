@@ -18,7 +18,7 @@ import {
   rulingsOfContents,
   rulingsOfRows,
 } from '../rulings/rulings.ts'
-import { without } from './redact.ts'
+import { shownTo } from './redact.ts'
 
 const V = versionColumns('v')
 
@@ -34,7 +34,7 @@ export async function read(
   if (found === undefined) return publishedVersion(type, id)
   if (ruling === undefined) throw notFound()
   if (found.row.content === null) throw gone()
-  return without(toVersion(found.row), hiddenBy(ruling))
+  return shownTo(principal, toVersion(found.row), hiddenBy(ruling))
 }
 
 /** A definition of the standard, which everybody may read who may read its type. Errors: 404. */
@@ -81,7 +81,7 @@ export async function readVersion(
   const rulings = (['read', 'vread'] as const).map((item) =>
     rulingOfRow(store, principal, item, row),
   )
-  return without(toVersion(row), rulings.flatMap(hiddenBy))
+  return shownTo(principal, toVersion(row), rulings.flatMap(hiddenBy))
 }
 
 /** The newest version must be visible, and the one that is asked for as well. */
@@ -109,7 +109,7 @@ async function readRuledVersion(
   const { read: seen, vread: ruling } = older ?? {}
   if (seen === undefined) throw notFound()
   if (ruling === undefined) throw forbidden('criteria of every entry for vread')
-  return without(toVersion(row), [...hiddenBy(seen), ...hiddenBy(ruling)])
+  return shownTo(principal, toVersion(row), [...hiddenBy(seen), ...hiddenBy(ruling)])
 }
 
 async function rowOf(
@@ -197,7 +197,7 @@ async function seenRows<Row extends VersionRow>(
     group.forEach((row, i) => {
       const ruling = rulings[i]
       if (ruling !== undefined) {
-        found.push({ row, version: without(toVersion(row), hiddenBy(ruling)) })
+        found.push({ row, version: shownTo(principal, toVersion(row), hiddenBy(ruling)) })
       }
     })
   }

@@ -1,4 +1,4 @@
-/** Versions as a Principal sees them: what its policy hides is not in them any more. */
+/** Versions as a Principal sees them: without what its policy hides and what the platform masks. */
 import { textWithout } from '../../access/fields/fields.ts'
 import type { Grant, Interaction } from '../../access/grant.ts'
 import { grantsFor } from '../../access/policy.ts'
@@ -9,13 +9,26 @@ import type { Meta, Resource } from '../../fhir/resource.ts'
 import { compartmentCodes } from '../../query/parameter-paths.ts'
 import { patientCompartments } from '../index/indexes.ts'
 import type { Store } from '../rows/context.ts'
-import { toVersion, type VersionRow } from '../rows/rows.ts'
+import { maskedFor, toVersion, type VersionRow } from '../rows/rows.ts'
 import type { Version } from '../rows/version.ts'
 import { hiddenBy, rulingsOfRows } from '../rulings/rulings.ts'
 import { hidesAny } from '../search/tests/grant-tests.ts'
 
-/** The version without elements; the rest of its text stays in its order. */
-export function without<V extends Version>(version: V, hidden: readonly string[]): V {
+/**
+ * The version as a Principal sees it: without the paths that its policy hides, and without what the platform masks.
+ * Every version that leaves the store comes through here, so that searches, expressions, profiles and patches
+ * that evaluate it can tell no more than a read shows.
+ */
+export function shownTo<V extends Version>(
+  principal: Principal,
+  version: V,
+  hidden: readonly string[],
+): V {
+  return without(maskedFor(principal, version), hidden)
+}
+
+/** The rest of the text stays in its order. */
+function without<V extends Version>(version: V, hidden: readonly string[]): V {
   const { type, content } = version
   if (hidden.length === 0 || content === undefined) return version
   const shown = textWithout(type, content, hidden)
@@ -65,7 +78,8 @@ export async function showAll(
   interactionOf: (type: string) => Interaction,
   rows: readonly VersionRow[],
 ): Promise<readonly Version[]> {
-  if (principal.rules === undefined) return rows.map((row) => toVersion(row))
+  if (principal.rules === undefined)
+    return rows.map((row) => shownTo(principal, toVersion(row), []))
   const hidden = new Map<VersionRow, readonly string[]>()
   for (const group of groupsOf(rows)) {
     const [first] = group
@@ -76,7 +90,7 @@ export async function showAll(
       hidden.set(row, found[i] ?? [])
     })
   }
-  return rows.map((row) => without(toVersion(row), hidden.get(row) ?? []))
+  return rows.map((row) => shownTo(principal, toVersion(row), hidden.get(row) ?? []))
 }
 
 /** By Project and type; most pages are of one. */

@@ -1,5 +1,12 @@
 /** Rows of `version` as values, and what of them a Principal may see. */
-import { hasMasks, hiddenFields, isMasked, masked, strip } from '../../access/fields/fields.ts'
+import {
+  hasMasks,
+  hasPlatformMasks,
+  hiddenFields,
+  masked,
+  textWithout,
+} from '../../access/fields/fields.ts'
+import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { badRequest } from '../../errors.ts'
 import { typeName } from '../../fhir/definitions.ts'
@@ -51,25 +58,31 @@ export function parseVersion(version: Version): Resource {
   return parseJson(extendedText(version)) as Resource
 }
 
-/**
- * The text a Principal is shown: the stored one as it is, except for types that hold secrets.
- * `extended` adds the platform meta (`X-Medplum: extended`).
- */
+/** The text that a Principal is shown; `extended` adds the platform meta (`X-Medplum: extended`). */
 export function present(version: Version, principal: Principal, extended: boolean): string {
-  const text = extended ? extendedText(version) : (version.content ?? '')
-  const hidden = hiddenFields(principal, version.type)
-  const { viewer, author } = seenAs(version, principal)
-  const isMasked = hasMasks(version.type, viewer, author)
-  if (hidden.length === 0 && !isMasked) return text
-  const shown = strip(parseJson(text) as Resource, hidden)
-  return JSON.stringify(isMasked ? masked(shown, viewer, author) : shown)
+  const shown = maskedFor(principal, version)
+  return extended ? extendedText(shown) : (shown.content ?? '')
 }
 
-/** The reader of a version with secrets, and its author: in another Project nobody is an admin or an author. */
+/** The version without the elements that the platform keeps from a Principal, whatever its policy says. */
+export function maskedFor<V extends Version>(principal: Principal, version: V): V {
+  const { type, content } = version
+  if (content === undefined || !hasPlatformMasks(type)) return version
+  const { viewer, author } = seenAs(version, principal)
+  const hidden = hiddenFields(viewer, type)
+  const text = hidden.length === 0 ? content : textWithout(type, content, hidden)
+  if (!hasMasks(type, viewer, author)) return { ...version, content: text }
+  return {
+    ...version,
+    content: JSON.stringify(masked(parseJson(text) as Resource, viewer, author)),
+  }
+}
+
+/** The reader of a version with secrets, and its author: in another Project the reader is neither administrator nor author. */
 function seenAs({ type, metaExtension }: Version, principal: Principal) {
-  if (!isMasked(type)) return { viewer: principal, author: undefined }
   const { project, author } = JSON.parse(`{${metaExtension}}`) as Meta
-  const isHere = principal.isSuperAdmin || project === principal.project.id
+  const isHere =
+    principal.isSuperAdmin || REGISTRY_TYPES.has(type) || project === principal.project.id
   return isHere
     ? { viewer: principal, author: author?.reference }
     : { viewer: { ...principal, isProjectAdmin: false }, author: undefined }

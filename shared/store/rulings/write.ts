@@ -4,6 +4,7 @@
  * the policy are evaluated in memory.
  */
 import { keepPaths } from '../../access/fields/paths.ts'
+import { withoutSecrets } from '../../access/fields/secrets.ts'
 import type { Grant } from '../../access/grant.ts'
 import { grantsFor } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
@@ -145,14 +146,20 @@ function after(interaction: Writing): string {
   return `criteria of every entry for ${interaction}, by what would be stored`
 }
 
-/** Exactly one `true` lets the write through; a failing evaluation does not. Errors: 403. */
+/**
+ * Exactly one `true` lets the write through; a failing evaluation does not. Constraints read no secrets: members whose
+ * policy names AccessPolicy write constraints, too. Errors: 403.
+ */
 function checkConstraints(
   { constraints, source }: Pick<Grant, 'constraints' | 'source'>,
-  before: Resource | undefined,
-  after: Resource,
+  stored: Resource | undefined,
+  next: Resource,
 ): void {
+  if (constraints.length === 0) return
+  const before = stored === undefined ? [] : withoutSecrets(stored)
+  const after = withoutSecrets(next)
   for (const { name, run, variables } of constraints) {
-    if (!holds(() => run(after, { ...variables, before: before ?? [], after }))) {
+    if (!holds(() => run(after, { ...variables, before, after }))) {
       throw forbiddenBecause(name, `writeConstraint of ${source}`)
     }
   }

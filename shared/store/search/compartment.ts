@@ -18,7 +18,7 @@ import { timestamp } from '../../fhir/values.ts'
 import { compartmentCodes } from '../../query/parameter-paths.ts'
 import { type Criterion, isCondition } from '../../query/search-request.ts'
 import { keysLiteral } from '../index/keys.ts'
-import { showAll, without } from '../read/redact.ts'
+import { showAll, shownTo } from '../read/redact.ts'
 import { allow, type Store } from '../rows/context.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
 import { type Bind, binder } from '../rows/side-rows.ts'
@@ -70,7 +70,7 @@ export async function readCompartment(
   if (found === undefined || ruling === undefined) throw notFound()
   const { row } = found
   if (row.content === null) throw gone()
-  const own = without(toVersion(row), hiddenBy(ruling))
+  const own = shownTo(principal, toVersion(row), hiddenBy(ruling))
   const showsOwn =
     isWanted(request, type) && (request.since === undefined || row.lu >= request.since)
   const isFirst = after === undefined && offset === 0

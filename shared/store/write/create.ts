@@ -7,7 +7,7 @@ import { badRequest, conflict } from '../../errors.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Reference, Resource } from '../../fhir/resource.ts'
 import { ownParametersOf } from '../index/custom-parameters.ts'
-import { without } from '../read/redact.ts'
+import { shownTo } from '../read/redact.ts'
 import { allow, type Store } from '../rows/context.ts'
 import { REGISTRY_PROJECT } from '../rows/tenants.ts'
 import type { WriteOptions, WriteResult } from '../rows/version.ts'
@@ -42,7 +42,8 @@ export async function create(
       decided: ruling,
       stored: undefined,
     })
-    return without(
+    return shownTo(
+      principal,
       resultOf(store, { type, id, statement: prepared, lastUpdated: written, outcome: 'created' }),
       hiddenBy(governing),
     )

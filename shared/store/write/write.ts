@@ -1,12 +1,5 @@
 /** Update and patch: policy, then one statement to read, if need be, and one to write, after commit the answer. */
-import {
-  hiddenFields,
-  keep,
-  keptFields,
-  masked,
-  refuseMasks,
-  strip,
-} from '../../access/fields/fields.ts'
+import { keep, keptFields, refuseMasks } from '../../access/fields/fields.ts'
 import { keepPaths } from '../../access/fields/paths.ts'
 import type { Principal } from '../../access/principal.ts'
 import {
@@ -22,7 +15,7 @@ import {
 } from '../../errors.ts'
 import type { Meta, Reference, Resource } from '../../fhir/resource.ts'
 import { ownParametersOf } from '../index/custom-parameters.ts'
-import { without } from '../read/redact.ts'
+import { shownTo } from '../read/redact.ts'
 import { allow, normalId, readRow, rowKey, type Store, scopeOf } from '../rows/context.ts'
 import type { WritePlace } from '../rows/ports.ts'
 import { parseVersion, toVersion, type VersionRow } from '../rows/rows.ts'
@@ -68,9 +61,7 @@ export async function patch(
   const next: Next = (row, live, hidden) => {
     if (row === undefined) throw notFound()
     if (live === undefined) throw gone()
-    const stored = parseVersion(without(live, hidden))
-    const shown = strip(stored, hiddenFields(principal, type))
-    return apply(masked(shown, principal, stored.meta?.author?.reference))
+    return apply(parseVersion(shownTo(principal, live, hidden)))
   }
   return change({ store, principal, type, id: givenId(id), options, next })
 }
@@ -215,7 +206,7 @@ async function planOver(
   const prepared = prepare({ store, principal, resource: admitted, place, stored, options })
   requireRoom(prepared, live, options)
   if (live && stored && saysTheSame(live, stored, prepared))
-    return { ...without(live, hidden), outcome: 'unchanged' }
+    return { ...shownTo(principal, live, hidden), outcome: 'unchanged' }
   const ruling = ruleOnChange(store, principal, prepared, stored)
   return { prepared, isLive: live !== undefined, stored, ruling, hidden, id: place.id }
 }
@@ -260,7 +251,7 @@ async function writeChange(
     stored,
   })
   const left = hiddenAfter(store, principal, prepared)
-  return without(result, [...hidden, ...hiddenBy(governing), ...left])
+  return shownTo(principal, result, [...hidden, ...hiddenBy(governing), ...left])
 }
 
 async function createAt(

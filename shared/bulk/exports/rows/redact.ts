@@ -7,14 +7,13 @@ import {
   hasSecretExtensions,
   secretPaths,
   withoutSecretExtensions,
-} from '../../../access/guarded/elements.ts'
+} from '../../../access/fields/secrets.ts'
 import { grantsFor } from '../../../access/policy.ts'
 import { parseJson } from '../../../fhir/json.ts'
 import type { Resource } from '../../../fhir/resource.ts'
 import { type View, viewOf } from '../../../fhir/view.ts'
 import { bufferOf, type Slice, sliceOf } from '../../../platform/storage/storage.ts'
-import { without } from '../../../store/read/redact.ts'
-import { present } from '../../../store/rows/rows.ts'
+import { shownTo } from '../../../store/read/redact.ts'
 import type { Version } from '../../../store/rows/version.ts'
 import type { ElementChoice } from './jobs.ts'
 import type { Selection } from './select.ts'
@@ -88,7 +87,7 @@ function changeOf({ principal, scene, ruled }: Selection): Change | undefined {
     }
     // A row that none of them governs any more shows what all of them show.
     const hidden = byGrant === undefined ? alike : (byGrant[ruling ?? -1] ?? all)
-    const text = present(without(version, hidden), principal, false)
+    const text = shownTo(principal, version, hidden).content ?? ''
     if (!hasSecrets) return text
     // Our own text, checked when it was written.
     return JSON.stringify(withoutSecretExtensions(parseJson(text) as Resource))

@@ -10,7 +10,7 @@ import {
   resourceTypes,
   typeNumber,
 } from '../../../fhir/definitions.ts'
-import { without } from '../../../store/read/redact.ts'
+import { shownTo } from '../../../store/read/redact.ts'
 import { isLegalId, type Store, scopeOf } from '../../../store/rows/context.ts'
 import { toVersion, type VersionRow, versionColumns } from '../../../store/rows/rows.ts'
 import { hiddenBy, rulingsOfContents } from '../../../store/rulings/rulings.ts'
@@ -120,7 +120,7 @@ export async function readRowsAsOf(
     for (const [i, row] of rows.entries()) {
       const { search, read } = rulings[i] ?? {}
       if (search === undefined || read === undefined) continue
-      const shown = without(toVersion(row), [...hiddenBy(search), ...hiddenBy(read)])
+      const shown = shownTo(principal, toVersion(row), [...hiddenBy(search), ...hiddenBy(read)])
       seen.push({ ...row, content: shown.content ?? null })
     }
   }
