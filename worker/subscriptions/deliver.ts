@@ -1,6 +1,6 @@
 /** Matches changes with Subscriptions, takes pending deliveries, makes them, and settles each attempt in PostgreSQL. */
 import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promises'
-import { listenForChanges } from '../../shared/platform/queue/scripts.ts'
+import { listenForWakes } from '../../shared/platform/redis/outbox-wakes.ts'
 import type { Services } from '../../shared/services.ts'
 import {
   type Delivery,
@@ -296,13 +296,13 @@ const END_MS = 5000
 const BATCH = 100
 
 /** Runs until `stop`; workers do it side by side. */
-export function startEvents(
+export async function startEvents(
   services: Services,
   runner: Runner,
   metrics: EventMetrics,
   hooks: EventHooks,
-): { stop(graceMs: number): Promise<void> } {
-  const { repository, config, log } = services
+): Promise<{ stop(graceMs: number): Promise<void> }> {
+  const { repository, bus, log } = services
   const deliveries = new Deliverer(services, runner, metrics)
   const options: MatchOptions = {
     ...hooks,
@@ -333,7 +333,7 @@ export function startEvents(
       return false
     },
   )
-  const listening = listenForChanges(config, log, matching.wake)
+  const listening = await listenForWakes(bus, matching.wake)
   return {
     async stop(graceMs) {
       listening.close()
