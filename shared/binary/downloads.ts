@@ -3,7 +3,7 @@
  * version adds the row, and a worker removes it when it has fetched them.
  */
 
-import { leaseNext, updateLeased } from '../platform/postgres/leases.ts'
+import { leaseNext, releaseLeased } from '../platform/postgres/leases.ts'
 import type { Connection } from '../platform/postgres/statement.ts'
 import type { WritePart } from '../store/rows/context.ts'
 import { JOBS, jobLease, type LeasedJob } from '../store/rows/upkeep-jobs.ts'
@@ -72,7 +72,7 @@ export async function repeatDownload(
   job: LeasedJob,
   delayMs: number,
 ): Promise<boolean> {
-  return await updateLeased(connection, JOBS, jobLease(job), {
+  return await releaseLeased(connection, JOBS, jobLease(job), {
     name: 'download-repeat',
     set: `state = 'waiting', held = null,
       touched = clock_timestamp() + $3::float8 * interval '1 ms'`,

@@ -6,7 +6,7 @@ import {
   type Lease,
   type LeaseTable,
   leaseNext,
-  updateLeased,
+  releaseLeased,
 } from '../postgres/leases.ts'
 import type { Connection } from '../postgres/statement.ts'
 
@@ -115,7 +115,7 @@ export async function repeatMail(
   delayMs: number,
   error: string,
 ): Promise<boolean> {
-  return await updateLeased(connection, MAILS, mailLease(mail), {
+  return await releaseLeased(connection, MAILS, mailLease(mail), {
     name: 'mail-repeat',
     set: `due = clock_timestamp() + $3::float8 * interval '1 ms', error = $4`,
     values: [delayMs, error],
@@ -135,7 +135,7 @@ export async function keepMail(
       where state <> 'waiting' and added < clock_timestamp() - interval '${KEPT}'`,
     values: [],
   })
-  return await updateLeased(connection, MAILS, mailLease(mail), {
+  return await releaseLeased(connection, MAILS, mailLease(mail), {
     name: 'mail-keep',
     set: 'state = $3, error = $4',
     values: [state, error ?? null],

@@ -1,7 +1,7 @@
 /**
  * Leases of rows: one worker at a time works on a row, and another one takes over when it is gone. A lease ends by
  * PostgreSQL's clock unless its holder renews it. Each lease of a row has the next number as its token. Every write of a
- * holder names its token, and changes nothing once the row has been leased again (a fencing token).
+ * holder names its token, and changes nothing once the row has been leased again (a fencing token), or given back.
  */
 import type { Connection } from './statement.ts'
 
@@ -100,6 +100,22 @@ export async function updateLeased(
   return rows.length > 0
 }
 
+/** SQL: the assignment that ends a lease before its time; a renewal that is on its way comes too late. */
+export function endLease({ token }: LeaseTable, row: string): string {
+  return `${token} = ${row}.${token} + 1`
+}
+
+/** Changes the row of a lease and gives it back; the change says from when on it is free. False when the lease was lost. */
+export async function releaseLeased(
+  connection: Connection,
+  table: LeaseTable,
+  lease: Lease,
+  { set, ...change }: LeasedChange,
+): Promise<boolean> {
+  const end = endLease(table, table.name)
+  return await updateLeased(connection, table, lease, { ...change, set: `${set}, ${end}` })
+}
+
 /** Deletes the row of a lease. False when the lease was lost. */
 export async function deleteLeased(
   connection: Connection,
@@ -124,14 +140,14 @@ export async function renewLeases<One extends Lease>(
   const columns = Object.entries({ ...table.key, [table.token]: 'int' })
   const names = columns.map(([name]) => name)
   const lists = columns.map(([, type], i) => `$${i + 1}::${type}[]`)
-  const rows = await connection.query<{ n: number }>({
+  const rows = await connection.query<{ place: number }>({
     name: `${table.name}-leases-renew`,
     isUpkeep: true,
     text: `update ${table.name} t set ${table.until} = ${leaseEnd(table)}
-      from unnest(${lists}) with ordinality as l(${names}, n)
-      where ${names.map((name) => `t.${name} = l.${name}`).join(' and ')} returning l.n::int`,
+      from unnest(${lists}) with ordinality as l(${names}, place)
+      where ${names.map((name) => `t.${name} = l.${name}`).join(' and ')} returning l.place::int`,
     values: names.map((_, i) => leases.map((lease) => leaseValues(lease)[i])),
   })
-  const renewed = new Set(rows.map(({ n }) => n))
+  const renewed = new Set(rows.map(({ place }) => place))
   return leases.filter((_, i) => !renewed.has(i + 1))
 }

@@ -11,6 +11,7 @@ import {
   type LeaseTable,
   leaseNext,
   leaseValues,
+  releaseLeased,
   updateLeased,
 } from '../../platform/postgres/leases.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
@@ -139,7 +140,7 @@ export async function saveProgress(
 
 /** Gives the job back: it waits for another worker. */
 export async function releaseUpkeepJob(connection: Connection, job: LeasedJob): Promise<boolean> {
-  return await updateLeased(connection, JOBS, jobLease(job), {
+  return await releaseLeased(connection, JOBS, jobLease(job), {
     name: 'upkeep-job-release',
     set: `state = 'waiting', held = null`,
   })
@@ -189,7 +190,7 @@ export async function deferOwnJob(
   job: LeasedJob,
   waitMs: number,
 ): Promise<boolean> {
-  return await updateLeased(connection, JOBS, jobLease(job), {
+  return await releaseLeased(connection, JOBS, jobLease(job), {
     name: 'own-job-defer',
     set: `state = 'waiting', held = null,
       touched = clock_timestamp() + $3::float8 * interval '1 ms'`,
@@ -199,7 +200,7 @@ export async function deferOwnJob(
 
 /** The job begins again when all processes have heard of what has changed. */
 async function postponeOwnJob(connection: Connection, job: LeasedJob): Promise<boolean> {
-  return await updateLeased(connection, JOBS, jobLease(job), {
+  return await releaseLeased(connection, JOBS, jobLease(job), {
     name: 'own-job-postpone',
     set: `state = 'waiting', held = null, progress = null,
       touched = clock_timestamp() + $3::float8 * interval '1 ms'`,

@@ -10,7 +10,7 @@ import {
   type Lease,
   type LeaseTable,
   leaseRow,
-  updateLeased,
+  releaseLeased,
 } from '../../platform/postgres/leases.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
 
@@ -110,7 +110,7 @@ export async function keepLeasedContent(
   connection: Connection,
   content: LeasedContent,
 ): Promise<boolean> {
-  return await updateLeased(connection, CONTENTS, leaseOf(content), {
+  return await releaseLeased(connection, CONTENTS, leaseOf(content), {
     name: 'content-leased-keep',
     set: 'due = null',
   })
