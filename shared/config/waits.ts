@@ -19,7 +19,7 @@ export interface Waits {
   readonly indexMs: number
   /** Workers look so often for runs, requests and imports that Redis has not announced. */
   readonly sweepMs: number
-  /** A worker that has not renewed the lease of a job or a mail for so long has lost it; it does so three times as often. */
+  /** A worker that has not renewed the lease of a job, a mail or a delivery for so long has lost it. */
   readonly leaseMs: number
   /** The first pause before a source of an import is read again; each further one is twice as long. */
   readonly retryMs: number

@@ -1,13 +1,13 @@
 /** Matches changes with Subscriptions, takes pending deliveries, makes them, and settles each attempt in PostgreSQL. */
 import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promises'
+import { deleteLeased, renewLeases } from '../../shared/platform/postgres/leases.ts'
 import { listenForWakes } from '../../shared/platform/redis/outbox-wakes.ts'
 import type { Services } from '../../shared/services.ts'
 import {
+  DELIVERIES,
   type Delivery,
-  endDeliveries,
+  deliveryLease,
   giveBackDelivery,
-  holdDeliveries,
-  LEASE_MS,
   repeatDelivery,
 } from '../../shared/subscriptions/deliveries.ts'
 import { createEvents, type MatchOptions } from '../../shared/subscriptions/events.ts'
@@ -53,9 +53,10 @@ export class Deliverer {
       () => this.#take(),
     )
     this.#holding = startLoop(
-      { log, name: 'The lease of deliveries', everyMs: LEASE_MS / 3, level: 'error' },
+      { log, name: 'The lease of deliveries', everyMs: DELIVERIES.leaseMs / 3, level: 'error' },
       async () => {
-        await holdDeliveries(database, [...this.#held.values()])
+        const leases = [...this.#held.values()].map(deliveryLease)
+        await renewLeases(database, DELIVERIES, leases)
         return false
       },
     )
@@ -93,7 +94,7 @@ export class Deliverer {
   }
 
   #start(delivery: Delivery): void {
-    const key = `${delivery.id}/${delivery.takes}`
+    const key = `${delivery.id}/${delivery.token}`
     const done = this.#deliver(delivery)
       .catch((error: unknown) => this.#report(error, 'A delivery could not be settled'))
       .finally(() => {
@@ -143,17 +144,18 @@ export class Deliverer {
 
   async #settle(delivery: Delivery, attempted: Attempted, startedAt: Date): Promise<void> {
     const { sent, terms } = attempted
-    const { id } = delivery
+    const { id, token } = delivery
     const { database } = this.#services
     const isStopping = this.#stopping.signal.aborted && sent.kind === 'failed'
     if (sent.kind === 'back' || isStopping) {
-      return giveBackDelivery(database, delivery, sent.kind === 'back' ? sent.delayMs : 0)
+      await giveBackDelivery(database, delivery, sent.kind === 'back' ? sent.delayMs : 0)
+      return
     }
     const unreported = sent.kind === 'received' && !this.#isReportedAlone(delivery.subscription)
     if (!unreported) await audit(this.#services, delivery, attempted, startedAt)
     switch (sent.kind) {
       case 'received': {
-        const settled = this.#receipts.add({ id, unreported })
+        const settled = this.#receipts.add({ id, token, unreported })
         this.#loop.wake()
         return settled
       }
@@ -202,7 +204,8 @@ async function afterStop(
   { sent, subscription }: Attempted,
 ): Promise<void> {
   if (sent.kind !== 'stopped' || sent.reason !== 'author' || subscription === undefined) {
-    return endDeliveries(services.database, [delivery.id])
+    await deleteLeased(services.database, DELIVERIES, deliveryLease(delivery))
+    return
   }
   if (!(await deliveryOrphaned(services.database, delivery))) return
   await endSubscription(services, subscription, {

@@ -3,6 +3,7 @@ import t from 'tap'
 import { createLogger } from '../../../shared/log.ts'
 import { openDatabase } from '../../../shared/platform/postgres/database.ts'
 import { until } from '../../fixtures/botica.ts'
+import { aSubscription, startReceiver } from '../../fixtures/http/receiver.ts'
 import { openCluster, type Running } from '../../fixtures/services/cluster.ts'
 import { startSmtp } from '../../fixtures/services/smtp.ts'
 import { hold } from '../../fixtures/store/held-rows.ts'
@@ -13,6 +14,7 @@ const WAITS = JSON.stringify({ ...JSON.parse(process.env.WAITS ?? '{}'), leaseMs
 
 const cluster = await openCluster(t)
 const smtp = await startSmtp(t)
+const receiver = await startReceiver(t)
 const database = openDatabase(
   { databaseUrl: cluster.postgres.url, databasePool: 3 },
   createLogger('silent', 'script'),
@@ -23,7 +25,7 @@ async function count(text: string): Promise<number> {
   return (await database.query({ text, values: [] })).length
 }
 
-async function startWorker(queue: 'upkeep' | 'mail'): Promise<Running> {
+async function startWorker(queue: 'upkeep' | 'mail' | 'change'): Promise<Running> {
   const worker = cluster.run('worker', { WAITS, WORKER_QUEUES: queue, SMTP_URL: smtp.url })
   await says(worker, '"taking jobs"')
   return worker
@@ -85,6 +87,27 @@ t.test('a mail is settled by the worker that has its newest lease', async (t) =>
   await says(frozen, 'A mail was lost to another worker')
   t.equal(await count(failed), 1, 'what the other worker wrote stays')
   await end(frozen, other)
+})
+
+t.test('a delivery is settled by the worker that has its newest lease', async (t) => {
+  const { admin } = await cluster.createTenant('Delivery')
+  const first = Promise.withResolvers<number>()
+  receiver.answer('/hook', () => (receiver.on('/hook').length === 1 ? first.promise : 200))
+  await admin.create(aSubscription('Basic', `${receiver.url}/hook`))
+  const frozen = await startWorker('change')
+  await admin.create({ resourceType: 'Basic', code: { text: 'x' } })
+  await receiver.got('/hook', 1)
+  frozen.child.kill('SIGSTOP')
+  const other = await startWorker('change')
+  const delivered = 'select 1 from subscription_state where delivered = 1'
+  await until(async () => (await count(delivered)) === 1, PATIENCE_MS)
+  frozen.child.kill('SIGCONT')
+  first.resolve(400)
+  // It settles what is under way.
+  await end(frozen)
+  t.equal(await count('select 1 from delivery'), 0)
+  t.equal(await count(`${delivered} and failed = 0 and failures = 0`), 1)
+  await end(other)
 })
 
 t.test('a worker that is slow keeps its mail by renewing the lease', async (t) => {
