@@ -38,9 +38,12 @@ export function isFree({ until }: LeaseTable, row: string): string {
   return `(${row}.${until} is null or ${row}.${until} <= clock_timestamp())`
 }
 
-/** SQL: the row is that of a lease, and was not leased again. The values of the lease are the first parameters. */
-export function isLeased({ key, token }: LeaseTable): string {
-  return [...Object.keys(key), token].map((column, i) => `${column} = $${i + 1}`).join(' and ')
+/** SQL: the row, of this alias, is that of a lease, and was not leased again. The values of the lease are the first parameters. */
+export function isLeased({ key, token }: LeaseTable, row?: string): string {
+  const prefix = row === undefined ? '' : `${row}.`
+  return [...Object.keys(key), token]
+    .map((column, i) => `${prefix}${column} = $${i + 1}`)
+    .join(' and ')
 }
 
 /** The parameters of `isLeased`. */
