@@ -15,12 +15,13 @@ import type { Logger } from './log.ts'
 import { makePrototypesFast } from './platform/fast-prototypes.ts'
 import { type Database, openDatabase } from './platform/postgres/database.ts'
 import { connectionRefusal } from './platform/postgres/pool.ts'
-import { openReplicas } from './platform/postgres/replicas.ts'
+import { openReplicas, type Replicas } from './platform/postgres/replicas.ts'
 import { connectionRoom, poolerRefusal } from './platform/postgres/sessions.ts'
 import { openQueues } from './platform/queue/queue.ts'
-import { createAnnouncer } from './platform/queue/scripts.ts'
+import { openBus } from './platform/redis/bus.ts'
 import { openChanges } from './platform/redis/changes.ts'
 import { createLimiter } from './platform/redis/limiter.ts'
+import { createAnnouncer } from './platform/redis/outbox-wakes.ts'
 import { endStart, openRedis, type Redis, unfitness, untilReady } from './platform/redis/redis.ts'
 import { openStorage } from './platform/storage/disk.ts'
 import { counted } from './platform/storage/storage.ts'
@@ -46,17 +47,16 @@ export async function openServices(config: Config, log: Logger, isWeb = false): 
   const redis = openRedis(config, 'request', log)
   opened.defer(() => redis.disconnect())
   await requireRedis(redis, log)
-  const changes = await openChanges(config, redis, log)
-  opened.defer(() => changes.close())
+  const bus = await openBus(config, redis, log)
+  opened.defer(() => bus.close())
+  const changes = await openChanges(bus, redis)
   const ownParameters = openOwnParameters(database)
   changes.follow(ownParameters.follow)
   const programRights = await openProgramRights(database, ownParameters, config)
-  const urls = config.databaseReadUrls
-  const isAlone = urls.length === 0
-  const replicas = isAlone ? undefined : openReplicas(urls, database, { config, redis, log })
+  const replicas = replicasOf({ config, redis, log }, database)
   opened.defer(async () => replicas?.close())
   const features = writeFeatures({ ...config, programRights, report: changes.report })
-  const announce = createAnnouncer(redis)
+  const announce = createAnnouncer(bus)
   const options = { ownParameters, log, announce, replicas, answersSearches: isWeb }
   const repository = await openRepository(database, features, options)
   const principals = await openPrincipals(database, repository, {
@@ -68,7 +68,7 @@ export async function openServices(config: Config, log: Logger, isWeb = false): 
   opened.defer(() => keys.close())
   const storage = counted(await openStorage(config))
   opened.defer(() => storage.close())
-  const queues = await openQueues(config, log)
+  const queues = await openQueues(config, bus, log)
   opened.defer(() => queues.close())
   endStart(redis, config)
   const closing = opened.move()
@@ -86,6 +86,7 @@ export async function openServices(config: Config, log: Logger, isWeb = false): 
     hashing: createHashing(config.passwordQueueDepth),
     storage,
     redis,
+    bus,
     changes,
     queues,
     load: createLimiter('load', redis, log),
@@ -101,6 +102,14 @@ function followed(services: Services): Services {
     forgetChanged(services, changes)
   })
   return services
+}
+
+function replicasOf(
+  opened: Pick<Services, 'config' | 'redis' | 'log'>,
+  database: Database,
+): Replicas | undefined {
+  const { databaseReadUrls: urls } = opened.config
+  return urls.length === 0 ? undefined : openReplicas(urls, database, opened)
 }
 
 async function requireRedis(redis: Redis, log: Logger): Promise<void> {

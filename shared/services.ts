@@ -10,6 +10,7 @@ import type { Logger } from './log.ts'
 import type { Database } from './platform/postgres/database.ts'
 import type { Replicas } from './platform/postgres/replicas.ts'
 import type { Queues } from './platform/queue/queue.ts'
+import type { Bus } from './platform/redis/bus.ts'
 import type { Changes } from './platform/redis/changes.ts'
 import type { Limiter } from './platform/redis/limiter.ts'
 import type { Redis } from './platform/redis/redis.ts'
@@ -35,6 +36,8 @@ export interface Services {
   readonly storage: Storage
   /** For small counters and caches of a request; jobs go through `queues`. */
   readonly redis: Redis
+  /** Messages between processes. */
+  readonly bus: Bus
   /** Tells caches of what has changed, in this process and in others. */
   readonly changes: Changes
   readonly queues: Queues

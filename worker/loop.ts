@@ -2,6 +2,8 @@
 
 import { HttpError } from '../shared/errors.ts'
 import type { Logger } from '../shared/log.ts'
+import { type Lease, type LeaseTable, renewLeases } from '../shared/platform/postgres/leases.ts'
+import type { Services } from '../shared/services.ts'
 
 export interface Loop {
   /** There may be something to do. */
@@ -124,16 +126,26 @@ export function isAway(error: unknown): boolean {
 /** Somebody else has what this worker had taken, or nobody wants it any more. */
 export class LeaseLost extends Error {}
 
-export interface Lease {
+export interface Renewal {
   readonly log: Logger
   readonly everyMs: number
   /** Answers false when the lease is lost. */
   renew(): Promise<boolean>
 }
 
+/** Renews the lease of a row three times as often as it has to be. */
+export function renewalOf(
+  { database, log }: Pick<Services, 'database' | 'log'>,
+  table: LeaseTable,
+  lease: Lease,
+): Renewal {
+  const renew = async () => (await renewLeases(database, table, [lease])).length === 0
+  return { log, everyMs: table.leaseMs / 3, renew }
+}
+
 /** The signal of `work` aborts when the lease is lost, with LeaseLost, and with `stopping`. */
 export async function whileLeased<T>(
-  { log, everyMs, renew }: Lease,
+  { log, everyMs, renew }: Renewal,
   stopping: AbortSignal | undefined,
   work: (signal: AbortSignal) => Promise<T>,
 ): Promise<T> {

@@ -73,14 +73,14 @@ async function main(): Promise<void> {
   const services = await openServices(config, log)
   const executors = await startExecutors(services)
   const served = botQueues(config.workerQueues)
-  const runs = await openRuns(config, log)
+  const runs = await openRuns(config, services.bus, log)
   const metrics = createMetrics(() => executors.stats(), services.storage)
   const stats = createStats()
-  const followed = await openFollowed(config, log, services.redis)
+  const followed = await openFollowed(services.bus)
   const reports = createRunReports(createAudit(services), createRecentRuns(services), followed)
   const runner = new Runner({ services, runs, executors, reports, metrics, stats })
   const opened: Opened = { services, runs, runner, metrics }
-  const features = startFeatures(opened)
+  const features = await startFeatures(opened)
   // Runs beside the places of the queues: those that wait in their isolates, and those that wait for one.
   const loans: Loans = { most: runsWithin(config.workerMemoryMb) + MOST_HELD, count: 0 }
   const botWorkers = served.map((queue) => startWorker(opened, queue, loans))
@@ -147,7 +147,7 @@ interface Opened {
 }
 
 /** Starts what the queues of this worker name; undefined: other workers do it. */
-function startFeatures({ services, runs, runner, metrics }: Opened) {
+async function startFeatures({ services, runs, runner, metrics }: Opened) {
   const { config, redis } = services
   const { registry } = metrics
   const has = (name: (typeof config.workerQueues)[number]) => config.workerQueues.includes(name)
@@ -167,7 +167,7 @@ function startFeatures({ services, runs, runner, metrics }: Opened) {
       ...(has('mail') ? [startMail(services)] : []),
     ],
     events: has('change')
-      ? startEvents(services, runner, createEventMetrics(registry), sockets)
+      ? await startEvents(services, runner, createEventMetrics(registry), sockets)
       : undefined,
     requests: has(REQUESTS) ? startRequests(services, runs) : undefined,
     exports: has(EXPORTS)
@@ -179,7 +179,7 @@ function startFeatures({ services, runs, runner, metrics }: Opened) {
 
 function startPlainWorkers(
   { config, log }: Services,
-  { requests, exports, imports }: ReturnType<typeof startFeatures>,
+  { requests, exports, imports }: Awaited<ReturnType<typeof startFeatures>>,
 ): readonly Worker[] {
   return [
     // A lost request is not run again, so BullMQ need not notice soon; see requests/run.ts.

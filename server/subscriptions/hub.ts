@@ -3,17 +3,15 @@
  * is bound is renewed in Redis and PostgreSQL for as long as it is.
  */
 
-import { openRedis, type Redis } from '../../shared/platform/redis/redis.ts'
 import type { Services } from '../../shared/services.ts'
 import {
   forgetSocketSubscriptions,
+  SOCKET,
   type SocketNotification,
 } from '../../shared/subscriptions/socket-subscriptions.ts'
 import {
   createSocketSubscriptions,
-  GAP,
   renewSubscriptions,
-  socketChannel,
 } from '../../shared/subscriptions/store-socket-subscriptions.ts'
 import { type Binding, notificationFor } from './binding.ts'
 
@@ -27,6 +25,12 @@ export interface Listener {
   overflow(): void
 }
 
+/** The listeners of a Subscription. */
+interface Bound {
+  readonly listeners: Set<Listener>
+  readonly listening: Promise<{ close(): Promise<void> }>
+}
+
 const RENEW_MS = 30_000
 /** Two renewals may fail. */
 const LIVES_MS = 90_000
@@ -38,25 +42,15 @@ export class Hub {
   /** In milliseconds of this process. */
   #renewedAt = performance.now()
   readonly #services: Services
-  readonly #subscriber: Redis
-  readonly #listeners = new Map<string, Set<Listener>>()
+  /** By the id of the Subscription. */
+  readonly #bound = new Map<string, Bound>()
+  readonly #gaps: { close(): void }
   readonly #timer: NodeJS.Timeout
 
   constructor(services: Services) {
     this.#services = services
-    this.#subscriber = openRedis(services.config, 'subscribe', services.log)
-    this.#subscriber.on('message', (channel: string, text: string) => {
-      for (const listener of this.#listeners.get(channel) ?? []) {
-        if (text === '') listener.end()
-        else if (text === GAP) listener.overflow()
-        // Written by `publishNotifications`.
-        else this.#notify(listener, JSON.parse(text) as SocketNotification)
-      }
-    })
-    this.#subscriber.on('close', () => {
-      this.#hasGap = true
-    })
-    this.#subscriber.on('ready', () => this.#endGap())
+    // Redis keeps nothing that was published meanwhile.
+    this.#gaps = services.bus.onGap(() => this.#overflowAll())
     this.#timer = setInterval(() => this.#renewAll(), RENEW_MS)
   }
 
@@ -67,13 +61,12 @@ export class Hub {
   /** Changes from here on are reported. Errors: those of Redis and PostgreSQL, and nothing is added. */
   async add(listener: Listener): Promise<void> {
     const { id } = listener.binding.subscription
-    const channel = socketChannel(id)
-    const found = this.#listeners.get(channel) ?? new Set()
-    this.#listeners.set(channel, found.add(listener))
+    const bound = this.#bound.get(id) ?? this.#listen(id)
+    bound.listeners.add(listener)
     this.#bindings += 1
     try {
       // Listening comes before the registration, so that no notification falls between them.
-      await this.#subscriber.subscribe(channel)
+      await bound.listening
       await this.#renew([listener.binding])
     } catch (error) {
       this.#drop(listener)
@@ -85,21 +78,32 @@ export class Hub {
   async remove(leaving: readonly Listener[]): Promise<void> {
     const last = leaving.filter((listener) => this.#drop(listener))
     const ended = last.map(({ binding }) => binding.subscription)
-    if (ended.length === 0) return
-    await this.#subscriber.unsubscribe(...ended.map(({ id }) => socketChannel(id)))
-    await forgetSocketSubscriptions(this.#services, ended)
+    if (ended.length > 0) await forgetSocketSubscriptions(this.#services, ended)
   }
 
   close(): void {
     clearInterval(this.#timer)
-    this.#subscriber.disconnect()
+    this.#gaps.close()
   }
 
-  /** Redis keeps nothing that was published meanwhile: clients that are closed bind again, and ask for what they have missed. */
-  #endGap(): void {
-    if (!this.#hasGap) return
+  #listen(id: string): Bound {
+    const listeners = new Set<Listener>()
+    const hear = (message: SocketNotification | 'gap' | 'end') => {
+      for (const listener of listeners) {
+        if (message === 'end') listener.end()
+        else if (message === 'gap') listener.overflow()
+        else this.#notify(listener, message)
+      }
+    }
+    const bound = { listeners, listening: this.#services.bus.listen(SOCKET, hear, id) }
+    this.#bound.set(id, bound)
+    return bound
+  }
+
+  /** Clients that are closed bind again, and ask for what they have missed. */
+  #overflowAll(): void {
     this.#hasGap = false
-    for (const listeners of this.#listeners.values()) {
+    for (const { listeners } of this.#bound.values()) {
       for (const listener of listeners) listener.overflow()
     }
   }
@@ -129,24 +133,28 @@ export class Hub {
 
   /** True when nobody else here is bound to its Subscription. */
   #drop(listener: Listener): boolean {
-    const channel = socketChannel(listener.binding.subscription.id)
-    const found = this.#listeners.get(channel)
-    if (!found?.delete(listener)) return false
+    const { id } = listener.binding.subscription
+    const bound = this.#bound.get(id)
+    if (!bound?.listeners.delete(listener)) return false
     this.#bindings -= 1
-    if (found.size === 0) this.#listeners.delete(channel)
-    return found.size === 0
+    if (bound.listeners.size > 0) return false
+    this.#bound.delete(id)
+    bound.listening.then((listening) => listening.close()).catch(() => undefined)
+    return true
   }
 
   /** Workers match nothing with a binding that was not renewed in time. */
   #renewAll(): void {
     const startedAt = performance.now()
     if (startedAt - this.#renewedAt > LIVES_MS) this.#hasGap = true
-    const bound = [...this.#listeners.values()].flatMap(([first]) => first?.binding ?? [])
+    const bound = [...this.#bound.values()].flatMap(
+      ({ listeners: [first] }) => first?.binding ?? [],
+    )
     // The connections themselves log that Redis or PostgreSQL is away.
     this.#renew(bound)
       .then(() => {
         this.#renewedAt = startedAt
-        if (this.#subscriber.status === 'ready') this.#endGap()
+        if (this.#hasGap && this.#services.bus.isReady) this.#overflowAll()
       })
       .catch((error: Error) => {
         const { log } = this.#services

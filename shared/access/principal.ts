@@ -146,8 +146,8 @@ export function systemPrincipal(project: ProjectContext): Principal {
 }
 
 export interface RunTaking {
-  /** The table of the row: `pending_run`, `occurrence` or `delivery`. */
-  readonly owner: 'r' | 'o' | 'd'
+  /** The table of the row: `pending_run`, `occurrence`, `delivery` or `job`. */
+  readonly owner: 'r' | 'o' | 'd' | 'j'
   readonly run: string
   /** The count of the row when it was taken. */
   readonly taking: number

@@ -14,9 +14,11 @@ import { chunksOf } from '../platform/storage/storage.ts'
 import type { Services } from '../services.ts'
 import type { Version } from '../store/rows/version.ts'
 import {
-  dueContents,
   forgetContent,
+  forgetLeasedContent,
   keepContent,
+  keepLeasedContent,
+  leaseContents,
   noteContent,
 } from '../store/write/stored-contents.ts'
 
@@ -225,12 +227,12 @@ export function placeOf({ storageUrl }: Pick<Config, 'storageUrl'>): Buffer {
 
 /** Removes due contents, the oldest hundred; returns how many. Any number of workers may call it. */
 export async function sweepContents({ config, database, storage }: Services): Promise<number> {
-  const due = await dueContents(database, placeOf(config), AT_ONCE)
-  for (const { key, isUsed } of due) {
-    if (isUsed) await keepContent(database, key)
+  const due = await leaseContents(database, placeOf(config), AT_ONCE)
+  for (const content of due) {
+    if (content.isUsed) await keepLeasedContent(database, content)
     else {
-      await storage.delete(key)
-      await forgetContent(database, key)
+      await storage.delete(content.key)
+      await forgetLeasedContent(database, content)
     }
   }
   return due.filter(({ isUsed }) => !isUsed).length

@@ -3,8 +3,10 @@
  * version adds the row, and a worker removes it when it has fetched them.
  */
 
+import { leaseNext, releaseLeased } from '../platform/postgres/leases.ts'
 import type { Connection } from '../platform/postgres/statement.ts'
 import type { WritePart } from '../store/rows/context.ts'
+import { JOBS, jobLease, type LeasedJob } from '../store/rows/upkeep-jobs.ts'
 
 export interface DownloadInput {
   readonly projectId: string
@@ -13,15 +15,11 @@ export interface DownloadInput {
   readonly ver: number
 }
 
-export interface Download {
-  readonly job: string
+export interface Download extends LeasedJob {
   readonly input: DownloadInput
   /** This one included. */
   readonly attempt: number
 }
-
-/** An attempt that has not ended by now has died with its worker. */
-const LEASE = '15 minutes'
 
 const EXTERNAL = /"url":\s*"https:\/\//
 
@@ -55,30 +53,29 @@ export function downloadPart(isOn: boolean): WritePart<DownloadInput> {
   }
 }
 
-/** The one that has waited longest. */
-export async function takeDownload(connection: Connection): Promise<Download | undefined> {
-  const [download] = await connection.query<Download>({
-    name: 'download-take',
-    text: `update job set state = 'active', touched = clock_timestamp() + interval '${LEASE}',
-        started = coalesce(started, clock_timestamp()),
-        progress = to_jsonb(coalesce(progress::int, 0) + 1)
-      where id = (select id from job where kind = 'download' and touched <= clock_timestamp()
-        order by touched limit 1 for update skip locked)
-      returning id as job, input, progress::int as attempt`,
-    values: [],
+/** Leases the download that has waited longest. */
+export async function leaseDownload(connection: Connection): Promise<Download | undefined> {
+  return await leaseNext<Download>(connection, JOBS, {
+    name: 'download-lease',
+    // A worker of the version before writes down no lease, but when others may take the job.
+    where: `x.kind = 'download' and (x.held is not null or x.touched <= clock_timestamp())`,
+    orderBy: 'x.touched',
+    set: `state = 'active', started = coalesce(x.started, clock_timestamp()),
+      progress = to_jsonb(coalesce(x.progress::int, 0) + 1)`,
+    returning: 'x.id, x.input, x.progress::int as attempt',
   })
-  return download
 }
 
+/** Another attempt after `delayMs`. False when the lease was lost. */
 export async function repeatDownload(
   connection: Connection,
-  job: string,
+  job: LeasedJob,
   delayMs: number,
-): Promise<void> {
-  await connection.query({
+): Promise<boolean> {
+  return await releaseLeased(connection, JOBS, jobLease(job), {
     name: 'download-repeat',
-    text: `update job set state = 'waiting',
-      touched = clock_timestamp() + $2::float8 * interval '1 ms' where id = $1`,
-    values: [job, delayMs],
+    set: `state = 'waiting', held = null,
+      touched = clock_timestamp() + $3::float8 * interval '1 ms'`,
+    values: [delayMs],
   })
 }

@@ -2,10 +2,7 @@
  * Live logs of a bot's runs while somebody listens. Listeners say so on one channel, again and again; a worker
  * that has heard of them publishes on the channel of the bot. Without a listener nothing travels.
  */
-import type { Config } from '../config/config.ts'
-import type { Logger } from '../log.ts'
-import { PREFIX } from '../platform/queue/scripts.ts'
-import { openRedis, type Redis, untilReady } from '../platform/redis/redis.ts'
+import { type Bus, messageKind } from '../platform/redis/bus.ts'
 
 /** One thing that happened to a run. */
 export type BotLogEvent =
@@ -35,8 +32,10 @@ export interface BotLogMessage {
   readonly events: readonly BotLogEvent[]
 }
 
-const FOLLOW = `${PREFIX}:follow`
-const channelOf = (botId: string) => `${PREFIX}:bot-log:${botId}`
+/** The id of a bot whose runs are listened to. */
+const FOLLOW = messageKind<string>('follow')
+/** Events of the runs of a bot; its id is the address. */
+const LOG = messageKind<BotLogMessage>('bot-log')
 
 const REPEAT_MS = 5000
 /** Two repeats may be missed. */
@@ -45,34 +44,22 @@ const FORGET_MS = 3 * REPEAT_MS
 const LENGTH_A_SECOND = 1_000_000
 const COST_OF_A_MESSAGE = 500
 
-/** Calls `hear` until `close`. Errors: after 30 s without Redis. */
+/** Calls `hear` until `close`. Errors: those of Redis. */
 export async function listenToBot(
-  config: Config,
-  log: Logger,
+  bus: Bus,
   botId: string,
   hear: (message: BotLogMessage) => void,
 ): Promise<{ close(): void }> {
-  const subscriber = openRedis(config, 'subscribe', log)
-  const redis = openRedis(config, 'subscribe', log)
-  let repeat: NodeJS.Timeout | undefined
-  const close = () => {
-    clearInterval(repeat)
-    subscriber.disconnect()
-    redis.disconnect()
-  }
-  try {
-    await Promise.all([untilReady(subscriber, log), untilReady(redis, log)])
-    // Published by the workers only.
-    subscriber.on('message', (_channel, text: string) => hear(JSON.parse(text) as BotLogMessage))
-    await subscriber.subscribe(channelOf(botId))
-    const say = () => redis.publish(FOLLOW, botId)
-    await say()
-    // While Redis is away the connection keeps one until it is back.
-    repeat = setInterval(() => void say().catch(() => undefined), REPEAT_MS)
-    return { close }
-  } catch (error) {
-    close()
-    throw error
+  const say = () => bus.publish(FOLLOW, botId)
+  // While Redis is away this fails, and nobody waits for it to come back.
+  await say()
+  const listening = await bus.listen(LOG, hear, botId)
+  const repeat = setInterval(() => void say().catch(() => undefined), REPEAT_MS)
+  return {
+    close() {
+      clearInterval(repeat)
+      listening.close().catch(() => undefined)
+    },
   }
 }
 
@@ -90,16 +77,13 @@ interface Budget {
   dropped: number
 }
 
-/** The worker's end. Waits up to 30 s for Redis. */
-export async function openFollowed(config: Config, log: Logger, redis: Redis): Promise<Followed> {
+/** The worker's end. */
+export async function openFollowed(bus: Bus): Promise<Followed> {
   const until = new Map<string, number>()
   const budgets = new Map<string, Budget>()
-  const subscriber = openRedis(config, 'subscribe', log)
-  await untilReady(subscriber, log)
-  subscriber.on('message', (_channel, botId: string) => {
+  const listening = await bus.listen(FOLLOW, (botId) => {
     until.set(botId, Date.now() + FORGET_MS)
   })
-  await subscriber.subscribe(FOLLOW)
   const sweep = setInterval(() => {
     for (const [botId, at] of until) {
       if (at > Date.now()) continue
@@ -127,15 +111,16 @@ export async function openFollowed(config: Config, log: Logger, redis: Redis): P
       }
       const gap: BotLogEvent[] =
         budget.dropped === 0 ? [] : [{ type: 'gap', messages: budget.dropped }]
-      const text = JSON.stringify({ ...message, events: [...gap, ...message.events] })
+      const events = [...gap, ...message.events]
+      const lengths = events.map((event) => (event.type === 'log' ? event.text.length : 0))
       budget.dropped = 0
-      budget.length -= text.length + COST_OF_A_MESSAGE
+      budget.length -= lengths.reduce((sum, length) => sum + length, COST_OF_A_MESSAGE)
       // A live log is best effort: lines that Redis cannot take now are lost.
-      redis.publish(channelOf(botId), text).catch(() => undefined)
+      bus.publish(LOG, { ...message, events }, botId).catch(() => undefined)
     },
     close() {
       clearInterval(sweep)
-      subscriber.disconnect()
+      listening.close().catch(() => undefined)
     },
   }
 }

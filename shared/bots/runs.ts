@@ -232,7 +232,6 @@ export const logs: Operation = {
 
 async function* eventsOf(call: OperationCall): AsyncGenerator<Buffer> {
   const { services, principal, id = '' } = call
-  const { config, log } = services
   const waiting: string[] = []
   let dropped = 0
   let wake = () => {}
@@ -244,7 +243,7 @@ async function* eventsOf(call: OperationCall): AsyncGenerator<Buffer> {
   }
   const endAt = Date.now() + LONGEST_MS
   streams++
-  const listening = await listenToBot(config, log, id, hear).catch((error: unknown) => {
+  const listening = await listenToBot(services.bus, id, hear).catch((error: unknown) => {
     streams--
     throw error
   })

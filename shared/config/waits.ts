@@ -19,6 +19,8 @@ export interface Waits {
   readonly indexMs: number
   /** Workers look so often for runs, requests and imports that Redis has not announced. */
   readonly sweepMs: number
+  /** A worker that has not renewed the lease of a job, a mail or a delivery for so long has lost it. */
+  readonly leaseMs: number
   /** The first pause before a source of an import is read again; each further one is twice as long. */
   readonly retryMs: number
   /** Binary logarithm of scrypt's N: 17 takes 0.3 s of a core and 128 MiB for each password. */
@@ -32,6 +34,7 @@ const DEFAULTS: Waits = {
   sessionMs: 4000,
   indexMs: 6000,
   sweepMs: 10_000,
+  leaseMs: 30_000,
   retryMs: 1000,
   passwordCost: 17,
 }

@@ -38,12 +38,11 @@ import type {
   OperationCall,
 } from '../request/request.ts'
 import type { Services } from '../services.ts'
-import { addUpkeepJob, type UpkeepKind } from '../store/rows/upkeep-jobs.ts'
+import { addUpkeepJob, jobTaking, removeJob, type UpkeepKind } from '../store/rows/upkeep-jobs.ts'
 import { platformMeta } from '../store/rows/version.ts'
 import {
   addRequest,
-  claimRequest,
-  removeRequest,
+  type LeasedRequest,
   type StoredRequest,
 } from '../store/write/async-requests.ts'
 import { createMaintenance } from './upkeep/maintenance.ts'
@@ -110,22 +109,21 @@ function keptHeaders(
 }
 
 /**
- * Carries out a request that waits; does nothing for one that does not. A batch may end half done; one
- * that is done before a cancel arrives is completed.
+ * Carries out a request while its lease is held. A batch may end half done; one that is done before a cancel arrives is
+ * completed.
  */
 export async function runRequest(
   services: Services,
-  id: string,
+  leased: LeasedRequest,
   signal: AbortSignal,
   handle: Handle,
 ): Promise<void> {
-  const stored = await claimRequest(services.database, id)
-  if (stored === undefined) return
+  const { id, request: stored } = leased
   const project = await services.principals.project(stored.projectId)
   try {
     if (project !== undefined) {
       await startAsyncJob(services, project, stored.profile, id)
-      const end = await endOf(services, stored, signal, handle)
+      const end = { ...(await endOf(services, stored, signal, handle)), taking: jobTaking(leased) }
       await finishAsyncJob(services, project, { author: stored.profile, runId: id, end })
     }
   } catch (error) {
@@ -133,7 +131,7 @@ export async function runRequest(
     const isGone = error instanceof HttpError && error.status < 500
     if (!isGone && !(error instanceof JobFinished)) throw error
   }
-  await removeRequest(services.database, id)
+  await removeJob(services.database, leased)
 }
 
 async function endOf(

@@ -191,7 +191,7 @@ export function withLinked(own: Repository): Repository {
     ...own,
     read: (principal, type, id) =>
       readLinked(principal, type, (reader) => own.read(reader, type, id)),
-    readMany: (principal, references) => readManyLinked(own, principal, references),
+    readMany: (principal, references, signal) => readManyLinked(own, principal, references, signal),
     readVersion: (principal, type, id, ver) =>
       readLinked(principal, type, (reader) => own.readVersion(reader, type, id, ver)),
     history: (principal, type, id, request) =>
@@ -263,9 +263,10 @@ async function requireOwn(
 async function readManyLinked(
   own: Repository,
   principal: Principal,
-  references: Parameters<Repository['readMany']>[1],
+  references: readonly ResourceId[],
+  signal: AbortSignal | undefined,
 ): ReturnType<Repository['readMany']> {
-  const found = [...(await own.readMany(principal, references))]
+  const found = [...(await own.readMany(principal, references, signal))]
   for (const { number } of principal.project.linked ?? []) {
     const missing = references.flatMap((reference, place) => {
       const readers = found[place] === undefined ? readersIn(principal, reference.type) : []
@@ -275,7 +276,7 @@ async function readManyLinked(
     const [first] = missing
     if (first === undefined) continue
     const asked = missing.map(({ reference }) => reference)
-    const more = await own.readMany(first.reader, asked)
+    const more = await own.readMany(first.reader, asked, signal)
     for (const [i, { place }] of missing.entries()) found[place] = more[i]
   }
   return found

@@ -6,7 +6,14 @@ import { randomUUIDv7 } from 'node:crypto'
 import { REGISTRY_TYPES } from '../access/policy.ts'
 import { type Cause, SYSTEM_PROJECT_NUMBER } from '../access/principal.ts'
 import type { Change } from '../access/subscription.ts'
+import { waits } from '../config/waits.ts'
 import { typeNumber } from '../fhir/definitions.ts'
+import {
+  type Lease,
+  type LeaseTable,
+  leaseRow,
+  releaseLeased,
+} from '../platform/postgres/leases.ts'
 import type { Connection } from '../platform/postgres/statement.ts'
 import type { ChangeEvent } from '../store/events/rows.ts'
 import type { VersionRow } from '../store/rows/rows.ts'
@@ -38,8 +45,8 @@ export interface Delivery {
   readonly attempt: number
   /** How often it failed by a fault of our own. */
   readonly faults: number
-  /** How often a worker has taken it. */
-  readonly takes: number
+  /** The token of its lease. */
+  readonly token: number
   readonly added: Date
   /** The version to send, for a deletion the last one; undefined when it is gone. */
   readonly version: VersionRow | undefined
@@ -51,8 +58,19 @@ export interface Room {
   readonly bots: number
 }
 
-/** A worker that is lost holds its deliveries so long. */
-export const LEASE_MS = 30_000
+/** While a delivery is active, `due` is the end of its lease. */
+export const DELIVERIES: LeaseTable = {
+  name: 'delivery',
+  key: { id: 'uuid' },
+  token: 'takes',
+  until: 'due',
+  leaseMs: waits.leaseMs,
+}
+
+export function deliveryLease({ id, token }: Pick<Delivery, 'id' | 'token'>): Lease {
+  return { key: [id], token }
+}
+
 const OPS = { create: 'c', update: 'u', delete: 'd' } as const
 
 export async function addDeliveries(
@@ -81,65 +99,37 @@ export async function addDeliveries(
   })
 }
 
-/** Says that a worker still has them. */
-export async function holdDeliveries(
-  connection: Connection,
-  held: readonly Pick<Delivery, 'id' | 'takes'>[],
-): Promise<void> {
-  if (held.length === 0) return
-  await connection.query({
-    name: 'delivery-hold',
-    text: `update delivery d set due = clock_timestamp() + interval '${LEASE_MS} ms'
-      from unnest($1::uuid[], $2::int[]) as x(id, takes)
-      where d.id = x.id and d.takes = x.takes and d.state = 'active'`,
-    values: [held.map(({ id }) => id), held.map(({ takes }) => takes)],
-  })
-}
-
-/** They are received, or nobody waits for them any more. */
-export async function endDeliveries(connection: Connection, ids: readonly string[]): Promise<void> {
-  if (ids.length === 0) return
-  await connection.query({
-    name: 'delivery-end',
-    text: 'delete from delivery where id = any($1::uuid[])',
-    values: [ids],
-  })
-}
-
 interface Repeat {
   readonly delayMs: number
   readonly error: string
   readonly fault: boolean
 }
 
-/** Another attempt after `delayMs`, unless somebody else has it. `fault`: this one is not counted against the Subscription. */
+/** Another attempt after `delayMs`. `fault`: this one is not counted against the Subscription. False when the lease was lost. */
 export async function repeatDelivery(
   connection: Connection,
-  { id, takes }: Pick<Delivery, 'id' | 'takes'>,
+  delivery: Pick<Delivery, 'id' | 'token'>,
   { delayMs, error, fault }: Repeat,
-): Promise<void> {
-  await connection.query({
+): Promise<boolean> {
+  return await releaseLeased(connection, DELIVERIES, deliveryLease(delivery), {
     name: 'delivery-repeat',
-    text: `update delivery set state = 'waiting', error = $3,
-        due = clock_timestamp() + $2::float8 * interval '1 ms',
-        attempts = attempts - $4::int, faults = faults + $4::int
-      where id = $1 and takes = $5`,
-    values: [id, delayMs, error, fault ? 1 : 0, takes],
+    set: `state = 'waiting', error = $4, due = clock_timestamp() + $3::float8 * interval '1 ms',
+      attempts = attempts - $5::int, faults = faults + $5::int`,
+    values: [delayMs, error, fault ? 1 : 0],
   })
 }
 
-/** It was not begun: it waits as before, unless somebody else has it. */
+/** The delivery was not begun: it waits as before. False when the lease was lost. */
 export async function giveBackDelivery(
   connection: Connection,
-  { id, takes }: Pick<Delivery, 'id' | 'takes'>,
+  delivery: Pick<Delivery, 'id' | 'token'>,
   delayMs: number,
-): Promise<void> {
-  await connection.query({
+): Promise<boolean> {
+  return await releaseLeased(connection, DELIVERIES, deliveryLease(delivery), {
     name: 'delivery-back',
-    text: `update delivery set state = 'waiting', attempts = attempts - 1,
-        due = clock_timestamp() + $2::float8 * interval '1 ms'
-      where id = $1 and takes = $3`,
-    values: [id, delayMs, takes],
+    set: `state = 'waiting', attempts = attempts - 1,
+      due = clock_timestamp() + $3::float8 * interval '1 ms'`,
+    values: [delayMs],
   })
 }
 
@@ -194,7 +184,7 @@ type OwnColumns = Pick<
   | 'target'
   | 'attempt'
   | 'faults'
-  | 'takes'
+  | 'token'
   | 'added'
 >
 
@@ -254,13 +244,12 @@ const takeSql = (columns: string, versions: string) => `with recursive
         update delivery d set state = 'active',
           attempts = d.attempts + (d.state = 'waiting')::int,
           faults = d.faults + (d.state = 'active')::int,
-          takes = d.takes + 1,
-          due = clock_timestamp() + interval '${LEASE_MS} ms'
+          ${leaseRow(DELIVERIES, 'd')}
         from chosen c where d.id = c.id and c.rank <= c.room
         returning d.*,
           case when d.type = any($3::smallint[]) then ${SYSTEM_PROJECT_NUMBER} else d.project end as filed)
       select d.id::text, d.project, d.subscription::text, d.type, d.resource::text, d.ver, d.op, d.origin,
-        d.target, d.attempts as attempt, d.faults, d.takes, d.added, d.filed, a.ver as terms${columns}
+        d.target, d.attempts as attempt, d.faults, d.takes as token, d.added, d.filed, a.ver as terms${columns}
       from taken d
       left join active_subscription a on a.project = d.project and a.id = d.subscription ${versions}`
 

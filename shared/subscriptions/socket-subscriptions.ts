@@ -12,6 +12,7 @@ import {
 } from '../errors.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import { actingSession } from '../identity/principals.ts'
+import { messageKind } from '../platform/redis/bus.ts'
 import { createMemberLogin } from '../projects/signed-in-user.ts'
 import { depthOf } from '../request/quota.ts'
 import { jsonReply } from '../request/reply.ts'
@@ -23,12 +24,10 @@ import type { Notification, VersionPlace } from './events.ts'
 import {
   createSocketSubscriptions,
   dropSubscriptions,
-  GAP,
   type HeldSubscription,
   heldTexts,
   holdSubscription,
   MOST_SOCKET_SUBSCRIPTIONS,
-  socketChannel,
 } from './store-socket-subscriptions.ts'
 
 /** One as it is held, with the row that it would be. */
@@ -41,6 +40,12 @@ export interface SocketNotification extends VersionPlace {
   /** Instant of the change. */
   readonly at: string
 }
+
+/**
+ * For the sockets of the Subscription that the address names. `gap`: changes may have been missed; its sockets are closed,
+ * so that clients bind again. `end`: there is no such Subscription any more.
+ */
+export const SOCKET = messageKind<SocketNotification | 'gap' | 'end'>('socket')
 
 const MISSING = '00000000-0000-0000-0000-000000000000'
 
@@ -147,11 +152,14 @@ export async function findSocketSubscription(
 
 /** Ends them, wherever they are bound. */
 export async function forgetSocketSubscriptions(
-  { redis, repository }: Pick<Services, 'redis' | 'repository'>,
+  { redis, bus, repository }: Pick<Services, 'redis' | 'bus' | 'repository'>,
   subscriptions: readonly HeldSubscription[],
 ): Promise<void> {
   await repository.feature(createSocketSubscriptions).unwatch(subscriptions.map(({ id }) => id))
-  await dropSubscriptions(redis, subscriptions).catch(away)
+  await Promise.all([
+    dropSubscriptions(redis, subscriptions),
+    ...subscriptions.map(({ id }) => bus.publish(SOCKET, 'end', id)),
+  ]).catch(away)
 }
 
 /** Reads the Subscriptions to match, by id; for the worker. */
@@ -171,12 +179,12 @@ export async function socketSubscriptions(
 
 /** Notifies the processes with bound sockets; ended bindings get nothing. */
 export async function publishNotifications(
-  { redis }: Pick<Services, 'redis'>,
+  { bus }: Pick<Services, 'bus'>,
   notifications: readonly Notification[],
 ): Promise<void> {
   await Promise.all(
     notifications.map(({ subscription, event }) => {
-      if (event === undefined) return redis.publish(socketChannel(subscription), GAP)
+      if (event === undefined) return bus.publish(SOCKET, 'gap', subscription)
       const { subject, ver, change, at, project } = event
       const notification: SocketNotification = {
         project,
@@ -186,7 +194,7 @@ export async function publishNotifications(
         change,
         at: at.toISOString(),
       }
-      return redis.publish(socketChannel(subscription), JSON.stringify(notification))
+      return bus.publish(SOCKET, notification, subscription)
     }),
   )
 }

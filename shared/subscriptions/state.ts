@@ -4,9 +4,10 @@
  */
 import { SUBSCRIPTION } from '../access/subscription.ts'
 import { typeNumber } from '../fhir/definitions.ts'
+import { endLease, isLeased, leaseValues } from '../platform/postgres/leases.ts'
 import type { Connection } from '../platform/postgres/statement.ts'
 import { type VersionRow, versionColumns } from '../store/rows/rows.ts'
-import type { Delivery } from './deliveries.ts'
+import { DELIVERIES, type Delivery, deliveryLease } from './deliveries.ts'
 
 /** Failed events in a row that open the circuit. */
 const MOST_FAILURES = 20
@@ -18,15 +19,14 @@ const ORPHAN_HOURS = 24
 export const KEPT = '7 days'
 const AT_ONCE = 100
 
-type DeliveryKey = Pick<Delivery, 'id' | 'project' | 'subscription'>
+type LeasedDelivery = Pick<Delivery, 'id' | 'token'>
 
-export interface Receipt {
-  readonly id: string
+export interface Receipt extends LeasedDelivery {
   /** A common AuditEvent will report it. */
   readonly unreported: boolean
 }
 
-/** They are received. One statement. */
+/** Ends deliveries that are received, but for those whose lease was lost. One statement. */
 export async function deliveriesReceived(
   connection: Connection,
   receipts: readonly Receipt[],
@@ -36,8 +36,8 @@ export async function deliveriesReceived(
     name: 'delivery-received',
     // In one order, so that workers do not wait for each other in a ring.
     text: `with d as (
-        delete from delivery using unnest($1::uuid[], $2::bool[]) as x(id, untold)
-        where delivery.id = x.id returning delivery.project, delivery.subscription, x.untold)
+        delete from delivery using unnest($1::uuid[], $2::int[], $3::bool[]) as x(id, token, untold)
+        where delivery.id = x.id and delivery.takes = x.token returning delivery.project, delivery.subscription, x.untold)
       insert into subscription_state as s (project, subscription, delivered, untold, untold_since)
       select project, subscription, count(*), count(*) filter (where untold),
         case when bool_or(untold) then clock_timestamp() end
@@ -46,22 +46,28 @@ export async function deliveriesReceived(
         untold = s.untold + excluded.untold,
         untold_since = coalesce(s.untold_since, excluded.untold_since),
         failures = 0, failing_since = null, orphan_since = null, pauses = 0, paused_until = null`,
-    values: [receipts.map(({ id }) => id), receipts.map(({ unreported }) => unreported)],
+    values: [
+      receipts.map(({ id }) => id),
+      receipts.map(({ token }) => token),
+      receipts.map(({ unreported }) => unreported),
+    ],
   })
 }
 
 /** No more attempts; it can be sent again for a week. True when all has failed for three days. */
 export async function deliveryFailed(
   connection: Connection,
-  delivery: DeliveryKey,
+  delivery: LeasedDelivery,
   error: string,
 ): Promise<boolean> {
   const [row] = await connection.query<{ isDead: boolean }>({
     name: 'delivery-failed',
-    text: `with d as (update delivery set state = 'failed', error = $4 where id = $1)
+    text: `with d as (update delivery set state = 'failed', error = $3,
+          ${endLease(DELIVERIES, 'delivery')}
+        where ${isLeased(DELIVERIES)} returning project, subscription)
       insert into subscription_state as s
         (project, subscription, failed, failures, failing_since, error)
-      values ($2, $3, 1, 1, clock_timestamp(), $4)
+      select project, subscription, 1, 1, clock_timestamp(), $3 from d
       on conflict (project, subscription) do update set failed = s.failed + 1,
         failures = s.failures + 1, error = excluded.error, orphan_since = null,
         failing_since = coalesce(s.failing_since, excluded.failing_since),
@@ -70,7 +76,7 @@ export async function deliveryFailed(
           * least(${LONGEST_PAUSE_S}, ${FIRST_PAUSE_S} * 2 ^ least(s.pauses, 10))
           else s.paused_until end
       returning failing_since < clock_timestamp() - interval '${FAILING_HOURS} hours' as "isDead"`,
-    values: [delivery.id, delivery.project, delivery.subscription, error],
+    values: [...leaseValues(deliveryLease(delivery)), error],
   })
   return row?.isDead ?? false
 }
@@ -82,17 +88,17 @@ const OPENS = `s.failures + 1 >= ${MOST_FAILURES}
 /** Its author is no active member. True when this has been so for a day. */
 export async function deliveryOrphaned(
   connection: Connection,
-  delivery: DeliveryKey,
+  delivery: LeasedDelivery,
 ): Promise<boolean> {
   const [row] = await connection.query<{ isDead: boolean }>({
     name: 'delivery-orphaned',
-    text: `with d as (delete from delivery where id = $1)
+    text: `with d as (delete from delivery where ${isLeased(DELIVERIES)} returning project, subscription)
       insert into subscription_state as s (project, subscription, orphan_since)
-      values ($2, $3, clock_timestamp())
+      select project, subscription, clock_timestamp() from d
       on conflict (project, subscription) do update
         set orphan_since = coalesce(s.orphan_since, excluded.orphan_since)
       returning orphan_since < clock_timestamp() - interval '${ORPHAN_HOURS} hours' as "isDead"`,
-    values: [delivery.id, delivery.project, delivery.subscription],
+    values: leaseValues(deliveryLease(delivery)),
   })
   return row?.isDead ?? false
 }

@@ -142,10 +142,8 @@ export async function removeOldWatches(connection: Connection): Promise<void> {
 }
 
 // * Subscriptions of web sockets, which web processes and workers share: each is a text in Redis that
-// expires unless a process with a bound socket renews it, and a channel of notifications.
+// expires unless a process with a bound socket renews it.
 
-/** The message of a channel whose changes may have passed by: its sockets are closed, so that clients bind again. */
-export const GAP = 'gap'
 /** Without a binding. */
 const UNBOUND_MS = 300_000
 /** At a time. */
@@ -167,11 +165,6 @@ const keys = {
   ofMember: (id: string) => `${PREFIX}:socket-subscriptions:member:${id}`,
   ofProject: (id: string) => `${PREFIX}:socket-subscriptions:project:${id}`,
 } as const
-
-/** The channel of a Subscription's notifications, of its gaps and of its end. */
-export function socketChannel(id: string): string {
-  return `${PREFIX}:socket:${id}`
-}
 
 /**
  * KEYS text, sets of member and Project; ARGV id, text, ms to live, limits of the sets (0: it is
@@ -231,7 +224,6 @@ export async function heldTexts(
   return texts.map((text) => text ?? undefined)
 }
 
-/** Notifies the sockets that are bound to them; an empty message is the end. */
 export async function dropSubscriptions(
   redis: Redis,
   held: readonly Omit<HeldSubscription, 'text'>[],
@@ -241,7 +233,6 @@ export async function dropSubscriptions(
       redis.unlink(keys.text(id)),
       redis.zrem(keys.ofMember(membershipId), id),
       redis.zrem(keys.ofProject(projectId), id),
-      redis.publish(socketChannel(id), ''),
     ]),
   )
 }

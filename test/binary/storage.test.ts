@@ -8,6 +8,7 @@ import { Readable } from 'node:stream'
 import { brotliCompressSync, deflateSync, gzipSync } from 'node:zlib'
 import t from 'tap'
 import { placeOf, storeContent, sweepContents } from '../../shared/binary/content.ts'
+import { keepLeasedContent, leaseContents } from '../../shared/store/write/stored-contents.ts'
 import { type Binary, download, openBucket, upload } from '../fixtures/binaries.ts'
 import { type Botica, openBotica, until } from '../fixtures/botica.ts'
 import { openSdk } from '../fixtures/sdk.ts'
@@ -181,6 +182,26 @@ for (const [name, botica, directory] of [
     t.equal(filesIn(directory).length, before + 1)
     t.notOk(filesIn(directory).some((file) => file.includes(new URL(left).pathname.slice(-36))))
     t.equal((await download(botica, `Binary/${id}`, admin)).bytes.toString(), 'named')
+  })
+
+  t.test(`content that is expunged while a sweep looks at it goes from ${name}`, async (t) => {
+    const { services } = botica
+    const { database } = services
+    const place = placeOf(services.config)
+    const before = filesIn(directory).length
+    const { id } = await upload(admin, 'looked at', 'text/plain')
+    await database.query({
+      text: 'update stored_content set due = clock_timestamp() where place = $1',
+      values: [place],
+    })
+    const leased = await leaseContents(database, place, 100)
+    t.ok(leased.length > 0 && leased.every(({ isUsed }) => isUsed))
+    t.same(await leaseContents(database, place, 100), [], 'no other sweep looks at them')
+    t.equal((await admin.post(`Binary/${id}/$expunge`)).status, 200)
+    const kept = await Promise.all(leased.map((one) => keepLeasedContent(database, one)))
+    t.equal(kept.filter((isKept) => !isKept).length, 1)
+    await sweepContents(services)
+    t.equal(filesIn(directory).length, before)
   })
 
   t.test(`the SDK creates, attaches and downloads with ${name}`, async (t) => {

@@ -7,6 +7,7 @@ import type { ExecuteJob, ExecuteReply } from '../../shared/platform/queue/jobs.
 import { openReplies } from '../../shared/platform/queue/replies.ts'
 import { openRuns } from '../../shared/platform/queue/runs.ts'
 import { keys } from '../../shared/platform/queue/scripts.ts'
+import { createBus } from '../../shared/platform/redis/bus.ts'
 import { openRedis, untilReady } from '../../shared/platform/redis/redis.ts'
 import { aJob } from '../fixtures/bots/execute-job.ts'
 
@@ -16,20 +17,19 @@ const AWHILE_MS = 100
 
 const config = readConfig()
 const log = createLogger('silent', 'script')
-const channel = `replies:${randomUUID()}`
 const redis = openRedis(config, 'request', log)
 const subscriber = openRedis(config, 'subscribe', log)
 await Promise.all([untilReady(redis, log), untilReady(subscriber, log)])
-const runs = await openRuns(config, log)
+const bus = createBus(redis, subscriber)
+const runs = await openRuns(config, bus, log)
 
 /** Runs when the queue is asked for the job, which it has lost by the time of the answer. */
 let whenAsked: (job: ExecuteJob) => Promise<unknown> = async () => undefined
-let job = awaited()
+let job: ExecuteJob
 const added: string[] = []
 const replies = await openReplies({
   redis,
-  subscriber,
-  channel,
+  bus,
   log,
   has: async () => {
     await whenAsked(job)
@@ -46,7 +46,7 @@ t.teardown(async () => {
 })
 
 function awaited(): ExecuteJob {
-  return aJob(randomUUID(), { waitUntil: Date.now() + PATIENCE_MS, reply: channel })
+  return aJob(randomUUID(), { waitUntil: Date.now() + PATIENCE_MS, reply: replies.channel })
 }
 
 const answerOf = ({ runId }: ExecuteJob): ExecuteReply => ({

@@ -51,7 +51,7 @@ t.test('a worker that dies leaves its index to the next one', async (t) => {
     await ended
   })
   // As if nobody had heard of it for long.
-  await run(`update job set touched = touched - interval '1 minute'`)
+  await run(`update job set held = held - interval '1 minute'`)
   await botica.startWorker()
   await until(async () => (await admin.get('Patient?tongue=de')).status === 200, READY_MS)
   const found = await admin.get<Raw>('Patient?tongue=de&_total=accurate&_count=0')

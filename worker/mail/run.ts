@@ -3,14 +3,17 @@ import { systemPrincipal } from '../../shared/access/principal.ts'
 import type { Config } from '../../shared/config/config.ts'
 import {
   keepMail,
+  type LeasedMail,
+  leaseMail,
+  MAILS,
+  mailLease,
   removeMail,
   repeatMail,
   type StoredMail,
-  takeMail,
 } from '../../shared/platform/mail/mails.ts'
 import { withoutLinkSecret } from '../../shared/projects/mail-texts.ts'
 import type { Services } from '../../shared/services.ts'
-import { backoffMs, startLoop } from '../loop.ts'
+import { backoffMs, renewalOf, startLoop, whileLeased } from '../loop.ts'
 
 const EVERY_MS = 500
 const ATTEMPTS = 5
@@ -33,22 +36,28 @@ export function startMail(services: Services): { stop(): Promise<void> } {
 
 /** False when none was waiting. */
 async function takeAndSend(services: Services, mailer: Mailer | undefined): Promise<boolean> {
-  const mail = await takeMail(services.database)
+  const mail = await leaseMail(services.database)
   if (mail === undefined) return false
-  if (mailer === undefined) await keepUnsent(services, mail)
-  else await attempt(services, mailer, mail)
+  const renewal = renewalOf(services, MAILS, mailLease(mail))
+  const isHeld = await whileLeased(renewal, undefined, () =>
+    mailer === undefined ? keepUnsent(services, mail) : attempt(services, mailer, mail),
+  )
+  // The worker that has it now settles it.
+  if (!isHeld) services.log.warn({ mail: mail.id }, 'A mail was lost to another worker')
   return true
 }
 
 /** Without a mail server the log names the mail, and the outbox holds it for the super admin. */
-async function keepUnsent({ database, log }: Services, { id, message }: StoredMail): Promise<void> {
+async function keepUnsent({ database, log }: Services, mail: LeasedMail): Promise<boolean> {
+  const { id, message } = mail
   const { kind, to, subject, text = '' } = message
   const logged = kind === 'client' ? {} : { to, subject, text: withoutLinkSecret(text) }
   log.info({ mail: id, kind, ...logged }, 'Mail is kept: there is no SMTP_URL')
-  await keepMail(database, id, 'kept')
+  return await keepMail(database, mail, 'kept')
 }
 
-async function attempt(services: Services, mailer: Mailer, mail: StoredMail): Promise<void> {
+/** False when the lease of the mail was lost. */
+async function attempt(services: Services, mailer: Mailer, mail: LeasedMail): Promise<boolean> {
   const { database, log } = services
   const { id, attempts, message } = mail
   try {
@@ -58,13 +67,14 @@ async function attempt(services: Services, mailer: Mailer, mail: StoredMail): Pr
     const isLast = error.isPermanent || attempts >= ATTEMPTS
     log.warn({ mail: id, kind: message.kind, attempts, isLast, reason: error.message }, 'Mail')
     if (!isLast) {
-      return await repeatMail(database, id, backoffMs(attempts, FIRST_PAUSE_MS), error.message)
+      return await repeatMail(database, mail, backoffMs(attempts, FIRST_PAUSE_MS), error.message)
     }
-    await keepMail(database, id, 'failed', error.message)
-    return await reportFailure(services, mail)
+    const isHeld = await keepMail(database, mail, 'failed', error.message)
+    if (isHeld) await reportFailure(services, mail)
+    return isHeld
   }
-  await removeMail(database, id)
   log.info({ mail: id, kind: message.kind, attempts }, 'Mail is sent')
+  return await removeMail(database, mail)
 }
 
 async function reportFailure(

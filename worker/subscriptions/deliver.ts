@@ -1,14 +1,14 @@
 /** Matches changes with Subscriptions, takes pending deliveries, makes them, and settles each attempt in PostgreSQL. */
 import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promises'
 import { authorOf } from '../../shared/bots/event-target.ts'
-import { listenForChanges } from '../../shared/platform/queue/scripts.ts'
+import { deleteLeased, renewLeases } from '../../shared/platform/postgres/leases.ts'
+import { listenForWakes } from '../../shared/platform/redis/outbox-wakes.ts'
 import type { Services } from '../../shared/services.ts'
 import {
+  DELIVERIES,
   type Delivery,
-  endDeliveries,
+  deliveryLease,
   giveBackDelivery,
-  holdDeliveries,
-  LEASE_MS,
   repeatDelivery,
 } from '../../shared/subscriptions/deliveries.ts'
 import { createEvents, type MatchOptions } from '../../shared/subscriptions/events.ts'
@@ -54,9 +54,10 @@ export class Deliverer {
       () => this.#take(),
     )
     this.#holding = startLoop(
-      { log, name: 'The lease of deliveries', everyMs: LEASE_MS / 3, level: 'error' },
+      { log, name: 'The lease of deliveries', everyMs: DELIVERIES.leaseMs / 3, level: 'error' },
       async () => {
-        await holdDeliveries(database, [...this.#held.values()])
+        const leases = [...this.#held.values()].map(deliveryLease)
+        await renewLeases(database, DELIVERIES, leases)
         return false
       },
     )
@@ -94,7 +95,7 @@ export class Deliverer {
   }
 
   #start(delivery: Delivery): void {
-    const key = `${delivery.id}/${delivery.takes}`
+    const key = `${delivery.id}/${delivery.token}`
     const done = this.#deliver(delivery)
       .catch((error: unknown) => this.#report(error, 'A delivery could not be settled'))
       .finally(() => {
@@ -144,17 +145,18 @@ export class Deliverer {
 
   async #settle(delivery: Delivery, attempted: Attempted, startedAt: Date): Promise<void> {
     const { sent, terms } = attempted
-    const { id } = delivery
+    const { id, token } = delivery
     const { database } = this.#services
     const isStopping = this.#stopping.signal.aborted && sent.kind === 'failed'
     if (sent.kind === 'back' || isStopping) {
-      return giveBackDelivery(database, delivery, sent.kind === 'back' ? sent.delayMs : 0)
+      await giveBackDelivery(database, delivery, sent.kind === 'back' ? sent.delayMs : 0)
+      return
     }
     const unreported = sent.kind === 'received' && !this.#isReportedAlone(delivery.subscription)
     if (!unreported) await audit(this.#services, delivery, attempted, startedAt)
     switch (sent.kind) {
       case 'received': {
-        const settled = this.#receipts.add({ id, unreported })
+        const settled = this.#receipts.add({ id, token, unreported })
         this.#loop.wake()
         return settled
       }
@@ -203,7 +205,8 @@ async function afterStop(
   { sent, subscription }: Attempted,
 ): Promise<void> {
   if (sent.kind !== 'stopped' || sent.reason !== 'author' || subscription === undefined) {
-    return endDeliveries(services.database, [delivery.id])
+    await deleteLeased(services.database, DELIVERIES, deliveryLease(delivery))
+    return
   }
   if (!(await deliveryOrphaned(services.database, delivery))) return
   await endSubscription(services, subscription, {
@@ -297,13 +300,13 @@ const END_MS = 5000
 const BATCH = 100
 
 /** Runs until `stop`; workers do it side by side. */
-export function startEvents(
+export async function startEvents(
   services: Services,
   runner: Runner,
   metrics: EventMetrics,
   hooks: EventHooks,
-): { stop(graceMs: number): Promise<void> } {
-  const { repository, config, log } = services
+): Promise<{ stop(graceMs: number): Promise<void> }> {
+  const { repository, bus, log } = services
   const deliveries = new Deliverer(services, runner, metrics)
   const options: MatchOptions = {
     ...hooks,
@@ -336,7 +339,7 @@ export function startEvents(
       return false
     },
   )
-  const listening = listenForChanges(config, log, matching.wake)
+  const listening = await listenForWakes(bus, matching.wake)
   return {
     async stop(graceMs) {
       listening.close()

@@ -143,7 +143,7 @@ export async function runBot(
   { projectId, requester }: { readonly projectId: string; readonly requester: string | undefined },
 ): Promise<Sent> {
   const { delivery, hook, body: input } = message
-  const { id, cause, added, attempt, takes } = delivery
+  const { id, cause, added, attempt, token } = delivery
   const headers = Object.entries({ ...eventHeaders(message), ...givenHeaders(hook) })
   const job: ExecuteJob = {
     runId: id,
@@ -169,7 +169,7 @@ export async function runBot(
     const { reply, failure } = await runner.deliver(job, attempt, {
       owner: 'd',
       run: id,
-      taking: takes,
+      taking: token,
     })
     if (reply.status === 'ok') return { kind: 'received', text: 'status 200' }
     if (reply.status === 'unavailable')

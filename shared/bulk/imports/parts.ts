@@ -2,15 +2,27 @@
  * Parts of imports as workers see them: taken, advanced, given back. What is written by a worker that has
  * lost its lease, or for an import that was cancelled, is rolled back with the transaction that wrote it.
  */
-import { randomUUID } from 'node:crypto'
 import type { OperationOutcome } from '../../errors.ts'
+import {
+  deleteLeased,
+  isFree,
+  isLeased,
+  type Lease,
+  type LeaseTable,
+  leaseEnd,
+  leaseRow,
+  leaseValues,
+  releaseLeased,
+  updateLeased,
+} from '../../platform/postgres/leases.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
 import type { ImportCaller, ImportInput, ImportMode } from './imports.ts'
 
 export interface TakenPart extends ImportInput {
   readonly job: string
   readonly part: number
-  readonly lease: string
+  /** The token of its lease. */
+  readonly token: number
   readonly caller: ImportCaller
   readonly mode: ImportMode
   /** Since something of it was committed, this one included. */
@@ -25,7 +37,22 @@ export interface TakenPart extends ImportInput {
 
 /** So many imports of a Project run at a time; the others wait. */
 const MOST_RUNNING = 2
-const LEASE = '15 seconds'
+
+/**
+ * `due` is the end of a lease, or when the next one may begin. Column `lease` is null while no worker has the part; a worker
+ * of the version before knows its own lease by it.
+ */
+const PARTS: LeaseTable = {
+  name: 'import_part',
+  key: { job: 'uuid', part: 'int' },
+  token: 'takes',
+  until: 'due',
+  leaseMs: 15_000,
+}
+
+type LeasedPart = Pick<TakenPart, 'job' | 'part' | 'token'>
+
+const leaseOf = ({ job, part, token }: LeasedPart): Lease => ({ key: [job, part], token })
 
 /** A part that nobody reads, of the Project that has the fewest under way. */
 export async function takePart(database: Connection): Promise<TakenPart | undefined> {
@@ -33,7 +60,7 @@ export async function takePart(database: Connection): Promise<TakenPart | undefi
     name: 'import-take',
     text: `with next as (
         select p.job, p.part, j.caller, j.mode from import_part p join import_job j on j.id = p.job
-        where p.state = 'waiting' and p.due <= clock_timestamp() and j.state = 'active'
+        where p.state = 'waiting' and ${isFree(PARTS, 'p')} and j.state = 'active'
           and (select count(*) from import_job o where o.project = j.project and o.state = 'active'
             and (o.added, o.id) < (j.added, j.id)) < ${MOST_RUNNING}
           and not (j.in_order and exists (select 1 from import_part b
@@ -42,13 +69,13 @@ export async function takePart(database: Connection): Promise<TakenPart | undefi
             where k.project = j.project and a.lease is not null and a.due > clock_timestamp()),
           j.added, p.job, p.part
         limit 1 for update of p skip locked)
-      update import_part p set lease = $1, due = clock_timestamp() + interval '${LEASE}',
+      update import_part p set ${leaseRow(PARTS, 'p')}, lease = gen_random_uuid(),
         attempts = p.attempts + 1
       from next where p.job = next.job and p.part = next.part
-      returning p.job, p.part, p.type, p.url, p.lease, next.caller, next.mode, p.attempts,
+      returning p.job, p.part, p.type, p.url, p.takes as token, next.caller, next.mode, p.attempts,
         p.bytes::text, coalesce((select upper(r) from unnest(p.lines) r where lower(r) = 1), 1)::float8
           as "nextLine"`,
-    values: [randomUUID()],
+    values: [],
   })
   if (row === undefined) return undefined
   const done = rangesOf(row.bytes)
@@ -64,36 +91,30 @@ function rangesOf(text: string): readonly (readonly [number, number])[] {
   )
 }
 
-type Leased = Pick<TakenPart, 'job' | 'part' | 'lease'>
-
 /** False when the part is no longer this worker's, or the import is not wanted any more. */
-export async function renewLease(
-  database: Connection,
-  { job, part, lease }: Leased,
-): Promise<boolean> {
+export async function renewLease(database: Connection, part: LeasedPart): Promise<boolean> {
   const rows = await database.query({
     name: 'import-renew',
-    text: `update import_part set due = clock_timestamp() + interval '${LEASE}'
-      where job = $1 and part = $2 and lease = $3
+    isUpkeep: true,
+    text: `update import_part set due = ${leaseEnd(PARTS)}
+      where ${isLeased(PARTS)}
         and exists (select 1 from import_job where id = $1 and state = 'active')
       returning part`,
-    values: [job, part, lease],
+    values: leaseValues(leaseOf(part)),
   })
   return rows.length > 0
 }
 
-/** Anybody may take the part, from `pauseMs` on. */
+/** Any worker may take the part, from `pauseMs` on. */
 export async function releasePart(
   database: Connection,
-  { job, part, lease }: Leased,
+  part: LeasedPart,
   pauseMs: number,
 ): Promise<void> {
-  await database.query({
+  await releaseLeased(database, PARTS, leaseOf(part), {
     name: 'import-release',
-    text: `update import_part set lease = null,
-        due = clock_timestamp() + $4::float8 * interval '1 ms'
-      where job = $1 and part = $2 and lease = $3`,
-    values: [job, part, lease, pauseMs],
+    set: `lease = null, due = clock_timestamp() + $4::float8 * interval '1 ms'`,
+    values: [pauseMs],
   })
 }
 
@@ -117,13 +138,13 @@ export async function keepOrder(
 
 export async function notePartSize(
   database: Connection,
-  { job, part, lease }: Leased,
+  part: LeasedPart,
   size: number,
 ): Promise<void> {
-  await database.query({
+  await updateLeased(database, PARTS, leaseOf(part), {
     name: 'import-size',
-    text: 'update import_part set size = $4 where job = $1 and part = $2 and lease = $3',
-    values: [job, part, lease, size],
+    set: 'size = $4',
+    values: [size],
   })
 }
 
@@ -134,7 +155,7 @@ export interface LineFailure {
 }
 
 /** The result of one transaction. */
-export interface ImportProgress extends Leased {
+export interface ImportProgress extends LeasedPart {
   /** Bounds in bytes, the second one exclusive. */
   readonly bytes: readonly [number, number]
   readonly lines: readonly [number, number]
@@ -154,7 +175,7 @@ export async function advancePart(
   connection: Connection,
   progress: ImportProgress,
 ): Promise<boolean> {
-  const { job, part, lease, bytes, lines, failures } = progress
+  const { bytes, lines, failures } = progress
   const rows = await connection.query({
     name: 'import-advance',
     text: `with moved as (
@@ -162,7 +183,7 @@ export async function advancePart(
           lines = lines + int8multirange(int8range($6, $7)), created = created + $8,
           updated = updated + $9, unchanged = unchanged + $10, skipped = skipped + $11,
           failed = failed + $12, attempts = 0
-        where job = $1 and part = $2 and lease = $3 and state = 'waiting'
+        where ${isLeased(PARTS)} and state = 'waiting'
           and exists (select 1 from import_job where id = $1 and state = 'active')
         returning part),
       failures as (
@@ -172,9 +193,7 @@ export async function advancePart(
         on conflict do nothing)
       select set_config('synchronous_commit', 'off', true) from moved`,
     values: [
-      job,
-      part,
-      lease,
+      ...leaseValues(leaseOf(progress)),
       ...bytes,
       ...lines,
       progress.created,
@@ -195,14 +214,15 @@ export async function advancePart(
  */
 export async function endPart(
   connection: Connection,
-  { job, part, lease }: Leased,
+  leased: LeasedPart,
   failure?: LineFailure,
 ): Promise<boolean> {
+  const { job, part } = leased
   const ended = await connection.query({
     text: `update import_part set state = 'done', lease = null,
         failed = failed + case when $4::text is null then 0 else 1 end
-      where job = $1 and part = $2 and lease = $3 returning part`,
-    values: [job, part, lease, failure?.outcome ?? null],
+      where ${isLeased(PARTS)} returning part`,
+    values: [...leaseValues(leaseOf(leased)), failure?.outcome ?? null],
   })
   if (ended.length === 0) return false
   if (failure !== undefined) {
@@ -218,14 +238,11 @@ export async function endPart(
 /** The inputs that a manifest names take its place; true when there are none, which ends the import. */
 export async function replaceManifest(
   connection: Connection,
-  { job, part, lease }: Leased,
+  part: LeasedPart,
   inputs: readonly ImportInput[],
 ): Promise<boolean> {
-  const removed = await connection.query({
-    text: `delete from import_part where job = $1 and part = $2 and lease = $3 returning part`,
-    values: [job, part, lease],
-  })
-  if (removed.length === 0) return false
+  const { job } = part
+  if (!(await deleteLeased(connection, PARTS, leaseOf(part)))) return false
   await connection.query({
     text: `insert into import_part (job, part, type, url)
       select $1, x.part, x.type, x.url

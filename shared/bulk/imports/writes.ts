@@ -184,7 +184,7 @@ interface LinesOfPart {
 async function write(
   services: Services,
   principal: Principal,
-  { place: { job, part, lease, type, mode }, lines, plans }: LinesOfPart,
+  { place: { job, part, token, type, mode }, lines, plans }: LinesOfPart,
 ): Promise<WrittenLines> {
   const resources = lines.flatMap(({ read }) => (isRead(read) ? [read] : []))
   const planned = plans?.rows.length ?? 0
@@ -219,7 +219,7 @@ async function write(
     const progress: ImportProgress = {
       job,
       part,
-      lease,
+      token,
       bytes: [first.start, last.end],
       lines: [first.number, last.number + 1],
       created: count('created') + planned,

@@ -1,5 +1,13 @@
 /** The outbox of mails: a row from the transaction that wants one sent until the mail server has it. */
 import { randomUUID } from 'node:crypto'
+import { waits } from '../../config/waits.ts'
+import {
+  deleteLeased,
+  type Lease,
+  type LeaseTable,
+  leaseNext,
+  releaseLeased,
+} from '../postgres/leases.ts'
 import type { Connection } from '../postgres/statement.ts'
 
 export interface Mail {
@@ -43,14 +51,26 @@ export interface StoredMail {
   readonly attempts: number
 }
 
+/** A mail as the worker that sends it has it. */
+export interface LeasedMail extends StoredMail {
+  readonly token: number
+}
+
 export interface OutboxMail extends StoredMail {
   readonly state: 'waiting' | 'kept' | 'failed'
   readonly added: Date
   readonly error: string | null
 }
 
-/** An attempt that has not ended by now has died with its process. */
-const LEASE = '5 minutes'
+/** `due` is the end of an attempt's lease, or when the next attempt may begin. */
+export const MAILS: LeaseTable = {
+  name: 'mail',
+  key: { id: 'uuid' },
+  token: 'takes',
+  until: 'due',
+  leaseMs: waits.leaseMs,
+}
+
 const KEPT = '30 days'
 
 /** Sent once the transaction of `connection` is committed. */
@@ -68,55 +88,57 @@ export async function addMail(
   return id
 }
 
-/** The mail that has waited longest, taken for an attempt. */
-export async function takeMail(connection: Connection): Promise<StoredMail | undefined> {
-  const [mail] = await connection.query<StoredMail>({
-    name: 'mail-take',
-    text: `update mail set attempts = attempts + 1, due = clock_timestamp() + interval '${LEASE}'
-      where id = (select id from mail where state = 'waiting' and due <= clock_timestamp()
-        order by due limit 1 for update skip locked)
-      returning id, project, message, attempts`,
-    values: [],
-  })
-  return mail
+export function mailLease({ id, token }: Pick<LeasedMail, 'id' | 'token'>): Lease {
+  return { key: [id], token }
 }
 
-export async function removeMail(connection: Connection, id: string): Promise<void> {
-  await connection.query({
-    name: 'mail-remove',
-    text: 'delete from mail where id = $1',
-    values: [id],
+/** Leases the mail that has waited longest for an attempt. */
+export async function leaseMail(connection: Connection): Promise<LeasedMail | undefined> {
+  return await leaseNext<StoredMail>(connection, MAILS, {
+    name: 'mail-lease',
+    where: `x.state = 'waiting'`,
+    orderBy: 'x.due',
+    set: 'attempts = x.attempts + 1',
+    returning: 'x.id, x.project, x.message, x.attempts',
   })
+}
+
+/** The mail is sent. False when its lease was lost; the same of what follows. */
+export async function removeMail(connection: Connection, mail: LeasedMail): Promise<boolean> {
+  return await deleteLeased(connection, MAILS, mailLease(mail))
 }
 
 /** Another attempt after `delayMs`. */
 export async function repeatMail(
   connection: Connection,
-  id: string,
+  mail: LeasedMail,
   delayMs: number,
   error: string,
-): Promise<void> {
-  await connection.query({
+): Promise<boolean> {
+  return await releaseLeased(connection, MAILS, mailLease(mail), {
     name: 'mail-repeat',
-    text: `update mail set due = clock_timestamp() + $2::float8 * interval '1 ms', error = $3
-      where id = $1`,
-    values: [id, delayMs, error],
+    set: `due = clock_timestamp() + $3::float8 * interval '1 ms', error = $4`,
+    values: [delayMs, error],
   })
 }
 
-/** No more attempts; it stays for the super admin to read, for a month. */
+/** No more attempts; the mail stays for the super admin to read, for a month. */
 export async function keepMail(
   connection: Connection,
-  id: string,
+  mail: LeasedMail,
   state: 'kept' | 'failed',
   error?: string,
-): Promise<void> {
+): Promise<boolean> {
   await connection.query({
+    name: 'mail-clear',
+    text: `delete from mail
+      where state <> 'waiting' and added < clock_timestamp() - interval '${KEPT}'`,
+    values: [],
+  })
+  return await releaseLeased(connection, MAILS, mailLease(mail), {
     name: 'mail-keep',
-    text: `with old as (delete from mail
-        where state <> 'waiting' and added < clock_timestamp() - interval '${KEPT}')
-      update mail set state = $2, error = $3 where id = $1`,
-    values: [id, state, error ?? null],
+    set: 'state = $3, error = $4',
+    values: [state, error ?? null],
   })
 }
 

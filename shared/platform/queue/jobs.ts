@@ -1,6 +1,7 @@
 /** Queue names and what a job and its reply carry: where web and worker meet. */
 
 import type { RunTaking } from '../../access/principal.ts'
+import { messageKind } from '../redis/bus.ts'
 
 export type BotQueue = 'bots-sync' | 'bots-async'
 /** The queue of requests that are answered later; its jobs carry no data, their id says all. */
@@ -85,3 +86,8 @@ export interface ExecuteReply {
   /** The body when it is larger than INLINE_BYTES. */
   readonly bodyKey?: string
 }
+
+/** The reply to a run, for the web process whose address its job names. */
+export const REPLY = messageKind<ExecuteReply>('reply')
+/** The id of a run, or of an accepted request, that is to end. */
+export const CANCEL = messageKind<string>('cancel')

@@ -3,16 +3,18 @@
  * carries ids and the input of the run; the answer travels on one pub/sub channel a
  * web process, since BullMQ's own events double the cost of waiting and lose finished jobs.
  */
-import { createHash, randomUUID } from 'node:crypto'
+import { createHash } from 'node:crypto'
 import { Queue } from 'bullmq'
 import type { Config } from '../../config/config.ts'
 import { badRequest, HttpError, unavailable } from '../../errors.ts'
 import type { Logger } from '../../log.ts'
+import type { Bus } from '../redis/bus.ts'
 import { endStart, openRedis, type Redis, untilReady } from '../redis/redis.ts'
 import { createAdmission, LEASE_SLACK_MS } from './admission.ts'
 import {
   BOT_QUEUES,
   type BotQueue,
+  CANCEL,
   EXPORTS,
   type ExecuteJob,
   type ExecuteReply,
@@ -21,7 +23,7 @@ import {
   REQUESTS,
 } from './jobs.ts'
 import { openReplies, type Replies, type Waiter } from './replies.ts'
-import { ALIVE, CANCEL_CHANNEL, keys, LATE, PREFIX, runScript, useLeanScripts } from './scripts.ts'
+import { ALIVE, keys, LATE, PREFIX, runScript, useLeanScripts } from './scripts.ts'
 
 export interface Wait {
   readonly waitMs: number
@@ -81,7 +83,7 @@ interface Parts {
   readonly log: Logger
   readonly redis: Redis
   readonly counter: { readonly count: number }
-  readonly subscriber: Redis
+  readonly bus: Bus
   readonly bots: ReadonlyMap<BotQueue, Queue>
   readonly requests: Queue
   readonly exports: Queue
@@ -90,15 +92,13 @@ interface Parts {
 }
 
 /** Waits up to 30 s for Redis. */
-export async function openQueues(config: Config, log: Logger): Promise<Queues> {
-  const parts = await openParts(config, log)
-  const { redis, subscriber, counter, all } = parts
-  const channel = `${PREFIX}:replies:${randomUUID()}`
+export async function openQueues(config: Config, bus: Bus, log: Logger): Promise<Queues> {
+  const parts = await openParts(config, bus, log)
+  const { redis, counter, all } = parts
   const jobs = botJobs(parts)
   const replies = await openReplies({
     redis,
-    subscriber,
-    channel,
+    bus,
     log,
     has: (runId) => jobs.has('bots-sync', runId),
     add: async (job) => void (await jobs.add('bots-sync', job, 0)),
@@ -109,7 +109,7 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
     get commands() {
       return counter.count
     },
-    ...botRuns(parts, jobs, replies, channel),
+    ...botRuns(parts, jobs, replies),
     has: jobs.has,
     ...otherJobs(parts),
     ...observation(parts),
@@ -117,15 +117,13 @@ export async function openQueues(config: Config, log: Logger): Promise<Queues> {
       replies.close()
       await Promise.allSettled(all.map((queue) => queue.close()))
       redis.disconnect()
-      subscriber.disconnect()
     },
   }
 }
 
-async function openParts(config: Config, log: Logger): Promise<Parts> {
+async function openParts(config: Config, bus: Bus, log: Logger): Promise<Parts> {
   const redis = openRedis(config, 'request', log)
-  const subscriber = openRedis(config, 'subscribe', log)
-  await Promise.all([untilReady(redis, log), untilReady(subscriber, log)])
+  await untilReady(redis, log)
   useLeanScripts(redis)
   const counter = countCommands(redis)
   const open = (name: string) => {
@@ -138,7 +136,7 @@ async function openParts(config: Config, log: Logger): Promise<Parts> {
   const all = [...bots.values(), requests, exports, imports]
   await Promise.all(all.map((queue) => queue.waitUntilReady()))
   endStart(redis, config)
-  return { config, log, redis, counter, subscriber, bots, requests, exports, imports, all }
+  return { config, log, redis, counter, bus, bots, requests, exports, imports, all }
 }
 
 type BotJobs = ReturnType<typeof botJobs>
@@ -182,26 +180,19 @@ function botJobs({ redis, bots }: Parts) {
 
 type BotRuns = Pick<Queues, 'execute' | 'enqueue' | 'sendAway' | 'late' | 'restore' | 'cancel'>
 
-function botRuns(parts: Parts, jobs: BotJobs, replies: Replies, channel: string): BotRuns {
-  const { config, log, redis, requests } = parts
+function botRuns(parts: Parts, jobs: BotJobs, replies: Replies): BotRuns {
+  const { config, log, redis } = parts
   const admission = createAdmission(redis, config.queueBacklogMax)
 
   async function start(job: ExecuteJob, { waitMs, signal, mayBeLate }: Wait): Promise<Waiter> {
-    const ready = await jobs.checkIn({ ...job, reply: channel, waitUntil: Date.now() + waitMs })
+    const ready = await jobs.checkIn({
+      ...job,
+      reply: replies.channel,
+      waitUntil: Date.now() + waitMs,
+    })
     const waiter = replies.wait(ready, waitMs, signal)
     await admission.enter(ready, mayBeLate === true)
     return waiter
-  }
-
-  async function cancel(runId: string, projectId: string): Promise<void> {
-    for (const name of BOT_QUEUES) {
-      if ((await jobs.remove(name, runId)) === 1) {
-        await redis.zrem(keys.flight(name, projectId), runId)
-      }
-    }
-    await requests.remove(runId)
-    await redis.unlink(keys.input(runId))
-    await redis.publish(CANCEL_CHANNEL, runId)
   }
 
   async function execute(job: ExecuteJob, wait: Wait): Promise<ExecuteReply | undefined> {
@@ -211,7 +202,7 @@ function botRuns(parts: Parts, jobs: BotJobs, replies: Replies, channel: string)
     })
     const reply = await waiter.reply
     if (reply === 'gone') {
-      await cancel(job.runId, job.projectId)
+      await cancelRun(parts, jobs, job.runId, job.projectId)
       const reason: unknown = wait.signal?.reason
       throw reason instanceof HttpError ? reason : badRequest('The caller has gone')
     }
@@ -237,8 +228,24 @@ function botRuns(parts: Parts, jobs: BotJobs, replies: Replies, channel: string)
       await jobs.add('bots-async', await jobs.checkIn({ ...job, asynchronous: true }), 0)
       return true
     },
-    cancel: (runId, projectId) => failAs503(() => cancel(runId, projectId)),
+    cancel: (runId, projectId) => failAs503(() => cancelRun(parts, jobs, runId, projectId)),
   }
+}
+
+async function cancelRun(
+  { redis, bus, requests }: Parts,
+  jobs: BotJobs,
+  runId: string,
+  projectId: string,
+): Promise<void> {
+  for (const name of BOT_QUEUES) {
+    if ((await jobs.remove(name, runId)) === 1) {
+      await redis.zrem(keys.flight(name, projectId), runId)
+    }
+  }
+  await requests.remove(runId)
+  await redis.unlink(keys.input(runId))
+  await bus.publish(CANCEL, runId)
 }
 
 async function lateReply(

@@ -8,8 +8,9 @@ import { randomUUID } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Logger } from '../../log.ts'
 import { lastTurn, ownTurn } from '../event-loop-turns.ts'
+import type { Bus } from '../redis/bus.ts'
 import type { Redis } from '../redis/redis.ts'
-import type { ExecuteJob, ExecuteReply } from './jobs.ts'
+import { type ExecuteJob, type ExecuteReply, REPLY } from './jobs.ts'
 import { BORN, keys, runScript } from './scripts.ts'
 
 export interface Waiter {
@@ -18,6 +19,8 @@ export interface Waiter {
 }
 
 export interface Replies {
+  /** Where workers publish the replies for this process. */
+  readonly channel: string
   wait(job: ExecuteJob, waitMs: number, signal: AbortSignal | undefined): Waiter
   /** The job may or may not have reached Redis; it is withdrawn, at the latest when Redis is back. */
   abandon(job: ExecuteJob): void
@@ -28,8 +31,7 @@ export interface Replies {
 
 export interface RepliesOptions {
   readonly redis: Redis
-  readonly subscriber: Redis
-  readonly channel: string
+  readonly bus: Bus
   readonly log: Logger
   has(runId: string): Promise<boolean>
   add(job: ExecuteJob): Promise<void>
@@ -58,10 +60,14 @@ export async function openReplies(options: RepliesOptions): Promise<Replies> {
 }
 
 class ReplyChannel implements Replies {
+  readonly channel: string
+  readonly #address = randomUUID()
   readonly #options: RepliesOptions
   readonly #waiting = new Map<string, Waiting>()
   readonly #abandoned = new Map<string, ExecuteJob>()
   #born: string | undefined
+  #listening: Awaited<ReturnType<Bus['listen']>> | undefined
+  #gaps: ReturnType<Bus['onGap']> | undefined
   readonly #onReady = () => {
     const { log } = this.#options
     this.#recover().catch((error: unknown) => log.warn({ cause: error }, 'Replies may be missing'))
@@ -69,19 +75,19 @@ class ReplyChannel implements Replies {
 
   constructor(options: RepliesOptions) {
     this.#options = options
+    this.channel = options.bus.channel(REPLY, this.#address)
   }
 
   async open(): Promise<void> {
-    const { redis, subscriber, channel } = this.#options
-    subscriber.on('message', async (_channel: string, text: string) => {
+    const { redis, bus } = this.#options
+    const hear = async (reply: ExecuteReply) => {
       await ownTurn()
-      const reply: ExecuteReply = JSON.parse(text)
       this.#waiting.get(reply.runId)?.settle(reply)
-    })
-    await subscriber.subscribe(channel)
+    }
+    this.#listening = await bus.listen(REPLY, hear, this.#address)
     this.#born = await this.#memory()
     redis.on('ready', this.#onReady)
-    subscriber.on('ready', this.#onReady)
+    this.#gaps = bus.onGap(this.#onReady)
   }
 
   wait(job: ExecuteJob, waitMs: number, signal: AbortSignal | undefined): Waiter {
@@ -113,17 +119,16 @@ class ReplyChannel implements Replies {
   }
 
   close(): void {
-    const { redis, subscriber } = this.#options
-    redis.off('ready', this.#onReady)
-    subscriber.off('ready', this.#onReady)
+    this.#options.redis.off('ready', this.#onReady)
+    this.#gaps?.close()
+    this.#listening?.close().catch(() => undefined)
     this.sendAway()
   }
 
   async #recover(): Promise<void> {
-    const { redis, subscriber, channel } = this.#options
-    if (redis.status !== 'ready' || subscriber.status !== 'ready') return
+    const { redis, bus } = this.#options
     // First hear, then look: a reply between the two is seen by one of them.
-    await subscriber.subscribe(channel)
+    if (redis.status !== 'ready' || !bus.isReady) return
     await Promise.all([...this.#abandoned.values()].map((job) => this.#withdraw(job)))
     const born = await this.#memory()
     const entries = [...this.#waiting.values()]

@@ -3,25 +3,19 @@ import { randomUUID } from 'node:crypto'
 import type { Config } from '../../config/config.ts'
 import { RunLost } from '../../errors.ts'
 import type { Logger } from '../../log.ts'
+import type { Bus } from '../redis/bus.ts'
 import { openRedis, type Redis, untilReady } from '../redis/redis.ts'
 import {
   BOT_QUEUES,
   type BotQueue,
+  CANCEL,
   type ExecuteJob,
   type ExecuteReply,
   INLINE_BYTES,
 } from './jobs.ts'
 import { connectionNameOf } from './lost-workers.ts'
 import { type RunCommands, runCommandsOn } from './run-commands.ts'
-import {
-  BORN,
-  CANCEL_CHANNEL,
-  HEARTBEAT,
-  keys,
-  PREFIX,
-  runScript,
-  useLeanScripts,
-} from './scripts.ts'
+import { BORN, HEARTBEAT, keys, PREFIX, runScript, useLeanScripts } from './scripts.ts'
 
 const HEARTBEAT_MS = 2000
 /** Three missed heartbeats: the worker counts as gone. */
@@ -75,13 +69,12 @@ export interface Finished {
 }
 
 /** Waits up to 30 s for Redis. */
-export async function openRuns(config: Config, log: Logger): Promise<Runs> {
+export async function openRuns(config: Config, bus: Bus, log: Logger): Promise<Runs> {
   const workerId = randomUUID()
   const redis = openRedis(config, 'worker', log, connectionNameOf(workerId))
-  const subscriber = openRedis(config, 'subscribe', log)
   useLeanScripts(redis)
-  await Promise.all([untilReady(redis, log), untilReady(subscriber, log)])
-  const runs = new WorkerRuns({ workerId, config, log, redis, subscriber })
+  await untilReady(redis, log)
+  const runs = new WorkerRuns({ workerId, config, log, redis, bus })
   await runs.open()
   return runs
 }
@@ -91,7 +84,7 @@ interface WorkerRunsOptions {
   readonly config: Config
   readonly log: Logger
   readonly redis: Redis
-  readonly subscriber: Redis
+  readonly bus: Bus
 }
 
 class WorkerRuns implements Runs {
@@ -99,7 +92,7 @@ class WorkerRuns implements Runs {
   readonly connection: Redis
   readonly #config: Config
   readonly #log: Logger
-  readonly #subscriber: Redis
+  readonly #bus: Bus
   readonly #cancelled = new Map<string, number>()
   readonly #listeners: ((runId: string) => void)[] = []
   readonly #held = new Map<string, string>()
@@ -111,12 +104,12 @@ class WorkerRuns implements Runs {
   #timer: NodeJS.Timeout | undefined
   #tick: () => void = () => {}
 
-  constructor({ workerId, config, log, redis, subscriber }: WorkerRunsOptions) {
+  constructor({ workerId, config, log, redis, bus }: WorkerRunsOptions) {
     this.workerId = workerId
     this.#config = config
     this.#log = log
     this.connection = redis
-    this.#subscriber = subscriber
+    this.#bus = bus
   }
 
   now(): number {
@@ -125,8 +118,7 @@ class WorkerRuns implements Runs {
 
   async open(): Promise<void> {
     await this.#readClock()
-    this.#subscriber.on('message', (_channel: string, runId: string) => this.#cancel(runId))
-    await this.#subscriber.subscribe(CANCEL_CHANNEL)
+    await this.#bus.listen(CANCEL, (runId) => this.#cancel(runId))
   }
 
   get liveWorkers(): number {
@@ -255,7 +247,6 @@ class WorkerRuns implements Runs {
     this.connection.off('ready', this.#tick)
     await this.#leave()
     this.connection.disconnect()
-    this.#subscriber.disconnect()
   }
 
   #cancel(runId: string): void {

@@ -1,11 +1,6 @@
-/**
- * The scripts that Redis runs in one step, and their keys. Times are Redis' own, in ms. A channel beside them
- * wakes the workers when the outbox has got something.
- */
+/** The scripts that Redis runs in one step, and their keys. Times are Redis' own, in ms. */
 import { createHash } from 'node:crypto'
-import type { Config } from '../../config/config.ts'
-import type { Logger } from '../../log.ts'
-import { openRedis, type Redis } from '../redis/redis.ts'
+import type { Redis } from '../redis/redis.ts'
 
 /** Prefix of every key and of BullMQ's. */
 export const PREFIX = 'botica'
@@ -37,8 +32,6 @@ export const keys = {
   clock: (workerId: string) => `${PREFIX}:clock:${workerId}`,
   metrics: (workerId: string) => `${PREFIX}:metrics:${workerId}`,
 } as const
-
-export const CANCEL_CHANNEL = `${PREFIX}:cancel`
 
 export interface Script {
   readonly text: string
@@ -260,49 +253,4 @@ return taken({wait = KEYS[1], active = KEYS[2], prioritized = KEYS[3], delayed =
 export function useLeanScripts(redis: Redis): void {
   redis.options.scripts = LEAN
   for (const [name, definition] of Object.entries(LEAN)) redis.defineCommand(name, definition)
-}
-
-/*
- * Wakes the workers when the outbox has got something. A wake carries nothing and may be lost: workers
- * look by themselves, too, only later.
- */
-
-const CHANNEL = `${PREFIX}:changes`
-/** Changes so close together wake once. */
-const TOGETHER_MS = 2
-
-/** Wakes at once, then at most every 2 ms. */
-export function createAnnouncer(redis: Redis): () => void {
-  let timer: NodeJS.Timeout | undefined
-  let isDue = false
-  const publish = () => {
-    redis.publish(CHANNEL, '').catch(() => undefined)
-  }
-  const next = () => {
-    timer = undefined
-    if (!isDue) return
-    isDue = false
-    timer = setTimeout(next, TOGETHER_MS)
-    publish()
-  }
-  return () => {
-    if (timer !== undefined) {
-      isDue = true
-      return
-    }
-    timer = setTimeout(next, TOGETHER_MS)
-    publish()
-  }
-}
-
-/** Calls `wake` for every announcement until it is closed. */
-export function listenForChanges(config: Config, log: Logger, wake: () => void): { close(): void } {
-  const redis = openRedis(config, 'subscribe', log)
-  redis.on('message', wake)
-  // Announcements are lost while the connection is away.
-  redis.on('ready', wake)
-  redis.subscribe(CHANNEL).catch((cause: unknown) => {
-    log.warn({ cause }, 'Changes are not listened for')
-  })
-  return { close: () => redis.disconnect() }
 }

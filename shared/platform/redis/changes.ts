@@ -4,9 +4,8 @@
  * read anew after some seconds all the same.
  */
 import { randomUUID } from 'node:crypto'
-import type { Config } from '../../config/config.ts'
-import type { Logger } from '../../log.ts'
-import { openRedis, type Redis, untilReady } from './redis.ts'
+import { type Bus, messageKind } from './bus.ts'
+import type { Redis } from './redis.ts'
 
 export interface Change {
   /** A resource type. */
@@ -25,53 +24,39 @@ export interface Changes {
   /** Resolves when Redis has passed it on, or cannot: then everything is passed on once it can. */
   report(change: Change): Promise<void>
   follow(hear: ChangeListener): void
-  close(): void
 }
 
 interface Message {
+  /** The process that has made the changes. */
   readonly origin: string
   readonly changes: readonly Change[] | 'everything'
 }
 
-/** Messages of Redis reach all of its numbered databases. */
-const channelOf = ({ options: { db = 0 } }: Redis) => `botica:changes:${db}`
+const CHANGES = messageKind<Message>('changes')
 
-/** `redis` publishes. Waits for a connection that listens. Errors: 30 s without Redis. */
-export async function openChanges(config: Config, redis: Redis, log: Logger): Promise<Changes> {
+/** `redis` is the connection on which the bus publishes. */
+export async function openChanges(bus: Bus, redis: Redis): Promise<Changes> {
   const origin = randomUUID()
   const listeners: ChangeListener[] = []
   const hear: ChangeListener = (changes) => {
     for (const listener of listeners) listener(changes)
   }
-  const subscriber = openRedis(config, 'subscribe', log)
-  await untilReady(subscriber, log)
-  subscriber.on('message', (_channel, text: string) => {
-    // Published by `send` only.
-    const message = JSON.parse(text) as Message
+  bus.onGap(() => hear('everything'))
+  await bus.listen(CHANGES, (message) => {
     if (message.origin !== origin) hear(message.changes)
   })
-  const channel = channelOf(subscriber)
-  await subscriber.subscribe(channel)
-  // Whatever was published while the connection was away is lost.
-  subscriber.on('ready', () => {
-    subscriber.subscribe(channel).then(
-      () => hear('everything'),
-      () => undefined,
-    )
-  })
-  const send = sender(redis, origin)
+  const send = sender(bus, redis, origin)
   return {
     async report(change) {
       hear([change])
       await send(change)
     },
     follow: (listener) => void listeners.push(listener),
-    close: () => subscriber.disconnect(),
   }
 }
 
 /** Changes that come while a message is on its way go together in the next one. */
-function sender(redis: Redis, origin: string): (change: Change) => Promise<void> {
+function sender(bus: Bus, redis: Redis, origin: string): (change: Change) => Promise<void> {
   let waiting: Change[] = []
   let isBehind = false
   let sending: Promise<void> | undefined
@@ -79,8 +64,7 @@ function sender(redis: Redis, origin: string): (change: Change) => Promise<void>
     while (waiting.length > 0 || isBehind) {
       const changes = isBehind ? 'everything' : waiting
       waiting = []
-      const message: Message = { origin, changes }
-      isBehind = await redis.publish(channelOf(redis), JSON.stringify(message)).then(
+      isBehind = await bus.publish(CHANGES, { origin, changes }).then(
         () => false,
         () => true,
       )

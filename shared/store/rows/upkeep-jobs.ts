@@ -2,7 +2,43 @@
  * Long work of the upkeep, one row of table `job` each until it is done: what a worker that dies has
  * begun another one goes on with. What somebody has asked for has an AsyncJob of the same id.
  */
+import type { RunTaking } from '../../access/principal.ts'
+import { waits } from '../../config/waits.ts'
+import {
+  deleteLeased,
+  isLeased,
+  type Lease,
+  type LeaseTable,
+  leaseNext,
+  leaseValues,
+  releaseLeased,
+  updateLeased,
+} from '../../platform/postgres/leases.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
+
+/** All kinds of jobs: upkeep, accepted requests, downloads. */
+export const JOBS: LeaseTable = {
+  name: 'job',
+  key: { id: 'uuid' },
+  token: 'takes',
+  until: 'held',
+  leaseMs: waits.leaseMs,
+}
+
+/** A job as its worker has it. */
+export interface LeasedJob {
+  readonly id: string
+  readonly token: number
+}
+
+export function jobLease({ id, token }: LeasedJob): Lease {
+  return { key: [id], token }
+}
+
+/** For a Principal whose writes are refused once the job is another worker's. */
+export function jobTaking({ id, token }: LeasedJob): RunTaking {
+  return { owner: 'j', run: id, taking: token }
+}
 
 export type UpkeepKind = 'reindex' | 'expunge'
 
@@ -25,8 +61,7 @@ export interface UpkeepInput {
   readonly filter?: string | undefined
 }
 
-interface JobRow {
-  readonly id: string
+interface JobRow extends LeasedJob {
   /** Number of the Project that it belongs to. */
   readonly project: number
   /** Whatever the work needs to go on; null at its beginning. */
@@ -54,8 +89,8 @@ export interface OwnJobInput {
 
 /** By then a change has been heard of. */
 const HEARD_MS = 100
-/** Without a sign of life for so long a job is taken by another worker. */
-const ABANDONED_MS = 30_000
+/** A worker of the version before writes down no lease, but touches its job at least so often. */
+const TOUCHED = "interval '30 s'"
 
 interface NewUpkeepJob {
   readonly project: number
@@ -75,43 +110,39 @@ export async function addUpkeepJob(
   })
 }
 
-/** The oldest job that nobody works on, now taken. */
-export async function takeUpkeepJob(
+/** Leases the oldest job that no worker has. */
+export async function leaseUpkeepJob(
   connection: Connection,
 ): Promise<UpkeepJob | OwnJob | undefined> {
-  const [job] = await connection.query<UpkeepJob | OwnJob>({
-    name: 'upkeep-job-take',
-    text: `update job set state = 'active', touched = clock_timestamp(),
-        started = coalesce(started, clock_timestamp())
-      where id = (select id from job
-        where kind in ('reindex', 'expunge', 'own-parameters', 'index-revision')
-          and touched < clock_timestamp()
-            - case state when 'waiting' then 0 else $1::float8 end * interval '1 ms'
-        order by touched limit 1 for update skip locked)
-      returning id, project, kind, input, progress`,
-    values: [ABANDONED_MS],
+  return await leaseNext<UpkeepJob | OwnJob>(connection, JOBS, {
+    name: 'upkeep-job-lease',
+    where: `x.kind in ('reindex', 'expunge', 'own-parameters', 'index-revision')
+      and (x.held is not null or x.touched < clock_timestamp()
+        - case x.state when 'waiting' then interval '0' else ${TOUCHED} end)`,
+    orderBy: 'x.touched',
+    set: `state = 'active', touched = clock_timestamp(), started = coalesce(x.started, clock_timestamp())`,
+    returning: 'x.id, x.project, x.kind, x.input, x.progress',
   })
-  return job
 }
 
+/** False when the lease of the job was lost; the same of all that follow. */
 export async function saveProgress(
   connection: Connection,
-  id: string,
+  job: LeasedJob,
   progress: unknown,
-): Promise<void> {
-  await connection.query({
+): Promise<boolean> {
+  return await updateLeased(connection, JOBS, jobLease(job), {
     name: 'upkeep-job-progress',
-    text: 'update job set touched = clock_timestamp(), progress = $2 where id = $1',
-    values: [id, JSON.stringify(progress)],
+    set: 'touched = clock_timestamp(), progress = $3',
+    values: [JSON.stringify(progress)],
   })
 }
 
-/** It goes back to those that wait. */
-export async function releaseUpkeepJob(connection: Connection, id: string): Promise<void> {
-  await connection.query({
+/** Gives the job back: it waits for another worker. */
+export async function releaseUpkeepJob(connection: Connection, job: LeasedJob): Promise<boolean> {
+  return await releaseLeased(connection, JOBS, jobLease(job), {
     name: 'upkeep-job-release',
-    text: `update job set state = 'waiting' where id = $1`,
-    values: [id],
+    set: `state = 'waiting', held = null`,
   })
 }
 
@@ -143,37 +174,37 @@ export async function addRevisionJob(connection: Connection): Promise<void> {
   })
 }
 
-/** Ends a job, unless there is a new reason for it: then it waits to be done once more. */
-export async function endOwnJob(connection: Connection, { id, input }: OwnJob): Promise<void> {
+/** Ends a job; one that has a new reason waits to be done once more. */
+export async function endOwnJob(connection: Connection, job: OwnJob): Promise<boolean> {
   const [done] = await connection.query({
     name: 'own-job-end',
-    text: `delete from job where id = $1 and (input->>'changes')::int = $2 returning 1`,
-    values: [id, input.changes],
+    text: `delete from job where ${isLeased(JOBS)} and (input->>'changes')::int = $3 returning 1`,
+    values: [...leaseValues(jobLease(job)), job.input.changes],
   })
-  if (done === undefined) await postponeOwnJob(connection, id)
+  return done !== undefined || (await postponeOwnJob(connection, job))
 }
 
-/** It goes on where it is, a little later: other jobs come first. */
+/** The job goes on where it is, a little later: other jobs come first. */
 export async function deferOwnJob(
   connection: Connection,
-  id: string,
+  job: LeasedJob,
   waitMs: number,
-): Promise<void> {
-  await connection.query({
+): Promise<boolean> {
+  return await releaseLeased(connection, JOBS, jobLease(job), {
     name: 'own-job-defer',
-    text: `update job set state = 'waiting',
-      touched = clock_timestamp() + $2::float8 * interval '1 ms' where id = $1`,
-    values: [id, waitMs],
+    set: `state = 'waiting', held = null,
+      touched = clock_timestamp() + $3::float8 * interval '1 ms'`,
+    values: [waitMs],
   })
 }
 
-/** It is begun anew when all processes have heard of what has changed. */
-export async function postponeOwnJob(connection: Connection, id: string): Promise<void> {
-  await connection.query({
+/** The job begins again when all processes have heard of what has changed. */
+async function postponeOwnJob(connection: Connection, job: LeasedJob): Promise<boolean> {
+  return await releaseLeased(connection, JOBS, jobLease(job), {
     name: 'own-job-postpone',
-    text: `update job set state = 'waiting', progress = null,
-      touched = clock_timestamp() + $2::float8 * interval '1 ms' where id = $1`,
-    values: [id, HEARD_MS],
+    set: `state = 'waiting', held = null, progress = null,
+      touched = clock_timestamp() + $3::float8 * interval '1 ms'`,
+    values: [HEARD_MS],
   })
 }
 
@@ -213,10 +244,6 @@ export async function upkeepDepths(connection: Connection): Promise<readonly Upk
   })
 }
 
-export async function removeUpkeepJob(connection: Connection, id: string): Promise<void> {
-  await connection.query({
-    name: 'upkeep-job-remove',
-    text: 'delete from job where id = $1',
-    values: [id],
-  })
+export async function removeJob(connection: Connection, job: LeasedJob): Promise<boolean> {
+  return await deleteLeased(connection, JOBS, jobLease(job))
 }

@@ -1,5 +1,7 @@
 /** Requests that were accepted to be answered later: a row of `job` from acceptance until the end. */
+import { leaseNext, leaseRow } from '../../platform/postgres/leases.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
+import { JOBS, type LeasedJob } from '../rows/upkeep-jobs.ts'
 
 const KIND = 'request'
 
@@ -54,57 +56,52 @@ export async function isAcceptedRequest(database: Connection, id: string): Promi
   return rows.length > 0
 }
 
-/** Undefined when it is not waiting: another worker has it, or it has ended. */
-export async function claimRequest(
+/** A request as its worker has it. */
+export interface LeasedRequest extends LeasedJob {
+  readonly request: StoredRequest
+}
+
+/** Leases a request. Undefined when it is not waiting: another worker has it, or it has ended. */
+export async function leaseRequest(
   database: Connection,
   id: string,
-): Promise<StoredRequest | undefined> {
-  const [row] = await database.query<{ input: StoredRequest }>({
-    name: 'request-claim',
-    text: `update job set state = 'active', started = clock_timestamp(), touched = clock_timestamp()
-      where id = $1 and kind = '${KIND}' and state = 'waiting' returning input`,
+): Promise<LeasedRequest | undefined> {
+  const [row] = await database.query<LeasedRequest>({
+    name: 'request-lease',
+    text: `update job x set ${leaseRow(JOBS, 'x')}, state = 'active', started = clock_timestamp(),
+        touched = clock_timestamp()
+      where id = $1 and kind = '${KIND}' and state = 'waiting'
+      returning id, takes as token, input as request`,
     values: [id],
   })
-  return row?.input
+  return row
 }
 
-/** Says that a worker still has it. */
-export async function touchRequest(database: Connection, id: string): Promise<void> {
-  await database.query({
-    name: 'request-touch',
-    text: 'update job set touched = clock_timestamp() where id = $1',
-    values: [id],
-  })
-}
-
-export async function removeRequest(database: Connection, id: string): Promise<void> {
-  await database.query({
-    name: 'request-remove',
-    text: 'delete from job where id = $1',
-    values: [id],
+/** Leases a request whose worker is lost. */
+export async function leaseLostRequest(database: Connection): Promise<LeasedRequest | undefined> {
+  return await leaseNext<LeasedRequest>(database, JOBS, {
+    name: 'request-lease-lost',
+    // A worker of the version before writes down no lease, but touches its job every 10 s.
+    where: `x.kind = '${KIND}' and x.state = 'active'
+      and (x.held is not null or x.touched < clock_timestamp() - interval '45 s')`,
+    orderBy: 'x.touched',
+    set: 'touched = clock_timestamp()',
+    returning: 'x.id, x.input as request',
   })
 }
 
-export interface LostRequest {
-  readonly id: string
-  readonly state: 'waiting' | 'active'
-  readonly projectId: string
-  readonly profile: string | null
-}
-
-/** Lists requests without a sign of life for a while, at most `count`. */
-export async function quietRequests(
+/** The ids of requests that have waited for `waitingMs`, at most `count`. */
+export async function waitingRequests(
   database: Connection,
   waitingMs: number,
-  activeMs: number,
   count: number,
-): Promise<readonly LostRequest[]> {
-  return database.query<LostRequest>({
-    name: 'request-quiet',
-    text: `select id, state, input->>'projectId' as "projectId", input->>'profile' as profile
-      from job where kind = '${KIND}' and touched < clock_timestamp()
-        - case when state = 'waiting' then $1::float8 else $2::float8 end * interval '1 ms'
-      order by touched limit $3`,
-    values: [waitingMs, activeMs, count],
+): Promise<readonly string[]> {
+  const rows = await database.query<{ id: string }>({
+    name: 'request-waiting',
+    text: `select id from job where kind = '${KIND}' and state = 'waiting'
+        and touched < clock_timestamp() - $1::float8 * interval '1 ms'
+      order by touched limit $2`,
+    values: [waitingMs, count],
   })
+  return rows.map(({ id }) => id)
 }

@@ -4,10 +4,27 @@
  */
 
 import { typeNumber } from '../../fhir/definitions.ts'
+import {
+  deleteLeased,
+  isFree,
+  type Lease,
+  type LeaseTable,
+  leaseRow,
+  releaseLeased,
+} from '../../platform/postgres/leases.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
 
 /** Longer than any upload. */
 const DOUBT = '1 day'
+
+/** A worker leases content to look whether a resource names it. */
+const CONTENTS: LeaseTable = {
+  name: 'stored_content',
+  key: { key: 'text' },
+  token: 'takes',
+  until: 'due',
+  leaseMs: 300_000,
+}
 
 /** Before content is stored: unless it is kept, it is looked at in a day. */
 export async function noteContent(
@@ -40,32 +57,39 @@ export async function forgetContent(connection: Connection, key: string): Promis
   })
 }
 
-export interface DueContent {
+export interface LeasedContent {
   readonly key: string
+  readonly token: number
   /** A version names it. */
   readonly isUsed: boolean
 }
 
-/** Content to be looked at, at most `count`. Each upload is named by a version of the days after it. */
-export async function dueContents(
+const leaseOf = ({ key, token }: LeasedContent): Lease => ({ key: [key], token })
+
+const LEASED = `update stored_content c set ${leaseRow(CONTENTS, 'c')}
+  where key in (select key from stored_content x
+    where x.due is not null and ${isFree(CONTENTS, 'x')} and x.place = $1
+    order by x.due limit $2 for update skip locked)
+  returning c.key, c.added, c.takes`
+
+/** Leases content that is due, at most `count`. Each upload is named by a version of the days after it. */
+export async function leaseContents(
   connection: Connection,
   place: Buffer,
   count: number,
-): Promise<readonly DueContent[]> {
-  return connection.query<DueContent>({
-    name: 'content-due',
-    text: `select c.key, exists (
+): Promise<readonly LeasedContent[]> {
+  return connection.query<LeasedContent>({
+    name: 'content-lease',
+    text: `with c as (${LEASED})
+      select c.key, c.takes as token, exists (
         select 1 from tenant t join version v on v.project = t.project and v.type = $3
         where v.lu >= c.added and v.lu < c.added + 2 * interval '${DOUBT}'
           and position(c.key in v.content) > 0) as "isUsed"
-      from stored_content c
-      where c.due < clock_timestamp() and c.place = $1
-      order by c.due limit $2`,
+      from c`,
     values: [place, count, typeNumber('Binary')],
     apart: async ({ query }) => {
-      const due = await query<{ key: string; added: Date }>({
-        text: `select key, added from stored_content where due < clock_timestamp() and place = $1
-          order by due limit $2`,
+      const due = await query<{ key: string; added: Date; takes: number }>({
+        text: LEASED,
         values: [place, count],
       })
       const used = await query<{ key: string }>({
@@ -74,12 +98,33 @@ export async function dueContents(
             and position(c.key in v.content) > 0`,
         values: [due.map(({ key }) => key), due.map(({ added }) => added), typeNumber('Binary')],
       })
-      return due.map(({ key }) => ({ key, isUsed: used.some((one) => one.key === key) }))
+      return due.map(({ key, takes: token }) => {
+        return { key, token, isUsed: used.some((one) => one.key === key) }
+      })
     },
   })
 }
 
-/** SQL of a part that condemns the content of the deleted versions in `v`. */
-export const CONDEMN = `f as (update stored_content set due = clock_timestamp() where key in (
+/** False when the lease was lost: the resource may be expunged by now. */
+export async function keepLeasedContent(
+  connection: Connection,
+  content: LeasedContent,
+): Promise<boolean> {
+  return await releaseLeased(connection, CONTENTS, leaseOf(content), {
+    name: 'content-leased-keep',
+    set: 'due = null',
+  })
+}
+
+/** False when the lease was lost. */
+export async function forgetLeasedContent(
+  connection: Connection,
+  content: LeasedContent,
+): Promise<boolean> {
+  return await deleteLeased(connection, CONTENTS, leaseOf(content))
+}
+
+/** SQL of a part that condemns the content of the deleted versions in `v`, whatever a sweep has found just before. */
+export const CONDEMN = `f as (update stored_content set due = clock_timestamp(), takes = takes + 1 where key in (
     select split_part(substr(content::json ->> 'url', length('storage:') + 1), '?', 1) from v
     where starts_with(content::json ->> 'url', 'storage:')))`

@@ -12,7 +12,8 @@ const log = createLogger('silent', 'script')
 const main = openDatabase({ databaseUrl: process.env.DATABASE_URL ?? '', databasePool: 1 }, log)
 t.teardown(() => main.close())
 const { admin, services, baseUrl } = await openBotica(t, { env: { DATABASE_URL: url } })
-await admin.create({ resourceType: 'Basic', code: { text: 'x' } })
+const first = await admin.create({ resourceType: 'Basic', code: { text: 'x' } })
+const second = await admin.create({ resourceType: 'Basic', code: { text: 'x' } })
 // Whatever reads a content from now on sleeps.
 await services.database.query({ text: 'alter table version rename to stored', values: [] })
 await services.database.query({
@@ -20,12 +21,15 @@ await services.database.query({
   values: [],
 })
 
-/** Searches that run in the file's own database, seen from another one; a session that is read anew sleeps as well. */
-async function running(): Promise<number> {
+/**
+ * Statements that run in the file's own database, seen from another one: searches, unless `text` says otherwise. A
+ * session that is read again sleeps as well.
+ */
+async function running(text = '%from resource r%'): Promise<number> {
   const rows = await main.query({
     text: `select 1 from pg_stat_activity where datname = $1 and wait_event = 'PgSleep'
-      and query like '%from resource r%'`,
-    values: [name],
+      and query like $2`,
+    values: [name, text],
   })
   return rows.length
 }
@@ -63,6 +67,24 @@ t.test('statements of a GraphQL request whose caller has gone are cancelled', as
   await until(async () => (await running()) === 2, 60_000)
   controller.abort()
   await until(async () => (await running()) === 0, 15_000)
+  t.match(await ended, [{ status: 'rejected' }])
+})
+
+t.test('reads by id of a GraphQL request whose caller has gone are cancelled', async (t) => {
+  const controller = new AbortController()
+  const query = `{ a: Basic(id: "${first.id}") { id } b: Basic(id: "${second.id}") { id } }`
+  const call = fetch(`${baseUrl}fhir/R4/$graphql`, {
+    method: 'POST',
+    headers: { Authorization: `Bearer ${admin.token}`, 'Content-Type': 'application/json' },
+    body: JSON.stringify({ query }),
+    signal: controller.signal,
+  })
+  const ended = Promise.allSettled([call])
+  const readMany = '%distinct on (x.place)%'
+  await until(async () => (await running(readMany)) === 1, 60_000)
+  controller.abort()
+  // Less than the 20 s that a statement is given.
+  await until(async () => (await running(readMany)) === 0, 15_000)
   t.match(await ended, [{ status: 'rejected' }])
 })
 

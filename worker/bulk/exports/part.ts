@@ -7,7 +7,6 @@ import { createExports, hasType } from '../../../shared/bulk/exports/rows/export
 import { filesOfPart } from '../../../shared/bulk/exports/rows/files.ts'
 import {
   addIssues,
-  completeExport,
   type ExportJob,
   type PlannedJob,
   readExport,
@@ -16,6 +15,7 @@ import {
 } from '../../../shared/bulk/exports/rows/jobs.ts'
 import {
   clearMembers,
+  completeExport,
   type Ended,
   finishPart,
   finishPlan,

@@ -14,6 +14,7 @@ import {
 } from '../../../shared/bulk/exports/rows/files.ts'
 import { failExport } from '../../../shared/bulk/exports/rows/jobs.ts'
 import {
+  PARTS,
   postponePart,
   releasePart,
   renewLease,
@@ -31,7 +32,7 @@ import { type Exporting, mostUnderWay } from './writer.ts'
 
 const AT_ONCE = 2
 const LOOK_MS = 2000
-const RENEW_MS = 10_000
+const RENEW_MS = PARTS.leaseMs / 3
 /** So often a part may throw, and lose its worker, before its export is given up. */
 const MOST_FAILURES = 3
 const MOST_TRIES = 10

@@ -10,17 +10,15 @@ import { conflict, HttpError, issue, outcome } from '../../../shared/errors.ts'
 import { runRequest } from '../../../shared/jobs/async-requests.ts'
 import type { Runs } from '../../../shared/platform/queue/runs.ts'
 import type { Services } from '../../../shared/services.ts'
+import { JOBS, jobLease, jobTaking, removeJob } from '../../../shared/store/rows/upkeep-jobs.ts'
 import {
-  type LostRequest,
-  quietRequests,
-  removeRequest,
-  touchRequest,
+  type LeasedRequest,
+  leaseLostRequest,
+  leaseRequest,
+  waitingRequests,
 } from '../../../shared/store/write/async-requests.ts'
-import { startLoop, whileLeased } from '../../loop.ts'
+import { renewalOf, startLoop, whileLeased } from '../../loop.ts'
 
-const TOUCH_MS = 10_000
-/** Three missed touches and more: the worker counts as gone. */
-const ACTIVE_MS = 45_000
 /** Younger requests may be on their way into the queue. */
 const WAITING_MS = 10_000
 const SWEPT = 100
@@ -40,15 +38,14 @@ export function startRequests(services: Services, runs: Runs): Requests {
   )
   return {
     async process(id) {
+      const leased = await leaseRequest(database, id)
+      if (leased === undefined) return
       const controller = new AbortController()
       running.set(id, controller)
-      const renew = async () => {
-        await touchRequest(database, id)
-        return true
-      }
       try {
-        await whileLeased({ log, everyMs: TOUCH_MS, renew }, undefined, () =>
-          runRequest(services, id, controller.signal, handle),
+        const renewal = renewalOf(services, JOBS, jobLease(leased))
+        await whileLeased(renewal, controller.signal, (signal) =>
+          runRequest(services, leased, signal, handle),
         )
       } finally {
         running.delete(id)
@@ -60,34 +57,32 @@ export function startRequests(services: Services, runs: Runs): Requests {
 
 async function sweep(services: Services): Promise<boolean> {
   const { database, queues, log } = services
-  for (const lost of await quietRequests(database, WAITING_MS, ACTIVE_MS, SWEPT)) {
-    if (lost.state === 'active') {
-      await end(services, lost)
-      log.warn({ jobId: lost.id }, 'An accepted request was lost and is ended')
-    } else if (!(await queues.hasRequest(lost.id))) {
-      await queues.addRequest(lost.id)
-    }
+  const lost = await leaseLostRequest(database)
+  if (lost !== undefined) {
+    await end(services, lost)
+    log.warn({ jobId: lost.id }, 'An accepted request was lost and is ended')
   }
-  return false
+  for (const id of await waitingRequests(database, WAITING_MS, SWEPT)) {
+    if (!(await queues.hasRequest(id))) await queues.addRequest(id)
+  }
+  return lost !== undefined
 }
 
-async function end(services: Services, { id, projectId, profile }: LostRequest): Promise<void> {
+async function end(services: Services, lost: LeasedRequest): Promise<void> {
+  const { id, request } = lost
+  const { projectId, profile: author } = request
   const text = 'The request was interrupted; a batch may be done in part'
   const resource = outcome(undefined, issue('error', 'exception', text))
   const parameter = [{ name: 'outcome', resource }]
   const project = await services.principals.project(projectId)
   try {
     if (project !== undefined) {
-      const author = profile ?? undefined
-      await finishAsyncJob(services, project, {
-        author,
-        runId: id,
-        end: { status: 'error', parameter },
-      })
+      const end = { status: 'error' as const, parameter, taking: jobTaking(lost) }
+      await finishAsyncJob(services, project, { author, runId: id, end })
     }
   } catch (error) {
     const isGone = error instanceof HttpError && error.status < 500
     if (!isGone && !(error instanceof JobFinished)) throw error
   }
-  await removeRequest(services.database, id)
+  await removeJob(services.database, lost)
 }

@@ -15,17 +15,17 @@ import {
 import {
   type Download,
   type DownloadInput,
+  leaseDownload,
   repeatDownload,
-  takeDownload,
 } from '../../../shared/binary/downloads.ts'
 import { HttpError } from '../../../shared/errors.ts'
 import { isObject, isResource, type Resource } from '../../../shared/fhir/resource.ts'
 import { FetchRefused, openOutside } from '../../../shared/platform/outbound/fetch-outside.ts'
 import type { Services } from '../../../shared/services.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
-import { removeUpkeepJob } from '../../../shared/store/rows/upkeep-jobs.ts'
+import { JOBS, jobLease, removeJob } from '../../../shared/store/rows/upkeep-jobs.ts'
 import { type Property, type Shape, shapeOf } from '../../../shared/validation/shapes.ts'
-import { type Loop, startLoop } from '../../loop.ts'
+import { type Loop, renewalOf, startLoop, whileLeased } from '../../loop.ts'
 
 const LANES = 4
 const EVERY_MS = 1000
@@ -50,14 +50,18 @@ export function startDownloads(services: Services): Loop {
 
 async function takeAndRun(services: Services, signal: AbortSignal): Promise<boolean> {
   const { database, log } = services
-  const download = await takeDownload(database)
+  const download = await leaseDownload(database)
   if (download === undefined) return false
-  const { job, input, attempt } = download
+  const { input, attempt } = download
+  const renewal = renewalOf(services, JOBS, jobLease(download))
   // One that its worker has not survived so often is given up.
-  const left = attempt > ATTEMPTS ? 0 : await fetchNew(services, download, signal)
-  if (signal.aborted && left > 0) await repeatDownload(database, job, 0)
-  else if (left > 0 && attempt < ATTEMPTS) await repeatDownload(database, job, attempt * DELAY_MS)
-  else await removeUpkeepJob(database, job)
+  const left = await whileLeased(renewal, signal, async (leased) =>
+    attempt > ATTEMPTS ? 0 : await fetchNew(services, download, leased),
+  )
+  if (signal.aborted && left > 0) await repeatDownload(database, download, 0)
+  else if (left > 0 && attempt < ATTEMPTS)
+    await repeatDownload(database, download, attempt * DELAY_MS)
+  else await removeJob(database, download)
   const { projectId: project, type, id } = input
   log.info({ project, type, id, attempt, left }, 'Download of attachments')
   return true

@@ -5,7 +5,7 @@
 import { type Principal, systemPrincipal } from '../../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
 import { type FinishedJob, finishAsyncJob, JobFinished } from '../../../shared/bots/async-jobs.ts'
-import { allOk, HttpError } from '../../../shared/errors.ts'
+import { allOk, HttpError, RunLost } from '../../../shared/errors.ts'
 import { type Compartment, resourceTypes } from '../../../shared/fhir/definitions.ts'
 import { actingSession } from '../../../shared/identity/principals.ts'
 import {
@@ -22,14 +22,17 @@ import {
   deferOwnJob,
   endOwnJob,
   isOwnJob,
+  JOBS,
+  jobLease,
+  jobTaking,
+  leaseUpkeepJob,
   type OwnJob,
   releaseUpkeepJob,
-  removeUpkeepJob,
+  removeJob,
   saveProgress,
-  takeUpkeepJob,
   type UpkeepJob,
 } from '../../../shared/store/rows/upkeep-jobs.ts'
-import { type Loop, startLoop } from '../../loop.ts'
+import { type Loop, renewalOf, startLoop, whileLeased } from '../../loop.ts'
 
 const EVERY_MS = 500
 const WITHOUT_AUDIT = resourceTypes.filter((type) => type !== 'AuditEvent')
@@ -47,39 +50,44 @@ export function startUpkeepJobs(services: Services): Loop {
   )
 }
 
+/** `lost`: another worker has leased the job. */
+type Outcome = 'done' | 'cancelled' | 'refused' | 'stopped' | 'postponed' | 'lost'
+
 async function takeAndRun(services: Services, signal: AbortSignal): Promise<boolean> {
   const { database, log } = services
-  const job = await takeUpkeepJob(database)
+  const job = await leaseUpkeepJob(database)
   if (job === undefined) return false
   const { id, kind, project } = job
-  if (isOwnJob(job)) {
-    const outcome = await runOwnJob(services, job, signal)
-    log.info({ job: id, kind, project, outcome }, 'Upkeep job')
-    return true
-  }
-  try {
-    const outcome = await runJob(services, job, signal)
-    if (outcome === 'stopped') await releaseUpkeepJob(database, id)
-    else await removeUpkeepJob(database, id)
-    log.info({ job: id, kind, outcome }, 'Upkeep job')
-  } catch (error) {
-    if (!(error instanceof HttpError) || error.status >= 500) throw error
-    await finish(services, job, { status: 'error', parameter: [outcomeOf(error)] })
-    await removeUpkeepJob(database, id)
-    log.warn({ job: id, kind, reason: error.message }, 'An upkeep job was refused')
-  }
+  const outcome = await whileLeased(renewalOf(services, JOBS, jobLease(job)), signal, (leased) =>
+    isOwnJob(job) ? runOwnJob(services, job, leased) : runJob(services, job, leased),
+  )
+  log.info({ job: id, kind, project, outcome }, 'Upkeep job')
   return true
 }
 
-function outcomeOf(error: HttpError): object {
-  return { name: 'outcome', resource: error.outcome }
+async function runJob(services: Services, job: UpkeepJob, signal: AbortSignal): Promise<Outcome> {
+  const { database, log } = services
+  try {
+    const outcome = await runSteps(services, job, signal)
+    if (outcome === 'lost') return outcome
+    const isHeld =
+      outcome === 'stopped' ? await releaseUpkeepJob(database, job) : await removeJob(database, job)
+    return isHeld ? outcome : 'lost'
+  } catch (error) {
+    if (!(error instanceof HttpError) || error.status >= 500) throw error
+    if (error instanceof RunLost) return 'lost'
+    log.warn({ job: job.id, kind: job.kind, reason: error.message }, 'An upkeep job was refused')
+    const parameter = [{ name: 'outcome', resource: error.outcome }]
+    if (!(await finish(services, job, { status: 'error', parameter }))) return 'lost'
+    return (await removeJob(database, job)) ? 'refused' : 'lost'
+  }
 }
 
-async function runJob(
+async function runSteps(
   services: Services,
   job: UpkeepJob,
   signal: AbortSignal,
-): Promise<'done' | 'cancelled' | 'stopped'> {
+): Promise<'done' | 'cancelled' | 'stopped' | 'lost'> {
   const session = await actingSession(services.principals, job.input)
   if (session === undefined) return 'cancelled'
   const step = job.kind === 'reindex' ? reindexStep : expungeStep
@@ -90,11 +98,11 @@ async function runJob(
     const next = await step(services, session.principal, job, progress)
     if (next === undefined) break
     progress = next
-    await saveProgress(services.database, job.id, progress)
+    if (!(await saveProgress(services.database, job, progress))) return 'lost'
   }
   const outcome = { name: 'outcome', resource: allOk }
-  await finish(services, job, { status: 'completed', parameter: [outcome] })
-  return 'done'
+  const isHeld = await finish(services, job, { status: 'completed', parameter: [outcome] })
+  return isHeld ? 'done' : 'lost'
 }
 
 /** False when it was cancelled, or expunged itself. */
@@ -106,17 +114,26 @@ async function isOpen({ repository, principals }: Services, { id, input }: Upkee
   return status === 'accepted' || status === 'active'
 }
 
+/** False when the lease of the job was lost. */
 async function finish(
   services: Services,
-  { id, input }: UpkeepJob,
+  job: UpkeepJob,
   end: FinishedJob['end'],
-): Promise<void> {
+): Promise<boolean> {
+  const { id, input } = job
   const project = await services.principals.project(input.homeId)
-  if (project === undefined) return
+  if (project === undefined) return true
   try {
-    await finishAsyncJob(services, project, { author: input.requester, runId: id, end })
+    await finishAsyncJob(services, project, {
+      author: input.requester,
+      runId: id,
+      end: { ...end, taking: jobTaking(job) },
+    })
+    return true
   } catch (error) {
+    if (error instanceof RunLost) return false
     if (!(error instanceof JobFinished)) throw error
+    return true
   }
 }
 
@@ -189,8 +206,6 @@ async function expungeMembers(
 export const STEP = 200
 const WAIT_MS = 200
 
-type Outcome = 'done' | 'stopped' | 'postponed'
-
 function runOwnJob(services: Services, job: OwnJob, signal: AbortSignal): Promise<Outcome> {
   return job.kind === 'own-parameters'
     ? indexOwn(services, job, signal)
@@ -211,24 +226,19 @@ async function indexOwn(
     const step = await repository
       .feature(createMaintenance)
       .indexOwnNext(system, job.project, progress, STEP)
-    if (step.kind === 'done') {
-      await endOwnJob(database, job)
-      return 'done'
-    }
+    if (step.kind === 'done') return (await endOwnJob(database, job)) ? 'done' : 'lost'
     const wasReady = progress?.isReady === true
     progress = step.progress
-    await saveProgress(database, job.id, progress)
+    if (!(await saveProgress(database, job, progress))) return 'lost'
     if (step.kind === 'next') continue
     if (step.kind === 'ready' && !wasReady) {
       const { project: number } = job
       await changes.report({ type: SEARCH_PARAMETER, id: '', number, home: undefined })
     }
     const waitMs = step.kind === 'wait' ? WAIT_MS : Math.max(0, progress.late.due - Date.now())
-    await deferOwnJob(database, job.id, waitMs)
-    return 'postponed'
+    return (await deferOwnJob(database, job, waitMs)) ? 'postponed' : 'lost'
   }
-  await releaseUpkeepJob(database, job.id)
-  return 'stopped'
+  return (await releaseUpkeepJob(database, job)) ? 'stopped' : 'lost'
 }
 
 /** By then a process of the code before has ended, which knows nothing of the new keys. */
@@ -257,15 +267,12 @@ async function indexAll(
     const next = await repository.feature(createMaintenance).reindexNext(system, scope, at, STEP)
     if (next === undefined && isLate) {
       await settleIndexRevision(database)
-      await endOwnJob(database, job)
-      return 'done'
+      return (await endOwnJob(database, job)) ? 'done' : 'lost'
     }
     progress = { ...progress, at: next?.progress, isLate: isLate || next === undefined }
-    await saveProgress(database, job.id, progress)
+    if (!(await saveProgress(database, job, progress))) return 'lost'
     if (next !== undefined) continue
-    await deferOwnJob(database, job.id, LATE_MS)
-    return 'postponed'
+    return (await deferOwnJob(database, job, LATE_MS)) ? 'postponed' : 'lost'
   }
-  await releaseUpkeepJob(database, job.id)
-  return 'stopped'
+  return (await releaseUpkeepJob(database, job)) ? 'stopped' : 'lost'
 }

@@ -1,9 +1,19 @@
 /** Files of exports: what they hold, block by block, and the names they have got. */
 import { typeNumber } from '../../../fhir/definitions.ts'
 import type { Database } from '../../../platform/postgres/database.ts'
+import { isLeased, leaseValues } from '../../../platform/postgres/leases.ts'
 import type { Connection } from '../../../platform/postgres/statement.ts'
 import type { ExportPart, PartKind } from './jobs.ts'
-import { ENDED, type Ended, type EndedRow, endedOf, type TakenPart, takeCloseSql } from './parts.ts'
+import {
+  ENDED,
+  type Ended,
+  type EndedRow,
+  endedOf,
+  PARTS,
+  partLease,
+  type TakenPart,
+  takeCloseSql,
+} from './parts.ts'
 
 export type FileKind = 'output' | 'deleted' | 'error'
 
@@ -71,7 +81,7 @@ const BLOCKS_SQL = `with b as (select x.*, $7::text || ' ' || x.type as name,
           state = case when $6 then 'done' else p.state end,
           lease = case when $6 then null else p.lease end
         from export_job j where j.id = p.job and j.state = 'active'
-          and p.job = $1 and p.n = $2 and p.epoch = $3 and p.state = 'active' returning p.job, p.n),
+          and ${isLeased(PARTS, 'p')} and p.state = 'active' returning p.job, p.n),
       w as (select jsonb_object_agg(name, files) as whole from (select name, count(*) as files
         from b where whole group by name) x having count(*) > 0),
       j as (update export_job j set numbers = j.numbers || (select jsonb_object_agg(name,
@@ -103,9 +113,7 @@ export async function addBlocks(
     name: 'export-blocks',
     text: BLOCKS_SQL,
     values: [
-      job.id,
-      part.n,
-      part.epoch,
+      ...leaseValues(partLease(job.id, part)),
       reached.after,
       // Any other part names the type itself.
       part.kind === 'shared' ? typeNumber(reached.type) : null,
@@ -132,19 +140,19 @@ const NEXT_NUMBER = `jsonb_build_object(f.name, coalesce((j.numbers->>f.name)::i
 export async function nameFile(
   connection: Connection,
   job: string,
-  { n, epoch }: ExportPart,
+  part: ExportPart,
   seq: number,
 ): Promise<void> {
   await connection.query({
     name: 'export-file-name',
     text: `with f as (select f.kind || ' ' || f.type as name from export_file f
-        join export_part p on p.job = f.job and p.n = f.part and p.epoch = $3
-        where f.job = $1 and f.part = $2 and f.seq = $4 and f.number is null),
+        join export_part p on p.job = f.job and p.n = f.part and ${isLeased(PARTS, 'p')}
+        where f.seq = $4 and f.number is null),
       j as (update export_job j set numbers = j.numbers || ${NEXT_NUMBER}
         from f where j.id = $1 returning (j.numbers->>f.name)::int as number)
       update export_file set number = j.number from j
       where job = $1 and part = $2 and seq = $4`,
-    values: [job, n, epoch, seq],
+    values: [...leaseValues(partLease(job, part)), seq],
   })
 }
 

@@ -182,26 +182,6 @@ export async function revokeExport(
   return rows.length > 0
 }
 
-/** With its last part, if that is held still; its files are there for `keepHours` from now. */
-export async function completeExport(
-  connection: Connection,
-  id: string,
-  { n, epoch }: ExportPart,
-  keepHours: number,
-): Promise<boolean> {
-  const rows = await connection.query({
-    name: 'export-complete',
-    text: `with p as (update export_part set state = 'done', lease = null
-        where job = $1 and n = $3 and epoch = $4 and state = 'active' returning job)
-      update export_job j set state = 'completed',
-        finished = date_trunc('milliseconds', clock_timestamp()),
-        expires = clock_timestamp() + $2::float8 * interval '1 hour'
-      from p where j.id = p.job and j.state = 'active' returning j.id`,
-    values: [id, keepHours, n, epoch],
-  })
-  return rows.length > 0
-}
-
 /** Code of the issue of a row that could not be read. */
 export const UNREADABLE = 'incomplete'
 

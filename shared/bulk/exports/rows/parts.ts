@@ -4,6 +4,16 @@
  * too late with an older one changes nothing.
  */
 import { typeName, typeNumber } from '../../../fhir/definitions.ts'
+import {
+  isFree,
+  isLeased,
+  type Lease,
+  type LeaseTable,
+  leaseEnd,
+  leaseRow,
+  leaseValues,
+  releaseLeased,
+} from '../../../platform/postgres/leases.ts'
 import type { Connection } from '../../../platform/postgres/statement.ts'
 import type { ExportJob, ExportPart, PartKind } from './jobs.ts'
 
@@ -19,8 +29,18 @@ export interface Ended {
   readonly next: TakenPart | undefined
 }
 
-/** A worker that has gone is noticed after so long. */
-export const LEASE_MS = 30_000
+export const PARTS: LeaseTable = {
+  name: 'export_part',
+  key: { job: 'uuid', n: 'int' },
+  token: 'epoch',
+  until: 'lease',
+  leaseMs: 30_000,
+}
+
+export function partLease(job: string, { n, epoch }: Pick<ExportPart, 'n' | 'epoch'>): Lease {
+  return { key: [job, n], token: epoch }
+}
+
 /** Running exports of one Project. */
 export const MOST_RUNNING = 2
 
@@ -43,7 +63,7 @@ export async function takePart(connection: Connection): Promise<TakenPart | unde
     name: 'export-take',
     text: `with c as (
         select p.job, p.n from export_part p join export_job j on j.id = p.job
-        where p.state <> 'done' and (p.state = 'waiting' or p.lease < clock_timestamp())
+        where p.state <> 'done' and ${isFree(PARTS, 'p')}
           and j.state in ('accepted', 'active')
           and (p.kind <> 'plan' or (select count(*) from export_job a
             where a.project = j.project and a.state = 'active' and a.id <> j.id) < ${MOST_RUNNING})
@@ -53,8 +73,7 @@ export async function takePart(connection: Connection): Promise<TakenPart | unde
             where b.project = j.project and a.state = 'active' and a.lease > clock_timestamp()),
           j.requested, p.n
         limit 1 for update of p skip locked),
-      t as (update export_part p set state = 'active', epoch = p.epoch + 1, tries = p.tries + 1,
-          lease = clock_timestamp() + $1::float8 * interval '1 ms'
+      t as (update export_part p set state = 'active', tries = p.tries + 1, ${leaseRow(PARTS, 'p')}
         from c where p.job = c.job and p.n = c.n
         returning p.*)
       select ${columnsOf('t')},
@@ -62,7 +81,7 @@ export async function takePart(connection: Connection): Promise<TakenPart | unde
           'requested', j.requested, 'at', to_char(j.at at time zone 'utc', '${ISO}'),
           'issues', j.issues) as export
       from t join export_job j on j.id = t.job`,
-    values: [LEASE_MS],
+    values: [],
   })
   if (row === undefined) return undefined
   const { export: job, ...part } = row
@@ -94,15 +113,15 @@ const ISO = 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'
 export async function renewLease(
   connection: Connection,
   job: string,
-  { n, epoch }: ExportPart,
+  part: ExportPart,
 ): Promise<boolean> {
   const [row] = await connection.query<{ isWanted: boolean }>({
     name: 'export-renew',
-    text: `update export_part p set lease = clock_timestamp() + $4::float8 * interval '1 ms'
-      from export_job j where j.id = p.job
-        and p.job = $1 and p.n = $2 and p.epoch = $3 and p.state = 'active'
+    isUpkeep: true,
+    text: `update export_part p set lease = ${leaseEnd(PARTS)}
+      from export_job j where j.id = p.job and ${isLeased(PARTS, 'p')} and p.state = 'active'
       returning j.state in ('accepted', 'active') as "isWanted"`,
-    values: [job, n, epoch, LEASE_MS],
+    values: leaseValues(partLease(job, part)),
   })
   return row?.isWanted === true
 }
@@ -111,32 +130,28 @@ export async function renewLease(
 export async function releasePart(
   connection: Connection,
   job: string,
-  { n, epoch }: ExportPart,
+  part: ExportPart,
   failed: boolean,
 ): Promise<void> {
-  await connection.query({
+  await releaseLeased(connection, PARTS, partLease(job, part), {
     name: 'export-release',
-    text: `update export_part set state = 'waiting', lease = null,
-        tries = tries - case when $4 then 0 else 1 end,
-        failures = failures + case when $4 then 1 else 0 end
-      where job = $1 and n = $2 and epoch = $3 and state = 'active'`,
-    values: [job, n, epoch, failed],
+    set: `state = 'waiting', lease = null, tries = tries - case when $4 then 0 else 1 end,
+      failures = failures + case when $4 then 1 else 0 end`,
+    values: [failed],
   })
 }
 
-/** Nobody takes it for so long: what it needs is away, and its tries are not counted. */
+/** No worker takes it for so long: what it needs is away, and its tries are not counted. */
 export async function postponePart(
   connection: Connection,
   job: string,
-  { n, epoch }: ExportPart,
+  part: ExportPart,
   pauseMs: number,
 ): Promise<void> {
-  await connection.query({
+  await releaseLeased(connection, PARTS, partLease(job, part), {
     name: 'export-postpone',
-    text: `update export_part
-      set lease = clock_timestamp() + $4::float8 * interval '1 ms', tries = tries - 1
-      where job = $1 and n = $2 and epoch = $3 and state = 'active'`,
-    values: [job, n, epoch, pauseMs],
+    set: `lease = clock_timestamp() + $4::float8 * interval '1 ms', tries = tries - 1`,
+    values: [pauseMs],
   })
 }
 
@@ -144,15 +159,15 @@ export async function postponePart(
 export async function finishPart(
   connection: Connection,
   job: ExportJob,
-  { n, epoch }: ExportPart,
+  part: ExportPart,
 ): Promise<Ended | undefined> {
   const rows = await connection.query<EndedRow>({
     name: 'export-part-done',
     text: `with p as (update export_part set state = 'done', lease = null
-        where job = $1 and n = $2 and epoch = $3 and state = 'active' returning job, n),
+        where ${isLeased(PARTS)} and state = 'active' returning job, n),
       c as (${takeCloseSql('true')})
       ${ENDED}`,
-    values: [job.id, n, epoch],
+    values: leaseValues(partLease(job.id, part)),
   })
   return endedOf(job, rows)
 }
@@ -162,8 +177,7 @@ export async function finishPart(
  * are the last ones end at once, and see each other at work: then it waits for whoever takes it.
  */
 export function takeCloseSql(isLast: string): string {
-  return `update export_part c set state = 'active', epoch = c.epoch + 1, tries = c.tries + 1,
-      lease = clock_timestamp() + interval '${LEASE_MS} ms'
+  return `update export_part c set state = 'active', tries = c.tries + 1, ${leaseRow(PARTS, 'c')}
     from p where ${isLast} and c.job = p.job and c.kind = 'close' and c.state = 'waiting'
       and not exists (select 1 from export_part o
         where o.job = p.job and o.n not in (p.n, c.n) and o.state <> 'done')
@@ -193,18 +207,18 @@ export function endedOf(job: ExportJob, [row]: readonly EndedRow[]): Ended | und
 export async function clearMembers(
   connection: Connection,
   job: string,
-  { n, epoch }: ExportPart,
+  part: ExportPart,
 ): Promise<boolean> {
-  if (epoch === 1) return true
+  if (part.epoch === 1) return true
   const rows = await connection.query({
     name: 'export-clear',
     text: `with p as (select job from export_part
-          where job = $1 and n = $2 and epoch = $3 and state = 'active' for update),
+          where ${isLeased(PARTS)} and state = 'active' for update),
         m as (delete from export_member m using p where m.job = p.job),
         l as (delete from export_list l using p where l.job = p.job),
         c as (delete from export_compartment c using p where c.job = p.job)
       select 1 from p`,
-    values: [job, n, epoch],
+    values: leaseValues(partLease(job, part)),
   })
   return rows.length > 0
 }
@@ -216,26 +230,24 @@ export async function clearMembers(
 export async function finishPlan(
   connection: Connection,
   job: ExportJob,
-  { n, epoch }: ExportPart,
+  plan: ExportPart,
   { parts, taken }: { readonly parts: readonly NewPart[]; readonly taken: number | undefined },
 ): Promise<Ended | undefined> {
   const column = (of: (part: NewPart) => unknown) => parts.map((part) => of(part) ?? null)
   const [row] = await connection.query<Pick<ExportJob, 'issues'>>({
     name: 'export-planned',
     text: `with p as (update export_part set state = 'done', lease = null
-        where job = $1 and n = $2 and epoch = $3 and state = 'active' returning job),
+        where ${isLeased(PARTS)} and state = 'active' returning job),
       n as (insert into export_part (job, n, kind, type, types, low, high, state, epoch, tries, lease)
         select p.job, x.n, x.kind, x.type, x.types::smallint[], x.low, x.high, t.state, t.times,
-          t.times, case when t.times > 0 then clock_timestamp() + interval '${LEASE_MS} ms' end
+          t.times, case when t.times > 0 then ${leaseEnd(PARTS)} end
         from p cross join unnest($4::int[], $5::text[], $6::smallint[], $7::text[], $8::uuid[],
             $9::uuid[]) x(n, kind, type, types, low, high)
           cross join lateral (select 'active' as state, 1 as times where x.n = $10
             union all select 'waiting', 0 where x.n is distinct from $10) t)
       select j.issues from p join export_job j on j.id = p.job`,
     values: [
-      job.id,
-      n,
-      epoch,
+      ...leaseValues(partLease(job.id, plan)),
       column((part) => part.n),
       column(({ kind }) => kind),
       column(({ type }) => type && typeNumber(type)),
@@ -249,6 +261,26 @@ export async function finishPlan(
   const own = parts.find((part) => part.n === taken)
   const next = own && { ...own, epoch: 1, tries: 1, failures: 0, after: undefined }
   return { next: next && { job: { ...job, ...row }, part: next } }
+}
+
+/** Completes the export of a part that is its last; its files are there for `keepHours` from now. False when the lease was lost. */
+export async function completeExport(
+  connection: Connection,
+  id: string,
+  part: ExportPart,
+  keepHours: number,
+): Promise<boolean> {
+  const rows = await connection.query({
+    name: 'export-complete',
+    text: `with p as (update export_part set state = 'done', lease = null
+        where ${isLeased(PARTS)} and state = 'active' returning job)
+      update export_job j set state = 'completed',
+        finished = date_trunc('milliseconds', clock_timestamp()),
+        expires = clock_timestamp() + $4::float8 * interval '1 hour'
+      from p where j.id = p.job and j.state = 'active' returning j.id`,
+    values: [...leaseValues(partLease(id, part)), keepHours],
+  })
+  return rows.length > 0
 }
 
 export interface WaitingParts {

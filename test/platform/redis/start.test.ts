@@ -5,18 +5,18 @@ import { rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { Redis } from 'ioredis'
 import t, { type Test } from 'tap'
-import { temporaryFolder } from '../../scripts/account.ts'
-import { findServer, startRedis } from '../../scripts/redis.ts'
-import { freePort } from '../../scripts/service.ts'
-import { readConfig } from '../../shared/config/config.ts'
-import { createLogger } from '../../shared/log.ts'
+import { temporaryFolder } from '../../../scripts/account.ts'
+import { findServer, startRedis } from '../../../scripts/redis.ts'
+import { freePort } from '../../../scripts/service.ts'
+import { readConfig } from '../../../shared/config/config.ts'
+import { createLogger } from '../../../shared/log.ts'
 import {
   endStart,
   openRedis,
   sentinelsOf,
   unfitness,
   untilReady,
-} from '../../shared/platform/redis/redis.ts'
+} from '../../../shared/platform/redis/redis.ts'
 
 const PAUSE_MS = 3000
 

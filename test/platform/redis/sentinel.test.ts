@@ -5,10 +5,10 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Redis } from 'ioredis'
 import t from 'tap'
-import { findServer } from '../../scripts/redis.ts'
-import { freePort } from '../../scripts/service.ts'
-import { openBotica, until } from '../fixtures/botica.ts'
-import { aBot, execute, handler } from '../fixtures/bots/bots.ts'
+import { findServer } from '../../../scripts/redis.ts'
+import { freePort } from '../../../scripts/service.ts'
+import { openBotica, until } from '../../fixtures/botica.ts'
+import { aBot, execute, handler } from '../../fixtures/bots/bots.ts'
 
 const PATIENCE_MS = 60_000
 const DOWN_AFTER_MS = 1000

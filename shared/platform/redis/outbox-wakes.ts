@@ -1,0 +1,42 @@
+/** Wakes workers when the outbox has got something. A wake may be lost: workers look by themselves, too, only later. */
+import { type Bus, messageKind } from './bus.ts'
+
+const WAKE = messageKind<null>('outbox')
+/** Changes so close together wake once. */
+const TOGETHER_MS = 2
+
+/** Wakes at once, then at most every 2 ms. */
+export function createAnnouncer(bus: Bus): () => void {
+  let timer: NodeJS.Timeout | undefined
+  let isDue = false
+  const publish = () => {
+    bus.publish(WAKE, null).catch(() => undefined)
+  }
+  const next = () => {
+    timer = undefined
+    if (!isDue) return
+    isDue = false
+    timer = setTimeout(next, TOGETHER_MS)
+    publish()
+  }
+  return () => {
+    if (timer !== undefined) {
+      isDue = true
+      return
+    }
+    timer = setTimeout(next, TOGETHER_MS)
+    publish()
+  }
+}
+
+/** Calls `wake` for every announcement until it is closed, and when some may be lost. */
+export async function listenForWakes(bus: Bus, wake: () => void): Promise<{ close(): void }> {
+  const gaps = bus.onGap(wake)
+  const listening = await bus.listen(WAKE, wake)
+  return {
+    close() {
+      gaps.close()
+      listening.close().catch(() => undefined)
+    },
+  }
+}

@@ -1,0 +1,119 @@
+/** Leases of rows: who has one, until when, and what a holder that has lost it may write. */
+import t from 'tap'
+import { createLogger } from '../../shared/log.ts'
+import { openDatabase } from '../../shared/platform/postgres/database.ts'
+import {
+  deleteLeased,
+  type Lease,
+  type LeaseTable,
+  leaseNext,
+  releaseLeased,
+  renewLeases,
+  updateLeased,
+} from '../../shared/platform/postgres/leases.ts'
+import { createDatabase } from '../fixtures/store/own-database.ts'
+
+const databaseUrl = await createDatabase(t)
+const database = openDatabase({ databaseUrl, databasePool: 2 }, createLogger('silent', 'script'))
+t.teardown(() => database.close())
+
+const TASKS: LeaseTable = {
+  name: 'task',
+  key: { kind: 'text', n: 'int' },
+  token: 'takes',
+  until: 'held',
+  leaseMs: 60_000,
+}
+
+interface Task {
+  readonly kind: string
+  readonly n: number
+  readonly note: string | null
+}
+
+t.beforeEach(async () => {
+  await database.query({
+    text: `create table if not exists task (kind text, n int, takes int not null default 0,
+      held timestamptz, note text, primary key (kind, n))`,
+    values: [],
+  })
+  await database.query({ text: 'delete from task', values: [] })
+  await database.query({ text: `insert into task (kind, n) values ('a', 1), ('a', 2)`, values: [] })
+})
+
+async function next(): Promise<Lease | undefined> {
+  const row = await leaseNext<Task>(database, TASKS, {
+    name: 'task-lease',
+    where: 'true',
+    orderBy: 'x.n',
+    set: 'note = null',
+    returning: 'x.kind, x.n',
+  })
+  return row && { key: [row.kind, row.n], token: row.token }
+}
+
+/** The lease of this key. */
+async function leaseOf(n: number): Promise<Lease> {
+  const lease = await next()
+  if (lease?.key[1] !== n) throw new Error(`Leased ${lease?.key} instead of ${n}`)
+  return lease
+}
+
+async function expire(n: number): Promise<void> {
+  const text = `update task set held = clock_timestamp() - interval '1 s' where n = $1`
+  await database.query({ text, values: [n] })
+}
+
+async function notes(): Promise<readonly (string | null)[]> {
+  const rows = await database.query<Task>({ text: 'select note from task order by n', values: [] })
+  return rows.map(({ note }) => note)
+}
+
+const write = (lease: Lease, note: string) =>
+  updateLeased(database, TASKS, lease, { name: 'task-note', set: 'note = $4', values: [note] })
+
+t.test('each row has one holder at a time, whoever asks at once', async (t) => {
+  const leases = await Promise.all([next(), next(), next()])
+  t.same(leases.map((lease) => lease?.key[1]).sort(), [1, 2, undefined])
+})
+
+t.test('a row whose lease has ended is leased again under the next token', async (t) => {
+  const first = await leaseOf(1)
+  await expire(1)
+  const second = await leaseOf(1)
+  t.equal(second.token, first.token + 1)
+  t.equal(await write(first, 'late'), false)
+  t.equal(await write(second, 'new'), true)
+  t.same(await notes(), ['new', null])
+  t.equal(await deleteLeased(database, TASKS, first), false)
+  t.equal(await deleteLeased(database, TASKS, second), true)
+  t.equal((await notes()).length, 1)
+})
+
+t.test(
+  'a lease that has ended is still that of its holder until another has the row',
+  async (t) => {
+    const lease = await leaseOf(1)
+    await expire(1)
+    t.equal(await write(lease, 'slow'), true)
+    t.same(await renewLeases(database, TASKS, [lease]), [])
+    t.equal((await leaseOf(2)).key[1], 2, 'the renewed row is held')
+  },
+)
+
+t.test('a renewal names the leases that are lost', async (t) => {
+  const [first, second] = [await leaseOf(1), await leaseOf(2)]
+  await expire(1)
+  const again = await leaseOf(1)
+  t.same(await renewLeases(database, TASKS, [first, second, again]), [first])
+  t.same(await renewLeases(database, TASKS, []), [])
+})
+
+t.test('a row that was given back is not held any longer by a late renewal', async (t) => {
+  const lease = await leaseOf(1)
+  const change = { name: 'task-release', set: 'held = null, note = $4', values: ['back'] }
+  t.equal(await releaseLeased(database, TASKS, lease, change), true)
+  t.same(await renewLeases(database, TASKS, [lease]), [lease])
+  t.same(await notes(), ['back', null])
+  t.equal((await leaseOf(1)).key[1], 1)
+})

@@ -1,0 +1,113 @@
+/** The bus: who hears what, and that each process listens on one connection. */
+import { randomUUID } from 'node:crypto'
+import { Redis } from 'ioredis'
+import t from 'tap'
+import { readConfig } from '../../../shared/config/config.ts'
+import { createLogger } from '../../../shared/log.ts'
+import { CANCEL } from '../../../shared/platform/queue/jobs.ts'
+import { type Bus, messageKind, openBus } from '../../../shared/platform/redis/bus.ts'
+import { type Change, openChanges } from '../../../shared/platform/redis/changes.ts'
+import { createAnnouncer, listenForWakes } from '../../../shared/platform/redis/outbox-wakes.ts'
+import { openRedis, untilReady } from '../../../shared/platform/redis/redis.ts'
+import { openBotica, takeRedisDatabase, until } from '../../fixtures/botica.ts'
+
+const PATIENCE_MS = 60_000
+const log = createLogger('silent', 'script')
+const NOTES = messageKind<string>('notes')
+
+/** A process of the service whose data lies in a numbered database. */
+async function aProcess(url: string) {
+  const config = readConfig({ ...process.env, REDIS_URL: url })
+  const redis = openRedis(config, 'request', log)
+  await untilReady(redis, log)
+  const bus = await openBus(config, redis, log)
+  t.teardown(() => {
+    bus.close()
+    redis.disconnect()
+  })
+  return { bus, changes: await openChanges(bus, redis) }
+}
+
+const url = await takeRedisDatabase(process.env.REDIS_URL)
+const one = await aProcess(url)
+const same = await aProcess(url)
+const other = await aProcess(await takeRedisDatabase(process.env.REDIS_URL))
+
+/** Resolves when `listener` has heard all that was published before. */
+async function heardAll(publisher: Bus, listener: Bus): Promise<void> {
+  const mark = randomUUID()
+  const { promise, resolve } = Promise.withResolvers<void>()
+  const listening = await listener.listen(NOTES, () => resolve(), mark)
+  await publisher.publish(NOTES, 'mark', mark)
+  await promise
+  await listening.close()
+}
+
+t.test('services on two databases of one Redis do not hear each other', async (t) => {
+  const heard: Record<string, unknown[]> = { same: [], other: [] }
+  for (const [name, { bus, changes }] of Object.entries({ same, other })) {
+    const note = (what: unknown) => heard[name]?.push(what)
+    changes.follow((changes) => note(changes))
+    await listenForWakes(bus, () => note('wake'))
+    await bus.listen(CANCEL, note)
+    await bus.listen(NOTES, note, 'address')
+  }
+  const change: Change = { type: 'Project', id: 'p', number: 1, home: undefined }
+  await one.changes.report(change)
+  createAnnouncer(one.bus)()
+  await one.bus.publish(CANCEL, 'run')
+  await one.bus.publish(NOTES, 'note', 'address')
+  await one.bus.publish(NOTES, 'note', 'elsewhere')
+  await heardAll(one.bus, same.bus)
+  await heardAll(other.bus, other.bus)
+  t.same(heard.same, [[{ type: 'Project', id: 'p', number: 1 }], 'wake', 'run', 'note'])
+  t.same(heard.other, [])
+})
+
+t.test('a listener that is closed hears nothing more, the others do', async (t) => {
+  const heard: string[] = []
+  const first = await same.bus.listen(NOTES, (note) => heard.push(`first ${note}`))
+  await same.bus.listen(NOTES, (note) => heard.push(`second ${note}`))
+  await one.bus.publish(NOTES, 'a')
+  await heardAll(one.bus, same.bus)
+  await first.close()
+  await one.bus.publish(NOTES, 'b')
+  await heardAll(one.bus, same.bus)
+  t.same(heard, ['first a', 'second a', 'second b'])
+})
+
+t.test('after a break listeners learn that messages may be lost, and hear the next', async (t) => {
+  const redis = new Redis(process.env.REDIS_URL ?? '')
+  t.teardown(() => redis.disconnect())
+  const heard: string[] = []
+  const third = await aProcess(url)
+  await third.bus.listen(NOTES, (note) => heard.push(note), 'after')
+  const gap = Promise.withResolvers<void>()
+  third.bus.onGap(() => {
+    heard.push('gap')
+    gap.resolve()
+  })
+  const newest = Math.max(...(await listenersOf(redis, Number(new URL(url).pathname.slice(1)))))
+  await redis.client('KILL', 'ID', newest)
+  await gap.promise
+  await one.bus.publish(NOTES, 'note', 'after')
+  await heardAll(one.bus, third.bus)
+  t.same(heard, ['gap', 'note'])
+})
+
+/** The numbers of the connections that listen, of those that use a database. */
+async function listenersOf(redis: Redis, database: number): Promise<readonly number[]> {
+  const list = String(await redis.client('LIST', 'TYPE', 'PUBSUB'))
+  const own = list.split('\n').filter((line) => line.includes(` db=${database} `))
+  return own.map((line) => Number(/^id=(\d+)/.exec(line)?.[1]))
+}
+
+t.test('a process listens on one connection', async (t) => {
+  const { services, startWorker } = await openBotica(t)
+  const { redis } = services
+  const database = redis.options.db ?? 0
+  t.equal((await listenersOf(redis, database)).length, 1)
+  await startWorker()
+  await until(async () => (await listenersOf(redis, database)).length >= 2, PATIENCE_MS)
+  t.equal((await listenersOf(redis, database)).length, 2)
+})
