@@ -1,5 +1,5 @@
 /** Rules for writes of Bots and of their code, and the part of the writing statements for their schedules. */
-import { changesCode, hasAllRights, runsAsCaller } from '../access/guarded/elements.ts'
+import { changesCode, hasAllRights, runsAsCaller } from '../access/guarded/rights.ts'
 import { grantsFor, may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { refused } from '../errors.ts'

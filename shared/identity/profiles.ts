@@ -3,9 +3,10 @@
  * the Projects it links to, then of the standard.
  */
 import { LRUCache } from 'lru-cache'
+import { resolvedIn } from '../access/guarded/definitions.ts'
 import { type ProjectContext, systemPrincipal } from '../access/principal.ts'
 import { publishedProfile } from '../fhir/definitions.ts'
-import { chosen, urlOf, versionOf } from '../fhir/resource.ts'
+import { urlOf, versionOf } from '../fhir/resource.ts'
 import type { Logger } from '../log.ts'
 import { escapeValue } from '../query/values.ts'
 import type { Repository } from '../store/repository.ts'
@@ -32,6 +33,7 @@ const COMPILED = 500
 /** Profiles that one profile needs, and how long a chain of them may be. */
 const MAX_NEEDED = 300
 const MAX_ROUNDS = 8
+/** Definitions that are read for one url. */
 const CANDIDATES = 100
 
 export function openProfiles(
@@ -130,15 +132,15 @@ async function readIn(
   const reader = { ...systemPrincipal(project), isSuperAdmin: false }
   const values = [...new Set(canonicals.map((name) => escapeValue(urlOf(name))))]
   const condition = { code: 'url', type: 'uri', modifier: undefined, values } as const
-  const count = Math.max(CANDIDATES, 2 * values.length)
   const all = await find(repository, reader, 'StructureDefinition', {
     conditions: [condition],
-    count,
+    // Many definitions of one url must not displace those of another.
+    count: CANDIDATES * values.length,
   })
   const definitions = all.flatMap((item: unknown) => (isStructureDefinition(item) ? [item] : []))
   return new Map(
     canonicals.flatMap((name) => {
-      const definition = chosen(definitions, name)
+      const definition = resolvedIn(definitions, name)
       return definition === undefined ? [] : [[name, definition] as const]
     }),
   )

@@ -3,6 +3,7 @@
  * standard. What the caller may not search is as if it were not there.
  */
 import { LRUCache } from 'lru-cache'
+import { ofOwner } from '../access/guarded/definitions.ts'
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { chosen, type Resource, urlOf, versionOf } from '../fhir/resource.ts'
@@ -152,7 +153,8 @@ async function findStored(
   for (const reader of await readersOf(services, principal, kind)) {
     const { repository } = services
     const all = await findVersions(repository, reader, kind, { conditions, count: CANDIDATES })
-    const found = ofPattern(all.map(parsedOnce), canonical)
+    const resources = all.map(parsedOnce)
+    const found = ofPattern(ofOwner(resources), canonical) ?? ofPattern(resources, canonical)
     if (found !== undefined) return found
   }
   return undefined

@@ -37,6 +37,26 @@ export async function findVersions(
   return page.versions
 }
 
+/** Finds all live resources that meet the conditions, in the order of their ids. One statement for each `PAGE`. */
+export async function findAll(
+  repository: Repository,
+  principal: Principal,
+  type: string,
+  conditions: readonly Condition[],
+): Promise<readonly Resource[]> {
+  const all: Version[] = []
+  let cursor: string | undefined
+  do {
+    const request = searchFor(type, conditions, PAGE, [{ code: '_id', descending: false }])
+    const page = await repository.search(unlinked(principal), { ...request, cursor })
+    all.push(...page.versions)
+    cursor = page.next
+  } while (cursor !== undefined)
+  return all.map(parseVersion)
+}
+
+const PAGE = 100
+
 /** The smallest search that asks for this. */
 export function searchFor(
   type: string,
