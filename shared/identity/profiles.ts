@@ -3,7 +3,7 @@
  * the Projects it links to, then of the standard.
  */
 import { LRUCache } from 'lru-cache'
-import { resolvedIn } from '../access/guarded/definitions.ts'
+import { givesWay, resolvedIn } from '../access/guarded/definitions.ts'
 import { type ProjectContext, systemPrincipal } from '../access/principal.ts'
 import { publishedProfile } from '../fhir/definitions.ts'
 import { urlOf, versionOf } from '../fhir/resource.ts'
@@ -106,15 +106,16 @@ async function readAll(
 ): Promise<Found> {
   const found: Found = new Map()
   for (const place of places) {
-    const missing = canonicals.filter((name) => !found.has(name))
+    const missing = canonicals.filter((name) => givesWay(found.get(name)))
     if (missing.length === 0) break
     for (const [name, definition] of await readIn(repository, place, missing)) {
-      found.set(name, definition)
+      if (!found.has(name) || !givesWay(definition)) found.set(name, definition)
     }
   }
   for (const name of canonicals) {
     const published = publishedProfile(urlOf(name))
-    if (!found.has(name) && published !== undefined && (versionOf(name) ?? CORE) === CORE) {
+    const isMissing = givesWay(found.get(name))
+    if (isMissing && published !== undefined && (versionOf(name) ?? CORE) === CORE) {
       // Its elements are those of a StructureDefinition.
       found.set(name, published as StructureDefinition)
     }

@@ -1,6 +1,6 @@
 /** `ValueSet/$expand`: https://hl7.org/fhir/R4/valueset-operation-expand.html */
 import { randomUUID } from 'node:crypto'
-import { resolvedIn } from '../access/guarded/definitions.ts'
+import { givesWay, resolvedIn } from '../access/guarded/definitions.ts'
 import { may } from '../access/policy.ts'
 import { textOf } from '../binary/attachments.ts'
 import { badRequest, forbidden } from '../errors.ts'
@@ -225,7 +225,7 @@ async function readAll(
   const interaction = interactionOf(call)
   const found = new Map<string, Found>()
   for (const reader of await readersOf(services, principal, 'StructureDefinition')) {
-    const missing = canonicals.filter((name) => !found.has(name))
+    const missing = canonicals.filter((name) => givesWay(found.get(name)?.definition))
     if (missing.length === 0) break
     const values = [...new Set(missing.map((name) => escapeValue(urlOf(name))))]
     const condition = { code: 'url', type: 'uri', modifier: undefined, values } as const
@@ -246,11 +246,13 @@ async function readAll(
         name,
       )
       const item = read.find((candidate) => candidate.definition === definition)
-      if (item !== undefined) found.set(name, item)
+      if (item === undefined || (found.has(name) && givesWay(item.definition))) continue
+      found.set(name, item)
     }
   }
   for (const name of canonicals) {
-    const definition: unknown = found.has(name) ? undefined : publishedStructure(name)
+    const isMissing = givesWay(found.get(name)?.definition)
+    const definition: unknown = isMissing ? publishedStructure(name) : undefined
     if (!isStructureDefinition(definition)) continue
     const fullUrl = absoluteUrl(services, `StructureDefinition/${identityOf(definition.url).id}`)
     const entry = { fullUrl, resource: JSON.stringify(definition) }

@@ -48,6 +48,11 @@ export function resolvedIn<T extends Stored & { readonly url?: unknown }>(
   return chosen(ofOwner(same), canonical) ?? chosen(same, canonical)
 }
 
+/** True where a definition of a linked Project or of the standard is used instead: there is none, or a plain member's. */
+export function givesWay(definition: Stored | undefined): boolean {
+  return definition === undefined || definerOf(definition) === 'member'
+}
+
 /**
  * Filters definitions of one Project and one url. Those of plain members are dropped where there are others; of the
  * rest, those of the first author and those written with the right to define for others stay.

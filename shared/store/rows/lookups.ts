@@ -3,7 +3,7 @@
 import type { Principal } from '../../access/principal.ts'
 import { unlinked } from '../../access/project-context.ts'
 import type { Resource } from '../../fhir/resource.ts'
-import type { Condition, SearchRequest, SortRule } from '../../query/search-request.ts'
+import type { Condition, Criterion, SearchRequest, SortRule } from '../../query/search-request.ts'
 import type { Repository } from '../repository.ts'
 import { parseVersion } from './rows.ts'
 import type { Version } from './version.ts'
@@ -42,7 +42,7 @@ export async function findAll(
   repository: Repository,
   principal: Principal,
   type: string,
-  conditions: readonly Condition[],
+  conditions: readonly Criterion[],
 ): Promise<readonly Resource[]> {
   const all: Version[] = []
   let cursor: string | undefined
@@ -60,7 +60,7 @@ const PAGE = 100
 /** The smallest search that asks for this. */
 export function searchFor(
   type: string,
-  conditions: readonly Condition[],
+  conditions: readonly Criterion[],
   count: number,
   sort: readonly SortRule[],
 ): SearchRequest {

@@ -176,6 +176,10 @@ t.test('urls of the standard, of linked Projects and of default profiles are tak
   const url = 'https://example.org/StructureDefinition/shared'
   const ours = 'https://example.org/StructureDefinition/default'
   await shared.admin.create(aProfile(url))
+  const squatted = 'https://example.org/StructureDefinition/squatted-before-the-link'
+  await free.client.create(aProfile(squatted, { version: '99', differential: differing('photo') }))
+  t.equal((await admin.post('Patient', claiming(squatted))).status, 400)
+  await shared.admin.create(aProfile(squatted))
   const { body } = await botica.superAdmin.get<Raw>(`Project/${project.id}`)
   const linked = await botica.superAdmin.put(`Project/${project.id}`, {
     ...body,
@@ -184,6 +188,9 @@ t.test('urls of the standard, of linked Projects and of default profiles are tak
   })
   t.equal(linked.status, 200)
   botica.services.principals.forget()
+  t.equal((await admin.post('Patient', claiming(squatted))).status, 400)
+  const born = claiming(squatted, { birthDate: '1985-01-01' })
+  t.equal((await admin.post('Patient', born)).status, 201, 'the linked one is used')
   const standard = 'http://hl7.org/fhir/StructureDefinition/Patient'
   const vital = 'http://hl7.org/fhir/StructureDefinition/vitalsigns'
   for (const client of plain) {
@@ -227,6 +234,24 @@ t.test('plain members cannot change or shadow terminology of other authors', asy
   const standard = 'http://hl7.org/fhir/ValueSet/administrative-gender'
   const broken = { resourceType: 'ValueSet', url: standard, ...common, compose: { include } }
   t.equal((await free.client.post('ValueSet', broken)).status, 403)
+})
+
+t.test('many other concept maps do not hide the one between two value sets', async (t) => {
+  const element = [{ code: 'a', target: [{ code: 'A', equivalence: 'equal' }] }]
+  const ends = { sourceUri: 'https://example.org/from', targetCanonical: 'https://example.org/to' }
+  const aMap = { resourceType: 'ConceptMap', status: 'active' }
+  const entry = Array.from({ length: 110 }, () => ({
+    resource: aMap,
+    request: { method: 'POST', url: 'ConceptMap' },
+  }))
+  const bundle = { resourceType: 'Bundle', type: 'transaction', entry }
+  t.equal((await free.client.post('', bundle)).status, 200)
+  await admin.create({ ...aMap, ...ends, group: [{ element }] })
+  t.equal((await free.client.post('', bundle)).status, 200)
+  for (const query of [`source=${ends.sourceUri}`, `target=${ends.targetCanonical}`]) {
+    const { body } = await admin.get<Raw>(`ConceptMap/$translate?code=a&${query}`)
+    t.match(body.parameter, [{ name: 'result', valueBoolean: true }], query)
+  }
 })
 
 t.test('a plain member has at most 20 definitions of one url', async (t) => {
