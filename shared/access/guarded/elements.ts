@@ -66,7 +66,7 @@ export const GUARDS: Readonly<Record<string, Guard>> = {
     by: 'elements',
     parts: botParts,
     reason:
-      'they decide with whose rights it runs, who starts it and when, its limits, and whether its runs are audited',
+      'they decide with whose rights it runs, who starts it, by which identifier and when, its limits, and its audit',
   },
   ClientApplication: {
     by: 'elements',
@@ -175,7 +175,7 @@ function whole({ extension, ...rest }: Resource): Parts {
 
 /** Elements of a Bot that are not guarded here; its code has a rule of its own (bots/write-rules.ts). */
 const OF_BOT_AUTHORS: ReadonlySet<string> = new Set([
-  ...['identifier', 'name', 'description', 'photo', 'category'],
+  ...['name', 'description', 'photo', 'category'],
   ...['code', 'sourceCode', 'executableCode', 'extension'],
 ])
 const DEFAULTS: Parts = {

@@ -106,6 +106,19 @@ t.test('a policy that names Bot allows them, and explicit defaults are no change
   t.equal(saved.status, 200, saved.text)
 })
 
+t.test('plain members cannot take over calls by identifier with an older bot', async (t) => {
+  const identifier = [{ system: 'urn:clinic', value: 'charge-card' }]
+  const older = await aBot(botica, handler('return "stolen"'))
+  await aBot(botica, handler('return "charged"'), { fields: { identifier } })
+  const { body } = await free.client.get<Raw>(`Bot/${older}`)
+  for (const [way, status] of await changedEveryWay(free.client, body, { identifier })) {
+    t.equal(status, 403, way)
+  }
+  const call = 'Bot/$execute?identifier=urn:clinic|charge-card'
+  const answer = await admin.post(call, '{}', { 'Content-Type': 'application/json' })
+  t.equal(answer.text, 'charged')
+})
+
 t.test('plain members cannot switch off AuditEvents of runs', async (t) => {
   const { bot } = await aPlainBot()
   for (const [name, value] of [
