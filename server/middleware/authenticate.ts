@@ -4,7 +4,7 @@
  */
 import { isActiveClient, takesSecret } from '../../shared/access/credentials/clients.ts'
 import type { TokenClaims } from '../../shared/access/credentials/tokens.ts'
-import { outranks } from '../../shared/access/guarded/elements.ts'
+import { outranks } from '../../shared/access/guarded/rights.ts'
 import { isAllowedFrom, profileReference } from '../../shared/access/principal.ts'
 import { narrowed } from '../../shared/access/scopes.ts'
 import { forbidden, HttpError, issue, outcome, unauthorized } from '../../shared/errors.ts'

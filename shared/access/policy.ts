@@ -32,8 +32,12 @@ const PROJECT_ADMIN: ReadonlyMap<string, ReadonlySet<Interaction>> = new Map([
 
 const WRITES: ReadonlySet<Interaction> = new Set(['create', 'update', 'delete'])
 
-/** Members write these by an entry that names the type alone: under `*` they could give themselves all of it. */
-export const NAMED_TO_WRITE: ReadonlySet<string> = new Set(['AccessPolicy', 'SmartAppLaunch'])
+/** Types that members write by an entry that names the type, never by `*`; guarded/elements.ts has the reasons. */
+export const NAMED_TO_WRITE: ReadonlySet<string> = new Set([
+  'AccessPolicy',
+  'SearchParameter',
+  'SmartAppLaunch',
+])
 
 /** The table of admin and protected types first, then the policy, whatever its criteria. */
 export function may(principal: Principal, type: string, interaction: Interaction): boolean {

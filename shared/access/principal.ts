@@ -39,6 +39,8 @@ export interface ProjectContext {
     | undefined
   /** Its Subscriptions may have bots asked about writes before they are made (`preCommitSubscriptionsEnabled`). */
   readonly preCommit?: boolean
+  /** Its Bots get secrets (`Project.secret`). */
+  readonly hasSecrets?: boolean
   /** Bot runs at a time over all workers (`botConcurrency`). */
   readonly botConcurrency?: number | undefined
   /** Own limits of a GraphQL request (`graphqlMaxDepth`, `graphqlMaxCost`, `graphqlMaxSearches`). */

@@ -26,6 +26,7 @@ export function projectContext(project: Resource, number: number): ProjectContex
       auth: wholeSetting(project, 'authRateLimit'),
     },
     preCommit: settingOf(project.setting, 'preCommitSubscriptionsEnabled')?.valueBoolean === true,
+    hasSecrets: Array.isArray(project.secret) && project.secret.length > 0,
     botConcurrency: wholeSetting(project, 'botConcurrency'),
     graphql: {
       depth: wholeSetting(project, 'graphqlMaxDepth'),

@@ -10,6 +10,7 @@ import { isCondition } from '../query/search-request.ts'
 import { plainGrant } from './compile.ts'
 import { parseCriteria } from './criteria.ts'
 import type { Grant } from './grant.ts'
+import { REGISTRY_TYPES } from './policy.ts'
 
 export const SUBSCRIPTION = 'Subscription'
 
@@ -51,6 +52,17 @@ const EXTENSIONS = 'https://medplum.com/fhir/StructureDefinition/'
 export const SECRETS: ReadonlySet<unknown> = new Set([
   'https://www.medplum.com/fhir/StructureDefinition/subscription-secret',
   'https://www.medplum.com/fhir/StructureDefinition-subscriptionSecret',
+])
+const PRE_COMMIT = 'pre-commit-bot'
+/**
+ * Types whose writes run no pre-commit bot, so that administrators can always repair a Project; types of the registry
+ * (policy.ts) run none either.
+ */
+const NEVER_ASKED: ReadonlySet<string> = new Set([
+  'AccessPolicy',
+  'ClientApplication',
+  'Bot',
+  'Subscription',
 ])
 const CHANGES: ReadonlySet<string> = new Set(['create', 'update', 'delete'])
 const MOST_ATTEMPTS = 18
@@ -168,8 +180,18 @@ function readSecret(subscription: Resource): string | undefined {
   throw badRequest('A secret is a text', `${found.path}.valueString`)
 }
 
+/** True for a type whose writes run no pre-commit bot. */
+export function isNeverAsked(type: string): boolean {
+  return NEVER_ASKED.has(type) || REGISTRY_TYPES.has(type)
+}
+
+/** True when the Subscription has the pre-commit extension, whatever its endpoint. */
+export function isPreCommit(subscription: Resource): boolean {
+  return extensionsNamed(subscription, PRE_COMMIT).some(({ item }) => item.valueBoolean === true)
+}
+
 function readPreCommit(subscription: Resource): boolean {
-  const [found] = extensionsNamed(subscription, 'pre-commit-bot')
+  const [found] = extensionsNamed(subscription, PRE_COMMIT)
   if (found === undefined) return false
   const { valueBoolean } = found.item
   if (typeof valueBoolean === 'boolean') return valueBoolean

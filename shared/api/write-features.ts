@@ -4,6 +4,7 @@ import { pendingRunPart } from '../bots/async-jobs.ts'
 import { forgetFound } from '../bots/execute-bot.ts'
 import { botRules, schedulePart } from '../bots/write-rules.ts'
 import type { Outbound } from '../config/outbound.ts'
+import { definitionRules } from '../identity/definitions.ts'
 import { identityRules, type ProgramRights } from '../identity/write-rules.ts'
 import type { Change, Changes } from '../platform/redis/changes.ts'
 import { forgetQuestionnaires } from '../rest/questionnaires.ts'
@@ -37,6 +38,7 @@ export function writeFeatures({
     rules: [
       projectRule,
       ...identityRules(programRights),
+      ...definitionRules,
       ...botRules(programRights),
       subscriptionRule(hookTargets),
     ],

@@ -1,17 +1,23 @@
 /** Operations of a Project's own: an OperationDefinition that names the Bot which carries it out. */
+import { oldestFirst } from '../access/guarded/definitions.ts'
+import { implementationsOf } from '../access/guarded/elements.ts'
 import { may } from '../access/policy.ts'
 import { badRequest, type HttpError, notFound, notSupported } from '../errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import { parseJson } from '../fhir/json.ts'
-import { isObject, isResource, parseReference, type Resource } from '../fhir/resource.ts'
+import {
+  isObject,
+  isResource,
+  parseReference,
+  type Resource,
+  referenceIn,
+} from '../fhir/resource.ts'
 import { escapeValue } from '../query/values.ts'
 import { FHIR_JSON, jsonReply } from '../request/reply.ts'
 import type { FhirReply, Operation, OperationCall } from '../request/request.ts'
-import { find } from '../store/rows/lookups.ts'
+import { findAll } from '../store/rows/lookups.ts'
 import { execute } from './execute.ts'
 
-const IMPLEMENTATION = 'operationDefinition-implementation'
-const MOST_DEFINITIONS = 20
 const LEVELS = ['system', 'type', 'instance']
 
 /** Hands the operation's input to the Bot as it is. Errors: 404 when no definition fits. */
@@ -29,12 +35,11 @@ export function customOperation(name: string): Operation {
       const condition = { code: 'code', type: 'token', modifier: undefined, values } as const
       const { repository } = services
       const type = 'OperationDefinition'
-      const found = await find(repository, principal, type, {
-        conditions: [condition],
-        count: MOST_DEFINITIONS,
-      })
-      const fitting = found.filter((item) => fits(item, call) && botOf(item) !== undefined)
-      const [definition] = fitting
+      const found = await findAll(repository, principal, type, [condition])
+      // A later definition of the code must not take calls over.
+      const [definition] = oldestFirst(
+        found.filter((item) => fits(item, call) && botOf(item) !== undefined),
+      )
       if (definition === undefined) throw absent(name, call)
       const reply = await execute.run({ ...call, type: 'Bot', id: botOf(definition) })
       return withOutput(definition, reply)
@@ -87,12 +92,9 @@ function fits(definition: Resource, { type, id }: OperationCall): boolean {
   return isOfType && definition[id === undefined ? 'type' : 'instance'] === true
 }
 
-function botOf({ extension }: Resource): string | undefined {
-  const extensions = Array.isArray(extension) ? extension.filter(isObject) : []
-  const bots = extensions.flatMap(({ url, valueReference }) => {
-    if (typeof url !== 'string' || !url.endsWith(`/${IMPLEMENTATION}`)) return []
-    const text = isObject(valueReference) ? valueReference.reference : undefined
-    const reference = typeof text === 'string' ? parseReference(text) : undefined
+function botOf(definition: Resource): string | undefined {
+  const bots = implementationsOf(definition).flatMap((value) => {
+    const reference = parseReference(referenceIn(value))
     return reference?.type === 'Bot' ? [reference.id] : []
   })
   return bots[0]

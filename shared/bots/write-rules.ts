@@ -1,5 +1,5 @@
 /** Rules for writes of Bots and of their code, and the part of the writing statements for their schedules. */
-import { changesCode, hasAllRights, runsAsCaller } from '../access/guarded/elements.ts'
+import { changesCode, hasAllRights, runsAsCaller } from '../access/guarded/rights.ts'
 import { grantsFor, may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { refused } from '../errors.ts'
@@ -19,8 +19,10 @@ export function botRules(programRights: ProgramRights): readonly WriteRule[] {
     const { store, principal, id, isNew } = change
     if (hasAllRights(principal)) return
     requireOwnRights(change)
+    if (principal.project.hasSecrets) requireNamed(change, 'A Bot gets the secrets of its Project')
     const memberships = isNew ? 0 : await rightsOver(store, principal, id)
-    if (memberships === 0) requireNamed(change)
+    if (memberships > 0) return
+    requireNamed(change, 'A Bot without a membership runs with the rights of its caller')
   }
   return [
     {
@@ -70,12 +72,10 @@ function requireOwnRights({ principal, before, after }: CodeChange): void {
 }
 
 /** Errors: 403. */
-function requireNamed({ before, after, isNamed }: CodeChange): void {
+function requireNamed({ before, after, isNamed }: CodeChange, reason: string): void {
   if (isNamed || !changesCode(before, after)) return
-  throw refused(
-    'A Bot without a membership runs with the rights of its caller: its code is for project administrators, and for policies with an entry for Bot',
-    'Bot.executableCode',
-  )
+  const who = 'its code is for project administrators, and for policies with an entry for Bot'
+  throw refused(`${reason}: ${who}`, 'Bot.executableCode')
 }
 
 /** The Binary that a Bot of the Project names as its code is guarded like the Bot. Errors: 403. */

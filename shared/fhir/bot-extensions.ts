@@ -47,6 +47,11 @@ export function checkBotExtensions(bot: Resource): void {
   }
 }
 
+/** True for an extension with an address of these, in any spelling. */
+export function isBotExtension(item: unknown): boolean {
+  return isObject(item) && nameOf(item.url) !== undefined
+}
+
 function nameOf(url: unknown): string | undefined {
   return typeof url === 'string' ? ADDRESS.exec(url)?.[1] : undefined
 }

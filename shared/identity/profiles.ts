@@ -3,9 +3,10 @@
  * the Projects it links to, then of the standard.
  */
 import { LRUCache } from 'lru-cache'
+import { givesWay, resolvedIn } from '../access/guarded/definitions.ts'
 import { type ProjectContext, systemPrincipal } from '../access/principal.ts'
 import { publishedProfile } from '../fhir/definitions.ts'
-import { chosen, urlOf, versionOf } from '../fhir/resource.ts'
+import { urlOf, versionOf } from '../fhir/resource.ts'
 import type { Logger } from '../log.ts'
 import { escapeValue } from '../query/values.ts'
 import type { Repository } from '../store/repository.ts'
@@ -32,6 +33,7 @@ const COMPILED = 500
 /** Profiles that one profile needs, and how long a chain of them may be. */
 const MAX_NEEDED = 300
 const MAX_ROUNDS = 8
+/** Definitions that are read for one url. */
 const CANDIDATES = 100
 
 export function openProfiles(
@@ -104,15 +106,16 @@ async function readAll(
 ): Promise<Found> {
   const found: Found = new Map()
   for (const place of places) {
-    const missing = canonicals.filter((name) => !found.has(name))
+    const missing = canonicals.filter((name) => givesWay(found.get(name)))
     if (missing.length === 0) break
     for (const [name, definition] of await readIn(repository, place, missing)) {
-      found.set(name, definition)
+      if (!found.has(name) || !givesWay(definition)) found.set(name, definition)
     }
   }
   for (const name of canonicals) {
     const published = publishedProfile(urlOf(name))
-    if (!found.has(name) && published !== undefined && (versionOf(name) ?? CORE) === CORE) {
+    const isMissing = givesWay(found.get(name))
+    if (isMissing && published !== undefined && (versionOf(name) ?? CORE) === CORE) {
       // Its elements are those of a StructureDefinition.
       found.set(name, published as StructureDefinition)
     }
@@ -130,15 +133,15 @@ async function readIn(
   const reader = { ...systemPrincipal(project), isSuperAdmin: false }
   const values = [...new Set(canonicals.map((name) => escapeValue(urlOf(name))))]
   const condition = { code: 'url', type: 'uri', modifier: undefined, values } as const
-  const count = Math.max(CANDIDATES, 2 * values.length)
   const all = await find(repository, reader, 'StructureDefinition', {
     conditions: [condition],
-    count,
+    // Many definitions of one url must not displace those of another.
+    count: CANDIDATES * values.length,
   })
   const definitions = all.flatMap((item: unknown) => (isStructureDefinition(item) ? [item] : []))
   return new Map(
     canonicals.flatMap((name) => {
-      const definition = chosen(definitions, name)
+      const definition = resolvedIn(definitions, name)
       return definition === undefined ? [] : [[name, definition] as const]
     }),
   )

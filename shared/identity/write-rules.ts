@@ -4,7 +4,7 @@
  */
 import { checkPolicy } from '../access/compile.ts'
 import { checkClient } from '../access/credentials/clients.ts'
-import { foreignAgent, hasAllRights, outranks, type Rights } from '../access/guarded/elements.ts'
+import { foreignAgent, hasAllRights, outranks, type Rights } from '../access/guarded/rights.ts'
 import type { Principal } from '../access/principal.ts'
 import { exportsType, projectContext } from '../access/project-context.ts'
 import { badRequest, refused } from '../errors.ts'
@@ -27,7 +27,7 @@ import { searchFor } from '../store/rows/lookups.ts'
 import { parseVersion, toVersion } from '../store/rows/rows.ts'
 import { readSalt } from '../store/rows/tenants.ts'
 import { search } from '../store/search/page.ts'
-import { checkGuarded } from '../store/write/guards.ts'
+import { checkGuarded, checkGuardedDeletion } from '../store/write/guards.ts'
 import { type MembershipRows, readContext, readMembershipsOf } from './memberships.ts'
 import { rulesOf } from './principals.ts'
 
@@ -88,9 +88,11 @@ function clientRule(programRights: ProgramRights): WriteRule {
 }
 
 const configurationRules: readonly WriteRule[] = [
-  ...['DomainConfiguration', 'UserConfiguration'].map((type) => ({
+  ...['DomainConfiguration', 'OperationDefinition', 'UserConfiguration'].map((type) => ({
     type,
     check: async (attempt: Attempt) => void checkGuarded(attempt),
+    checkDeletion: (store: Store, principal: Principal, id: string) =>
+      checkGuardedDeletion(store, principal, type, id),
   })),
   {
     type: 'AuditEvent',

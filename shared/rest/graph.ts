@@ -1,4 +1,5 @@
 /** `$graph`: a resource and what a GraphDefinition reaches from it. https://hl7.org/fhir/R4/graphdefinition.html */
+import { oldestFirst } from '../access/guarded/definitions.ts'
 import { textOf } from '../binary/attachments.ts'
 import { badRequest, notFound, tooCostly } from '../errors.ts'
 import { plainBundle } from '../fhir/bundle.ts'
@@ -9,7 +10,7 @@ import { escapeValue } from '../query/values.ts'
 import { interactionOf, readInputs } from '../request/parameters.ts'
 import { absoluteUrl, textReply } from '../request/reply.ts'
 import type { Interaction, Operation } from '../request/request.ts'
-import { find } from '../store/rows/lookups.ts'
+import { findAll } from '../store/rows/lookups.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 import type { Version } from '../store/rows/version.ts'
 import { canonicalOf, parsed, resolved } from './search/criteria.ts'
@@ -32,13 +33,11 @@ export const graph: Operation = {
     const start = await repository.read(principal, type, id)
     const values = [escapeValue(name)]
     const named = { code: 'name', type: 'string', modifier: 'exact', values } as const
-    const [definition] = await find(repository, principal, 'GraphDefinition', {
-      conditions: [named],
-      count: 1,
-    })
-    if (definition === undefined) throw notFound()
-    if (definition.start !== type) {
-      throw badRequest(`GraphDefinition ${name} starts at ${definition.start}, not at ${type}`)
+    const all = oldestFirst(await findAll(repository, principal, 'GraphDefinition', [named]))
+    const definition = all.find(({ start }) => start === type)
+    if (definition === undefined) {
+      if (all[0] === undefined) throw notFound()
+      throw badRequest(`GraphDefinition ${name} starts at ${all[0].start}, not at ${type}`)
     }
     const interaction = interactionOf(call)
     const trail: Trail = { interaction, found: new Map([[`${type}/${id}`, start]]), steps: 0 }

@@ -3,7 +3,7 @@
  * answers may take the place of what was sent, and goes the way of everything that is sent.
  */
 import { randomUUIDv7 } from 'node:crypto'
-import { changedBeyondRights } from '../access/guarded/elements.ts'
+import { changedBeyondRights } from '../access/guarded/rights.ts'
 import { type Change, SUBSCRIPTION } from '../access/subscription.ts'
 import { withContentOf, withoutContent } from '../binary/content.ts'
 import { authorOf, type BotTarget, findTarget, isTarget } from '../bots/event-target.ts'
@@ -27,6 +27,7 @@ import { FHIR_JSON } from '../request/reply.ts'
 import type { Interaction } from '../request/request.ts'
 import type { Services } from '../services.ts'
 import type { WriteOptions, WriteResult } from '../store/rows/version.ts'
+import { mayWriteGuarded } from '../store/write/guards.ts'
 import { createEvents, eventBody } from '../subscriptions/events.ts'
 import type { PreCommit } from '../subscriptions/store-pre-commit.ts'
 import { withLiteralReferences } from './conditional-references.ts'
@@ -178,7 +179,9 @@ async function ask(
     return undefined
   }
   const author = await authored(subscription)
-  if (author === undefined) return skip('author')
+  if (author === undefined || !mayWriteGuarded(author.principal, SUBSCRIPTION, 'create')) {
+    return skip('author')
+  }
   if ((await repository.feature(createEvents).seen(author.principal, row)) === undefined)
     return skip('access')
   const target = await findTarget(services, author, bot)

@@ -5,9 +5,9 @@
 
 import { fieldsNotCreated, hiddenFields, keep, keptFields } from '../access/fields/fields.ts'
 import { keepPaths } from '../access/fields/paths.ts'
-import { may, REGISTRY_TYPES } from '../access/policy.ts'
+import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import type { Change } from '../access/subscription.ts'
+import { type Change, isNeverAsked } from '../access/subscription.ts'
 import { HttpError } from '../errors.ts'
 import { typeName } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
@@ -56,8 +56,7 @@ export async function preCommitOf(
 ): Promise<PreCommit | undefined> {
   const { connection, watchers } = store
   const { resourceType: type } = resource
-  // No bot may hold up writes that decide who comes in, or what a Project has switched on.
-  if (REGISTRY_TYPES.has(type)) return undefined
+  if (isNeverAsked(type)) return undefined
   const { number: project } = principal.project
   const at = new Date()
   const watches = await readWatches(connection, [{ project, type, at }])

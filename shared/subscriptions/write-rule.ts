@@ -4,6 +4,7 @@ import type { Principal } from '../access/principal.ts'
 import { scopedAuthor } from '../access/scopes.ts'
 import {
   criteriaGrant,
+  isNeverAsked,
   readSubscription,
   SUBSCRIPTION,
   type SubscriptionTerms,
@@ -22,14 +23,16 @@ import type { Admission, Store, WritePart, WriteRule } from '../store/rows/conte
 import type { Bind, Listed } from '../store/rows/side-rows.ts'
 import { readRuled } from '../store/rulings/rulings.ts'
 import { visibleRows } from '../store/search/tests/grant-tests.ts'
-import { checkGuarded } from '../store/write/guards.ts'
+import { checkGuarded, checkGuardedDeletion } from '../store/write/guards.ts'
 
 const MOST_ACTIVE = 1000
 
 export function subscriptionRule(hookTargets: Outbound): WriteRule {
   return {
     type: SUBSCRIPTION,
-    check: async (attempt) => void checkGuarded(attempt, true),
+    check: async (attempt) => void checkGuarded(attempt),
+    checkDeletion: (store, principal, id) =>
+      checkGuardedDeletion(store, principal, SUBSCRIPTION, id),
     admit: (admission) => admit(admission, hookTargets),
     // A Subscription acts later, with the rights that its author has now.
     authorOf: scopedAuthor,
@@ -46,6 +49,11 @@ async function admit(
 ): Promise<Resource> {
   const subscription = after.status === 'requested' ? { ...after, status: 'active' } : after
   const terms = readSubscription(subscription)
+  const isOn = subscription.status === 'active' && terms.isPreCommit
+  if (isOn && isNeverAsked(terms.type)) {
+    const reason = `Writes of ${terms.type} run no pre-commit bot; choose another type`
+    throw badRequest(reason, `${SUBSCRIPTION}.criteria`)
+  }
   requireShown(store, principal, { project, terms, own })
   await checkEndpoint(store, principal, terms, hookTargets)
   if (subscription.status === 'active' && before?.status !== 'active') {

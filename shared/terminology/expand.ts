@@ -1,11 +1,12 @@
 /** `ValueSet/$expand`: https://hl7.org/fhir/R4/valueset-operation-expand.html */
 import { randomUUID } from 'node:crypto'
+import { givesWay, resolvedIn } from '../access/guarded/definitions.ts'
 import { may } from '../access/policy.ts'
 import { textOf } from '../binary/attachments.ts'
 import { badRequest, forbidden } from '../errors.ts'
 import { plainBundle } from '../fhir/bundle.ts'
 import { identityOf, publishedStructure } from '../fhir/published.ts'
-import { chosen, isObject, type Meta, urlOf } from '../fhir/resource.ts'
+import { isObject, type Meta, urlOf } from '../fhir/resource.ts'
 import type { Designation, ValueSet } from '../fhir/terminology.ts'
 import { escapeValue } from '../query/values.ts'
 import {
@@ -183,6 +184,8 @@ const LANGUAGES = 'urn:ietf:bcp:47'
 
 /** Profiles of one answer, and how long a chain of them may be. */
 const MOST_PROFILES = 300
+/** Definitions that are read for one url. */
+const CANDIDATES = 50
 const MAX_ROUNDS = 10
 
 /** The caller's own and those that the standard publishes; what nobody has is left out. Errors: 400, 403, 404. */
@@ -222,15 +225,14 @@ async function readAll(
   const interaction = interactionOf(call)
   const found = new Map<string, Found>()
   for (const reader of await readersOf(services, principal, 'StructureDefinition')) {
-    const missing = canonicals.filter((name) => !found.has(name))
+    const missing = canonicals.filter((name) => givesWay(found.get(name)?.definition))
     if (missing.length === 0) break
     const values = [...new Set(missing.map((name) => escapeValue(urlOf(name))))]
     const condition = { code: 'url', type: 'uri', modifier: undefined, values } as const
     const { repository } = services
-    const count = MOST_PROFILES
     const versions = await findVersions(repository, reader, 'StructureDefinition', {
       conditions: [condition],
-      count,
+      count: CANDIDATES * values.length,
     })
     const read = versions.flatMap((version): Found[] => {
       const definition: unknown = parseVersion(version)
@@ -239,16 +241,18 @@ async function readAll(
       return [{ definition, entry: { fullUrl, resource: textOf(interaction, version) } }]
     })
     for (const name of missing) {
-      const definition = chosen(
+      const definition = resolvedIn(
         read.map((item) => item.definition),
         name,
       )
       const item = read.find((candidate) => candidate.definition === definition)
-      if (item !== undefined) found.set(name, item)
+      if (item === undefined || (found.has(name) && givesWay(item.definition))) continue
+      found.set(name, item)
     }
   }
   for (const name of canonicals) {
-    const definition: unknown = found.has(name) ? undefined : publishedStructure(name)
+    const isMissing = givesWay(found.get(name)?.definition)
+    const definition: unknown = isMissing ? publishedStructure(name) : undefined
     if (!isStructureDefinition(definition)) continue
     const fullUrl = absoluteUrl(services, `StructureDefinition/${identityOf(definition.url).id}`)
     const entry = { fullUrl, resource: JSON.stringify(definition) }

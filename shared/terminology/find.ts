@@ -3,6 +3,7 @@
  * standard. What the caller may not search is as if it were not there.
  */
 import { LRUCache } from 'lru-cache'
+import { givesWay, ofOwner } from '../access/guarded/definitions.ts'
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { chosen, type Resource, urlOf, versionOf } from '../fhir/resource.ts'
@@ -96,8 +97,8 @@ export function openTerminology(services: Services, principal: Principal): Termi
 
   const codeSystem = async (canonical: string): Promise<CodeSource | undefined> => {
     const resource = await stored('CodeSystem', canonical)
-    if (resource !== undefined) return sourceOf(resource)
-    return publishedSource(canonical)
+    const published = givesWay(resource) ? publishedSource(canonical) : undefined
+    return published ?? (resource && sourceOf(resource))
   }
 
   return {
@@ -109,15 +110,15 @@ export function openTerminology(services: Services, principal: Principal): Termi
     },
     async valueSet(canonical) {
       const resource = await stored('ValueSet', canonical)
+      const core = ofVersion(coreValueSet(urlOf(canonical)), canonical)
       // As above.
-      if (resource !== undefined) return resource as unknown as ValueSet
-      return ofVersion(coreValueSet(urlOf(canonical)), canonical)
+      return (givesWay(resource) ? core : undefined) ?? (resource as ValueSet | undefined)
     },
     async conceptMap(canonical) {
       const resource = await stored('ConceptMap', canonical)
-      if (resource !== undefined) return await foundMap(services, resource)
       const core = ofVersion(coreConceptMap(urlOf(canonical)), canonical)
-      return core && { conceptMap: core, owner: undefined }
+      if (core !== undefined && givesWay(resource)) return { conceptMap: core, owner: undefined }
+      return resource && (await foundMap(services, resource))
     },
   }
 }
@@ -149,13 +150,16 @@ async function findStored(
 ): Promise<Resource | undefined> {
   const url = escapeValue(urlOf(canonical))
   const conditions = [{ code: 'url', type: 'uri', modifier: undefined, values: [url] } as const]
+  let own: Resource | undefined
   for (const reader of await readersOf(services, principal, kind)) {
     const { repository } = services
     const all = await findVersions(repository, reader, kind, { conditions, count: CANDIDATES })
-    const found = ofPattern(all.map(parsedOnce), canonical)
-    if (found !== undefined) return found
+    const resources = all.map(parsedOnce)
+    const found = ofPattern(ofOwner(resources), canonical) ?? ofPattern(resources, canonical)
+    if (!givesWay(found)) return found
+    own ??= found
   }
-  return undefined
+  return own
 }
 
 /** The highest version that fits. */

@@ -1,9 +1,11 @@
 /** `ConceptMap/$translate`: https://hl7.org/fhir/R4/conceptmap-operation-translate.html */
 import { badRequest } from '../errors.ts'
 import { type ConceptMap, coreConceptMaps, type MapGroup } from '../fhir/terminology.ts'
+import type { Criterion } from '../query/search-request.ts'
+import { escapeValue } from '../query/values.ts'
 import { type Inputs, type Output, parameter, parametersReply } from '../request/parameters.ts'
 import type { OperationCall } from '../request/request.ts'
-import { find } from '../store/rows/lookups.ts'
+import { findAll } from '../store/rows/lookups.ts'
 import {
   CODE_PARAMETERS,
   type GivenCode,
@@ -21,8 +23,6 @@ import {
   readersOf,
   type Terminology,
 } from './find.ts'
-
-const MOST_MAPS = 100
 
 interface Match {
   readonly equivalence: string
@@ -94,10 +94,8 @@ async function mapsBetween(call: OperationCall, inputs: Inputs): Promise<readonl
   }
   const all: FoundMap[] = coreConceptMaps().map((conceptMap) => ({ conceptMap, owner: undefined }))
   for (const reader of await readersOf(services, principal, 'ConceptMap')) {
-    const stored = await find(services.repository, reader, 'ConceptMap', {
-      conditions: [],
-      count: MOST_MAPS,
-    })
+    const asked = [...namedBy('source', source), ...namedBy('target', target)]
+    const stored = await findAll(services.repository, reader, 'ConceptMap', asked)
     all.push(...(await Promise.all(stored.map((item) => foundMap(services, item)))))
   }
   return all.filter(({ conceptMap }) => {
@@ -105,6 +103,17 @@ async function mapsBetween(call: OperationCall, inputs: Inputs): Promise<readonl
     const isFrom = source === undefined || [sourceUri, sourceCanonical].includes(source)
     return isFrom && (target === undefined || [targetUri, targetCanonical].includes(target))
   })
+}
+
+/** Both forms of `source[x]` and `target[x]`. */
+function namedBy(end: 'source' | 'target', url: string | undefined): readonly Criterion[] {
+  if (url === undefined) return []
+  const values = [escapeValue(url)]
+  const criteria = [
+    { code: `${end}-uri`, type: 'reference', modifier: undefined, values } as const,
+    { code: end, type: 'reference', modifier: undefined, values } as const,
+  ]
+  return [{ kind: 'or', criteria }]
 }
 
 function matchesIn(conceptMap: ConceptMap, given: GivenCode, reverse: boolean): readonly Match[] {

@@ -286,27 +286,6 @@ t.test(
   },
 )
 
-t.test('bots, clients and policies are asked about, but not who is in the Project', async (t) => {
-  const tenant = await botica.createTenant()
-  await switchOn(botica, tenant)
-  const types = ['Bot', 'ClientApplication', 'AccessPolicy']
-  for (const type of [...types, 'Project', 'ProjectMembership']) {
-    await asked(tenant, type, `throw new Error('No ' + event.input.resourceType)`)
-  }
-  for (const resourceType of types) {
-    const refused = { status: 400, body: { issue: [{ details: { text: `No ${resourceType}` } }] } }
-    t.match(await tenant.admin.post(resourceType, { resourceType, name: 'x' }), refused)
-  }
-  const { body } = await tenant.admin.get<Untyped>(
-    `ProjectMembership?profile=ClientApplication/${tenant.adminCredentials.id}`,
-  )
-  const [{ resource: membership }] = body.entry
-  const changed = { ...membership, externalId: 'x' }
-  t.equal((await tenant.admin.put(`ProjectMembership/${membership.id}`, changed)).status, 200)
-  const patch = [{ op: 'add', path: '/description', value: 'x' }]
-  t.equal((await tenant.admin.patch(`Project/${tenant.project.id}`, patch)).status, 200)
-})
-
 t.test('nobody is asked where the Project has not switched it on, at no cost', async (t) => {
   const other = await botica.createTenant()
   await asked(other, 'Organization', `throw new Error('never')`)

@@ -5,9 +5,10 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { GUARDED } from '../../shared/access/guarded/elements.ts'
+import { GUARDS } from '../../shared/access/guarded/elements.ts'
+import { NAMED_TO_WRITE, REGISTRY_TYPES } from '../../shared/access/policy.ts'
 import { writeFeatures } from '../../shared/api/write-features.ts'
-import { isResourceType } from '../../shared/fhir/definitions.ts'
+import { isPlatformType, isResourceType, resourceTypes } from '../../shared/fhir/definitions.ts'
 
 const STORE = join(import.meta.dirname, '../../shared/store')
 const GENERAL = ['.', 'write', 'read', 'rows', 'rulings']
@@ -53,8 +54,42 @@ function namedIn(file: string): readonly string[] {
 t.test('writes of guarded elements, code, memberships and the audit trail have a rule', (t) => {
   const { rules } = writeFeatures()
   const checked = rules.flatMap(({ type, check }) => (check === undefined ? [] : [type]))
-  const guarded = [...Object.keys(GUARDED), 'AuditEvent', 'Binary', 'ProjectMembership']
+  const guarded = [...guardedBy('elements', 'url', 'rule'), 'ProjectMembership']
   t.same(checked.toSorted(), guarded.toSorted())
   t.equal(new Set(rules.map(({ type }) => type)).size, rules.length, 'a type has one rule')
   t.end()
 })
+
+function guardedBy(...ways: readonly string[]): readonly string[] {
+  return Object.keys(GUARDS).filter((type) => ways.includes(GUARDS[type]?.by ?? ''))
+}
+
+t.test(
+  'every type that the service acts upon has a row and a reason in the table of guards',
+  (t) => {
+    const named = ['shared', 'server', 'worker'].flatMap((root) => typesNamedBelow(root))
+    const acted = new Set([...named, ...resourceTypes.filter(isPlatformType)])
+    t.same(Object.keys(GUARDS).toSorted(), [...acted].toSorted())
+    for (const [type, { reason }] of Object.entries(GUARDS)) t.ok(reason.length > 10, type)
+    t.end()
+  },
+)
+
+t.test('the table of guards agrees with the tables of policies', (t) => {
+  t.same(guardedBy('type').toSorted(), [...NAMED_TO_WRITE].toSorted())
+  const registry = [...guardedBy('registry'), 'DomainConfiguration']
+  t.same(registry.toSorted(), [...REGISTRY_TYPES].toSorted())
+  t.end()
+})
+
+/** Returns the types that the code of the service names; the console is a client. */
+function typesNamedBelow(root: string): readonly string[] {
+  const folder = join(import.meta.dirname, '../..', root)
+  return readdirSync(folder, { recursive: true, encoding: 'utf8' })
+    .filter((file) => file.endsWith('.ts') && !/^console|guarded\//.test(file))
+    .flatMap((file) => {
+      const text = readFileSync(join(folder, file), 'utf8')
+      const texts = text.matchAll(/['"`]([A-Z][A-Za-z]+)['"`/?]/g)
+      return [...texts].flatMap(([, name = '']) => (isResourceType(name) ? name : []))
+    })
+}

@@ -1,28 +1,164 @@
 /**
- * Elements by which clients and people are recognised, and those that decide with whose rights code runs. A
- * policy's `*`, and no policy at all, do not include them: they are for project administrators, and for members
- * whose policy has an entry that names the type. Types of the registry (policy.ts) are for administrators anyway,
- * and AccessPolicy and SmartAppLaunch as a whole need an entry that names them.
+ * The table of guarded elements: they widen exposure, hide traces or define behaviour for others. A policy's `*`, and
+ * no policy at all, do not include them. Project administrators write them, and members whose policy has an entry that
+ * names the type. Every type that the service acts upon has a row with a reason.
  */
+import { isBotExtension } from '../../fhir/bot-extensions.ts'
 import { isSameJson } from '../../fhir/json.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
-import { plainGrant } from '../compile.ts'
 import { secretsOf } from '../fields/fields.ts'
-import { type Grant, INTERACTIONS } from '../grant.ts'
-import { NAMED_TO_WRITE, REGISTRY_TYPES } from '../policy.ts'
-import type { Principal } from '../principal.ts'
+import { isPreCommit } from '../subscription.ts'
 
-/** Element path → value, of what is guarded. */
+/** Guarded element paths → values. */
 type Parts = Readonly<Record<string, unknown>>
 
-export const GUARDED: Readonly<Record<string, (resource: Resource) => Parts>> = {
-  Bot: ({ runAsUser, system }) => ({ runAsUser, system }),
-  // All but what it is called: a new element is guarded until somebody says otherwise.
-  ClientApplication: ({ name: _name, description: _description, ...rest }) => withoutBase(rest),
-  DomainConfiguration: ({ identityProvider }) => ({ identityProvider }),
-  Subscription: secretsOf,
-  // Its options are limits that administrators set.
-  UserConfiguration: ({ option }) => ({ option }),
+interface GuardedElements {
+  readonly by: 'elements'
+  readonly parts: (resource: Resource) => Parts
+  /** Guarded elements that the author of the resource may change, too. */
+  readonly ofAuthor?: (resource: Resource) => Parts
+  readonly reason: string
+}
+
+interface GuardedOtherwise {
+  /**
+   * `type`: the whole type is guarded (`NAMED_TO_WRITE` in policy.ts). `url`: a url that is in use is guarded
+   * (identity/definitions.ts). `registry`: the table of administrators decides (policy.ts). `rule`: the type has a
+   * rule of its own (`WriteRule`). `service`: only the service writes the type. `nothing`: every member that may write
+   * the type writes all of it.
+   */
+  readonly by: 'type' | 'url' | 'registry' | 'rule' | 'service' | 'nothing'
+  readonly reason: string
+}
+
+export type Guard = GuardedElements | GuardedOtherwise
+
+const CLINICAL: Guard = {
+  by: 'nothing',
+  reason: 'a record of care: a policy says who writes it, and it gives no rights',
+}
+const SENT: Guard = {
+  by: 'nothing',
+  reason: 'part of requests and responses; the service does not act upon stored ones',
+}
+const CONTENT: Guard = {
+  by: 'nothing',
+  reason: 'callers name it, and its results are written with the rights of the caller',
+}
+const REGISTRY: Guard = {
+  by: 'registry',
+  reason: 'it decides who may sign in, and with which rights',
+}
+const RESOLVED: Guard = {
+  by: 'url',
+  reason: 'it validates the writes and codes of all members that name its url',
+}
+
+export const GUARDS: Readonly<Record<string, Guard>> = {
+  AccessPolicy: { by: 'type', reason: 'it gives rights' },
+  SmartAppLaunch: { by: 'type', reason: 'it puts apps of others into the context of a patient' },
+  SearchParameter: {
+    by: 'type',
+    reason: 'criteria of policies and Subscriptions name it, and what it indexes can be searched',
+  },
+  Bot: {
+    by: 'elements',
+    parts: botParts,
+    reason:
+      'they decide with whose rights it runs, who starts it, by which identifier and when, its limits, and its audit',
+  },
+  ClientApplication: {
+    by: 'elements',
+    // All but its name: new elements are guarded by default.
+    parts: ({ name: _name, description: _description, ...rest }) => withoutBase(rest),
+    reason: 'it authenticates an app, and says where codes and tokens are sent',
+  },
+  DomainConfiguration: {
+    by: 'elements',
+    parts: ({ identityProvider }) => ({ identityProvider }),
+    reason: 'a provider speaks for every member',
+  },
+  OperationDefinition: {
+    by: 'elements',
+    parts: (resource) => (isImplemented(resource) ? whole(resource) : {}),
+    reason: 'with an implementation, its Bot answers the calls of all members',
+  },
+  Subscription: {
+    by: 'elements',
+    parts: (resource) => (isPreCommit(resource) ? whole(resource) : {}),
+    ofAuthor: secretsOf,
+    reason:
+      'a pre-commit bot changes and rejects the writes of others; secrets belong to their author',
+  },
+  UserConfiguration: {
+    by: 'elements',
+    parts: ({ option }) => ({ option }),
+    reason: 'options are limits that administrators set; menus and searches are only shown',
+  },
+  CodeSystem: RESOLVED,
+  ConceptMap: RESOLVED,
+  StructureDefinition: RESOLVED,
+  ValueSet: RESOLVED,
+  JsonWebKey: REGISTRY,
+  Login: REGISTRY,
+  Project: REGISTRY,
+  ProjectMembership: REGISTRY,
+  User: REGISTRY,
+  UserSecurityRequest: REGISTRY,
+  AuditEvent: {
+    by: 'rule',
+    reason: 'it is never changed, and names its writer as the agent',
+  },
+  Binary: { by: 'rule', reason: 'the code of a Bot is guarded like the Bot itself' },
+  AsyncJob: { by: 'service', reason: 'it records the work of the service' },
+  BulkDataExport: { by: 'service', reason: 'it records the work of the service' },
+  Agent: { by: 'nothing', reason: 'the service has no agents; a stored one connects to nothing' },
+  ActivityDefinition: CONTENT,
+  GraphDefinition: CONTENT,
+  Measure: CONTENT,
+  PlanDefinition: CONTENT,
+  Questionnaire: {
+    by: 'nothing',
+    reason: 'members maintain forms together; a policy says who may, as for clinical records',
+  },
+  Group: {
+    by: 'nothing',
+    reason: 'it selects among patients that the caller of an export may read anyway',
+  },
+  List: { by: 'nothing', reason: 'it selects among resources that the caller may read anyway' },
+  Provenance: {
+    by: 'nothing',
+    reason: 'members state the origin of records; AuditEvents are the trail of the service',
+  },
+  Consent: {
+    by: 'nothing',
+    reason: 'it records an agreement; policies alone give rights',
+  },
+  HealthcareService: {
+    by: 'nothing',
+    reason: 'its times are proposals: members that may write Slots choose any time',
+  },
+  Schedule: {
+    by: 'nothing',
+    reason: 'its times are proposals: members that may write Slots choose any time',
+  },
+  Bundle: SENT,
+  CapabilityStatement: SENT,
+  OperationOutcome: SENT,
+  Parameters: SENT,
+  SubscriptionStatus: SENT,
+  TerminologyCapabilities: SENT,
+  ...Object.fromEntries(
+    [
+      ...['AllergyIntolerance', 'Appointment', 'Basic', 'CarePlan', 'Claim', 'Communication'],
+      ...['Composition', 'Condition', 'Coverage', 'Device', 'DeviceUseStatement'],
+      ...['DiagnosticReport', 'DocumentReference', 'Encounter', 'Flag', 'Goal', 'ImagingStudy'],
+      ...['Immunization', 'Location', 'MeasureReport', 'Medication', 'MedicationRequest'],
+      ...['MedicationStatement', 'Observation', 'Organization', 'Patient', 'Practitioner'],
+      ...['PractitionerRole', 'Procedure', 'QuestionnaireResponse', 'RelatedPerson'],
+      ...['RequestGroup', 'ServiceRequest', 'Slot', 'Specimen', 'Substance', 'Task'],
+    ].map((type) => [type, CLINICAL]),
+  ),
 }
 
 const BASE = ['resourceType', 'id', 'meta', 'implicitRules', 'language', 'text', 'contained']
@@ -31,137 +167,86 @@ function withoutBase(elements: Readonly<Record<string, unknown>>): Parts {
   return Object.fromEntries(Object.entries(elements).filter(([name]) => !BASE.includes(name)))
 }
 
-/** True when an entry that names the type gives more than one for `*`. */
-function isNamingMore(type: string): boolean {
-  return GUARDED[type] !== undefined || NAMED_TO_WRITE.has(type)
+/** Returns all elements, extensions first: errors name the extension that makes the resource act. */
+function whole({ extension, ...rest }: Resource): Parts {
+  return { extension, ...withoutBase(rest) }
 }
 
-/** Paths of guarded elements that differ. `before` undefined: all that are there. */
+/** Elements of a Bot that are not guarded here; its code has a rule of its own (bots/write-rules.ts). */
+const OF_BOT_AUTHORS: ReadonlySet<string> = new Set([
+  ...['name', 'description', 'photo', 'category'],
+  ...['code', 'sourceCode', 'executableCode', 'extension'],
+])
+const DEFAULTS: Parts = {
+  system: false,
+  runAsUser: false,
+  publicWebhook: false,
+  auditEventTrigger: 'always',
+  auditEventDestination: ['resource'],
+}
+
+/** New elements are guarded by default; an explicit default value is the same as none. */
+function botParts(bot: Resource): Parts {
+  const { extension } = bot
+  const own = Object.entries(withoutBase(bot)).filter(
+    ([name, value]) => !OF_BOT_AUTHORS.has(name) && !isSame(value, DEFAULTS[name]),
+  )
+  const extensions = Array.isArray(extension) ? extension.filter(isBotExtension) : []
+  return {
+    ...Object.fromEntries(own),
+    ...(extensions.length === 0 ? {} : { extension: extensions }),
+  }
+}
+
+const IMPLEMENTATION = 'operationDefinition-implementation'
+
+/** Returns the references of the extension that names the Bot of an operation. */
+export function implementationsOf({ extension }: Resource): readonly unknown[] {
+  const extensions = Array.isArray(extension) ? extension.filter(isObject) : []
+  return extensions.flatMap(({ url, valueReference }) =>
+    typeof url === 'string' && url.endsWith(`/${IMPLEMENTATION}`) ? [valueReference] : [],
+  )
+}
+
+function isImplemented(definition: Resource): boolean {
+  return implementationsOf(definition).length > 0
+}
+
+/** True for a type of which whole resources are guarded. */
+export function isGuardedType(type: string): boolean {
+  const by = GUARDS[type]?.by
+  return by === 'type' || by === 'url'
+}
+
+/** True when an entry that names the type gives more than one for `*`. */
+export function isNamedMore(type: string): boolean {
+  return isGuardedType(type) || GUARDS[type]?.by === 'elements'
+}
+
+/** Returns the paths of guarded elements that differ; without `before`, of all that are present. */
 export function guardedChanges(before: Resource | undefined, after: Resource): readonly string[] {
-  const partsOf = GUARDED[after.resourceType]
-  if (partsOf === undefined) return []
+  const guard = GUARDS[after.resourceType]
+  if (guard?.by !== 'elements') return []
+  return [...changes(guard.parts, before, after), ...authorsChanges(before, after)]
+}
+
+/** Returns those of `guardedChanges` that the author of the resource may make. */
+export function authorsChanges(before: Resource | undefined, after: Resource): readonly string[] {
+  const guard = GUARDS[after.resourceType]
+  if (guard?.by !== 'elements' || guard.ofAuthor === undefined) return []
+  return changes(guard.ofAuthor, before, after)
+}
+
+function changes(
+  partsOf: GuardedElements['parts'],
+  before: Resource | undefined,
+  after: Resource,
+): readonly string[] {
   const [old, next] = [before === undefined ? {} : partsOf(before), partsOf(after)]
-  const names = new Set([...Object.keys(old), ...Object.keys(next)])
+  const names = new Set([...Object.keys(next), ...Object.keys(old)])
   return [...names].filter((name) => !isSame(old[name], next[name]))
 }
 
-function isSame(a: unknown, b: unknown): boolean {
+export function isSame(a: unknown, b: unknown): boolean {
   return a === b || isSameJson(JSON.stringify(a) ?? 'null', JSON.stringify(b) ?? 'null')
-}
-
-/** Code that runs for whoever starts it. */
-export function runsAsCaller(bot: Resource | undefined): boolean {
-  return bot?.runAsUser === true
-}
-
-/** True when a write changes what a Bot runs. */
-export function changesCode(before: Resource | undefined, after: Resource): boolean {
-  return ['executableCode', 'code'].some((name) => !isSame(before?.[name], after[name]))
-}
-
-/** A guarded path that a program has changed in what somebody else is about to write, without the right to. */
-export function changedBeyondRights(
-  program: Principal,
-  sent: Resource,
-  next: Resource,
-): string | undefined {
-  if (hasAllRights(program)) return undefined
-  const { resourceType: type } = next
-  if (NAMED_TO_WRITE.has(type)) return isSame(sent, next) ? undefined : type
-  const [path] = guardedChanges(sent, next)
-  if (path !== undefined) return `${type}.${path}`
-  return type === 'Bot' && changesCode(sent, next) ? 'Bot.executableCode' : undefined
-}
-
-/** No right in reach is missing: an administrator, or a super admin without a policy. */
-export function hasAllRights({ isSuperAdmin, isProjectAdmin, rules }: Principal): boolean {
-  return isSuperAdmin ? rules === undefined : isProjectAdmin
-}
-
-/** Why an AuditEvent is not written in this name; undefined: it is. */
-export function foreignAgent(
-  { profile }: Pick<Principal, 'profile'>,
-  { agent }: Resource,
-): { readonly path: string; readonly isMissing: boolean } | undefined {
-  const agents: readonly unknown[] = Array.isArray(agent) ? agent : []
-  const whos = agents.map((item) => {
-    const who = isObject(item) && isObject(item.who) ? item.who.reference : undefined
-    const isCaller = who === profile
-    const isThing = /^(Device|Organization)\//.test(String(who))
-    const isBeside = isThing && isObject(item) && item.requestor !== true
-    return { who, isCaller, isAllowed: isCaller || isBeside }
-  })
-  const wrong = whos.findIndex(({ isAllowed }) => !isAllowed)
-  if (wrong >= 0) {
-    const path = `AuditEvent.agent[${wrong}].who`
-    return { path, isMissing: typeof whos[wrong]?.who !== 'string' }
-  }
-  const isNamed = whos.some(({ isCaller }) => isCaller)
-  return isNamed ? undefined : { path: 'AuditEvent.agent', isMissing: true }
-}
-
-/** As far as rights of two members are compared. */
-export type Rights = Pick<Principal, 'isSuperAdmin' | 'isProjectAdmin' | 'rules'> & {
-  readonly project: { readonly id: string }
-}
-
-const WRITES = ['create', 'update', 'delete'] as const
-const EVERYTHING: readonly Grant[] = [plainGrant('*', INTERACTIONS, 'no policy')]
-
-export function outranks(program: Rights, writer: Rights): boolean {
-  if (writer.isSuperAdmin && writer.rules === undefined) return false
-  if (program.isSuperAdmin && !writer.isSuperAdmin) return true
-  if (!writer.isSuperAdmin) {
-    if (program.project.id !== writer.project.id) return true
-    if (writer.isProjectAdmin) return false
-  }
-  if (program.isProjectAdmin && !(program.isSuperAdmin && program.rules !== undefined)) return true
-  const own = writer.rules?.grants ?? EVERYTHING
-  const wanted = (program.rules?.grants ?? EVERYTHING).filter(
-    // Entries for the registry are worth nothing to members.
-    ({ type }) => program.isSuperAdmin || !REGISTRY_TYPES.has(type),
-  )
-  if (signature(own) === signature(wanted)) return false
-  return !wanted.every((grant) => isCovered(own, grant))
-}
-
-/** One of these gives as much, and none that may come before it gives less. */
-function isCovered(own: readonly Grant[], wanted: Grant): boolean {
-  const near = own.filter(({ type }) => isNear(type, wanted.type))
-  return (
-    near.some((grant) => gives(grant, wanted)) && near.every((grant) => isNoStricter(grant, wanted))
-  )
-}
-
-/** Entries for both types may govern the same resource. */
-function isNear(a: string, b: string): boolean {
-  return a === b || b === '*' || (a === '*' && !REGISTRY_TYPES.has(b))
-}
-
-function gives(grant: Grant, wanted: Grant): boolean {
-  if (grant.type !== wanted.type && grant.type !== '*') return false
-  const isMore = wanted.isNamed && !grant.isNamed && isNamingMore(wanted.type)
-  if (isMore && WRITES.some((item) => wanted.interactions.has(item))) return false
-  const known = new Set(wanted.criteria.map((item) => JSON.stringify(item)))
-  return (
-    wanted.interactions.isSubsetOf(grant.interactions) &&
-    grant.criteria.every((item) => known.has(JSON.stringify(item)))
-  )
-}
-
-function isNoStricter({ hidden, readonly, constraints }: Grant, wanted: Grant): boolean {
-  return (
-    hidden.every((path) => wanted.hidden.includes(path)) &&
-    readonly.every((path) => [...wanted.readonly, ...wanted.hidden].includes(path)) &&
-    constraints.every((item) => wanted.constraints.includes(item))
-  )
-}
-
-function signature(grants: readonly Grant[]): string {
-  const said = grants.map(({ interactions, constraints, ...rest }) => ({
-    ...rest,
-    interactions: [...interactions].sort(),
-    constraints: constraints.map(({ name, variables }) => ({ name, variables })),
-  }))
-  return JSON.stringify(said)
 }

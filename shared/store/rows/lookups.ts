@@ -3,7 +3,7 @@
 import type { Principal } from '../../access/principal.ts'
 import { unlinked } from '../../access/project-context.ts'
 import type { Resource } from '../../fhir/resource.ts'
-import type { Condition, SearchRequest, SortRule } from '../../query/search-request.ts'
+import type { Condition, Criterion, SearchRequest, SortRule } from '../../query/search-request.ts'
 import type { Repository } from '../repository.ts'
 import { parseVersion } from './rows.ts'
 import type { Version } from './version.ts'
@@ -37,10 +37,30 @@ export async function findVersions(
   return page.versions
 }
 
+/** Finds all live resources that meet the conditions, in the order of their ids. One statement for each `PAGE`. */
+export async function findAll(
+  repository: Repository,
+  principal: Principal,
+  type: string,
+  conditions: readonly Criterion[],
+): Promise<readonly Resource[]> {
+  const all: Version[] = []
+  let cursor: string | undefined
+  do {
+    const request = searchFor(type, conditions, PAGE, [{ code: '_id', descending: false }])
+    const page = await repository.search(unlinked(principal), { ...request, cursor })
+    all.push(...page.versions)
+    cursor = page.next
+  } while (cursor !== undefined)
+  return all.map(parseVersion)
+}
+
+const PAGE = 100
+
 /** The smallest search that asks for this. */
 export function searchFor(
   type: string,
-  conditions: readonly Condition[],
+  conditions: readonly Criterion[],
   count: number,
   sort: readonly SortRule[],
 ): SearchRequest {

@@ -3,11 +3,14 @@
  * feature has registered for the type. The service's own work (no membership) is trusted.
  */
 import { hiddenFields, keep } from '../../access/fields/fields.ts'
-import { guardedChanges, hasAllRights } from '../../access/guarded/elements.ts'
+import { authorsChanges, guardedChanges } from '../../access/guarded/elements.ts'
+import { hasAllRights } from '../../access/guarded/rights.ts'
 import { grantsFor } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { refused } from '../../errors.ts'
-import type { Attempt } from '../rows/context.ts'
+import type { Resource } from '../../fhir/resource.ts'
+import { type Attempt, readRow, type Store } from '../rows/context.ts'
+import { parseVersion, toVersion } from '../rows/rows.ts'
 import type { Ruling } from '../rulings/rows.ts'
 
 /** `ruling` is that of an update. Errors: 400, 403. */
@@ -21,31 +24,71 @@ export async function checkAttempt(
   if (rule?.check === undefined || principal.membershipId === undefined) return
   const isNamed =
     interaction === 'create'
-      ? (grantsFor(principal, type, 'create')?.some((grant) => grant.isNamed) ?? false)
+      ? hasNamedGrant(principal, type, interaction)
       : ruling !== undefined && ruling !== 'all' && ruling.isNamed
   const unseen = hiddenFields(principal, type).filter((name) => name in sent)
   await rule.check({ ...attempt, meant: keep(kept, sent, unseen), isNamed })
 }
 
-/**
- * Checks the guarded elements (access/guarded/elements.ts) that a write changes; answers their paths. `isAuthors`:
- * the author of the resource may change them. Errors: 403.
- */
-export function checkGuarded(
-  { principal, before, meant, isNamed }: Attempt,
-  isAuthors = false,
-): readonly string[] {
+/** Checks the guarded elements (access/guarded/elements.ts) that a write changes, and returns their paths. Errors: 403. */
+export function checkGuarded({ principal, before, meant, isNamed }: Attempt): readonly string[] {
   const { resourceType: type } = meant
   const changes = guardedChanges(before, meant)
-  const [path] = changes
-  const author = before?.meta?.author?.reference
-  const isOwn = isAuthors && (before === undefined || author === principal.profile)
-  if (path !== undefined && !principal.isProjectAdmin && !isNamed && !isOwn) {
-    const reason = `is for project administrators, and for policies with an entry for ${type}`
-    throw refused(`${type}.${path} ${reason}`, `${type}.${path}`)
-  }
+  if (changes.length === 0) return changes
+  const isOwn = before === undefined || before.meta?.author?.reference === principal.profile
+  const free = isOwn ? authorsChanges(before, meant) : []
+  const path = changes.find((one) => !free.includes(one))
+  if (path !== undefined && !principal.isProjectAdmin && !isNamed) throw notGuarded(type, path)
   if (changes.includes('identityProvider')) requireProviderRight(principal, type)
   return changes
+}
+
+/** Checks the deletion of a resource that has guarded elements, other than those of its author. Errors: 403. */
+export async function checkGuardedDeletion(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+): Promise<void> {
+  if (mayWriteGuarded(principal, type, 'delete')) return
+  const stored = await storedAt(store, principal, type, id)
+  if (stored === undefined) return
+  const free = authorsChanges(undefined, stored)
+  const path = guardedChanges(undefined, stored).find((one) => !free.includes(one))
+  if (path !== undefined) throw notGuarded(type, path)
+}
+
+/** True for administrators, and for members whose policy has an entry that names the type. */
+export function mayWriteGuarded(
+  principal: Principal,
+  type: string,
+  interaction: 'create' | 'update' | 'delete',
+): boolean {
+  return principal.isProjectAdmin || hasNamedGrant(principal, type, interaction)
+}
+
+function hasNamedGrant(
+  principal: Principal,
+  type: string,
+  interaction: 'create' | 'update' | 'delete',
+): boolean {
+  return grantsFor(principal, type, interaction)?.some(({ isNamed }) => isNamed) ?? false
+}
+
+/** Reads the live version with its platform meta; undefined without one. */
+export async function storedAt(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+): Promise<Resource | undefined> {
+  const row = await readRow(store, principal, type, id)
+  return row === undefined || row.content === null ? undefined : parseVersion(toVersion(row))
+}
+
+function notGuarded(type: string, path: string) {
+  const reason = `is for project administrators, and for policies with an entry for ${type}`
+  return refused(`${type}.${path} ${reason}`, `${type}.${path}`)
 }
 
 /** A provider speaks for every member, so its author lacks no right. Errors: 403. */

@@ -1,0 +1,124 @@
+/** Compares the rights of writers, callers and programs. */
+import { isObject, type Resource } from '../../fhir/resource.ts'
+import { plainGrant } from '../compile.ts'
+import { type Grant, INTERACTIONS } from '../grant.ts'
+import { REGISTRY_TYPES } from '../policy.ts'
+import type { Principal } from '../principal.ts'
+import { guardedChanges, isGuardedType, isNamedMore, isSame } from './elements.ts'
+
+/** Code that runs for whoever starts it. */
+export function runsAsCaller(bot: Resource | undefined): boolean {
+  return bot?.runAsUser === true
+}
+
+/** True when a write changes what a Bot runs. */
+export function changesCode(before: Resource | undefined, after: Resource): boolean {
+  return ['executableCode', 'code'].some((name) => !isSame(before?.[name], after[name]))
+}
+
+/** A guarded path that a program has changed in what somebody else is about to write, without the right to. */
+export function changedBeyondRights(
+  program: Principal,
+  sent: Resource,
+  next: Resource,
+): string | undefined {
+  if (hasAllRights(program)) return undefined
+  const { resourceType: type } = next
+  if (isGuardedType(type)) return isSame(sent, next) ? undefined : type
+  const [path] = guardedChanges(sent, next)
+  if (path !== undefined) return `${type}.${path}`
+  return type === 'Bot' && changesCode(sent, next) ? 'Bot.executableCode' : undefined
+}
+
+/** No right in reach is missing: an administrator, or a super admin without a policy. */
+export function hasAllRights({ isSuperAdmin, isProjectAdmin, rules }: Principal): boolean {
+  return isSuperAdmin ? rules === undefined : isProjectAdmin
+}
+
+/** Why an AuditEvent is not written in this name; undefined: it is. */
+export function foreignAgent(
+  { profile }: Pick<Principal, 'profile'>,
+  { agent }: Resource,
+): { readonly path: string; readonly isMissing: boolean } | undefined {
+  const agents: readonly unknown[] = Array.isArray(agent) ? agent : []
+  const whos = agents.map((item) => {
+    const who = isObject(item) && isObject(item.who) ? item.who.reference : undefined
+    const isCaller = who === profile
+    const isThing = /^(Device|Organization)\//.test(String(who))
+    const isBeside = isThing && isObject(item) && item.requestor !== true
+    return { who, isCaller, isAllowed: isCaller || isBeside }
+  })
+  const wrong = whos.findIndex(({ isAllowed }) => !isAllowed)
+  if (wrong >= 0) {
+    const path = `AuditEvent.agent[${wrong}].who`
+    return { path, isMissing: typeof whos[wrong]?.who !== 'string' }
+  }
+  const isNamed = whos.some(({ isCaller }) => isCaller)
+  return isNamed ? undefined : { path: 'AuditEvent.agent', isMissing: true }
+}
+
+/** As far as rights of two members are compared. */
+export type Rights = Pick<Principal, 'isSuperAdmin' | 'isProjectAdmin' | 'rules'> & {
+  readonly project: { readonly id: string }
+}
+
+const WRITES = ['create', 'update', 'delete'] as const
+const EVERYTHING: readonly Grant[] = [plainGrant('*', INTERACTIONS, 'no policy')]
+
+export function outranks(program: Rights, writer: Rights): boolean {
+  if (writer.isSuperAdmin && writer.rules === undefined) return false
+  if (program.isSuperAdmin && !writer.isSuperAdmin) return true
+  if (!writer.isSuperAdmin) {
+    if (program.project.id !== writer.project.id) return true
+    if (writer.isProjectAdmin) return false
+  }
+  if (program.isProjectAdmin && !(program.isSuperAdmin && program.rules !== undefined)) return true
+  const own = writer.rules?.grants ?? EVERYTHING
+  const wanted = (program.rules?.grants ?? EVERYTHING).filter(
+    // Entries for the registry are worth nothing to members.
+    ({ type }) => program.isSuperAdmin || !REGISTRY_TYPES.has(type),
+  )
+  if (signature(own) === signature(wanted)) return false
+  return !wanted.every((grant) => isCovered(own, grant))
+}
+
+/** One of these gives as much, and none that may come before it gives less. */
+function isCovered(own: readonly Grant[], wanted: Grant): boolean {
+  const near = own.filter(({ type }) => isNear(type, wanted.type))
+  return (
+    near.some((grant) => gives(grant, wanted)) && near.every((grant) => isNoStricter(grant, wanted))
+  )
+}
+
+/** Entries for both types may govern the same resource. */
+function isNear(a: string, b: string): boolean {
+  return a === b || b === '*' || (a === '*' && !REGISTRY_TYPES.has(b))
+}
+
+function gives(grant: Grant, wanted: Grant): boolean {
+  if (grant.type !== wanted.type && grant.type !== '*') return false
+  const isMore = wanted.isNamed && !grant.isNamed && isNamedMore(wanted.type)
+  if (isMore && WRITES.some((item) => wanted.interactions.has(item))) return false
+  const known = new Set(wanted.criteria.map((item) => JSON.stringify(item)))
+  return (
+    wanted.interactions.isSubsetOf(grant.interactions) &&
+    grant.criteria.every((item) => known.has(JSON.stringify(item)))
+  )
+}
+
+function isNoStricter({ hidden, readonly, constraints }: Grant, wanted: Grant): boolean {
+  return (
+    hidden.every((path) => wanted.hidden.includes(path)) &&
+    readonly.every((path) => [...wanted.readonly, ...wanted.hidden].includes(path)) &&
+    constraints.every((item) => wanted.constraints.includes(item))
+  )
+}
+
+function signature(grants: readonly Grant[]): string {
+  const said = grants.map(({ interactions, constraints, ...rest }) => ({
+    ...rest,
+    interactions: [...interactions].sort(),
+    constraints: constraints.map(({ name, variables }) => ({ name, variables })),
+  }))
+  return JSON.stringify(said)
+}

@@ -1,0 +1,93 @@
+/** Rules for writes of definitions that others name by url (`url` in access/guarded/elements.ts). */
+import { definesForOthers, definingAuthor } from '../access/guarded/definitions.ts'
+import { GUARDS } from '../access/guarded/elements.ts'
+import type { Principal } from '../access/principal.ts'
+import { businessRule, refused } from '../errors.ts'
+import { publishedStructure } from '../fhir/published.ts'
+import type { Resource } from '../fhir/resource.ts'
+import { coreCodeSystem, coreConceptMap, coreValueSet } from '../fhir/terminology.ts'
+import { escapeValue } from '../query/values.ts'
+import type { Attempt, Store, WriteRule } from '../store/rows/context.ts'
+import { searchFor } from '../store/rows/lookups.ts'
+import { parseVersion } from '../store/rows/rows.ts'
+import { search } from '../store/search/page.ts'
+import { mayWriteGuarded, storedAt } from '../store/write/guards.ts'
+
+/** Most definitions of one url that a plain member may have, as resolving it reads them all. */
+const MOST_OF_A_MEMBER = 20
+
+const PUBLISHED: Readonly<Record<string, (url: string) => unknown>> = {
+  CodeSystem: coreCodeSystem,
+  ConceptMap: coreConceptMap,
+  StructureDefinition: publishedStructure,
+  ValueSet: coreValueSet,
+}
+
+export const definitionRules: readonly WriteRule[] = Object.entries(GUARDS)
+  .filter(([, { by }]) => by === 'url')
+  .map(([type]) => ({
+    type,
+    check: checkDefinition,
+    authorOf: (principal) => definingAuthor(principal, type),
+    async checkDeletion(store, principal, id) {
+      if (mayWriteGuarded(principal, type, 'delete')) return
+      const stored = await storedAt(store, principal, type, id)
+      if (stored !== undefined) requireOwn(principal, stored)
+    },
+  }))
+
+/** Checks the write of a plain member. Errors: 403, 422 for too many definitions of one url. */
+async function checkDefinition({ store, principal, id, before, meant, isNamed }: Attempt) {
+  const { resourceType: type } = meant
+  if (isNamed || definesForOthers(principal, type)) return
+  if (before !== undefined) requireOwn(principal, before)
+  const { url } = meant
+  if (typeof url === 'string' && url !== before?.url) {
+    await requireFree(store, principal, { type, id, url })
+  }
+}
+
+/** Errors: 403 for a definition whose current version another author wrote. */
+function requireOwn({ profile }: Principal, { resourceType: type, meta }: Resource): void {
+  if (meta?.author?.reference === profile) return
+  throw refused(`A ${type} of another author ${forOthers(type)}`, type)
+}
+
+interface Claim {
+  readonly type: string
+  readonly id: string
+  readonly url: string
+}
+
+/** Errors: 403 for a url of another author, a linked Project, a default profile or the standard; 422. */
+async function requireFree(
+  store: Store,
+  principal: Principal,
+  { type, id, url }: Claim,
+): Promise<void> {
+  const inUse = () => refused(`The url is in use: it ${forOthers(type)}`, `${type}.url`)
+  const defaults = [...(principal.project.defaultProfiles?.values() ?? [])].flat()
+  if (PUBLISHED[type]?.(url) !== undefined || defaults.includes(url)) throw inUse()
+  // Definitions that the member may not read count, too.
+  const service = {
+    ...principal,
+    membershipId: undefined,
+    isSuperAdmin: false,
+    isProjectAdmin: true,
+    rules: undefined,
+  }
+  const values = [escapeValue(url)]
+  const condition = { code: 'url', type: 'uri', modifier: undefined, values } as const
+  const asked = searchFor(type, [condition], MOST_OF_A_MEMBER + 1, [])
+  const { versions } = await search(store, service, asked)
+  const found = versions.filter((version) => version.id !== id).map(parseVersion)
+  if (found.some(({ meta }) => meta?.author?.reference !== principal.profile)) throw inUse()
+  if (found.length >= MOST_OF_A_MEMBER) {
+    const most = `A member has at most ${MOST_OF_A_MEMBER} definitions of one url`
+    throw businessRule(most, `${type}.url`)
+  }
+}
+
+function forOthers(type: string): string {
+  return `is for project administrators, and for policies with an entry for ${type}`
+}

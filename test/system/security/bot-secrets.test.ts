@@ -1,0 +1,75 @@
+/** A member tries to read the secrets of its Project by deploying code, since every run gets them. */
+import t from 'tap'
+import type { Resource } from '../../../shared/fhir/resource.ts'
+import { openBotica } from '../../fixtures/botica.ts'
+import { aBot, deploy, execute, handler } from '../../fixtures/bots/bots.ts'
+import type { Client } from '../../fixtures/client.ts'
+import { changedEveryWay } from '../../fixtures/http/write-paths.ts'
+import type { Raw } from '../../fixtures/oracle/values.ts'
+import { memberUnder } from '../../fixtures/policy/policy.ts'
+
+const botica = await openBotica(t, { worker: true })
+const { admin, project } = botica
+const STEAL = handler('return event.secrets')
+const HARMLESS = handler('return Object.keys(event.secrets)')
+const JS = { 'Content-Type': 'text/javascript' }
+const secret = [{ name: 'GATEWAY_KEY', valueString: 'a key of the clinic' }]
+
+const free = await botica.createMember()
+const starred = await memberUnder(botica, { entries: [{ resourceType: '*' }] })
+const named = await memberUnder(botica, {
+  entries: [{ resourceType: 'Bot' }, { resourceType: '*' }],
+})
+
+type Stored = Resource & { readonly id: string }
+const read = async (client: Client, path: string) => (await client.get<Stored>(path)).body
+const codeOf = async (bot: string) => {
+  const { executableCode } = (await admin.get<Raw>(`Bot/${bot}`)).body
+  return `Binary/${/storage\/([^/?]+)/.exec(executableCode.url)?.[1]}`
+}
+
+t.test('plain members deploy bots of equal rights in a Project without secrets', async (t) => {
+  const bot = await aBot(botica, HARMLESS)
+  t.equal((await deploy(free.client, bot, STEAL)).status, 200)
+  t.same((await execute(free.client, bot)).body, {})
+})
+
+t.test('plain members cannot write code by any path in a Project with secrets', async (t) => {
+  const bot = await aBot(botica, HARMLESS)
+  const set = await admin.post(`/admin/projects/${project.id}/secrets`, secret, {
+    'Content-Type': 'application/json',
+  })
+  t.equal(set.status, 200, set.text)
+  t.equal((await free.client.get(`Project/${project.id}`)).status, 403)
+
+  for (const { client } of [free, starred]) {
+    const deployed = await deploy(client, bot, STEAL)
+    t.equal(deployed.status, 403)
+    t.match(deployed.body.issue[0], { expression: ['Bot.executableCode'] })
+    t.match(deployed.body.issue[0].details.text, /secrets/)
+    for (const change of [{ code: STEAL }, { executableCode: { url: 'Binary/1' } }]) {
+      const ways = await changedEveryWay(client, await read(client, `Bot/${bot}`), change)
+      for (const [way, status] of ways) t.equal(status, 403, way)
+    }
+    t.equal((await client.put(await codeOf(bot), STEAL, JS)).status, 403, 'the Binary')
+    t.equal((await client.del(await codeOf(bot))).status, 403)
+    const made = await client.post('Bot', { resourceType: 'Bot', name: 'Mine', code: STEAL })
+    t.equal(made.status, 403)
+    const { body } = await client.post<Raw>('$graphql', {
+      query: 'mutation ($res: BotCreate!) { BotCreate(res: $res) { id } }',
+      variables: { res: { resourceType: 'Bot', name: 'Mine', code: STEAL } },
+    })
+    t.equal(body.errors?.[0].extensions.status, 403)
+    const kept = { ...(await read(client, `Bot/${bot}`)), description: 'saved' }
+    t.equal((await client.put(`Bot/${bot}`, kept)).status, 200, 'the rest goes on')
+  }
+  t.same((await execute(free.client, bot)).body, ['GATEWAY_KEY'], 'bots that exist keep running')
+})
+
+t.test('administrators and members whose policy names Bot still deploy', async (t) => {
+  const bot = await aBot(botica, HARMLESS)
+  t.equal((await deploy(admin, bot, STEAL)).status, 200)
+  const own = await aBot(botica, HARMLESS)
+  t.equal((await deploy(named.client, own, STEAL)).status, 200)
+  t.match((await execute(named.client, own)).body, { GATEWAY_KEY: secret[0] })
+})
