@@ -1,6 +1,6 @@
 /** What was made for a member earlier is not shown once the member may see less. */
 import t from 'tap'
-import { download, upload } from '../../fixtures/binaries.ts'
+import { type Binary, download, upload } from '../../fixtures/binaries.ts'
 import { openBotica, until } from '../../fixtures/botica.ts'
 import type { Client } from '../../fixtures/client.ts'
 import { kickOff, manifestOf } from '../../fixtures/exports/exports.ts'
@@ -183,4 +183,27 @@ t.test('gives an address that names the member no other meaning', async (t) => {
     query.delete('Member')
   })
   t.equal(folded.status, 401)
+})
+
+t.test('shows the stored answer of an accepted request to its caller alone', async (t) => {
+  const [caller, neighbour] = [await aMember(), await aMember()]
+  await neighbour.restrict(NO_PHONE)
+  const asked = await caller.client.get(`Patient?_id=${patient.id}`, { Prefer: 'respond-async' })
+  t.equal(asked.status, 202)
+  const status = String(asked.headers.get('content-location'))
+  await until(async () => (await caller.client.get(status)).status === 200, PATIENCE_MS)
+  const { body } = await caller.client.get<{
+    output: { parameter: { valueReference?: { reference: string } }[] }
+  }>(status)
+  const [binary = ''] = body.output.parameter.flatMap(
+    ({ valueReference }) => valueReference?.reference ?? [],
+  )
+  for (const client of [caller.client, admin]) {
+    t.match((await download(botica, binary, client)).bytes.toString(), PHONE)
+    const shown = await client.get<Binary>(binary, { Accept: 'application/fhir+json' })
+    t.match((await download(botica, shown.body.url)).bytes.toString(), PHONE)
+  }
+  t.equal((await download(botica, binary, neighbour.client)).status, 404)
+  const history = await neighbour.client.get(`${binary}/_history`)
+  t.equal(history.status, 404)
 })
