@@ -62,7 +62,7 @@ export async function signerOf(
   const signed = new Map(
     [...heads].map(([id, { projectId, ver }]) => [
       id,
-      signedUrls.sign({ project: projectId, id, ver }),
+      signedUrls.sign({ project: projectId, id, ver, membershipId: principal.membershipId }),
     ]),
   )
   return (text) => {
@@ -80,12 +80,17 @@ function isRequest(text: string, offset: number): boolean {
   return /"request":\s*$/.test(text.slice(0, text.lastIndexOf('{', offset)).slice(-20))
 }
 
-/** The JSON text of a Binary as callers see it: signed address, no `data`. */
-export function signBinary({ signedUrls }: Services, version: Version, text: string): string {
+/** The JSON text of a Binary as this caller sees it: signed address, no `data`. */
+export function signBinary(
+  { signedUrls }: Services,
+  { membershipId }: Principal,
+  version: Version,
+  text: string,
+): string {
   // Text of a stored version, platform meta spliced in.
   const { data: _data, url: _url, ...shown } = parseJson(text) as Record<string, unknown>
   const { project = '' } = platformMeta(version)
-  const url = signedUrls.sign({ project, id: version.id, ver: version.ver })
+  const url = signedUrls.sign({ project, id: version.id, ver: version.ver, membershipId })
   return JSON.stringify({ ...shown, url })
 }
 
@@ -93,5 +98,5 @@ export function signBinary({ signedUrls }: Services, version: Version, text: str
 export function textOf(interaction: Interaction, version: Version): string {
   const { services, principal, preferences } = interaction
   const text = present(version, principal, preferences.extended)
-  return version.type === 'Binary' ? signBinary(services, version, text) : text
+  return version.type === 'Binary' ? signBinary(services, principal, version, text) : text
 }

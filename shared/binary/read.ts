@@ -1,5 +1,6 @@
 /** Content of a Binary as bytes, whole or in part. https://hl7.org/fhir/R4/binary.html#rest */
-import { systemPrincipal } from '../access/principal.ts'
+import type { SignedVersion } from '../access/credentials/signed-urls.ts'
+import { type ProjectContext, systemPrincipal } from '../access/principal.ts'
 import { gone, HttpError, issue, notFound, outcome, unauthorized } from '../errors.ts'
 import type { ByteRange } from '../platform/storage/storage.ts'
 import { emptyReply, isUnmodified, versionHeaders } from '../request/reply.ts'
@@ -86,7 +87,7 @@ export async function withData(
   return `${text.slice(0, -1)},"data":"${data}"}`
 }
 
-/** `GET /storage/{id}/{vid}`; the signature stands for the caller. Errors: 401, 404, 410, 416. */
+/** `GET /storage/{id}/{vid}`; the signature stands for the member it was given to. Errors: 401, 404, 410, 416. */
 export async function signedContent(services: Services, request: FhirRequest): Promise<FhirReply> {
   const { signedUrls, repository, principals, config } = services
   const [, id = '', vid = '', more] = request.path.split('/')
@@ -95,10 +96,29 @@ export async function signedContent(services: Services, request: FhirRequest): P
   if (signed === 'expired') throw gone('The address has expired')
   const project = await principals.project(signed.project)
   if (project === undefined) throw notFound()
+  if (!(await mayStillRead(services, project, signed))) throw gone(ENDED)
   const version = await repository.readVersion(systemPrincipal(project), 'Binary', id, vid)
   // The same id may exist in another Project.
   if (platformMeta(version).project !== project.id) throw notFound()
   return contentReply(services, request, version, config.frameAncestors)
+}
+
+const ENDED =
+  'The address has ended: the Binary was deleted, or the member it was given to may no longer read it'
+
+/** Checks with the rights of now; an address signed for the service's own work depends on the Binary alone. */
+async function mayStillRead(
+  { repository, principals }: Services,
+  project: ProjectContext,
+  { id, membershipId }: SignedVersion,
+): Promise<boolean> {
+  const reader =
+    membershipId === undefined
+      ? systemPrincipal(project)
+      : (await principals.forMembership(membershipId))?.principal
+  if (reader === undefined) return false
+  const heads = await repository.readBinaries(reader, [id])
+  return heads.get(id)?.projectId === project.id
 }
 
 /**

@@ -123,7 +123,8 @@ export async function runRequest(
   try {
     if (project !== undefined) {
       await startAsyncJob(services, project, stored.profile, id)
-      const end = { ...(await endOf(services, stored, signal, handle)), taking: jobTaking(leased) }
+        const ended = await endOf(services, { id, stored }, signal, handle)
+        const end = { ...ended, taking: jobTaking(leased) }
       await finishAsyncJob(services, project, { author: stored.profile, runId: id, end })
     }
   } catch (error) {
@@ -136,7 +137,7 @@ export async function runRequest(
 
 async function endOf(
   services: Services,
-  stored: StoredRequest,
+  { id, stored }: { readonly id: string; readonly stored: StoredRequest },
   signal: AbortSignal,
   handle: Handle,
 ): Promise<JobEnd> {
@@ -144,7 +145,7 @@ async function endOf(
     const reply = await answer(services, stored, signal, handle)
     if (reply.status >= 400 && signal.aborted) return { status: 'cancelled' }
     if (reply.status >= 400) return failedWith(JSON.parse(String(reply.body)))
-    const reference = await storeResult(services, stored, reply, handle)
+    const reference = await storeResult(services, { id, ...stored }, reply, handle)
     return {
       status: 'completed',
       parameter: [
@@ -183,7 +184,7 @@ async function answer(
 
 async function storeResult(
   services: Services,
-  { projectId, profile, requestId, traceId }: StoredRequest,
+  { id, projectId, profile, requestId, traceId }: StoredRequest & { readonly id: string },
   reply: FhirReply,
   handle: Handle,
 ): Promise<string> {
@@ -195,7 +196,13 @@ async function storeResult(
     path: 'Binary',
     query: new URLSearchParams(),
     headers: { 'content-type': 'application/fhir+json' },
-    body: JSON.stringify({ resourceType: 'Binary', contentType: FHIR_JSON.split(';')[0], data }),
+    body: JSON.stringify({
+      resourceType: 'Binary',
+      contentType: FHIR_JSON.split(';')[0],
+      // Only the caller and administrators read the job, so only they read its result.
+      securityContext: { reference: `AsyncJob/${id}` },
+      data,
+    }),
     requestId,
     traceId,
   })

@@ -3,11 +3,13 @@
  * the answer of the first for a day. What failed on our side, or was to be repeated later, is not kept.
  * A write or a transaction commits together with its answer, so that a crash between the two replays; other
  * work that a crash cuts off is not done again.
- * An answer may hold what is shown once (the secret of a new client), so it is kept sealed by the request.
+ * An answer may hold what is shown once (the secret of a new client), so it is kept sealed by the request; and it
+ * shows what its caller could read then, so it is replayed under the same rights only.
  */
 import { createHash } from 'node:crypto'
 import { seal, sealingKey, unseal } from '../access/credentials/sealing.ts'
 import { askerKey, type Principal } from '../access/principal.ts'
+import { rightsDigest } from '../access/rights-digest.ts'
 import { badRequest, businessRule, conflict, HttpError } from '../errors.ts'
 import type { FhirReply, FhirRequest } from '../request/request.ts'
 import type { Services } from '../services.ts'
@@ -55,7 +57,10 @@ export interface Work {
   readonly isWhole: boolean
 }
 
-/** Errors: 422 for another body under the same key, 409 while the first still runs or where it was cut off. */
+/**
+ * Errors: 422 for another body under the same key; 409 while the first still runs, where it was cut off, and where it
+ * was answered under other rights.
+ */
 export async function answerOnce(
   services: Services,
   principal: Principal,
@@ -64,7 +69,8 @@ export async function answerOnce(
 ): Promise<FhirReply> {
   const asked = identityOf(principal, request)
   const once = { id: digest(asked), body: digest(request.body ?? '') }
-  const keeping = { services, asked, once, requestId: request.requestId }
+  const { requestId } = request
+  const keeping = { services, asked, once, rights: rightsDigest(principal), requestId }
   return work.isWhole ? await answerWhole(keeping, work) : await answerClaimed(keeping, work)
 }
 
@@ -72,6 +78,8 @@ interface Keeping {
   readonly services: Services
   readonly asked: string
   readonly once: Once
+  /** Digest of what the caller may read now. */
+  readonly rights: string
   readonly requestId: string
 }
 
@@ -114,7 +122,7 @@ class Repeated extends HttpError {}
 function repeated(keeping: Keeping, found: Found): FhirReply | undefined {
   switch (found.kind) {
     case 'answered':
-      return { ...found.reply, body: found.reply.body && unseal(found.reply.body, sealOf(keeping)) }
+      return replayed(keeping, found.reply)
     case 'other-body': {
       const { status, outcome } = businessRule('This Idempotency-Key was used with another body')
       throw new Repeated(status, outcome)
@@ -134,6 +142,18 @@ function repeated(keeping: Keeping, found: Found): FhirReply | undefined {
     default:
       return found satisfies never
   }
+}
+
+/** Errors: Repeated (409) for a body that was made under other rights. */
+function replayed(keeping: Keeping, { status, headers, body, rights }: StoredReply): FhirReply {
+  if (body === undefined) return { status, headers, body }
+  if (rights !== null && rights !== keeping.rights) {
+    const { status, outcome } = conflict(
+      'The request with this Idempotency-Key was answered, and what its caller may access has changed since: read what it wrote',
+    )
+    throw new Repeated(status, outcome)
+  }
+  return { status, headers, body: unseal(body, sealOf(keeping)) }
 }
 
 /** The work is done: its answer goes out even if it cannot be stored. */
@@ -169,6 +189,7 @@ function sealed(keeping: Keeping, { status, headers, body }: FhirReply): StoredR
     status,
     headers: kept,
     body: body === undefined ? undefined : seal(body, sealOf(keeping)),
+    rights: keeping.rights,
   }
 }
 

@@ -276,6 +276,6 @@ export async function eventBody(
   const version = await services.repository.feature(createEvents).seen(principal, row, waited)
   if (version === undefined) return undefined
   const text = present(version, principal, true)
-  if (version.type === 'Binary') return signBinary(services, version, text)
+  if (version.type === 'Binary') return signBinary(services, principal, version, text)
   return signAttachments(services, principal, text)
 }

@@ -207,7 +207,7 @@ t.test('an address that has expired is gone, one of a lost project not found', a
   const { id } = await upload(admin, 'one', 'text/plain')
   const [key] = botica.services.tokens.keys.keys
   const signed = (project: string, expires: number) => {
-    const text = [project, id, 1, expires].join('\n')
+    const text = [project, id, 1, expires, ''].join('\n')
     const signature = createHmac('sha256', key?.urlSecret ?? '')
       .update(text)
       .digest('base64url')

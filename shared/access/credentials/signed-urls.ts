@@ -1,6 +1,7 @@
 /**
- * Addresses that give one version of a Binary to whoever holds them, without a token, for an hour:
- * `{base}storage/{id}/{vid}?Expires=…&Project=…&Signature=…`. The signature covers all of the rest.
+ * Addresses that give one version of a Binary to anyone who holds them, without a token, for an hour:
+ * `{base}storage/{id}/{vid}?Expires=…&Project=…&Member=…&Signature=…`. The signature covers all of the rest. Whether
+ * the member may still read the Binary is checked when the address is used (shared/binary/read.ts).
  */
 import { createHmac, timingSafeEqual } from 'node:crypto'
 import type { KeySet, SigningKey } from './tokens.ts'
@@ -10,6 +11,8 @@ export interface SignedVersion {
   readonly project: string
   readonly id: string
   readonly ver: number
+  /** Id of the membership that the address is given to; undefined for the service's own work. */
+  readonly membershipId: string | undefined
 }
 
 export interface SignedUrls {
@@ -36,12 +39,13 @@ export function createSignedUrls(baseUrl: string, keys: KeySet): SignedUrls {
     sign(version) {
       const [key] = keys.keys
       if (key === undefined) throw new Error('There is no signing key')
-      const { project, id, ver } = version
+      const { project, id, ver, membershipId } = version
       const expires = Math.floor(Date.now() / 1000) + LIFETIME_SECONDS
       const signature = digest(key, textOf(version, String(expires))).toString('base64url')
       const query = new URLSearchParams({
         Expires: String(expires),
         Project: project,
+        ...(membershipId === undefined ? {} : { Member: membershipId }),
         Signature: signature,
       })
       return `${baseUrl}storage/${id}/${ver}?${query}`
@@ -50,8 +54,9 @@ export function createSignedUrls(baseUrl: string, keys: KeySet): SignedUrls {
       const expires = query.get('Expires') ?? ''
       const project = query.get('Project') ?? ''
       const signature = Buffer.from(query.get('Signature') ?? '', 'base64url')
-      if (!/^[1-9]\d{0,8}$/.test(vid)) return undefined
-      const version = { project, id, ver: Number(vid) }
+      if (!/^[1-9]\d{0,8}$/.test(vid) || !/^\d{1,12}$/.test(expires)) return undefined
+      const membershipId = query.get('Member') ?? undefined
+      const version = { project, id, ver: Number(vid), membershipId }
       const text = textOf(version, expires)
       if (!isSigned(text, signature)) {
         // Another process may have signed with a key that this one does not know yet.
@@ -67,7 +72,7 @@ function digest(key: SigningKey, text: string): Buffer {
   return createHmac('sha256', key.urlSecret).update(text).digest()
 }
 
-/** A part with a line break of its own would make a fifth line, which nothing signed has. */
-function textOf({ project, id, ver }: SignedVersion, expires: string): string {
-  return [project, id, ver, expires].join('\n')
+/** A part with a line break of its own would make a sixth line, which nothing signed has. */
+function textOf({ project, id, ver, membershipId = '' }: SignedVersion, expires: string): string {
+  return [project, id, ver, expires, membershipId].join('\n')
 }

@@ -4,6 +4,7 @@
  */
 import { randomUUID } from 'node:crypto'
 import type { Principal } from '../../access/principal.ts'
+import { rightsDigest } from '../../access/rights-digest.ts'
 import { accepted, forbidden, HttpError, tooManyRequests } from '../../errors.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
 import { readPreferences, readQuery } from '../../request/negotiate.ts'
@@ -22,7 +23,7 @@ import { type ExportParameters, type Fault, fault, readParameters, settle } from
 import { createExports } from './rows/exports.ts'
 import type { ExportJob, ExportLevel, TypeFilter } from './rows/jobs.ts'
 import { fits, isExportable, mayExport, typesOf } from './rows/scope.ts'
-import { cancelJob, findExport, rightsDigest } from './status.ts'
+import { cancelJob, findExport } from './status.ts'
 
 /** Exports of one Project: a longer queue helps nobody. */
 const MOST_WAITING = 10

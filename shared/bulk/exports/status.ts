@@ -1,8 +1,8 @@
 /** Status, manifest, cancel and files of an export: `bulkdata/export/{id}` and what is below it. */
 
-import { createHash } from 'node:crypto'
 import { LRUCache } from 'lru-cache'
 import type { Principal } from '../../access/principal.ts'
+import { rightsDigest } from '../../access/rights-digest.ts'
 import {
   accepted,
   HttpError,
@@ -10,6 +10,7 @@ import {
   methodNotAllowed,
   notFound,
   outcome,
+  refused,
   tooManyRequests,
 } from '../../errors.ts'
 import { type Acting, actingSession, covers } from '../../identity/principals.ts'
@@ -32,7 +33,7 @@ import {
 
 const PATH = /^bulkdata\/export\/([0-9a-fA-F-]{36})(?:\/files\/([^/]+))?$/
 
-/** Errors: 404 for whoever may not see it, 403 once its member has gone. */
+/** Errors: 404 for callers who may not see it, 403 once its member has gone or sees other things than then. */
 export async function handleExport(
   services: Services,
   principal: Principal,
@@ -46,6 +47,7 @@ export async function handleExport(
     if (job.state === 'error') throw failureOf(job)
     const isPartly = job.state === 'active' && job.input.partialManifests
     if (job.state !== 'completed' && !isPartly) throw notFound()
+    await requireSameRights(services, principal, job)
     const reply = await fileReply(services, request, job, name)
     const { open } = reply
     if (open === undefined) return reply
@@ -61,6 +63,7 @@ export async function handleExport(
   }
   if (request.method !== 'GET') throw methodNotAllowed('GET, HEAD, DELETE')
   pollOrRefuse(job.id)
+  if (job.state === 'completed') await requireSameRights(services, principal, job)
   const answer = () => status(services, principal, job, request)
   return job.input.separateStatus ? separately(answer) : answer()
 }
@@ -90,6 +93,22 @@ export async function giveUp(services: Services, job: ExportJob): Promise<void> 
 }
 
 const REVOKED = { status: 403, text: 'The membership of this export is no longer active' }
+
+/**
+ * Files hold what the member could read when they were made. Errors: 403 for a member whose rights differ by now;
+ * administrators without a policy may read all of their Project anyway.
+ */
+async function requireSameRights(
+  services: Services,
+  principal: Principal,
+  { input }: ExportJob,
+): Promise<void> {
+  if (principal.isProjectAdmin && principal.rules === undefined) return
+  const now = await memberOf(services, input)
+  if (now === undefined || rightsDigest(now) !== input.rights) throw refused(CHANGED)
+}
+
+const CHANGED = 'What the member may read has changed since this export was made: export again'
 
 /** Cancels, or forgets what is there. Errors: 404 when somebody was first. */
 export async function cancelJob(
@@ -247,17 +266,4 @@ export async function memberOf(
   if (session === undefined) return undefined
   const { profile, clientId } = caller
   return { ...session.principal, profile, clientId }
-}
-
-/** A digest of all that decides what a member reads: an export is made under one policy, or not at all. */
-export function rightsDigest({ rules, isProjectAdmin, isSuperAdmin }: Principal): string {
-  const told = [rules?.grants, rules?.scoped].map((grants) =>
-    grants
-      ?.filter(({ interactions }) => interactions.has('search') || interactions.has('read'))
-      .map(({ type, interactions, criteria, hidden }) => {
-        return { type, interactions: [...interactions].sort(), criteria, hidden }
-      }),
-  )
-  const text = JSON.stringify({ told, isProjectAdmin, isSuperAdmin })
-  return createHash('sha256').update(text).digest('base64')
 }

@@ -132,8 +132,18 @@ function follow(hop: Outgoing, status: number, from: URL, to: URL): Outgoing {
     url: to.href,
     method: becomesGet && hop.method !== 'HEAD' ? 'GET' : hop.method,
     body: becomesGet ? undefined : hop.body,
-    headers: Object.fromEntries(Object.entries(hop.headers).filter(([name]) => !drop.has(name))),
+    headers: withoutNames(hop.headers, drop),
   }
+}
+
+/** Without headers of these names, in whatever case they were given. */
+function withoutNames(
+  headers: Outgoing['headers'],
+  names: ReadonlySet<string>,
+): Record<string, string> {
+  return Object.fromEntries(
+    Object.entries(headers).filter(([name]) => !names.has(name.toLowerCase())),
+  )
 }
 
 function readUrl(text: string, rules: Outbound): URL {
@@ -213,7 +223,7 @@ function respond(
       host: url.host,
       'accept-encoding': 'gzip, deflate, br',
       accept: '*/*',
-      ...Object.fromEntries(Object.entries(headers).filter(([name]) => !HOP_BY_HOP.has(name))),
+      ...withoutNames(headers, HOP_BY_HOP),
       ...(bytes === undefined ? {} : { 'content-length': String(bytes.length) }),
     },
   })

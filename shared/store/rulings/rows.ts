@@ -2,7 +2,7 @@
  * Rulings of PostgreSQL on live rows: which grant of a Principal is the first that lets each through. Every
  * row is found by its primary key, what it refers to by single keys.
  */
-import type { Grant, Interaction, Rules } from '../../access/grant.ts'
+import { type Grant, INTERACTIONS, type Interaction, type Rules } from '../../access/grant.ts'
 import { grantsFor } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { storedParameters, typeNumber } from '../../fhir/definitions.ts'
@@ -186,15 +186,16 @@ function rulingsIn(
   return found
 }
 
-/** The codes in criteria that a content decides by itself. */
-export function codesNamed(rules: Rules, type: string): Only {
+/** The codes in criteria that a content decides by itself: those of the policy, and of what is a member's own. */
+export function codesNamed(principal: Principal, rules: Rules, type: string): Only {
   const known = named.get(rules) ?? new Map<string, Only>()
   named.set(rules, known)
   const found = known.get(type)
   if (found !== undefined) return found
-  const codes = rules.grants
-    .filter((grant) => grant.type === type || grant.type === '*')
-    .flatMap(({ criteria }) => criteria.flatMap((criterion) => codesOf(type, criterion)))
+  const grants = new Set(INTERACTIONS.flatMap((item) => grantsFor(principal, type, item) ?? []))
+  const codes = [...grants].flatMap(({ criteria }) =>
+    criteria.flatMap((criterion) => codesOf(type, criterion)),
+  )
   const sorted = [...new Set(codes)].sort()
   const made = { stamp: sorted.join(), codes: new Set(sorted) }
   known.set(type, made)

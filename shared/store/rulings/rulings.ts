@@ -98,7 +98,7 @@ function heldBy(store: Store, principal: Principal, row: VersionRow): HeldRow {
   if (known !== undefined && known.rules === principal.rules) return known.held
   const type = typeName(row.type)
   const { own } = placeIn(store.keys, principal, type, row.project)
-  const only = principal.rules && codesNamed(principal.rules, type)
+  const only = principal.rules && codesNamed(principal, principal.rules, type)
   const resource = readPart(row, planOf(type, own, only))
   const rows = indexRows(store, row.project, resource, { parameters: own, only })
   const made = heldRow(row.id, rows)

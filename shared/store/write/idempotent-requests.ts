@@ -13,6 +13,8 @@ export interface StoredReply {
   readonly status: number
   readonly headers: Readonly<Record<string, string>>
   readonly body: Buffer | undefined
+  /** Digest of what the caller could read; null where an earlier version of the service has kept it. */
+  readonly rights: string | null
 }
 
 /** A key with the request that it stands for, both as digests. */
@@ -31,7 +33,8 @@ export async function claimRequest(database: Connection, { id, body }: Once): Pr
     name: 'idempotent-claim',
     text: `insert into idempotent_request as r (id, body) values ($1, $2)
       on conflict (id) do update
-      set body = excluded.body, added = clock_timestamp(), status = null, headers = null, reply = null
+      set body = excluded.body, added = clock_timestamp(), status = null, headers = null, reply = null,
+        rights = null
       where r.added < clock_timestamp() - interval '${KEPT}'
       returning 1 as claimed`,
     values: [id, body],
@@ -64,20 +67,21 @@ async function readRequest(connection: Connection, { id, body }: Once): Promise<
     status: number | null
     headers: Record<string, string> | null
     reply: Buffer | null
+    rights: string | null
     runs: boolean
   }>({
     name: 'idempotent-read',
-    text: `select body, status, headers, reply, added > clock_timestamp() - interval '${LEASE}' as runs
+    text: `select body, status, headers, reply, rights, added > clock_timestamp() - interval '${LEASE}' as runs
       from idempotent_request where id = $1 and added > clock_timestamp() - interval '${KEPT}'`,
     values: [id],
   })
   if (row === undefined) return undefined
   if (!row.body.equals(body)) return { kind: 'other-body' }
-  const { status, headers, reply, runs } = row
+  const { status, headers, reply, rights, runs } = row
   if (status === null) return { kind: runs ? 'running' : 'interrupted' }
   return {
     kind: 'answered',
-    reply: { status, headers: headers ?? {}, body: reply ?? undefined },
+    reply: { status, headers: headers ?? {}, body: reply ?? undefined, rights },
   }
 }
 
@@ -85,15 +89,16 @@ async function readRequest(connection: Connection, { id, body }: Once): Promise<
 export async function keepReply(
   connection: Connection,
   { id, body }: Once,
-  { status, headers, body: reply }: StoredReply,
+  { status, headers, body: reply, rights }: StoredReply,
 ): Promise<void> {
   await connection.query({
     name: 'idempotent-keep',
-    text: `insert into idempotent_request as r (id, body, status, headers, reply) values ($1, $2, $3, $4, $5)
+    text: `insert into idempotent_request as r (id, body, status, headers, reply, rights)
+      values ($1, $2, $3, $4, $5, $6)
       on conflict (id) do update set body = excluded.body, added = clock_timestamp(),
-        status = excluded.status, headers = excluded.headers, reply = excluded.reply
+        status = excluded.status, headers = excluded.headers, reply = excluded.reply, rights = excluded.rights
       where r.status is null or r.added < clock_timestamp() - interval '${KEPT}'`,
-    values: [id, body, status, JSON.stringify(headers), reply ?? null],
+    values: [id, body, status, JSON.stringify(headers), reply ?? null, rights],
   })
 }
 

@@ -153,6 +153,19 @@ t.test('redirects are followed as fetch does, and credentials stay at home', asy
   await t.rejects(fetchOutside(outgoing(`${base}/loop`), EVERYWHERE, signal), /Too many redirects/)
 })
 
+t.test('spellings of header names change nothing', async (t) => {
+  const sent = { Authorization: 'Bearer x', COOKIE: 'a=b', 'Transfer-Encoding': 'chunked' }
+  const headers = { ...sent, 'Content-Length': '3', Upgrade: 'h2c' }
+  const asked = outgoing(`${base}/elsewhere`, { method: 'POST', headers, body: 'all of it' })
+  const away = await fetchOutside(asked, EVERYWHERE, signal)
+  const seen = JSON.parse(away.body.toString())
+  t.equal(seen.body, 'all of it')
+  t.match(seen.headers, { 'content-length': '9' })
+  for (const name of ['authorization', 'cookie', 'transfer-encoding', 'upgrade']) {
+    t.notOk(name in seen.headers, name)
+  }
+})
+
 t.test('no redirect leads to where a request may not go', async (t) => {
   const rule = readHostRule('localhost')
   const rules = { ...EVERYWHERE, never: rule === undefined ? [] : [rule] }

@@ -180,10 +180,23 @@ t.test('nobody else sees a job', async (t) => {
 
 t.test('members see their own jobs, admins all', async (t) => {
   const id = await aBot(botica, handler('return 1'))
-  const [caller, other] = await Promise.all([botica.createMember(), botica.createMember()])
+  const policy = await admin.create({
+    resourceType: 'AccessPolicy',
+    resource: [{ resourceType: '*' }],
+  })
+  const accessPolicy = { reference: `AccessPolicy/${policy.id}` }
+  const [caller, other, limited] = await Promise.all([
+    botica.createMember(),
+    botica.createMember(),
+    botica.createMember({ accessPolicy }),
+  ])
+  const own = await execute(limited.client, id, {}, later)
+  const { id: ownId } = await finished(limited.client, own.headers.get('content-location'))
+  t.equal((await limited.client.get(`AsyncJob/${ownId}`)).status, 200, 'with a policy, too')
   const accepted = await execute(caller.client, id, {}, later)
   const job = await finished(caller.client, accepted.headers.get('content-location'))
   const path = `AsyncJob/${job.id}`
+  t.equal((await limited.client.get(path)).status, 404)
   for (const client of [caller.client, admin, botica.superAdmin]) {
     t.equal((await client.get(path)).status, 200)
     t.equal((await client.get(`${path}/_history`)).status, 200)

@@ -1,5 +1,6 @@
 /** One part of an export, from where it was left until its end. */
 import type { Principal } from '../../../shared/access/principal.ts'
+import { rightsDigest } from '../../../shared/access/rights-digest.ts'
 import { endExport, ownerOf } from '../../../shared/bulk/exports/announce.ts'
 import { plainContent } from '../../../shared/bulk/exports/download.ts'
 import { fileKey, manifestOf } from '../../../shared/bulk/exports/file.ts'
@@ -23,7 +24,6 @@ import {
   type TakenPart,
 } from '../../../shared/bulk/exports/rows/parts.ts'
 import { startExport } from '../../../shared/bulk/exports/rows/plan.ts'
-import { rightsDigest } from '../../../shared/bulk/exports/status.ts'
 import { issue } from '../../../shared/errors.ts'
 import { type Slice, sliceOf } from '../../../shared/platform/storage/storage.ts'
 import type { Services } from '../../../shared/services.ts'
