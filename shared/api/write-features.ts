@@ -17,6 +17,8 @@ import { forgetBoundCodes } from '../terminology/bound-codes.ts'
 interface Settings {
   /** Without it nobody but administrators writes programs that have a membership. */
   readonly programRights?: ProgramRights
+  /** The address of this service. */
+  readonly baseUrl?: string
   /** Where Subscriptions may send to; only to public addresses by default. */
   readonly hookTargets?: Outbound
   /** External attachments are fetched; not by default. */
@@ -29,6 +31,7 @@ const PUBLIC = { reach: 'public', only: [], never: [], userAgent: '' } as const
 
 export function writeFeatures({
   programRights = async () => [undefined],
+  baseUrl,
   hookTargets = PUBLIC,
   autoDownload = false,
   report = async () => {},
@@ -36,7 +39,7 @@ export function writeFeatures({
   return {
     rules: [
       projectRule,
-      ...identityRules(programRights),
+      ...identityRules(programRights, baseUrl),
       ...botRules(programRights),
       subscriptionRule(hookTargets),
     ],

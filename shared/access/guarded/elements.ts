@@ -79,28 +79,6 @@ export function hasAllRights({ isSuperAdmin, isProjectAdmin, rules }: Principal)
   return isSuperAdmin ? rules === undefined : isProjectAdmin
 }
 
-/** Why an AuditEvent is not written in this name; undefined: it is. */
-export function foreignAgent(
-  { profile }: Pick<Principal, 'profile'>,
-  { agent }: Resource,
-): { readonly path: string; readonly isMissing: boolean } | undefined {
-  const agents: readonly unknown[] = Array.isArray(agent) ? agent : []
-  const whos = agents.map((item) => {
-    const who = isObject(item) && isObject(item.who) ? item.who.reference : undefined
-    const isCaller = who === profile
-    const isThing = /^(Device|Organization)\//.test(String(who))
-    const isBeside = isThing && isObject(item) && item.requestor !== true
-    return { who, isCaller, isAllowed: isCaller || isBeside }
-  })
-  const wrong = whos.findIndex(({ isAllowed }) => !isAllowed)
-  if (wrong >= 0) {
-    const path = `AuditEvent.agent[${wrong}].who`
-    return { path, isMissing: typeof whos[wrong]?.who !== 'string' }
-  }
-  const isNamed = whos.some(({ isCaller }) => isCaller)
-  return isNamed ? undefined : { path: 'AuditEvent.agent', isMissing: true }
-}
-
 /** As far as rights of two members are compared. */
 export type Rights = Pick<Principal, 'isSuperAdmin' | 'isProjectAdmin' | 'rules'> & {
   readonly project: { readonly id: string }
