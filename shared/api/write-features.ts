@@ -18,6 +18,8 @@ import { forgetBoundCodes } from '../terminology/bound-codes.ts'
 interface Settings {
   /** Without it nobody but administrators writes programs that have a membership. */
   readonly programRights?: ProgramRights
+  /** The address of this service. */
+  readonly baseUrl?: string
   /** Where Subscriptions may send to; only to public addresses by default. */
   readonly hookTargets?: Outbound
   /** External attachments are fetched; not by default. */
@@ -30,6 +32,7 @@ const PUBLIC = { reach: 'public', only: [], never: [], userAgent: '' } as const
 
 export function writeFeatures({
   programRights = async () => [undefined],
+  baseUrl,
   hookTargets = PUBLIC,
   autoDownload = false,
   report = async () => {},
@@ -37,7 +40,7 @@ export function writeFeatures({
   return {
     rules: [
       projectRule,
-      ...identityRules(programRights),
+      ...identityRules(programRights, baseUrl),
       ...definitionRules,
       ...botRules(programRights),
       subscriptionRule(hookTargets),

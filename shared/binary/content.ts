@@ -8,6 +8,7 @@ import { createHash, type Hash, randomUUID } from 'node:crypto'
 import { Readable } from 'node:stream'
 import type { Config } from '../config/config.ts'
 import { badStructure, HttpError, tooLarge, unavailable } from '../errors.ts'
+import { isBase64 } from '../fhir/primitives.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import type { ByteRange, Storage } from '../platform/storage/storage.ts'
 import { chunksOf } from '../platform/storage/storage.ts'
@@ -205,11 +206,9 @@ export function withContentOf(current: Resource, next: Resource): Resource {
   }
 }
 
-/** Base64 with padding, white space ignored (https://hl7.org/fhir/R4/datatypes.html#base64Binary). Errors: 400. */
+/** Returns the bytes of base64 text, with or without white space; undefined for other text. */
 export function decodeBase64(text: string): Buffer | undefined {
-  const packed = text.replace(/\s+/g, '')
-  if (packed.length % 4 !== 0 || !/^[A-Za-z0-9+/]*={0,2}$/.test(packed)) return undefined
-  return Buffer.from(packed, 'base64')
+  return isBase64(text) || text.trim() === '' ? Buffer.from(text, 'base64') : undefined
 }
 
 export function isBinary(body: unknown): body is Resource {

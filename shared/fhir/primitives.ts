@@ -1,5 +1,5 @@
 /** Primitive values as the standard writes them in JSON. https://hl7.org/fhir/R4/datatypes.html#primitive */
-import { numberOf } from './json.ts'
+import { isDecimal, numberOf } from './json.ts'
 
 /** Says what is wrong with a value, undefined when nothing is. */
 export type PrimitiveCheck = (value: unknown) => string | undefined
@@ -19,6 +19,9 @@ export const EMPTY_STRING = 'String must contain non-whitespace content'
 /** https://hl7.org/fhir/R4/datatypes.html#string; longer texts exhaust the stack of a pattern. */
 const MAX_STRING = 1_048_576
 const TOO_LONG = 'String cannot be larger than 1 MB'
+/** https://hl7.org/fhir/R4/datatypes.html#string: below 32 only tab, line feed and carriage return. */
+const CONTROL = /[^\t\n\r -\uffff]/
+const NO_CONTROL = 'String must not contain control characters'
 
 const YEAR = '(?:[1-9]\\d{3}|0[1-9]\\d\\d|00[1-9]\\d|000[1-9])'
 const MONTH = '(?:0[1-9]|1[0-2])'
@@ -33,32 +36,27 @@ const time = new RegExp(`^${CLOCK}$`)
 
 const checks: ReadonlyMap<string, PrimitiveCheck> = new Map<string, PrimitiveCheck>([
   ['boolean', (value) => (typeof value === 'boolean' ? undefined : wrongType('boolean', value))],
-  ['decimal', (value) => checkNumber(value, () => undefined)],
-  ['integer', (value) => checkNumber(value, checkInteger)],
-  ['unsignedInt', (value) => checkNumber(value, checkUnsigned)],
-  ['positiveInt', (value) => checkNumber(value, checkPositive)],
+  ['decimal', checkDecimal],
+  ['integer', checkInteger],
+  ['unsignedInt', (value) => checkFrom(value, 0, 'non-negative')],
+  ['positiveInt', (value) => checkFrom(value, 1, 'positive')],
   ['string', checkText],
   ['markdown', checkText],
-  ['xhtml', (value) => checkString(value, () => true, 'xhtml', Number.POSITIVE_INFINITY)],
+  ['xhtml', (value) => checkString(value, isClean, 'xhtml', Number.POSITIVE_INFINITY)],
   ['code', (value) => checkString(value, isCode, 'code')],
   ['id', (value) => checkString(value, matches(/^[A-Za-z0-9\-.]{1,64}$/), 'id')],
-  ['uri', (value) => checkString(value, matches(/^\S+$/), 'uri')],
-  ['url', (value) => checkString(value, matches(/^\S+$/), 'url')],
-  ['canonical', (value) => checkString(value, matches(/^\S+$/), 'canonical')],
+  ['uri', (value) => checkString(value, isUri, 'uri')],
+  ['url', (value) => checkString(value, isUri, 'url')],
+  ['canonical', (value) => checkString(value, isUri, 'canonical')],
   ['oid', (value) => checkString(value, matches(/^urn:oid:[0-2](?:\.(?:0|[1-9]\d*))+$/), 'oid')],
   [
     'uuid',
     (value) =>
-      checkString(
-        value,
-        matches(/^urn:uuid:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i),
-        'uuid',
-      ),
+      checkString(value, matches(/^urn:uuid:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/), 'uuid'),
   ],
   [
     'base64Binary',
-    (value) =>
-      checkString(value, matches(/^[0-9A-Za-z+/=\s]+$/), 'base64Binary', Number.POSITIVE_INFINITY),
+    (value) => checkString(value, isBase64, 'base64Binary', Number.POSITIVE_INFINITY),
   ],
   ['date', (value) => checkString(value, matchesDay(date), 'date')],
   ['dateTime', (value) => checkString(value, matchesDay(dateTime), 'dateTime')],
@@ -74,7 +72,8 @@ function wrongType(expected: string, value: unknown): string {
 function checkText(value: unknown): string | undefined {
   if (typeof value !== 'string') return wrongType('string', value)
   if (value.length > MAX_STRING) return TOO_LONG
-  return /\S/.test(value) ? undefined : EMPTY_STRING
+  if (!/\S/.test(value)) return EMPTY_STRING
+  return isClean(value) ? undefined : NO_CONTROL
 }
 
 function checkString(
@@ -89,9 +88,23 @@ function checkString(
   return /\S/.test(value) ? `Invalid ${type} format` : EMPTY_STRING
 }
 
+/** Groups of four, the last one padded; white space is ignored. */
+export function isBase64(text: string): boolean {
+  const packed = /\s/.test(text) ? text.replace(/\s+/g, '') : text
+  return packed.length % 4 === 0 && packed !== '' && /^[A-Za-z0-9+/]+={0,2}$/.test(packed)
+}
+
 /** Words with one blank between each two. */
 function isCode(text: string): boolean {
-  return text !== '' && !/^\s|\s\s|\s$/.test(text)
+  return text !== '' && !/^\s|\s\s|\s$/.test(text) && isClean(text)
+}
+
+function isUri(text: string): boolean {
+  return /^\S+$/.test(text) && isClean(text)
+}
+
+function isClean(text: string): boolean {
+  return !CONTROL.test(text)
 }
 
 function matches(pattern: RegExp): (text: string) => boolean {
@@ -113,25 +126,29 @@ function leapKeeping(text: string): number {
   return Number(text.slice(0, 4)) + 400
 }
 
-function checkNumber(
-  value: unknown,
-  check: (number: number) => string | undefined,
-): string | undefined {
+function checkDecimal(value: unknown): string | undefined {
   const number = numberOf(value)
   if (number === undefined) return wrongType('number', value)
-  return Number.isFinite(number) ? check(number) : 'Invalid numeric value'
+  return Number.isFinite(number) ? undefined : 'Invalid numeric value'
 }
 
 /** Integers of the standard have 32 bits. */
-function checkInteger(number: number): string | undefined {
+const MIN_INTEGER = -2_147_483_648
+const MAX_INTEGER = 2_147_483_647
+
+function checkInteger(value: unknown): string | undefined {
+  const fault = checkDecimal(value)
+  if (fault !== undefined) return fault
+  const number = Number(value)
   if (!Number.isInteger(number)) return 'Expected number to be an integer'
-  return Math.abs(number) <= 2_147_483_648 ? undefined : 'Invalid numeric value'
+  if (number < MIN_INTEGER || number > MAX_INTEGER) return 'Invalid numeric value'
+  // A Decimal keeps digits that a plain number loses: 1.0, 1e2, -0.
+  return isDecimal(value) ? 'Integer must be written as digits alone' : undefined
 }
 
-function checkUnsigned(number: number): string | undefined {
-  return checkInteger(number) ?? (number < 0 ? 'Expected number to be non-negative' : undefined)
-}
-
-function checkPositive(number: number): string | undefined {
-  return checkInteger(number) ?? (number <= 0 ? 'Expected number to be positive' : undefined)
+/** Checks an integer that is at least `least`, which `kind` says in words. */
+function checkFrom(value: unknown, least: number, kind: string): string | undefined {
+  return (
+    checkInteger(value) ?? (Number(value) < least ? `Expected number to be ${kind}` : undefined)
+  )
 }

@@ -25,6 +25,7 @@ import {
   type Truth,
   typesOf,
   UnknownElement,
+  type Variables,
 } from './members.ts'
 import { type Binary, type Call, type Expression, parsePath, pathOf } from './parse.ts'
 import { COMPARISONS, commonOf, isKindOf, isMember, NO_VALUE, NOT_PLAIN } from './values.ts'
@@ -34,14 +35,8 @@ import { COMPARISONS, commonOf, isKindOf, isMember, NO_VALUE, NOT_PLAIN } from '
  * when called. What a tenant has written must not multiply work: it has no unions and no sums.
  */
 export function compilePlain(expression: string, type: string, isTenants: boolean): Truth {
-  const types = [type]
-  return truth(parse(expression), {
-    types,
-    isStart: true,
-    isTenants,
-    isInner: false,
-    isSearch: false,
-  })
+  const context = { types: [type], isStart: true, isTenants, isInner: false, isSearch: false }
+  return truth(parse(expression), context)
 }
 
 interface Context {
@@ -153,10 +148,14 @@ function truthOfCall({ name, of, args }: Call, context: Context): Truth | undefi
   return undefined
 }
 
-/** Tests the type of an element by the property that holds it, or what it says of itself. */
+/**
+ * Tests the type of an element by the property that holds it, or what it says of itself. In an invariant the test of
+ * nothing is false, as in the published validator, so that ras-2 is met without a probability; in a search it is empty.
+ */
 function isOfType(of: Expression, wanted: string, context: Context): Truth {
   const { evaluate, types = [] } = values(of, context)
   const [type] = types
+  const ofNothing = context.isSearch ? undefined : false
   if (type === undefined) throw NOT_PLAIN
   if (types.length === 1) {
     const isKind = isKindOf(type, wanted)
@@ -164,30 +163,39 @@ function isOfType(of: Expression, wanted: string, context: Context): Truth {
       // Most conditions of search expressions are this one, on every write.
       return (focus) => {
         const target = referenceType(focus)
-        return target === undefined ? undefined : target === wanted
+        return target === undefined ? ofNothing : target === wanted
       }
     }
     return (focus, variables) => {
       const found = evaluate(focus, variables)
       if (found.length > 1) throw NOT_PLAIN
-      if (found.length === 0) return undefined
+      if (found.length === 0) return ofNothing
       return type === RESOLVED ? found[0] === wanted : isKind
     }
   }
+  const { select } = ofType(of, wanted, context)
+  return (focus, variables) => {
+    const { all, fitting } = select(focus, variables)
+    return all.length === 0 ? ofNothing : fitting.length === 1
+  }
+}
+
+/** The value of a member, of which there is one at most, and the same if it is of the type. */
+function ofType(of: Expression, wanted: string, context: Context) {
   if (of.kind !== 'member') throw NOT_PLAIN
   const parent = source(of.of, context)
   const children = propertiesIn(parent.types, of.name, context)
-  const fitting = children.filter((child) => child.type && isKindOf(child.type, wanted))
-  return (focus, variables) => {
-    const all: unknown[] = []
-    const found: unknown[] = []
+  const ofWanted = children.filter(({ type }) => type && isKindOf(type, wanted))
+  const select = (focus: unknown, variables: Variables) => {
+    const [all, fitting]: [unknown[], unknown[]] = [[], []]
     for (const item of parent.evaluate(focus, variables)) {
       collect(item, children, all)
-      collect(item, fitting, found)
+      collect(item, ofWanted, fitting)
     }
     if (all.length > 1) throw NOT_PLAIN
-    return all.length === 0 ? undefined : found.length === 1
+    return { all, fitting }
   }
+  return { select, types: typesOf(ofWanted) }
 }
 
 function source(of: Expression | undefined, context: Context): Compiled {
@@ -219,12 +227,19 @@ export function values(expression: Expression, context: Context): Compiled {
     }
     case 'type':
       if (expression.op === 'is') return boolean(truth(expression, context))
-      throw NOT_PLAIN
+      return asType(expression.of, expression.type, context)
     case 'index':
       throw NOT_PLAIN
     default:
       return expression satisfies never
   }
+}
+
+/** `(value as Quantity)`; search expressions have code of their own for it. */
+function asType(of: Expression, wanted: string, context: Context): Compiled {
+  if (context.isSearch) throw NOT_PLAIN
+  const { select, types } = ofType(of, wanted, context)
+  return { evaluate: (...given) => select(...given).fitting, types }
 }
 
 function boolean(isTrue: Truth): Compiled {

@@ -4,7 +4,8 @@
  */
 import { checkPolicy } from '../access/compile.ts'
 import { checkClient } from '../access/credentials/clients.ts'
-import { foreignAgent, hasAllRights, outranks, type Rights } from '../access/guarded/rights.ts'
+import { claimsService } from '../access/guarded/audit-events.ts'
+import { hasAllRights, outranks, type Rights } from '../access/guarded/rights.ts'
 import type { Principal } from '../access/principal.ts'
 import { exportsType, projectContext } from '../access/project-context.ts'
 import { badRequest, refused } from '../errors.ts'
@@ -33,8 +34,19 @@ import { rulesOf } from './principals.ts'
 
 const CLIENT = 'ClientApplication'
 
-export function identityRules(programRights: ProgramRights): readonly WriteRule[] {
-  return [userRule, membershipRule, policyRule, clientRule(programRights), ...configurationRules]
+/** `baseUrl`: the address of this service, which no AuditEvent of others names as its observer. */
+export function identityRules(
+  programRights: ProgramRights,
+  baseUrl: string | undefined,
+): readonly WriteRule[] {
+  return [
+    userRule,
+    membershipRule,
+    policyRule,
+    clientRule(programRights),
+    ...configurationRules,
+    auditEventRule(baseUrl),
+  ]
 }
 
 /** One User has an address within its scope; addresses are compared in lower case. */
@@ -88,36 +100,36 @@ function clientRule(programRights: ProgramRights): WriteRule {
 }
 
 const configurationRules: readonly WriteRule[] = [
-  ...['DomainConfiguration', 'OperationDefinition', 'UserConfiguration'].map((type) => ({
-    type,
-    check: async (attempt: Attempt) => void checkGuarded(attempt),
-    checkDeletion: (store: Store, principal: Principal, id: string) =>
-      checkGuardedDeletion(store, principal, type, id),
-  })),
-  {
+  'DomainConfiguration',
+  'OperationDefinition',
+  'UserConfiguration',
+].map((type) => ({
+  type,
+  check: async (attempt: Attempt) => void checkGuarded(attempt),
+  checkDeletion: (store: Store, principal: Principal, id: string) =>
+    checkGuardedDeletion(store, principal, type, id),
+}))
+
+function auditEventRule(baseUrl: string | undefined): WriteRule {
+  return {
     type: 'AuditEvent',
-    async check({ principal, interaction, sent }) {
+    async check({ principal, interaction, kept }) {
       if (interaction === 'update') throw neverChanged()
-      requireOwnName(principal, sent)
+      // The service writes its own events with these rights; super admins bring those of another server.
+      if (principal.isSuperAdmin) return
+      const path = claimsService(kept, baseUrl)
+      if (path !== undefined)
+        throw refused('Only this service records events in its own name', path)
     },
     async checkRemoval() {
       throw neverChanged()
     },
-  },
-]
+  }
+}
 
 /** Only super admins remove AuditEvents for good, by `$expunge`. */
 function neverChanged() {
   return refused('An AuditEvent is never changed')
-}
-
-/** Errors: 403, and 400 where nobody is named. Super admins bring events from elsewhere. */
-function requireOwnName(principal: Principal, event: Resource): void {
-  if (principal.isSuperAdmin) return
-  const foreign = foreignAgent(principal, event)
-  if (foreign === undefined) return
-  const reason = `An AuditEvent names the caller, ${principal.profile}, as its agent`
-  throw foreign.isMissing ? badRequest(reason, foreign.path) : refused(reason, foreign.path)
 }
 
 function projectOf(resource: Resource): string | undefined {

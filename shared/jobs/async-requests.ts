@@ -123,8 +123,8 @@ export async function runRequest(
   try {
     if (project !== undefined) {
       await startAsyncJob(services, project, stored.profile, id)
-        const ended = await endOf(services, { id, stored }, signal, handle)
-        const end = { ...ended, taking: jobTaking(leased) }
+      const ended = await endOf(services, { id, stored }, signal, handle)
+      const end = { ...ended, taking: jobTaking(leased) }
       await finishAsyncJob(services, project, { author: stored.profile, runId: id, end })
     }
   } catch (error) {

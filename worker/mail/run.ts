@@ -1,4 +1,5 @@
 /** Sends what the outbox holds: five attempts, the pause doubling; what is refused for good is not repeated. */
+import { EVENT_SYSTEM, SERVICE_NAME } from '../../shared/access/guarded/audit-events.ts'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import type { Config } from '../../shared/config/config.ts'
 import {
@@ -85,10 +86,10 @@ async function reportFailure(
   if (project === undefined) return
   await repository.create(systemPrincipal(project), {
     resourceType: 'AuditEvent',
-    type: { system: 'https://medplum.com/CodeSystem/audit-event', code: 'mail' },
+    type: { system: EVENT_SYSTEM, code: 'mail' },
     recorded: new Date().toISOString(),
-    agent: [{ who: { display: 'Botica' }, requestor: false }],
-    source: { observer: { display: 'Botica' } },
+    agent: [{ who: { display: SERVICE_NAME }, requestor: false }],
+    source: { observer: { display: SERVICE_NAME } },
     entity: [{ what: { identifier: { value: mail.id } }, name: mail.message.kind }],
     outcome: '8',
     outcomeDesc: 'A mail could not be sent',

@@ -1,6 +1,8 @@
 /** An AuditEvent an attempt, or one for many that succeeded. */
+
 import { LRUCache } from 'lru-cache'
 import { Counter, Histogram, type Registry } from 'prom-client'
+import { EVENT_SYSTEM, SERVICE_NAME } from '../../shared/access/guarded/audit-events.ts'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
 import { HttpError } from '../../shared/errors.ts'
@@ -93,10 +95,10 @@ function auditEvent(
     ...(account || accounts
       ? { meta: { ...(account && { account }), ...(accounts && { accounts }) } }
       : {}),
-    type: { system: 'https://medplum.com/CodeSystem/audit-event', code: 'transmit' },
+    type: { system: EVENT_SYSTEM, code: 'transmit' },
     period: { start: startedAt.toISOString(), end: now },
     recorded: now,
-    agent: [{ who: meta?.author ?? { display: 'Botica' }, requestor: false }],
+    agent: [{ who: meta?.author ?? { display: SERVICE_NAME }, requestor: false }],
     source: { observer },
     entity: [...references.map((reference) => ({ what: { reference } })), { what: observer }],
     outcome,

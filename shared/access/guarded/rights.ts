@@ -1,5 +1,5 @@
 /** Compares the rights of writers, callers and programs. */
-import { isObject, type Resource } from '../../fhir/resource.ts'
+import type { Resource } from '../../fhir/resource.ts'
 import { plainGrant } from '../compile.ts'
 import { type Grant, INTERACTIONS } from '../grant.ts'
 import { REGISTRY_TYPES } from '../policy.ts'
@@ -33,28 +33,6 @@ export function changedBeyondRights(
 /** No right in reach is missing: an administrator, or a super admin without a policy. */
 export function hasAllRights({ isSuperAdmin, isProjectAdmin, rules }: Principal): boolean {
   return isSuperAdmin ? rules === undefined : isProjectAdmin
-}
-
-/** Why an AuditEvent is not written in this name; undefined: it is. */
-export function foreignAgent(
-  { profile }: Pick<Principal, 'profile'>,
-  { agent }: Resource,
-): { readonly path: string; readonly isMissing: boolean } | undefined {
-  const agents: readonly unknown[] = Array.isArray(agent) ? agent : []
-  const whos = agents.map((item) => {
-    const who = isObject(item) && isObject(item.who) ? item.who.reference : undefined
-    const isCaller = who === profile
-    const isThing = /^(Device|Organization)\//.test(String(who))
-    const isBeside = isThing && isObject(item) && item.requestor !== true
-    return { who, isCaller, isAllowed: isCaller || isBeside }
-  })
-  const wrong = whos.findIndex(({ isAllowed }) => !isAllowed)
-  if (wrong >= 0) {
-    const path = `AuditEvent.agent[${wrong}].who`
-    return { path, isMissing: typeof whos[wrong]?.who !== 'string' }
-  }
-  const isNamed = whos.some(({ isCaller }) => isCaller)
-  return isNamed ? undefined : { path: 'AuditEvent.agent', isMissing: true }
 }
 
 /** As far as rights of two members are compared. */

@@ -130,8 +130,8 @@ export const Float = new GraphQLScalarType<unknown, unknown>({
   coerceInputValue: (value) => (isDecimal(value) ? value : GraphQLFloat.coerceInputValue(value)),
   coerceInputLiteral: (node) => {
     const number = GraphQLFloat.coerceInputLiteral?.(node)
-    const isOdd = node.kind === Kind.FLOAT && String(number) !== node.value
-    return isOdd ? new Decimal(node.value) : number
+    const isNumber = node.kind === Kind.FLOAT || node.kind === Kind.INT
+    return isNumber && String(number) !== node.value ? new Decimal(node.value) : number
   },
 })
 

@@ -323,3 +323,26 @@ t.test('the files of a manifest are imported', async (t) => {
   t.match(await errorsOf(refused), [{ issue: [{ details: { text: /access token/ } }] }])
   t.match(refused.output.map(Object.keys), [['inputUrl', 'count']], 'it has no type')
 })
+
+t.test(
+  'AuditEvents keep their agents, and those in the name of this service are refused',
+  async (t) => {
+    const event = (observer: object): Resource => ({
+      resourceType: 'AuditEvent',
+      id: randomUUID(),
+      type: { code: 'rest' },
+      recorded: '2026-01-01T00:00:00Z',
+      agent: [{ who: { identifier: { value: '95' } }, requestor: true }],
+      source: { observer },
+    })
+    const [own, forged] = [
+      event({ display: 'App' }),
+      event({ reference: `Project/${botica.project.id}` }),
+    ]
+    const input = { type: 'AuditEvent', url: await upload(ndjson([own, forged])) }
+    const status = await ended(await begin([input]))
+    t.match(status.output, [{ count: 1, created: 1 }])
+    t.match(await errorsOf(status), [{ issue: [{ expression: ['AuditEvent.source.observer'] }] }])
+    t.match((await admin.get(`AuditEvent/${own?.id}`)).body, own)
+  },
+)

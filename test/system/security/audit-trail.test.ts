@@ -1,8 +1,9 @@
-/** AuditEvents are added, in the name of who adds them, and stay as they are. */
+/** Applications add AuditEvents, never in the name of the service, and nobody changes one. */
 import t from 'tap'
 import type { Resource } from '../../../shared/fhir/resource.ts'
 import { openBotica } from '../../fixtures/botica.ts'
 import { aBot, execute, finished, handler } from '../../fixtures/bots/bots.ts'
+import type { Client } from '../../fixtures/client.ts'
 import { changedEveryWay } from '../../fixtures/http/write-paths.ts'
 import type { Raw } from '../../fixtures/oracle/values.ts'
 import { changeMembership, memberUnder } from '../../fixtures/policy/policy.ts'
@@ -21,6 +22,7 @@ const anEvent = (agent: unknown, more: object = {}): Resource => ({
   agent: agent as Resource,
   ...more,
 })
+const EXTENDED = { 'X-Medplum': 'extended' }
 const members = [{ ...adminCredentials, client: admin }, free, named]
 
 t.test('nobody changes or deletes one, by no way', async (t) => {
@@ -62,62 +64,96 @@ t.test('nobody changes or deletes one, by no way', async (t) => {
   t.equal((await admin.get(path)).status, 404)
 })
 
-t.test('its agent is the caller', async (t) => {
+/** The status of a creation by REST, in a transaction, in a batch and by GraphQL. */
+async function createdEveryWay(client: Client, event: Resource): Promise<readonly unknown[]> {
+  const entry = [{ resource: event, request: { method: 'POST', url: 'AuditEvent' } }]
+  const bundle = { resourceType: 'Bundle', entry }
+  const query = 'mutation ($res: AuditEventCreate!) { AuditEventCreate(res: $res) { id } }'
+  const batch = await client.post<Raw>('', { ...bundle, type: 'batch' })
+  const { body } = await client.post<Raw>('$graphql', { query, variables: { res: event } })
+  return [
+    (await client.post('AuditEvent', event)).status,
+    (await client.post('', { ...bundle, type: 'transaction' })).status,
+    Number(batch.body.entry[0].response.status.slice(0, 3)),
+    body.errors?.[0]?.extensions?.status ?? 201,
+  ]
+}
+
+t.test('an event has any agents, and its writer as meta.author', async (t) => {
   for (const { client, id } of members) {
-    const self = { who: nameOf(id), requestor: true }
     const other = { who: nameOf(id === free.id ? named.id : free.id), requestor: true }
-    const device = { who: { reference: 'Device/1' }, requestor: false }
-    t.equal((await client.post('AuditEvent', anEvent([self, device]))).status, 201)
-    for (const [status, agent] of [
-      [403, [other]],
-      [403, [self, other]],
-      [403, [self, { ...other, requestor: false }]],
-      [403, [{ ...device, requestor: true }, self]],
-      [403, [{ who: { reference: 'Practitioner/1' }, requestor: true }]],
-      [400, [{ requestor: true }]],
-      [400, [{ who: { display: 'Dr Somebody Else' }, requestor: true }, self]],
-      [400, [{ who: { identifier: { value: '1' } }, requestor: true }]],
-      [400, [device]],
-    ] as const) {
-      const event = anEvent(agent)
-      const answer = await client.post<Raw>('AuditEvent', event)
-      t.equal(answer.status, status, JSON.stringify(agent))
-      t.match(answer.body.issue[0].expression[0], /^AuditEvent\.agent/)
-      const entry = [{ resource: event, request: { method: 'POST', url: 'AuditEvent' } }]
-      const bundle = { resourceType: 'Bundle', type: 'transaction', entry }
-      t.equal((await client.post('', bundle)).status, status)
-      const query = 'mutation ($res: AuditEventCreate!) { AuditEventCreate(res: $res) { id } }'
-      const { body } = await client.post<Raw>('$graphql', { query, variables: { res: event } })
-      t.equal(body.errors?.[0]?.extensions?.status, status)
+    for (const agent of [
+      [{ who: nameOf(id), requestor: true }],
+      [other],
+      [{ who: { reference: 'Practitioner/1' }, requestor: true }, { requestor: false }],
+      [{ who: { identifier: { value: '95' } }, name: 'Somebody Else', requestor: true }],
+    ]) {
+      t.same(await createdEveryWay(client, anEvent(agent)), [201, 200, 201, 201])
     }
+    const meta = { author: other.who }
+    const made = await client.post<Raw>('AuditEvent', anEvent([other], { meta }), EXTENDED)
+    t.match(made, { status: 201, body: { meta: { author: nameOf(id) } } })
   }
-  const acting = { 'X-Medplum-On-Behalf-Of': nameOf(free.id).reference }
-  const inItsName = anEvent([{ who: nameOf(free.id), requestor: true }])
-  t.equal((await admin.post('AuditEvent', inItsName, acting)).status, 403)
 })
 
-t.test('a super admin brings events from elsewhere', async (t) => {
+t.test('no event of others names this service as its recorder', async (t) => {
+  const address = botica.services.config.baseUrl
+  const agent = [{ who: nameOf(free.id), requestor: true }]
+  for (const observer of [
+    { reference: `Project/${botica.project.id}` },
+    { reference: `Project/${botica.project.id}/_history/1` },
+    { reference: `${address}fhir/R4/Project/${botica.project.id}` },
+    { reference: 'Bot/00000000-0000-0000-0000-000000000000' },
+    { reference: 'Subscription/00000000-0000-0000-0000-000000000000', display: 'App' },
+    { type: 'Bot', identifier: { value: '1' } },
+    { reference: address },
+    { display: address },
+    { display: address.slice(0, -1).toUpperCase() },
+    { display: ' botica' },
+    { identifier: { system: 'urn:ietf:rfc:3986', value: address } },
+  ]) {
+    const event = anEvent(agent, { source: { observer } })
+    for (const { client } of members) {
+      const statuses = await createdEveryWay(client, event)
+      t.same(statuses, [403, 403, 403, 403], JSON.stringify(observer))
+    }
+    t.match((await free.client.post<Raw>('AuditEvent', event)).body.issue, [
+      {
+        details: { text: 'Only this service records events in its own name' },
+        expression: ['AuditEvent.source.observer'],
+      },
+    ])
+  }
+  const type = { system: 'https://medplum.com/CodeSystem/audit-event', code: 'execute' }
+  const run = await admin.post<Raw>('AuditEvent', anEvent(agent, { type }))
+  t.match(run, { status: 403, body: { issue: [{ expression: ['AuditEvent.type'] }] } })
+})
+
+t.test('a super admin brings events from another server', async (t) => {
   const { id } = await superAdmin.create({
-    ...anEvent([{ who: nameOf(free.id), requestor: true }]),
+    ...anEvent([{ who: nameOf(free.id), requestor: true }], {
+      source: { observer: { reference: 'Bot/00000000-0000-0000-0000-000000000000' } },
+    }),
     meta: { project: botica.project.id },
   })
   t.equal((await admin.get(`AuditEvent/${id}`)).status, 200)
 })
 
-t.test('a bot writes events in its own name alone', async (t) => {
+t.test('a bot writes events about others, never as the service, and removes none', async (t) => {
   const bot = await aBot(
     botica,
     handler(`
       const answers = []
-      const write = async (who) => {
+      const write = async (observer) => {
         try {
-          const { id } = await medplum.createResource({ ...event.input, agent: [{ who, requestor: true }] })
+          const agent = [{ who: event.requester, requestor: true }]
+          const { id } = await medplum.createResource({ ...event.input, agent, source: { observer } })
           answers.push('written')
           try { await medplum.deleteResource('AuditEvent', id) } catch (error) { answers.push(error.outcome.id) }
         } catch (error) { answers.push(error.outcome.id) }
       }
-      await write(event.bot)
       await write(event.requester)
+      await write(event.bot)
       return answers`),
   )
   const answer = await execute(admin, bot, anEvent(undefined))

@@ -1,4 +1,5 @@
 /** The life of an occurrence: planned, its job in the queue, run, and run again when it has failed. */
+import { EVENT_SYSTEM } from '../../../shared/access/guarded/audit-events.ts'
 import { type ProjectContext, systemPrincipal } from '../../../shared/access/principal.ts'
 import { codeLocation, maxQueueMs } from '../../../shared/bots/bot.ts'
 import { actingAs } from '../../../shared/bots/execute-bot.ts'
@@ -165,7 +166,7 @@ async function auditSkipped(
   const reference = { reference: `Bot/${bot.id}` }
   await repository.create(systemPrincipal(project), {
     resourceType: 'AuditEvent',
-    type: { system: 'https://medplum.com/CodeSystem/audit-event', code: 'execute' },
+    type: { system: EVENT_SYSTEM, code: 'execute' },
     recorded: new Date().toISOString(),
     agent: [{ who: reference, requestor: false }],
     source: { observer: reference },
