@@ -115,7 +115,6 @@ export const GUARDS: Readonly<Record<string, Guard>> = {
   Agent: { by: 'nothing', reason: 'the service has no agents; a stored one connects to nothing' },
   ActivityDefinition: CONTENT,
   GraphDefinition: CONTENT,
-  Measure: CONTENT,
   PlanDefinition: CONTENT,
   Questionnaire: {
     by: 'nothing',
@@ -153,7 +152,7 @@ export const GUARDS: Readonly<Record<string, Guard>> = {
       ...['AllergyIntolerance', 'Appointment', 'Basic', 'CarePlan', 'Claim', 'Communication'],
       ...['Composition', 'Condition', 'Coverage', 'Device', 'DeviceUseStatement'],
       ...['DiagnosticReport', 'DocumentReference', 'Encounter', 'Flag', 'Goal', 'ImagingStudy'],
-      ...['Immunization', 'Location', 'MeasureReport', 'Medication', 'MedicationRequest'],
+      ...['Immunization', 'Location', 'Medication', 'MedicationRequest'],
       ...['MedicationStatement', 'Observation', 'Organization', 'Patient', 'Practitioner'],
       ...['PractitionerRole', 'Procedure', 'QuestionnaireResponse', 'RelatedPerson'],
       ...['RequestGroup', 'ServiceRequest', 'Slot', 'Specimen', 'Substance', 'Task'],

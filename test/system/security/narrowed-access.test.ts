@@ -1,4 +1,4 @@
-/** What was made for a member earlier is not shown once the member may see less. */
+/** Replies and files that a member received earlier are not shown once its policy is narrowed. */
 import t from 'tap'
 import { type Binary, download, upload } from '../../fixtures/binaries.ts'
 import { openBotica, until } from '../../fixtures/botica.ts'
