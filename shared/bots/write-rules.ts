@@ -99,7 +99,7 @@ async function checkContent(
       throw refused(`Binary/${id} is the code of a Bot, which you may not write`)
     }
     const isNamed = grantsFor(principal, BOT, 'update')?.some((grant) => grant.isNamed) ?? false
-    const before = { ...after, executableCode: undefined, code: undefined }
+    const before = { ...after, executableCode: undefined, code: undefined, sourceCode: undefined }
     const change = { store, principal, before, after, id: after.id ?? '', isNew: false, isNamed }
     await requireCode(change)
   }

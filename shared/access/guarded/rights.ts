@@ -11,9 +11,11 @@ export function runsAsCaller(bot: Resource | undefined): boolean {
   return bot?.runAsUser === true
 }
 
-/** True when a write changes what a Bot runs. */
+/** True when a write changes what a Bot runs, or the source that an author deploys next. */
 export function changesCode(before: Resource | undefined, after: Resource): boolean {
-  return ['executableCode', 'code'].some((name) => !isSame(before?.[name], after[name]))
+  return ['executableCode', 'code', 'sourceCode'].some(
+    (name) => !isSame(before?.[name], after[name]),
+  )
 }
 
 /** A guarded path that a program has changed in what somebody else is about to write, without the right to. */

@@ -47,7 +47,9 @@ t.test('plain members cannot write code by any path in a Project with secrets', 
     t.equal(deployed.status, 403)
     t.match(deployed.body.issue[0], { expression: ['Bot.executableCode'] })
     t.match(deployed.body.issue[0].details.text, /secrets/)
-    for (const change of [{ code: STEAL }, { executableCode: { url: 'Binary/1' } }]) {
+    const url = 'Binary/1'
+    const codes = [{ code: STEAL }, { executableCode: { url } }, { sourceCode: { url } }]
+    for (const change of codes) {
       const ways = await changedEveryWay(client, await read(client, `Bot/${bot}`), change)
       for (const [way, status] of ways) t.equal(status, 403, way)
     }
