@@ -167,7 +167,15 @@ async function ask(
   const skipped = (subscription: string, reason: string) =>
     log.warn({ subscription, reason }, 'A pre-commit bot was not asked')
   const { number } = principal.project
-  const authored = (subscription: Resource) => authorOf(services, subscription, number)
+  /** Undefined for an author that has lost the right to make such Subscriptions, too. */
+  const authored = async (subscription: Resource) => {
+    const author = await authorOf(services, subscription, number)
+    if (author !== undefined && mayWriteGuarded(author.principal, SUBSCRIPTION, 'create')) {
+      return author
+    }
+    skipped(subscription.id ?? '', 'author')
+    return undefined
+  }
   const viewer = async (subscription: Resource) => (await authored(subscription))?.principal
   const found = await repository
     .feature(createEvents)
@@ -179,9 +187,7 @@ async function ask(
     return undefined
   }
   const author = await authored(subscription)
-  if (author === undefined || !mayWriteGuarded(author.principal, SUBSCRIPTION, 'create')) {
-    return skip('author')
-  }
+  if (author === undefined) return undefined
   if ((await repository.feature(createEvents).seen(author.principal, row)) === undefined)
     return skip('access')
   const target = await findTarget(services, author, bot)

@@ -110,6 +110,9 @@ t.test(
     t.equal((await admin.post('Substance', substance)).status, 400)
     await changeMembership(botica, `ClientApplication/${named.id}`, { access: [] })
     t.equal((await admin.post('Substance', substance)).status, 201)
+    await asked(botica, 'Substance', 'return { ...event.input, description: "seen" }')
+    const made = await admin.post<Untyped>('Substance', substance)
+    t.match(made, { status: 201, body: { description: 'seen' } }, 'the next one runs')
     t.equal((await admin.del(`Subscription/${id}`)).status, 200)
   },
 )
