@@ -38,7 +38,7 @@ import type {
   OperationCall,
 } from '../request/request.ts'
 import type { Services } from '../services.ts'
-import { addUpkeepJob, jobTaking, removeJob, type UpkeepKind } from '../store/rows/upkeep-jobs.ts'
+import { addUpkeepJob, jobRunLease, removeJob, type UpkeepKind } from '../store/rows/upkeep-jobs.ts'
 import { platformMeta } from '../store/rows/version.ts'
 import {
   addRequest,
@@ -123,7 +123,7 @@ export async function runRequest(
   try {
     if (project !== undefined) {
       await startAsyncJob(services, project, stored.profile, id)
-      const end = { ...(await endOf(services, stored, signal, handle)), taking: jobTaking(leased) }
+      const end = { ...(await endOf(services, stored, signal, handle)), lease: jobRunLease(leased) }
       await finishAsyncJob(services, project, { author: stored.profile, runId: id, end })
     }
   } catch (error) {
