@@ -102,7 +102,7 @@ export interface Principal {
   /** The cause of the current action; absent where nobody follows it. */
   readonly cause?: Cause
   /** The run of a bot that acts; absent where none does, or none that may be repeated. */
-  readonly taking?: RunTaking | undefined
+  readonly lease?: RunLease | undefined
 }
 
 export interface Cause {
@@ -147,12 +147,12 @@ export function systemPrincipal(project: ProjectContext): Principal {
   }
 }
 
-export interface RunTaking {
+export interface RunLease {
   /** The table of the row: `pending_run`, `occurrence`, `delivery` or `job`. */
   readonly owner: 'r' | 'o' | 'd' | 'j'
   readonly run: string
-  /** The count of the row when it was taken. */
-  readonly taking: number
+  /** The token of the lease. */
+  readonly token: number
 }
 
 interface IpRule {

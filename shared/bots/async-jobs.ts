@@ -6,7 +6,7 @@
 import {
   type Principal,
   type ProjectContext,
-  type RunTaking,
+  type RunLease,
   systemPrincipal,
 } from '../access/principal.ts'
 import { scopeExtension } from '../access/scopes.ts'
@@ -92,16 +92,16 @@ export async function startAsyncJob(
 export interface FinishedJob {
   readonly author: string | undefined
   readonly runId: string
-  readonly end: JobEnd & { readonly taking?: RunTaking | undefined }
+  readonly end: JobEnd & { readonly lease?: RunLease | undefined }
 }
 
 /** Errors: JobFinished when somebody was first, or `onlyIf` is not so; 404 without such a job. */
 export async function finishAsyncJob(
   { repository }: Pick<Services, 'repository'>,
   project: ProjectContext,
-  { author, runId, end: { taking, ...end } }: FinishedJob,
+  { author, runId, end: { lease, ...end } }: FinishedJob,
 ): Promise<void> {
-  const principal = { ...jobPrincipal(project, author), taking }
+  const principal = { ...jobPrincipal(project, author), lease }
   await repository.patch(principal, { type: 'AsyncJob', id: runId }, (current) => {
     const isRight = !('onlyIf' in end) || current.status === end.onlyIf
     if (!isOpen(current) || !isRight) throw new JobFinished(String(current.status))
@@ -138,7 +138,7 @@ function isOpen({ status }: Resource): boolean {
 /** As `finishAsyncJob`, for a reply; being second is no failure, a lost job neither. Errors: RunLost. */
 export async function settleAsyncJob(
   services: Services,
-  job: Pick<ExecuteJob, 'projectId' | 'requester' | 'contentType' | 'taking'>,
+  job: Pick<ExecuteJob, 'projectId' | 'requester' | 'contentType' | 'lease'>,
   reply: ExecuteReply,
 ): Promise<void> {
   const project = await services.principals.project(job.projectId)
@@ -146,7 +146,7 @@ export async function settleAsyncJob(
   const asked = { headers: { 'content-type': job.contentType }, wantsContent: false }
   const { headers } = await encodeReply(reply, asked, async () => undefined)
   const end = {
-    taking: job.taking,
+    lease: job.lease,
     status: reply.status === 'ok' ? ('completed' as const) : ('error' as const),
     parameter: [
       ...resultParameters(reply),

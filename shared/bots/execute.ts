@@ -69,7 +69,7 @@ export function createJob(call: RunCall, found: FoundBot, acting: Acting): Execu
     traceId: request.traceId,
     requestId: request.requestId,
     depth,
-    ...(principal.taking === undefined ? {} : { taking: principal.taking }),
+    ...(principal.lease === undefined ? {} : { lease: principal.lease }),
     ...(request.isPreCommitted ? { isPreCommit: true } : {}),
     added,
     deadline: added + maxQueueMs(found.bot),

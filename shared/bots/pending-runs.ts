@@ -1,5 +1,12 @@
 /** The durable side of asynchronous bot runs: a row from acceptance until the AsyncJob is finished. */
-import { RunLost } from '../errors.ts'
+import {
+  isFree,
+  type Lease,
+  type LeaseTable,
+  leaseRow,
+  releaseLeased,
+  updateLeased,
+} from '../platform/postgres/leases.ts'
 import type { Connection } from '../platform/postgres/statement.ts'
 
 const FOREIGN_MS = 30 * 60_000
@@ -28,11 +35,21 @@ export async function addPendingRun(database: Connection, run: PendingRun): Prom
   })
 }
 
-/** So long a worker has a run that it has said nothing about; shorter than the lock of its job. */
-const HELD = "interval '10 s'"
+/** The lease is shorter than the lock of the run's job. */
+export const PENDING_RUNS: LeaseTable = {
+  name: 'pending_run',
+  key: { id: 'uuid' },
+  token: 'takes',
+  until: 'held',
+  leaseMs: 10_000,
+}
 
-export interface TakenRun {
-  readonly taking: number
+export function pendingLease(id: string, token: number): Lease {
+  return { key: [id], token }
+}
+
+export interface LeasedRun {
+  readonly token: number
   /** 1-based, as the bot sees it. */
   readonly attempt: number
   /** An attempt before has perhaps changed something. */
@@ -40,66 +57,46 @@ export interface TakenRun {
 }
 
 /** Undefined while another worker has the run, unless that `isGone`, and once its AsyncJob is finished. */
-export async function takePendingRun(
+export async function leasePendingRun(
   database: Connection,
   id: string,
   isGone: boolean,
-): Promise<TakenRun | undefined> {
-  const [taken] = await database.query<TakenRun>({
-    name: 'pending-run-take',
-    text: `update pending_run set takes = takes + 1, held = clock_timestamp() + ${HELD}
-      where id = $1 and ($2 or held is null or held < clock_timestamp())
-      returning takes as taking, takes - returned as attempt, effect as "hadEffect"`,
+): Promise<LeasedRun | undefined> {
+  const [leased] = await database.query<LeasedRun>({
+    name: 'pending-run-lease',
+    text: `update pending_run x set ${leaseRow(PENDING_RUNS, 'x')}
+      where id = $1 and ($2 or ${isFree(PENDING_RUNS, 'x')})
+      returning takes as token, takes - returned as attempt, effect as "hadEffect"`,
     values: [id, isGone],
   })
-  return taken
+  return leased
 }
 
-/** Says that a worker still has these runs; runs without a row are no loss. Answers those that it has lost. */
-export async function holdPendingRuns(
-  database: Connection,
-  runs: readonly { readonly run: string; readonly taking: number }[],
-): Promise<readonly string[]> {
-  const lost = await database.query<{ id: string }>({
-    name: 'pending-run-hold',
-    isUpkeep: true,
-    text: `with x as (select * from unnest($1::uuid[], $2::int[]) as x(id, taking)),
-      held as (update pending_run p set held = clock_timestamp() + ${HELD} from x
-        where p.id = x.id and p.takes = x.taking returning p.id)
-      select id from x where taking > 0 and id not in (select id from held)`,
-    values: [runs.map(({ run }) => run), runs.map(({ taking }) => taking)],
-  })
-  return lost.map(({ id }) => id)
-}
-
-/** Gives a run back that has not begun, or, `isAnew`, is to be made again whatever it has done. */
+/** Gives a run back that has not begun, or, `isAnew`, is to be made again whatever it has done. False when the lease was lost. */
 export async function releasePendingRun(
   database: Connection,
   id: string,
-  taking: number,
+  token: number,
   isAnew: boolean,
-): Promise<void> {
-  await database.query({
+): Promise<boolean> {
+  return await releaseLeased(database, PENDING_RUNS, pendingLease(id, token), {
     name: 'pending-run-release',
-    text: `update pending_run
-      set held = null, effect = effect and not $3, returned = returned + (not $3)::int
-      where id = $1 and takes = $2`,
-    values: [id, taking, isAnew],
+    // The end of a lease counts as one; it is no attempt, nor is a run that has not begun.
+    set: 'held = null, effect = effect and not $3, returned = returned + 1 + (not $3)::int',
+    values: [isAnew],
   })
 }
 
-/** Notes that the run is about to change something. Errors: RunLost. */
+/** Notes that the run is about to change something. False when the lease was lost. */
 export async function notePendingEffect(
   database: Connection,
   id: string,
-  taking: number,
-): Promise<void> {
-  const rows = await database.query({
+  token: number,
+): Promise<boolean> {
+  return await updateLeased(database, PENDING_RUNS, pendingLease(id, token), {
     name: 'pending-run-effect',
-    text: 'update pending_run set effect = true where id = $1 and takes = $2 returning 1 as noted',
-    values: [id, taking],
+    set: 'effect = true',
   })
-  if (rows.length === 0) throw new RunLost()
 }
 
 export async function removePendingRun(database: Connection, id: string): Promise<void> {
@@ -135,8 +132,8 @@ export async function pendingRuns(
   }>({
     name: 'pending-runs',
     text: `
-      select id, project, home, job, effect as "hadEffect" from pending_run
-      where id > $1::uuid and (held is null or held < clock_timestamp())
+      select id, project, home, job, effect as "hadEffect" from pending_run x
+      where id > $1::uuid and ${isFree(PENDING_RUNS, 'x')}
         and added < clock_timestamp() - case when home = $2 then $3::float8 else $4::float8 end * interval '1 ms'
       order by id limit $5`,
     values: [after, home, olderThanMs, FOREIGN_MS, count],

@@ -8,6 +8,14 @@ import { typeNumber } from '../fhir/definitions.ts'
 import { parseJson } from '../fhir/json.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { isSameSchedule, type Schedule, scheduleOf } from '../fhir/schedule.ts'
+import {
+  deleteLeased,
+  isFree,
+  type Lease,
+  type LeaseTable,
+  leaseRow,
+  releaseLeased,
+} from '../platform/postgres/leases.ts'
 import type { Connection, Statement } from '../platform/postgres/statement.ts'
 
 export const BOT = 'Bot'
@@ -48,7 +56,18 @@ export interface Occurrence {
 
 /** A lost job is added to the queue again after so long. */
 const LOOK_AGAIN_MS = 10_000
-const LOOK_AGAIN = `clock_timestamp() + interval '${LOOK_AGAIN_MS} ms'`
+
+export const OCCURRENCES: LeaseTable = {
+  name: 'occurrence',
+  key: { run: 'uuid' },
+  token: 'takes',
+  until: 'held',
+  leaseMs: LOOK_AGAIN_MS,
+}
+
+export function occurrenceLease(run: string, token: number): Lease {
+  return { key: [run], token }
+}
 /** Longer for a job that another Redis knows: a deployment may be moving to this one. */
 const FOREIGN_MS = 30 * 60_000
 
@@ -241,8 +260,8 @@ export async function takeOccurrences(
 const OF_OCCURRENCE = ', r.ver as "botVersion", t.fhir_id as "projectId", v.content'
 
 const takenSql = (content: string, bots: string) => `with x as (
-        select run from occurrence
-        where due <= $1 and (home is null or home = $2
+        select run from occurrence x
+        where due <= $1 and ${isFree(OCCURRENCES, 'x')} and (home is null or home = $2
           or due <= $1::timestamptz - $3::float8 * interval '1 ms')
         order by due limit $4 for update skip locked),
       o as (update occurrence o
@@ -250,67 +269,60 @@ const takenSql = (content: string, bots: string) => `with x as (
         from x where o.run = x.run returning o.*)
       select o.run, o.scheduled, o.attempt${content} from o ${bots}`
 
-/** Takes an attempt for a worker; undefined while another one has it, unless that `isGone`, and when it has ended. */
-export async function takeOccurrence(
+/** Leases an attempt; undefined while another worker has it, unless that `isGone`, and when it has ended. */
+export async function leaseOccurrence(
   connection: Connection,
   run: string,
   attempt: number,
   isGone: boolean,
 ): Promise<number | undefined> {
-  const [taken] = await connection.query<{ taking: number }>({
-    name: 'occurrence-run',
-    text: `update occurrence set takes = takes + 1, held = ${LOOK_AGAIN}, due = ${LOOK_AGAIN}
-      where run = $1 and attempt = $2 and ($3 or held is null or held < clock_timestamp())
-      returning takes as taking`,
+  const [leased] = await connection.query<Pick<Lease, 'token'>>({
+    name: 'occurrence-lease',
+    text: `update occurrence x set ${leaseRow(OCCURRENCES, 'x')}
+      where run = $1 and attempt = $2 and ($3 or ${isFree(OCCURRENCES, 'x')})
+      returning takes as token`,
     values: [run, attempt, isGone],
   })
-  return taken?.taking
+  return leased?.token
 }
 
-/** The worker has it for some seconds more; false when it has lost it. */
-export async function holdOccurrence(
-  connection: Connection,
-  run: string,
-  taking: number,
-): Promise<boolean> {
-  const rows = await connection.query({
-    name: 'occurrence-hold',
-    text: `update occurrence set held = ${LOOK_AGAIN}, due = ${LOOK_AGAIN}
-      where run = $1 and takes = $2 returning 1`,
-    values: [run, taking],
-  })
-  return rows.length > 0
-}
-
-/** A worker gives it back as if it had not been taken. */
+/** A worker gives it back as if it had not been leased. */
 export async function releaseOccurrence(
   connection: Connection,
   run: string,
-  taking: number,
-): Promise<void> {
-  await connection.query({
+  token: number,
+): Promise<boolean> {
+  return await releaseLeased(connection, OCCURRENCES, occurrenceLease(run, token), {
     name: 'occurrence-release',
-    text: 'update occurrence set held = null where run = $1 and takes = $2',
-    values: [run, taking],
+    set: 'held = null',
   })
 }
 
-/** The attempt has failed; the next one is due after `delayMs`. */
+/** The attempt has failed; the next one is due after `delayMs`. False when the lease was lost. */
 export async function repeatOccurrence(
   connection: Connection,
   run: string,
-  attempt: number,
+  token: number,
   delayMs: number,
-): Promise<void> {
-  await connection.query({
+): Promise<boolean> {
+  return await releaseLeased(connection, OCCURRENCES, occurrenceLease(run, token), {
     name: 'occurrence-repeat',
-    text: `update occurrence set attempt = attempt + 1, home = null, held = null,
-        due = clock_timestamp() + $3::float8 * interval '1 ms'
-      where run = $1 and attempt = $2`,
-    values: [run, attempt, delayMs],
+    set: `attempt = attempt + 1, home = null, held = null,
+      due = clock_timestamp() + $3::float8 * interval '1 ms'`,
+    values: [delayMs],
   })
 }
 
+/** The run has ended. False when the lease was lost. */
+export async function endOccurrence(
+  connection: Connection,
+  run: string,
+  token: number,
+): Promise<boolean> {
+  return await deleteLeased(connection, OCCURRENCES, occurrenceLease(run, token))
+}
+
+/** Removes an occurrence that is not to run. */
 export async function removeOccurrence(connection: Connection, run: string): Promise<void> {
   await connection.query({
     name: 'occurrence-remove',

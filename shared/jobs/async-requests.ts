@@ -38,7 +38,7 @@ import type {
   OperationCall,
 } from '../request/request.ts'
 import type { Services } from '../services.ts'
-import { addUpkeepJob, jobTaking, removeJob, type UpkeepKind } from '../store/rows/upkeep-jobs.ts'
+import { addUpkeepJob, jobRunLease, removeJob, type UpkeepKind } from '../store/rows/upkeep-jobs.ts'
 import { platformMeta } from '../store/rows/version.ts'
 import {
   addRequest,
@@ -124,7 +124,7 @@ export async function runRequest(
     if (project !== undefined) {
       await startAsyncJob(services, project, stored.profile, id)
       const ended = await endOf(services, { id, stored }, signal, handle)
-      const end = { ...ended, taking: jobTaking(leased) }
+      const end = { ...ended, lease: jobRunLease(leased) }
       await finishAsyncJob(services, project, { author: stored.profile, runId: id, end })
     }
   } catch (error) {

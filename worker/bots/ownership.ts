@@ -2,39 +2,45 @@
  * The runs that this worker has. A run that is asked for later is owned by its row of `pending_run`, an occurrence by
  * its own: whoever has lost the row learns it within seconds, and until then its writes are refused.
  */
-import { type RunTaking, systemPrincipal } from '../../shared/access/principal.ts'
+import { type RunLease, systemPrincipal } from '../../shared/access/principal.ts'
 import { settleAsyncJob } from '../../shared/bots/async-jobs.ts'
 import {
-  holdPendingRuns,
   type LeftRun,
+  leasePendingRun,
   notePendingEffect,
+  PENDING_RUNS,
   type PendingRun,
+  pendingLease,
   pendingRuns,
   releasePendingRun,
   removePendingRun,
-  takePendingRun,
 } from '../../shared/bots/pending-runs.ts'
-import { holdOccurrence, releaseOccurrence, takeOccurrence } from '../../shared/bots/schedules.ts'
+import {
+  leaseOccurrence,
+  OCCURRENCES,
+  occurrenceLease,
+  releaseOccurrence,
+} from '../../shared/bots/schedules.ts'
 import { waits } from '../../shared/config/waits.ts'
 import { HttpError, RunLost } from '../../shared/errors.ts'
 import type { Database } from '../../shared/platform/postgres/database.ts'
+import { type Lease, type LeaseTable, renewLeases } from '../../shared/platform/postgres/leases.ts'
 import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
 import { interrupted } from '../../shared/platform/queue/replies.ts'
 import type { Services } from '../../shared/services.ts'
-import { requireRun } from '../../shared/store/rows/run-takings.ts'
+import { requireRun } from '../../shared/store/rows/run-leases.ts'
 import { platformMeta } from '../../shared/store/rows/version.ts'
 import { type Loop, startLoop } from '../loop.ts'
 import { Again } from './retries.ts'
 
-/** A third of the time that a row is held. */
-const HOLD_MS = 3000
+const RENEW_MS = Math.min(PENDING_RUNS.leaseMs, OCCURRENCES.leaseMs) / 3
 
 /** Thrown for a run that could not start: its row in PostgreSQL brings it back. */
 export class LeftToUpkeep extends Error {}
 
 export interface Owned {
   /** Undefined for a run without a row. */
-  readonly taking: RunTaking | undefined
+  readonly lease: RunLease | undefined
   /** Undefined where the job knows best. */
   readonly attempt: number | undefined
   readonly hadEffect: boolean
@@ -55,40 +61,44 @@ export interface Ownership {
 }
 
 interface Held {
-  readonly taking: number
+  /** 0 while the run has no row; one that is made meanwhile is leased by that. */
+  readonly token: number
   readonly lost: (error: RunLost) => void
   /** Gives the row back after a failure. */
-  readonly release: (error: unknown) => Promise<void>
+  readonly release: (error: unknown) => Promise<unknown>
 }
 
-const WITHOUT_ROW: Owned = { taking: undefined, attempt: undefined, hadEffect: false }
+const WITHOUT_ROW: Owned = { lease: undefined, attempt: undefined, hadEffect: false }
 
 export function createOwnership({ database, log }: Services): Ownership {
   const runs = new Map<string, Held>()
   const occurrences = new Map<string, Held>()
-  const holding = startLoop({ log, name: 'The lease of runs', everyMs: HOLD_MS }, async () => {
-    await hold(database, runs, occurrences)
+  const renewing = startLoop({ log, name: 'The lease of runs', everyMs: RENEW_MS }, async () => {
+    await Promise.all([
+      renew(database, PENDING_RUNS, pendingLease, runs),
+      renew(database, OCCURRENCES, occurrenceLease, occurrences),
+    ])
     return false
   })
 
   async function pending({ runId }: ExecuteJob, isGone: boolean, lost: Held['lost'], work: Work) {
-    const taken = await orLeave(takePendingRun(database, runId, isGone))
-    if (taken === undefined) return
-    const { taking, ...owned } = taken
+    const leased = await orLeave(leasePendingRun(database, runId, isGone))
+    if (leased === undefined) return
+    const { token, ...owned } = leased
     const release = (error: unknown) =>
-      releasePendingRun(database, runId, taking, error instanceof Again)
-    await listed(runs, runId, { taking, lost, release }, () =>
-      work({ taking: { owner: 'r', run: runId, taking }, ...owned }),
+      releasePendingRun(database, runId, token, error instanceof Again)
+    await listed(runs, runId, { token, lost, release }, () =>
+      work({ lease: { owner: 'r', run: runId, token }, ...owned }),
     )
   }
 
   async function scheduled(job: ExecuteJob, isGone: boolean, lost: Held['lost'], work: Work) {
     const { runId, scheduled } = job
-    const taking = await orLeave(takeOccurrence(database, runId, scheduled?.attempt ?? 1, isGone))
-    if (taking === undefined) return
-    const release = () => releaseOccurrence(database, runId, taking)
-    await listed(occurrences, runId, { taking, lost, release }, () =>
-      work({ ...WITHOUT_ROW, taking: { owner: 'o', run: runId, taking } }),
+    const token = await orLeave(leaseOccurrence(database, runId, scheduled?.attempt ?? 1, isGone))
+    if (token === undefined) return
+    const release = () => releaseOccurrence(database, runId, token)
+    await listed(occurrences, runId, { token, lost, release }, () =>
+      work({ ...WITHOUT_ROW, lease: { owner: 'o', run: runId, token } }),
     )
   }
 
@@ -97,10 +107,10 @@ export function createOwnership({ database, log }: Services): Ownership {
       if (job.scheduled !== undefined) return await scheduled(job, isGone, lost, work)
       if (job.asynchronous) return await pending(job, isGone, lost, work)
       // The row of a run whose caller waits is made when it stops waiting.
-      const held = { taking: 0, lost, release: async () => {} }
+      const held = { token: 0, lost, release: async () => {} }
       await listed(runs, job.runId, held, () => work(WITHOUT_ROW))
     },
-    stop: () => holding.stop(),
+    stop: () => renewing.stop(),
   }
 }
 
@@ -124,20 +134,22 @@ async function listed(
   }
 }
 
-async function hold(database: Database, runs: Rows, occurrences: Rows): Promise<void> {
-  const rows = [...runs].map(([run, { taking }]) => ({ run, taking }))
-  const lost = rows.length === 0 ? [] : await holdPendingRuns(database, rows)
-  for (const run of lost) runs.get(run)?.lost(new RunLost())
-  for (const [run, { taking, lost }] of occurrences) {
-    if (!(await holdOccurrence(database, run, taking))) lost(new RunLost())
-  }
+async function renew(
+  database: Database,
+  table: LeaseTable,
+  leaseOf: (run: string, token: number) => Lease,
+  rows: Rows,
+): Promise<void> {
+  const leases = [...rows].map(([run, held]) => ({ ...leaseOf(run, held.token), held }))
+  const missing = await renewLeases(database, table, leases)
+  for (const { token, held } of missing) if (token > 0) held.lost(new RunLost())
 }
 
 type Work = (owned: Owned) => Promise<void>
 
-async function orLeave<T>(taking: Promise<T>): Promise<T> {
+async function orLeave<T>(leasing: Promise<T>): Promise<T> {
   try {
-    return await taking
+    return await leasing
   } catch (error) {
     if (error instanceof HttpError) throw new LeftToUpkeep('PostgreSQL is away', { cause: error })
     throw error
@@ -145,9 +157,10 @@ async function orLeave<T>(taking: Promise<T>): Promise<T> {
 }
 
 /** Notes that a run is about to change something. Errors: RunLost. */
-export async function noteEffect({ database }: Services, taking: RunTaking): Promise<void> {
-  if (taking.owner === 'r') await notePendingEffect(database, taking.run, taking.taking)
-  else await requireRun(database, taking)
+export async function noteEffect({ database }: Services, lease: RunLease): Promise<void> {
+  const { owner, run, token } = lease
+  if (owner !== 'r') return await requireRun(database, lease)
+  if (!(await notePendingEffect(database, run, token))) throw new RunLost()
 }
 
 // * Upkeep of accepted runs. Redis may lose a second of its memory, or all of it: what PostgreSQL knows

@@ -1,6 +1,6 @@
 /** The request and the result of a run, and the words for everything that can end it. */
 
-import type { RunTaking } from '../../shared/access/principal.ts'
+import type { RunLease } from '../../shared/access/principal.ts'
 import { issue, outcome } from '../../shared/errors.ts'
 import type { Logger } from '../../shared/log.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/platform/queue/jobs.ts'
@@ -173,7 +173,7 @@ export interface Attempt {
   /** The token of the job's lock in Redis; absent for a run that is no job of it. */
   readonly token?: string
   /** Its writes are checked against this; undefined for a run without a row. */
-  readonly taking?: RunTaking | undefined
+  readonly lease?: RunLease | undefined
 }
 
 export interface Done {

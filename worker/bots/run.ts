@@ -2,7 +2,7 @@
  * One bot run from job to reply, AsyncJob and AuditEvent. A run that may have had an effect is never made twice;
  * the journal in Redis outlives this process, the bridge's own note is enough inside it.
  */
-import { askerKey, type RunTaking } from '../../shared/access/principal.ts'
+import { askerKey, type RunLease } from '../../shared/access/principal.ts'
 import { HttpError, RunLost } from '../../shared/errors.ts'
 import type { Session } from '../../shared/identity/principals.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/platform/queue/jobs.ts'
@@ -111,9 +111,9 @@ export class Runner {
   }
 
   /** Runs a job that PostgreSQL holds, for its outcome. Errors: HandedBack, Deferred. */
-  async deliver(job: ExecuteJob, number: number, taking: RunTaking): Promise<Done> {
+  async deliver(job: ExecuteJob, number: number, lease: RunLease): Promise<Done> {
     const deadline = job.deadline - Date.now() + this.#options.runs.now()
-    const attempt = { number, isRepeat: false, taking }
+    const attempt = { number, isRepeat: false, lease }
     const done = await this.#runCounted({ job: { ...job, deadline }, attempt, onRest: () => {} })
     if (done.failure === 'interrupted') throw new HandedBack()
     return done
@@ -126,10 +126,10 @@ export class Runner {
       const { codeHash } = await this.#loader.bot(job)
       executors.suspect({ botKey: botKey(job), codeHash })
     }
-    await this.#ownership.whileOwned(job, true, this.#stopRun(job), async () => {
+    await this.#ownership.whileOwned(job, true, this.#stopRun(job), async ({ lease }) => {
       noteFailure(this.#services.log, job, 'interrupted', 0)
       stats.run(job, isPoison ? 'poison' : 'interrupted', 0, 0)
-      await this.#finish(job, interrupted(job.runId), 0)
+      await this.#finish(lease ? { ...job, lease } : job, interrupted(job.runId), 0)
     })
   }
 
@@ -162,7 +162,7 @@ export class Runner {
         const stop = () => controller.abort(signal?.reason)
         signal?.addEventListener('abort', stop, { once: true })
         try {
-          const attempt = { number: 1, isRepeat: false, taking: job.taking }
+          const attempt = { number: 1, isRepeat: false, lease: job.lease }
           const done = await this.#run({ job, attempt, controller, onRest: () => {} }, undefined)
           return done.reply
         } finally {
@@ -174,10 +174,10 @@ export class Runner {
 
   async #take(
     { job, attempt, onRest }: InHand,
-    { taking, hadEffect, attempt: number = attempt.number }: Owned,
+    { lease, hadEffect, attempt: number = attempt.number }: Owned,
   ): Promise<void> {
-    const own = taking?.owner === 'r' ? { number, hadEffect } : {}
-    const taken = { ...attempt, ...own, taking }
+    const own = lease?.owner === 'r' ? { number, hadEffect } : {}
+    const taken = { ...attempt, ...own, lease }
     const done = await this.#runCounted({ job, attempt: taken, onRest })
     const { reply, failure, audited, ranMs, isLost } = done
     if (isLost === true) {
@@ -186,7 +186,7 @@ export class Runner {
       return
     }
     if (job.asynchronous && failure !== undefined) await this.#retry(job, failure)
-    await this.#finish(taking === undefined ? job : { ...job, taking }, reply, ranMs)
+    await this.#finish(lease ? { ...job, lease } : job, reply, ranMs)
     if (job.asynchronous) {
       onRest(true)
       await audited
@@ -303,7 +303,7 @@ export class Runner {
     const accessToken = loaded.wantsToken ? await token.take() : undefined
     const bridge = new Bridge({
       services,
-      session: { ...session, principal: { ...session.principal, taking: attempt.taking } },
+      session: { ...session, principal: { ...session.principal, lease: attempt.lease } },
       job,
       signal: controller.signal,
       markWrite: () => this.#markWrite(running),
@@ -338,7 +338,7 @@ export class Runner {
 
   async #markWrite({ job, attempt, controller }: Running): Promise<void> {
     try {
-      if (attempt.taking !== undefined) await noteEffect(this.#services, attempt.taking)
+      if (attempt.lease !== undefined) await noteEffect(this.#services, attempt.lease)
       else if (attempt.token !== undefined) await this.#options.runs.markWrite(job, attempt.token)
     } catch (error) {
       if (error instanceof RunLost || error instanceof Forgotten) controller.abort(error)

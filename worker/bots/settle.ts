@@ -49,8 +49,11 @@ export function createSettling(services: Services, runs: Runs): Settling {
 async function settleRun(services: Services, job: ExecuteJob, reply: ExecuteReply): Promise<void> {
   for (let attempt = 1; ; attempt++) {
     try {
-      if (job.scheduled === undefined) await settleAsyncJob(services, job, reply)
-      else await settleOccurrence(services, job, job.scheduled.attempt, reply)
+      const { scheduled, lease } = job
+      if (scheduled === undefined) await settleAsyncJob(services, job, reply)
+      // An occurrence without a lease is for another worker to end.
+      else if (lease !== undefined)
+        await settleOccurrence(services, lease, scheduled.attempt, reply)
       return
     } catch (error) {
       // It is for another worker to end, or has been ended.

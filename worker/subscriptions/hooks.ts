@@ -169,7 +169,7 @@ export async function runBot(
     const { reply, failure } = await runner.deliver(job, attempt, {
       owner: 'd',
       run: id,
-      taking: token,
+      token,
     })
     if (reply.status === 'ok') return { kind: 'received', text: 'status 200' }
     if (reply.status === 'unavailable')

@@ -1,6 +1,6 @@
 /** Queue names and what a job and its reply carry: where web and worker meet. */
 
-import type { RunTaking } from '../../access/principal.ts'
+import type { RunLease } from '../../access/principal.ts'
 import { messageKind } from '../redis/bus.ts'
 
 export type BotQueue = 'bots-sync' | 'bots-async'
@@ -66,7 +66,7 @@ export interface ExecuteJob {
   /** PostgreSQL holds the job until it has succeeded: it may run again, whatever it has done. */
   readonly delivery?: true
   /** The run that has called this one, and has to be held while it writes. */
-  readonly taking?: RunTaking
+  readonly lease?: RunLease
   /** Attempts that failed, of a run that its bot wants repeated. */
   readonly failures?: number
   /** Asynchronous runs that an event has started go before those that somebody has asked for. */

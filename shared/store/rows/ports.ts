@@ -1,5 +1,5 @@
 /** The parts that a Store is put together from, as types. */
-import type { RunTaking } from '../../access/principal.ts'
+import type { RunLease } from '../../access/principal.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Reference } from '../../fhir/resource.ts'
 import type { EventOrigin } from '../events/rows.ts'
@@ -36,7 +36,7 @@ export interface Deletion {
   /** Parts of features that have rows of its type. */
   readonly parts: readonly Omit<PartRow, 'row'>[]
   /** The run of a bot that has to be held still, or nothing is deleted. */
-  readonly taking: RunTaking | undefined
+  readonly lease: RunLease | undefined
 }
 
 /** The rows of the answer that belong to one write: none when an update lost its race. */

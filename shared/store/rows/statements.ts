@@ -15,7 +15,7 @@
 import type { Statement } from '../../platform/postgres/statement.ts'
 import { eventPart, IS_QUIET, registryEventPart } from '../events/rows.ts'
 import { keysLiteral } from '../index/keys.ts'
-import { runsAreHeld } from './run-takings.ts'
+import { runsAreHeld } from './run-leases.ts'
 import {
   type Bind,
   binder,
@@ -48,10 +48,10 @@ export function writeStatement(writes: readonly Write[]): Statement {
     parts.push(heirRows(heirs, bind))
   }
   const refused = [...(targets.length > 0 ? ['bad'] : []), ...(heirs.length > 0 ? ['heir'] : [])]
-  const takings = writes.flatMap(({ taking }) => taking ?? [])
-  if (takings.length > 0) shape.push('runs')
+  const leases = writes.flatMap(({ lease }) => lease ?? [])
+  if (leases.length > 0) shape.push('runs')
   const isLeft = [
-    ...(takings.length > 0 ? [runsAreHeld(takings, bind)] : []),
+    ...(leases.length > 0 ? [runsAreHeld(leases, bind)] : []),
     ...refused.map((part) => `i.n not in (select n from ${part})`),
   ].join(' and ')
   const times = listed(writes, ({ time }) => (time ? [time] : []))

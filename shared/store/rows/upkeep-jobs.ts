@@ -2,7 +2,7 @@
  * Long work of the upkeep, one row of table `job` each until it is done: what a worker that dies has
  * begun another one goes on with. What somebody has asked for has an AsyncJob of the same id.
  */
-import type { RunTaking } from '../../access/principal.ts'
+import type { RunLease } from '../../access/principal.ts'
 import { waits } from '../../config/waits.ts'
 import {
   deleteLeased,
@@ -36,8 +36,8 @@ export function jobLease({ id, token }: LeasedJob): Lease {
 }
 
 /** For a Principal whose writes are refused once the job is another worker's. */
-export function jobTaking({ id, token }: LeasedJob): RunTaking {
-  return { owner: 'j', run: id, taking: token }
+export function jobRunLease({ id, token }: LeasedJob): RunLease {
+  return { owner: 'j', run: id, token }
 }
 
 export type UpkeepKind = 'reindex' | 'expunge'

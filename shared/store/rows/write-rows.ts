@@ -1,6 +1,6 @@
 /** The rows of one write, and the answer to it. */
 
-import type { RunTaking } from '../../access/principal.ts'
+import type { RunLease } from '../../access/principal.ts'
 import type { ResourceText } from '../../fhir/searched-text.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
 import type { EventOrigin } from '../events/rows.ts'
@@ -40,7 +40,7 @@ export interface Write {
   /** Undefined: nobody can wait for it. */
   readonly event: EventOrigin | undefined
   /** The run of a bot that has to be held still, or nothing is written. */
-  readonly taking: RunTaking | undefined
+  readonly lease: RunLease | undefined
 }
 
 /** A part of the writing statements that a feature registers (`WritePart` in context.ts): its SQL. */

@@ -6,7 +6,7 @@ import { deletionEventPart } from '../events/rows.ts'
 import type { Keys } from '../index/keys.ts'
 import { inOneTurn } from '../rows/batches.ts'
 import type { Deleted, Deletion } from '../rows/ports.ts'
-import { runsAreHeld } from '../rows/run-takings.ts'
+import { runsAreHeld } from '../rows/run-leases.ts'
 import { REGISTRY_PROJECT } from '../rows/tenants.ts'
 import type { Write } from '../rows/write-rows.ts'
 
@@ -82,9 +82,9 @@ const SIDE_ROWS = `s as (delete from idx_string x using d
 
 /** Adds a condition and its values where runs of bots delete. */
 function heldRuns(deletions: readonly Deletion[], values: unknown[]): string {
-  const takings = deletions.flatMap(({ taking }) => taking ?? [])
-  if (takings.length === 0) return ''
-  return `where ${runsAreHeld(takings, (value, type) => `$${values.push(value)}::${type}`)}`
+  const leases = deletions.flatMap(({ lease }) => lease ?? [])
+  if (leases.length === 0) return ''
+  return `where ${runsAreHeld(leases, (value, type) => `$${values.push(value)}::${type}`)}`
 }
 
 function valuesOf(deletions: readonly Deletion[]): unknown[] {

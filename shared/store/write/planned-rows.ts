@@ -18,7 +18,7 @@ import { ownParametersOf } from '../index/custom-parameters.ts'
 import type { IndexRows } from '../index/indexes.ts'
 import type { Store, WritePart } from '../rows/context.ts'
 import type { CheckedReference } from '../rows/ports.ts'
-import { requireRun } from '../rows/run-takings.ts'
+import { requireRun } from '../rows/run-leases.ts'
 import {
   compareRanges,
   compareStrings,
@@ -338,7 +338,7 @@ export async function createPlanned(
   { rows, references, own }: PlannedCreates,
 ): Promise<boolean> {
   const { number } = principal.project
-  if (principal.taking !== undefined) await requireRun(store.connection, principal.taking)
+  if (principal.lease !== undefined) await requireRun(store.connection, principal.lease)
   const now = await ownParametersOf(store.ownParameters, store.connection, principal, number)
   if (now !== own) return false
   store.deferred?.push(...references)

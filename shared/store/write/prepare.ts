@@ -85,7 +85,7 @@ export function prepare(preparation: Preparation): Prepared {
         projectId: place.projectId,
         operation: OPERATIONS[place.kind],
       }),
-      taking: principal.taking,
+      lease: principal.lease,
     },
   }
 }

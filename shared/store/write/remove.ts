@@ -87,7 +87,7 @@ async function removeRow(
       author: principal.profile && authorId(store, principal.profile),
       event: eventOrigin(store.keys, principal, { type, projectId: undefined, operation: 'd' }),
       profileKey: profileKey(store.keys, type, id),
-      taking: principal.taking,
+      lease: principal.lease,
       parts: store.parts.flatMap((part, order) =>
         part.removal?.type === type ? [{ part, order }] : [],
       ),

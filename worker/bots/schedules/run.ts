@@ -1,11 +1,16 @@
 /** The life of an occurrence: planned, its job in the queue, run, and run again when it has failed. */
 import { EVENT_SYSTEM } from '../../../shared/access/guarded/audit-events.ts'
-import { type ProjectContext, systemPrincipal } from '../../../shared/access/principal.ts'
+import {
+  type ProjectContext,
+  type RunLease,
+  systemPrincipal,
+} from '../../../shared/access/principal.ts'
 import { codeLocation, maxQueueMs } from '../../../shared/bots/bot.ts'
 import { actingAs } from '../../../shared/bots/execute-bot.ts'
 import {
   type DueSchedule,
   dueSchedules,
+  endOccurrence,
   type Occurrence,
   type Plan,
   readSchedule,
@@ -25,7 +30,6 @@ import {
 import type { Acting } from '../../../shared/identity/principals.ts'
 import type { ExecuteJob, ExecuteReply } from '../../../shared/platform/queue/jobs.ts'
 import type { Services } from '../../../shared/services.ts'
-import { requireRun } from '../../../shared/store/rows/run-takings.ts'
 import { backoffMs, type Loop, startLoop } from '../../loop.ts'
 import type { RunMetrics } from '../metrics.ts'
 
@@ -60,16 +64,16 @@ export async function runDue(
   return isCut || occurrences.length === AT_ONCE
 }
 
-/** Ends the occurrence, or has it run again after a pause that doubles. */
+/** Ends the occurrence, or has it run again after a pause that doubles. False when the lease was lost. */
 export async function settleOccurrence(
   { database }: Services,
-  { taking }: ExecuteJob,
+  { token }: RunLease,
   attempt: number,
   { runId, status }: ExecuteReply,
-): Promise<void> {
-  if (taking !== undefined) await requireRun(database, taking)
-  if (status === 'ok' || attempt >= ATTEMPTS) return await removeOccurrence(database, runId)
-  await repeatOccurrence(database, runId, attempt, backoffMs(attempt, FIRST_PAUSE_MS))
+): Promise<boolean> {
+  return status === 'ok' || attempt >= ATTEMPTS
+    ? await endOccurrence(database, runId, token)
+    : await repeatOccurrence(database, runId, token, backoffMs(attempt, FIRST_PAUSE_MS))
 }
 
 async function tell(

@@ -10,7 +10,7 @@ import { conflict, HttpError, issue, outcome } from '../../../shared/errors.ts'
 import { runRequest } from '../../../shared/jobs/async-requests.ts'
 import type { Runs } from '../../../shared/platform/queue/runs.ts'
 import type { Services } from '../../../shared/services.ts'
-import { JOBS, jobLease, jobTaking, removeJob } from '../../../shared/store/rows/upkeep-jobs.ts'
+import { JOBS, jobLease, jobRunLease, removeJob } from '../../../shared/store/rows/upkeep-jobs.ts'
 import {
   type LeasedRequest,
   leaseLostRequest,
@@ -77,7 +77,7 @@ async function end(services: Services, lost: LeasedRequest): Promise<void> {
   const project = await services.principals.project(projectId)
   try {
     if (project !== undefined) {
-      const end = { status: 'error' as const, parameter, taking: jobTaking(lost) }
+      const end = { status: 'error' as const, parameter, lease: jobRunLease(lost) }
       await finishAsyncJob(services, project, { author, runId: id, end })
     }
   } catch (error) {

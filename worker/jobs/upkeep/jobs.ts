@@ -24,7 +24,7 @@ import {
   isOwnJob,
   JOBS,
   jobLease,
-  jobTaking,
+  jobRunLease,
   leaseUpkeepJob,
   type OwnJob,
   releaseUpkeepJob,
@@ -127,7 +127,7 @@ async function finish(
     await finishAsyncJob(services, project, {
       author: input.requester,
       runId: id,
-      end: { ...end, taking: jobTaking(job) },
+      end: { ...end, lease: jobRunLease(job) },
     })
     return true
   } catch (error) {

@@ -1,11 +1,11 @@
 /** Whether a worker still has the run in whose name something is written; `require_run` of the schema tells. */
-import type { RunTaking } from '../../access/principal.ts'
+import type { RunLease } from '../../access/principal.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
 import type { Bind } from './side-rows.ts'
 
 /** A condition that holds, or ends the statement with RunLost; the rows are locked until it has ended. */
-export function runsAreHeld(takings: readonly RunTaking[], bind: Bind): string {
-  const list = <T>(value: (taking: RunTaking) => T) => `{${takings.map(value).join(',')}}`
+export function runsAreHeld(leases: readonly RunLease[], bind: Bind): string {
+  const list = <T>(value: (lease: RunLease) => T) => `{${leases.map(value).join(',')}}`
   const owners = bind(
     list(({ owner }) => owner),
     '"char"[]',
@@ -15,7 +15,7 @@ export function runsAreHeld(takings: readonly RunTaking[], bind: Bind): string {
     'uuid[]',
   )
   const counts = bind(
-    list(({ taking }) => taking),
+    list(({ token }) => token),
     'int[]',
   )
   return `(select bool_and(require_run(t.o, t.r, t.k))
@@ -25,11 +25,11 @@ export function runsAreHeld(takings: readonly RunTaking[], bind: Bind): string {
 /** Locks the row for as long as the transaction of `connection` goes on. Errors: RunLost. */
 export async function requireRun(
   connection: Connection,
-  { owner, run, taking }: RunTaking,
+  { owner, run, token }: RunLease,
 ): Promise<void> {
   await connection.query({
     name: 'run-require',
     text: 'select require_run($1, $2, $3)',
-    values: [owner, run, taking],
+    values: [owner, run, token],
   })
 }
