@@ -292,7 +292,7 @@ t.test('work of the executor counts as processor time of its run', async (t) => 
 })
 
 t.test('a key of one run is nothing to another', async (t) => {
-  const makes = `globalThis.kept = crypto.createPrivateKey(keys.rsa.own)
+  const makes = `globalThis.kept = crypto.createPrivateKey(keys.ec.own)
     const names = (value) => Object.fromEntries(Reflect.ownKeys(value).map((name) => [String(name), value[name]]))
     return { own: names(kept), kind: kept.type, text: JSON.stringify(kept) }`
   const made = (await answerOf(makes)) as { own: object; kind: string; text: string }
