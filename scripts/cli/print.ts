@@ -7,7 +7,8 @@ type Style = Parameters<typeof styleText>[0]
 
 /** On standard error; without colours where that is no terminal. */
 export function note(style: Style, text: string): void {
-  console.error(styleText(style, text, { stream: process.stderr }))
+  const { isTTY } = process.stderr
+  console.error(styleText(style, isTTY ? visible(text) : text, { stream: process.stderr }))
 }
 
 /** On standard output: JSON over several lines, all else as it came. */
@@ -17,7 +18,15 @@ export function printAnswer({ text, isJson }: Answer): void {
 
 /** The segments of an HL7 message end in CR, with which a terminal would write them over each other. */
 function shown(text: string): string {
-  return process.stdout.isTTY ? text.replaceAll('\r', '\n') : text
+  return process.stdout.isTTY ? visible(text.replace(/\r\n?/g, '\n')) : text
+}
+
+/**
+ * Replaces control characters but line feeds and tabs: logs and answers hold what strangers have sent, and escape
+ * sequences would have the terminal rename its window, hide lines or fill its clipboard.
+ */
+export function visible(text: string): string {
+  return text.replace(/\p{Cc}/gu, (character) => (/[\n\t]/.test(character) ? character : '\ufffd'))
 }
 
 /** A table in a terminal, else lines of fields between tabs. */
@@ -36,7 +45,7 @@ export function printRuns(runs: readonly Run[]): void {
 /** One event of the live log. */
 export function printEvent(type: string, data: Record<string, string>): void {
   const short = data.runId?.slice(0, 8)
-  if (type === 'log') process.stdout.write(`${data.text?.trimEnd()}\n`)
+  if (type === 'log') process.stdout.write(`${shown(data.text?.trimEnd() ?? '')}\n`)
   if (type === 'start') note('dim', `run ${short} began`)
   if (type === 'end') {
     note(

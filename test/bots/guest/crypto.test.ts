@@ -290,3 +290,21 @@ t.test('work of the executor counts as processor time of its run', async (t) => 
     t.ok(result.cpuMs > cpuMs, `${name}: ${result.cpuMs}`)
   }
 })
+
+t.test('a key of one run is nothing to another', async (t) => {
+  const makes = `globalThis.kept = crypto.createPrivateKey(keys.ec.own)
+    const names = (value) => Object.fromEntries(Reflect.ownKeys(value).map((name) => [String(name), value[name]]))
+    return { own: names(kept), kind: kept.type, text: JSON.stringify(kept) }`
+  const made = (await answerOf(makes)) as { own: object; kind: string; text: string }
+  t.equal(made.kind, 'private')
+  // It tries what the first run has seen of its key, with the prototype of one of its own.
+  const forged = `const like = Object.getPrototypeOf(crypto.createPrivateKey(keys.ec.own))
+    const tries = [more.made.own, JSON.parse(more.made.text ?? '{}'), Object.assign(Object.create(like), more.made.own),
+      { type: 'private' }, 0, 1, '1']
+    return [typeof globalThis.kept, ...tries.map((key) => {
+      try { return crypto.sign('sha256', Buffer.from('x'), key).length } catch { return 'refused' }
+    })]`
+  const [kept, ...answers] = (await answerOf(forged, { made })) as string[]
+  t.equal(kept, 'undefined')
+  t.same(new Set(answers), new Set(['refused']))
+})

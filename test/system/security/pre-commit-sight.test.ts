@@ -1,0 +1,78 @@
+/** A bot that is asked about a write sees what its own membership may read, and sets nothing else. */
+import t from 'tap'
+import { openBotica } from '../../fixtures/botica.ts'
+import { deploy, handler, type Untyped } from '../../fixtures/bots/bots.ts'
+import { asked, switchOn } from '../../fixtures/bots/pre-commit.ts'
+import { aSubscription } from '../../fixtures/http/receiver.ts'
+import { createDatabase } from '../../fixtures/store/own-database.ts'
+
+const PHONE = '555-0199'
+const TELECOM = [{ system: 'phone', value: PHONE }]
+
+const botica = await openBotica(t, {
+  worker: true,
+  env: { DATABASE_URL: await createDatabase(t), PRE_COMMIT_BOTS: 'true' },
+})
+const { admin } = botica
+await switchOn(botica, botica)
+
+/** Limits the membership of a bot to this policy. */
+async function limit(bot: string, resource: readonly object[]): Promise<void> {
+  const policy = await admin.create({ resourceType: 'AccessPolicy', resource })
+  const found = await admin.get<Untyped>(`ProjectMembership?profile=Bot/${bot}`)
+  const membership = found.body.entry[0].resource
+  const accessPolicy = { reference: `AccessPolicy/${policy.id}` }
+  const put = await admin.put(`ProjectMembership/${membership.id}`, { ...membership, accessPolicy })
+  t.equal(put.status, 200)
+}
+
+const NO_PHONE = [{ resourceType: 'Patient', hiddenFields: ['telecom'] }, { resourceType: '*' }]
+
+t.test('a hidden field is neither shown to the bot nor set by its answer', async (t) => {
+  const bot = await asked(
+    botica,
+    'Patient',
+    `return { ...event.input, name: [{ text: JSON.stringify(event.input) }],
+       telecom: [{ system: 'phone', value: 'planted' }] }`,
+  )
+  await limit(bot, NO_PHONE)
+  const patient = { resourceType: 'Patient', telecom: TELECOM }
+  const made = await admin.post<Untyped>('Patient', patient)
+  t.match(made, { status: 201, body: { telecom: TELECOM } })
+  t.match(made.body.name[0].text, 'resourceType')
+  t.notMatch(made.body.name[0].text, PHONE)
+
+  const { id } = made.body
+  const writes = [
+    () => admin.put<Untyped>(`Patient/${id}`, { ...patient, id, active: true }),
+    () => admin.patch<Untyped>(`Patient/${id}`, [{ op: 'add', path: '/gender', value: 'other' }]),
+  ]
+  for (const write of writes) {
+    const { status, body } = await write()
+    t.equal(status, 200)
+    t.same(body.telecom, TELECOM)
+    t.notMatch(body.name[0].text, PHONE)
+  }
+  const bare = await admin.post<Untyped>('Patient', { resourceType: 'Patient' })
+  t.equal(bare.body.telecom, undefined, 'nor added where there was none')
+})
+
+t.test('a secret is not shown to the bot, which answers nothing in its place', async (t) => {
+  const seen = `JSON.stringify(event.input).includes('the secret') ? 'seen' : 'not seen'`
+  const reader = await asked(botica, 'Subscription', `throw new Error(${seen})`)
+  const sent: Untyped = aSubscription('Patient', 'https://example.org/hook')
+  const subscription = { ...sent, channel: { ...sent.channel, header: ['X-Api-Key: the secret'] } }
+  const refused = await admin.post<Untyped>('Subscription', subscription)
+  t.match(refused, { status: 400, body: { issue: [{ details: { text: /not seen/ } }] } })
+
+  t.equal((await deploy(admin, reader, handler('return event.input'))).status, 200)
+  const masked = await admin.post<Untyped>('Subscription', subscription)
+  t.match(masked, {
+    status: 403,
+    body: { issue: [{ expression: ['Subscription.channel.header'] }] },
+  })
+
+  t.equal((await deploy(admin, reader, handler('return undefined'))).status, 200)
+  const made = await admin.post<Untyped>('Subscription', subscription)
+  t.match(made, { status: 201, body: { channel: { header: ['X-Api-Key: the secret'] } } })
+})

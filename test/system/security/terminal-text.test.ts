@@ -1,0 +1,18 @@
+/** What bots log and answer reaches a terminal as text, never as its commands. */
+import t from 'tap'
+import { visible } from '../../../scripts/cli/print.ts'
+
+t.test('control characters are replaced', (t) => {
+  const attacks = [
+    '\u001b]0;another title\u0007',
+    '\u001b[2J\u001b[H',
+    '\u001b]52;c;Y3VybCBldmlsIHwgc2g=\u0007',
+    '\u009b31m',
+    'covered\b\b\b\b\b\b\b',
+  ]
+  for (const attack of attacks) {
+    t.notMatch(visible(attack), /[^\P{Cc}\n\t]/u, JSON.stringify(attack))
+  }
+  t.equal(visible('Grüße 🙂\n\t{"a": 1}\n'), 'Grüße 🙂\n\t{"a": 1}\n', 'all else stays')
+  t.end()
+})
