@@ -2,6 +2,7 @@ import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import type { OperationOutcome } from '../../shared/errors.ts'
 import { resourceTypes, searchParameter } from '../../shared/fhir/definitions.ts'
+import { parseJson } from '../../shared/fhir/json.ts'
 import { isObject, type Resource } from '../../shared/fhir/resource.ts'
 import { openBotica } from '../fixtures/botica.ts'
 import type { Answer, Client } from '../fixtures/client.ts'
@@ -34,9 +35,9 @@ async function inGroups<T>(items: readonly T[], work: (item: T) => Promise<void>
   }
 }
 
-/** `member` put at the end, the rest of the text as it is. */
-function withMember(text: string, member: Record<string, unknown>): string {
-  return `${text.slice(0, -1)},${JSON.stringify(member).slice(1)}`
+/** The text with members set; numbers keep their digits. */
+function withMember(text: string, members: Record<string, unknown>): string {
+  return JSON.stringify({ ...(parseJson(text) as Resource), ...members })
 }
 
 async function idsFound(client: Client, path: string): Promise<(string | undefined)[]> {

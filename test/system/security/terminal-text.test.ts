@@ -1,4 +1,4 @@
-/** What bots log and answer reaches a terminal as text, never as its commands. */
+/** Bots write log lines and answers that reach a terminal as text, never as its commands. */
 import t from 'tap'
 import { visible } from '../../../scripts/cli/print.ts'
 

@@ -1,11 +1,11 @@
 /** A member tries to decide by its own definitions what others read, write and call. */
 import t from 'tap'
-import { openBotica, until } from '../../fixtures/botica.ts'
-import { aBot, execute, handler } from '../../fixtures/bots/bots.ts'
-import type { Client } from '../../fixtures/client.ts'
-import { changedEveryWay } from '../../fixtures/http/write-paths.ts'
-import type { Raw } from '../../fixtures/oracle/values.ts'
-import { memberUnder } from '../../fixtures/policy/policy.ts'
+import { openBotica, until } from '../../../fixtures/botica.ts'
+import { aBot, execute, handler } from '../../../fixtures/bots/bots.ts'
+import type { Client } from '../../../fixtures/client.ts'
+import { changedEveryWay } from '../../../fixtures/http/write-paths.ts'
+import type { Raw } from '../../../fixtures/oracle/values.ts'
+import { memberUnder } from '../../../fixtures/policy/policy.ts'
 
 const botica = await openBotica(t, { worker: true })
 const { admin, project } = botica

@@ -1,13 +1,13 @@
 /** A member whose code is asked about what administrators write tries to put something of its own into it. */
 import t from 'tap'
-import { typeNumber } from '../../../shared/fhir/definitions.ts'
-import { openBotica } from '../../fixtures/botica.ts'
-import { aBot, deploy, handler, type Untyped } from '../../fixtures/bots/bots.ts'
-import { asked, switchOn } from '../../fixtures/bots/pre-commit.ts'
-import { aSubscription } from '../../fixtures/http/receiver.ts'
-import { changedEveryWay } from '../../fixtures/http/write-paths.ts'
-import { changeMembership, memberUnder } from '../../fixtures/policy/policy.ts'
-import { createDatabase } from '../../fixtures/store/own-database.ts'
+import { typeNumber } from '../../../../shared/fhir/definitions.ts'
+import { openBotica } from '../../../fixtures/botica.ts'
+import { aBot, deploy, handler, type Untyped } from '../../../fixtures/bots/bots.ts'
+import { asked, switchOn } from '../../../fixtures/bots/pre-commit.ts'
+import { aSubscription } from '../../../fixtures/http/receiver.ts'
+import { changedEveryWay } from '../../../fixtures/http/write-paths.ts'
+import { changeMembership, memberUnder } from '../../../fixtures/policy/policy.ts'
+import { createDatabase } from '../../../fixtures/store/own-database.ts'
 
 const botica = await openBotica(t, {
   worker: true,

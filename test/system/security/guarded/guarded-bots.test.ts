@@ -1,12 +1,12 @@
 /** A member tries to have code of its own run with more rights than it has. */
 import t from 'tap'
-import type { Resource } from '../../../shared/fhir/resource.ts'
-import { openBotica } from '../../fixtures/botica.ts'
-import { aBot, deploy, execute, handler } from '../../fixtures/bots/bots.ts'
-import type { Client } from '../../fixtures/client.ts'
-import { changedEveryWay } from '../../fixtures/http/write-paths.ts'
-import type { Raw } from '../../fixtures/oracle/values.ts'
-import { changeMembership, memberUnder } from '../../fixtures/policy/policy.ts'
+import type { Resource } from '../../../../shared/fhir/resource.ts'
+import { openBotica } from '../../../fixtures/botica.ts'
+import { aBot, deploy, execute, handler } from '../../../fixtures/bots/bots.ts'
+import type { Client } from '../../../fixtures/client.ts'
+import { changedEveryWay } from '../../../fixtures/http/write-paths.ts'
+import type { Raw } from '../../../fixtures/oracle/values.ts'
+import { changeMembership, memberUnder } from '../../../fixtures/policy/policy.ts'
 
 const botica = await openBotica(t, { worker: true })
 const { admin, superAdmin } = botica

@@ -1,10 +1,10 @@
 /** A bot that is asked about a write sees what its own membership may read, and sets nothing else. */
 import t from 'tap'
-import { openBotica } from '../../fixtures/botica.ts'
-import { deploy, handler, type Untyped } from '../../fixtures/bots/bots.ts'
-import { asked, switchOn } from '../../fixtures/bots/pre-commit.ts'
-import { aSubscription } from '../../fixtures/http/receiver.ts'
-import { createDatabase } from '../../fixtures/store/own-database.ts'
+import { openBotica } from '../../../fixtures/botica.ts'
+import { deploy, handler, type Untyped } from '../../../fixtures/bots/bots.ts'
+import { asked, switchOn } from '../../../fixtures/bots/pre-commit.ts'
+import { aSubscription } from '../../../fixtures/http/receiver.ts'
+import { createDatabase } from '../../../fixtures/store/own-database.ts'
 
 const PHONE = '555-0199'
 const TELECOM = [{ system: 'phone', value: PHONE }]

@@ -1,10 +1,10 @@
 /** A member tries to open a Bot to strangers, to schedule it, or to hide its runs from the audit trail. */
 import t from 'tap'
-import { openBotica, until } from '../../fixtures/botica.ts'
-import { aBot, execute, handler } from '../../fixtures/bots/bots.ts'
-import { changedEveryWay } from '../../fixtures/http/write-paths.ts'
-import type { Raw } from '../../fixtures/oracle/values.ts'
-import { changeMembership, memberUnder } from '../../fixtures/policy/policy.ts'
+import { openBotica, until } from '../../../fixtures/botica.ts'
+import { aBot, execute, handler } from '../../../fixtures/bots/bots.ts'
+import { changedEveryWay } from '../../../fixtures/http/write-paths.ts'
+import type { Raw } from '../../../fixtures/oracle/values.ts'
+import { changeMembership, memberUnder } from '../../../fixtures/policy/policy.ts'
 
 const botica = await openBotica(t, { worker: true })
 const { admin, anonymous } = botica
