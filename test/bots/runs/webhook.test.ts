@@ -58,6 +58,19 @@ t.test('a Binary is answered as its content', async (t) => {
   t.equal(answer.text, '<Response/>')
 })
 
+t.test('a page that a bot answers runs no script in our origin', async (t) => {
+  for (const contentType of ['text/html', 'image/svg+xml', 'application/xhtml+xml']) {
+    const data = Buffer.from('<svg onload="1"><script>1</script></svg>').toString('base64')
+    const { url } = await aHook(
+      `return { resourceType: 'Binary', contentType: '${contentType}', data: '${data}' }`,
+    )
+    const { headers } = await anonymous.post(url, '{}', json)
+    t.match(headers.get('content-type'), contentType)
+    t.match(headers.get('content-security-policy'), /^default-src 'none'.*frame-ancestors 'none'/)
+    t.equal(headers.get('x-content-type-options'), 'nosniff')
+  }
+})
+
 t.test('the policy of its member holds for the run', async (t) => {
   const { url } = await aHook(`return await medplum.createResource({ resourceType: 'Patient' })`)
   const answer = await anonymous.post<Untyped>(url, '{}', json)

@@ -1,4 +1,4 @@
-/** Replies and files that a member received earlier are not shown once its policy is narrowed. */
+/** Answers and files made for a member earlier are not shown once the member may see less. */
 import t from 'tap'
 import { type Binary, download, upload } from '../../fixtures/binaries.ts'
 import { openBotica, until } from '../../fixtures/botica.ts'
@@ -49,7 +49,10 @@ t.test('hides the files of an export made before the policy was narrowed', async
   const status = await kickOff(client, 'Patient/$export')
   const { output } = await manifestOf(client, status)
   const file = output.find(({ type }) => type === 'Patient')?.url ?? ''
-  t.match((await client.get(file)).text, PHONE)
+  const before = await client.get(file)
+  t.match(before.text, PHONE)
+  t.equal(before.headers.get('x-content-type-options'), 'nosniff')
+  t.match(before.headers.get('content-disposition'), /^attachment;/)
 
   await restrict(NO_PHONE)
   for (const url of [file, status]) {

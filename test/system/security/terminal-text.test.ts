@@ -1,4 +1,4 @@
-/** Bots write log lines and answers that reach a terminal as text, never as its commands. */
+/** Logs and answers of bots reach a terminal as text, never as its commands. */
 import t from 'tap'
 import { visible } from '../../../scripts/cli/print.ts'
 
