@@ -14,11 +14,16 @@ export function readPreferences(request: FhirRequest): Preferences {
     contentType: contentTypeFor(headers.accept, query.get('_format')),
     pretty: wantsPretty(request),
     returned: prefer.returned ?? 'representation',
-    applied: prefer.applied.join(', '),
+    applied: appliedTo(request, prefer.applied).join(', '),
     handling: prefer.handling,
     respondAsync: prefer.respondAsync,
     extended: headers['x-medplum'] === 'extended',
   }
+}
+
+/** A read returns what it reads, whatever is preferred: https://www.rfc-editor.org/rfc/rfc7240#section-4.2 */
+function appliedTo({ method }: FhirRequest, wanted: readonly string[]): readonly string[] {
+  return method === 'GET' ? wanted.filter((name) => !name.startsWith('return=')) : wanted
 }
 
 export function wantsPretty({ query }: FhirRequest): boolean {
@@ -100,8 +105,8 @@ function readPrefer(header: string | undefined): Prefer {
 }
 
 /** `handling=strict` was asked for: it is not what happens where nothing was. */
-export function wantsStrict({ headers }: FhirRequest): boolean {
-  return readPrefer(headers.prefer).applied.includes('handling=strict')
+export function wantsStrict(prefer: string | undefined): boolean {
+  return readPrefer(prefer).applied.includes('handling=strict')
 }
 
 const JSON_SUFFIX = /^application\/[a-z0-9.+-]+\+json$/
