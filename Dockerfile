@@ -1,5 +1,5 @@
-# Three stages: the console is bundled, packages are installed with npm, and the image that runs has Node, the
-# packages, the bundle and the code alone.
+# Three stages: the console and the documentation are made, packages are installed with npm, and the image that runs
+# has Node, the packages, what was made and the code alone.
 FROM node:24-bookworm-slim AS bundle
 WORKDIR /app
 COPY package.json package-lock.json .npmrc ./
@@ -7,7 +7,8 @@ RUN npm ci --omit=optional --no-audit --no-fund
 COPY tsconfig.json ./
 COPY scripts ./scripts
 COPY server ./server
-RUN npm run build
+COPY docs ./docs
+RUN npm run build && sh scripts/site.sh
 
 FROM node:24-bookworm-slim AS packages
 WORKDIR /app

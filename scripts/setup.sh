@@ -40,3 +40,5 @@ is_built() {
 if [ -w . ] && [ -x node_modules/.bin/esbuild ] && ! is_built; then
   npm run -s build
 fi
+
+[ ! -w . ] || sh scripts/site.sh

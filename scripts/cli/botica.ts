@@ -28,10 +28,12 @@ of the environment, else of .env in the folder of the bot. docs/first-hour.md sh
 program
   .command('init')
   .argument('[folder]', 'is made, and named after the bot', FIRST_FOLDER)
-  .option('--name <name>', 'name of the new project', 'First project')
+  .option('--name <name>', 'name of the new project, else First project')
   .option('--project <id>', 'an existing project, instead of a new one')
   .option('--url <address>', 'the service; BASE_URL, else http://localhost:8103/')
-  .description('make a project, a client that may deploy, and a bot with its test')
+  .description(
+    'make a project, a person who can sign in, a client that may deploy, and a bot with its test',
+  )
   .action(init)
 
 program

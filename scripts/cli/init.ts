@@ -1,10 +1,14 @@
-/** `botica init`: a project, a client in it that may deploy, a bot, and the folder in which its author works. */
-import { cpSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+/**
+ * `botica init`: a project, a person who can sign in to it, a client in it that may deploy, a bot, and the folder in
+ * which its author works.
+ */
+import { randomBytes } from 'node:crypto'
+import { chmodSync, cpSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import type { MedplumClient } from '@medplum/core'
-import { serviceAddress, signIn, superAdminClient } from '../session.ts'
+import { sentenceOf, serviceAddress, signIn, superAdminClient } from '../session.ts'
 import { deployFile } from './calls.ts'
-import { CONFIG, callerFolder, FIRST_FOLDER } from './folder.ts'
+import { CONFIG, callerFolder, FIRST_FOLDER, openFolder } from './folder.ts'
 
 interface Made {
   readonly id: string
@@ -14,23 +18,31 @@ interface Made {
 
 const ROOT = path.join(import.meta.dirname, '../..')
 const EXAMPLE = path.join(ROOT, 'examples/first-bot')
+const FIRST_PROJECT = 'First project'
 
 export interface InitOptions {
-  readonly name: string
+  /** Of a new project. */
+  readonly name?: string
+  /** An existing project: its people sign in as before. */
   readonly project?: string
   readonly url?: string
 }
 
-/** Prints what it made, and what to do next. Errors: the folder has a bot already. */
-export async function init(
-  given = FIRST_FOLDER,
-  { name, project, url }: InitOptions,
-): Promise<void> {
+/** Variables of the folder's `.env`. */
+type Variables = Readonly<Record<string, string | undefined>>
+
+/**
+ * Prints what it made, how to sign in, and what to do next; for a folder that has a bot of this service, the same
+ * again. Errors: the bot is another service's, or should have been made in a project that is named.
+ */
+export async function init(given = FIRST_FOLDER, options: InitOptions): Promise<void> {
   const folder = path.resolve(callerFolder(), given)
-  if (existsSync(path.join(folder, CONFIG))) throw new Error(`${folder} has a bot already`)
-  const baseUrl = url ?? serviceAddress()
+  const shown = path.relative(callerFolder(), folder) || '.'
+  if (existsSync(path.join(folder, CONFIG))) return await showAgain(folder, shown, options)
+  const baseUrl = options.url ?? serviceAddress()
   const admin = await signIn(baseUrl, await superAdminClient())
-  const projectId = project ?? (await createProject(admin, name))
+  const projectId = options.project ?? (await createProject(admin, options.name ?? FIRST_PROJECT))
+  const person = options.project === undefined ? await createPerson(admin, projectId) : {}
   const client = await createAdminClient(admin, projectId)
   const medplum = await signIn(baseUrl, client)
   const bot: Made = await medplum.post(`admin/projects/${projectId}/bot`, {
@@ -41,17 +53,50 @@ export async function init(
     MEDPLUM_BASE_URL: baseUrl,
     MEDPLUM_CLIENT_ID: client.id,
     MEDPLUM_CLIENT_SECRET: client.secret,
+    ...person,
   }
-  const lines = Object.entries(variables).map(([variable, value]) => `${variable}=${value}`)
-  writeFolder(folder, bot, lines)
+  writeFolder(folder, bot, variables)
   await deployFile(medplum, bot.id, path.join(folder, 'bot.ts'))
-  const shown = path.relative(callerFolder(), folder) || '.'
-  console.log(`Project ${projectId}, client ${client.id}, bot ${bot.id}
-${shown}/bot.ts is deployed. Next:
+  console.log(`Project ${projectId}, client ${client.id}, bot ${bot.id}`)
+  printNext({ shown, state: 'is deployed', botName: bot.name, variables })
+}
+
+async function showAgain(folder: string, shown: string, options: InitOptions): Promise<void> {
+  const hasBot = `${folder} has a bot already`
+  if (options.name ?? options.project ?? options.url) throw new Error(hasBot)
+  const { bot, projectId } = await readBot(folder).catch((error: unknown) => {
+    throw new Error(`${hasBot}, which cannot be reached: ${sentenceOf(error)}`)
+  })
+  console.log(`Project ${projectId}, bot ${bot.id}`)
+  const variables = process.env
+  printNext({ shown, state: 'has a bot already', botName: bot.name ?? '', variables })
+}
+
+/** Loads the variables of the folder, too. */
+async function readBot(folder: string) {
+  const { botId, medplum } = await openFolder(folder)
+  return { bot: await medplum.readResource('Bot', botId), projectId: medplum.getProject()?.id }
+}
+
+interface Next {
+  readonly shown: string
+  readonly state: string
+  readonly botName: string
+  readonly variables: Variables
+}
+
+function printNext({ shown, state, botName, variables }: Next): void {
+  const { MEDPLUM_BASE_URL, CONSOLE_EMAIL, CONSOLE_PASSWORD } = variables
+  const signInHint = `Sign in at ${MEDPLUM_BASE_URL}console to see its runs in a browser:
+  e-mail    ${CONSOLE_EMAIL}
+  password  ${CONSOLE_PASSWORD}
+`
+  const names = ['MEDPLUM_BASE_URL', 'MEDPLUM_CLIENT_ID', 'MEDPLUM_CLIENT_SECRET']
+  console.log(`${shown}${state === 'is deployed' ? '/bot.ts' : ''} ${state}. Next:
   npm run -s botica -- call ${shown}/person.json   calls it
   npm run -s botica -- dev                         deploys it on each save, and shows its log
-For other tools, such as \`npx medplum bot deploy ${bot.name}\`, ${shown}/.env has
-${lines.map((line) => `  ${line}`).join('\n')}`)
+${CONSOLE_EMAIL ? signInHint : ''}For other tools, such as \`npx medplum bot deploy ${botName}\`, ${shown}/.env has
+${names.map((name) => `  ${name}=${variables[name]}`).join('\n')}`)
 }
 
 async function createProject(admin: MedplumClient, name: string): Promise<string> {
@@ -76,13 +121,39 @@ async function createAdminClient(admin: MedplumClient, projectId: string) {
   return { id, secret }
 }
 
-function writeFolder(folder: string, { id, name }: Made, env: readonly string[]): void {
+/**
+ * An administrator of the project whose password is printed. The address is one of this person alone: nobody else's
+ * account gets a password.
+ */
+async function createPerson(admin: MedplumClient, projectId: string) {
+  const email = `bot-author-${randomBytes(8).toString('hex')}@example.com`
+  const password = randomBytes(12).toString('base64url')
+  const known = await admin.searchOne('User', { email })
+  if (known !== undefined) throw new Error(`${email} has an account already`)
+  await admin.post(`admin/projects/${projectId}/invite`, {
+    resourceType: 'Practitioner',
+    firstName: 'Bot',
+    lastName: 'Author',
+    email,
+    sendEmail: false,
+    membership: { admin: true },
+  })
+  await admin.post('admin/super/setpassword', { email, password })
+  return { CONSOLE_EMAIL: email, CONSOLE_PASSWORD: password }
+}
+
+function writeFolder(folder: string, { id, name }: Made, variables: Variables): void {
   mkdirSync(folder, { recursive: true })
   cpSync(EXAMPLE, folder, { recursive: true, force: false })
   const config = { bots: [{ name, id, source: 'bot.ts', dist: 'bot.ts' }] }
   writeFileSync(path.join(folder, CONFIG), asText(config))
   writeFileSync(path.join(folder, '.gitignore'), '.env\nnode_modules\n')
-  writeFileSync(path.join(folder, '.env'), `${env.join('\n')}\n`, { mode: 0o600 })
+  const env = path.join(folder, '.env')
+  const lines = Object.entries(variables).map(([variable, value]) => `${variable}=${value}\n`)
+  writeFileSync(env, '', { mode: 0o600 })
+  // A file that was there keeps its mode.
+  chmodSync(env, 0o600)
+  writeFileSync(env, lines.join(''))
   // A folder of the repository uses the packages and the scripts of the repository.
   if (!folder.startsWith(`${ROOT}${path.sep}`)) writePackage(folder)
 }

@@ -9,21 +9,26 @@ import {
 } from '@tanstack/react-query'
 import { forget } from './drafts.ts'
 import { problemLines } from './parts/problem.tsx'
-import { medplum } from './session.ts'
+import { medplum, type ReadOptions } from './session.ts'
 import { texts } from './texts/texts.ts'
 
 interface GetOptions {
   readonly enabled?: boolean
   /** Milliseconds after which it is read again. */
   readonly every?: number | false
+  /** Numbers keep their digits: for records that are written back. */
+  readonly isExact?: boolean
 }
 
 /** The answer to a GET of an address of the service, `fhir/R4/…` or `admin/…`. */
 export function useGet<T>(path: string, options: GetOptions = {}): UseQueryResult<T> {
-  const { enabled = true, every = false } = options
+  const { enabled = true, every = false, isExact = false } = options
   return useQuery({
-    queryKey: [path],
-    queryFn: ({ signal }) => medplum.get<T>(path, { cache: 'no-store', signal }),
+    queryKey: isExact ? [path, 'exact'] : [path],
+    queryFn: ({ signal }) => {
+      const options: ReadOptions = { cache: 'no-store', signal, isExact }
+      return medplum.get<T>(path, options)
+    },
     enabled,
     refetchInterval: every,
   })
@@ -38,6 +43,8 @@ interface SendOptions<I, O> {
   readonly after?: (output: O) => void
   /** False where the page itself shows what went wrong. */
   readonly notify?: boolean
+  /** Paths that are read again when it was refused. */
+  readonly reread?: readonly string[]
 }
 
 /** Changes something: says that it has worked, or why not, and reads anew whatever is on the page. */
@@ -45,7 +52,7 @@ export function useSend<I = void, O = unknown>(
   options: SendOptions<I, O>,
 ): UseMutationResult<O, unknown, I> {
   const queries = useQueryClient()
-  const { send, done, draft, after, notify = true } = options
+  const { send, done, draft, after, notify = true, reread = [] } = options
   return useMutation<O, unknown, I>({
     mutationFn: send,
     onSuccess: async (output) => {
@@ -55,6 +62,7 @@ export function useSend<I = void, O = unknown>(
       after?.(output)
     },
     onError: (error) => {
+      for (const path of reread) void queries.invalidateQueries({ queryKey: [path] })
       if (!notify) return
       const message = problemLines(error)
         .map(({ text }) => text)

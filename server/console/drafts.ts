@@ -3,6 +3,7 @@
  * person, and ends with the tab.
  */
 import { useCallback, useEffect, useState } from 'react'
+import { parseExact } from './exact.ts'
 
 const PREFIX = 'botica-draft:'
 /** A second copy: the client empties the whole session storage when a session ends. */
@@ -13,6 +14,8 @@ export interface Draft<T> {
   /** True when it was typed before this page was opened. */
   readonly isRestored: boolean
   readonly isDirty: boolean
+  /** Grows each time that the typed text is discarded. */
+  readonly round: number
   set(value: T): void
   /** Goes back to what is saved. */
   discard(): void
@@ -22,6 +25,7 @@ export interface Draft<T> {
 export function useDraft<T>(key: string, saved: T): Draft<T> {
   const [found, setFound] = useState(() => read<T>(key))
   const [typed, setTyped] = useState(found)
+  const [round, setRound] = useState(0)
   const last = JSON.stringify(saved)
   const set = useCallback(
     (value: T) => {
@@ -37,6 +41,7 @@ export function useDraft<T>(key: string, saved: T): Draft<T> {
     forget(key)
     setFound(undefined)
     setTyped(undefined)
+    setRound((before) => before + 1)
   }, [key])
   useEffect(() => {
     const warn = (event: BeforeUnloadEvent) => {
@@ -46,7 +51,8 @@ export function useDraft<T>(key: string, saved: T): Draft<T> {
     return () => removeEventListener('beforeunload', warn)
   }, [key])
   const value = typed === undefined ? saved : typed.value
-  return { value, isRestored: found !== undefined, isDirty: typed !== undefined, set, discard }
+  const isDirty = typed !== undefined
+  return { value, isRestored: found !== undefined, isDirty, round, set, discard }
 }
 
 /** Forgets a draft from outside of its page, as when its thing is saved or deleted. */
@@ -77,5 +83,5 @@ function read<T>(key: string): { readonly value: T } | undefined {
   if (text === null) return undefined
   kept.set(key, text)
   // `keep` wrote it, under this key.
-  return { value: JSON.parse(text) as T }
+  return { value: parseExact<T>(text) }
 }

@@ -1,8 +1,10 @@
 /** The person who is signed in: the client of the API, the way to the sign-in page and back, what the session may do. */
-import { ClientStorage, MedplumClient } from '@medplum/core'
+import { ClientStorage, MedplumClient, type MedplumRequestOptions } from '@medplum/core'
 import type { AccessPolicy, Project, ProjectMembership } from '@medplum/fhirtypes'
 import { createContext, useContext } from 'react'
 import { keepDrafts, leaveQuietly } from './drafts.ts'
+import { keepsDigits, parseExact } from './exact.ts'
+import { texts } from './texts/texts.ts'
 
 const BASE = '/console'
 const CLIENT_ID = 'botica-console'
@@ -14,13 +16,21 @@ const listeners = new Set<() => void>()
 let isEnded = false
 let isLeaving = false
 
+export interface ReadOptions extends MedplumRequestOptions {
+  /** Numbers keep their digits, as in a record that is written back. Errors: a browser that cannot do that. */
+  readonly isExact?: boolean
+}
+
 /**
  * Once the page leaves for the sign-in no answer reaches the client: at a late 401 it would empty the session storage,
  * and with it what the way back needs.
  */
-async function fetchUntilLeaving(input: RequestInfo | URL, init?: RequestInit): Promise<Response> {
+async function fetchUntilLeaving(input: RequestInfo | URL, init?: ReadOptions): Promise<Response> {
+  if (init?.isExact && !keepsDigits) throw new Error(texts.app.oldBrowser)
   const answer = await fetch(input, init)
-  return isLeaving ? await new Promise<never>(() => undefined) : answer
+  if (isLeaving) return await new Promise<never>(() => undefined)
+  if (init?.isExact) answer.json = async () => parseExact(await answer.text())
+  return answer
 }
 
 /** Tokens live in this tab alone. */

@@ -99,6 +99,9 @@ function Head({ isOpen, toggle }: HeadProps) {
         </Text>
       </Group>
       <Group gap="xs" wrap="nowrap">
+        <Anchor href="/docs/" target="_blank" size="sm">
+          {texts.app.help}
+        </Anchor>
         <ThemeButton />
         <Account />
       </Group>

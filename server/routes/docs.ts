@@ -9,13 +9,16 @@ import { createRoutes, type RouteFamily } from './table.ts'
 const SITE = join(import.meta.dirname, '../../dist/docs')
 /** Copied there by `npm run build`. */
 const VIEWER = join(import.meta.dirname, '../../dist/viewer')
-/** No page and no file of the site lies deeper. */
-const DEPTHS = ['', '/:a', '/:a/:b', '/:a/:b/:c']
+/** No page and no file of the site lies deeper than three folders; one that is not there may be asked for deeper. */
+const DEPTHS = ['', '/:a', '/:a/:b', '/:a/:b/:c', '/:a/:b/:c/:d', '/:a/:b/:c/:d/:e']
 const VIEWER_FILES = ['swagger-ui-bundle.js', 'swagger-ui.css']
 const START = `SwaggerUIBundle({
   url: '/openapi.json', dom_id: '#api', deepLinking: true, docExpansion: 'none', filter: true,
   defaultModelsExpandDepth: -1, validatorUrl: null,
 })
+`
+const NOTICE_STYLE = `:root { color-scheme: light dark; font: 1rem/1.5 system-ui, sans-serif }
+main { max-width: 36rem; margin: 15vh auto; padding: 0 1rem }
 `
 const POLICY = [
   "default-src 'none'",
@@ -30,21 +33,58 @@ const POLICY = [
   "frame-ancestors 'none'",
 ]
 
-/** Nothing is found where the site is not made; the page of the API is left out where the console is not built. */
+/** Says so where the site is not made; the page of the API is left out where the console is not built. */
 export function docsRoutes(): RouteFamily {
   const routes = createRoutes({ prefix: '/docs' })
   addViewer(routes)
-  const isMade = existsSync(SITE)
+  routes.get('/notice.css', 'public', (ctx) => {
+    ctx.type = 'text/css'
+    ctx.body = NOTICE_STYLE
+  })
+  const isMade = existsSync(join(SITE, 'index.html'))
   const files = new Set(isMade ? readdirSync(SITE, { recursive: true, encoding: 'utf8' }) : [])
   routes.get(DEPTHS, 'public', (ctx) => {
     const path = ctx.path.slice('/docs/'.length)
     const names = [path, `${path}.html`, join(path, 'index.html'), join(path, 'README.html')]
     const name = names.find((one) => /\.\w+$/.test(one) && files.has(one))
-    if (name === undefined) throw notFound()
+    if (name === undefined) return sendNotFound(ctx, isMade)
+    const isFolder = name !== path && name !== `${path}.html`
+    // Links of its page are relative. The path has lost its slash by now.
+    const [asked = ''] = ctx.originalUrl.split('?')
+    if (isFolder && !asked.endsWith('/')) return ctx.redirect(`${ctx.path}/`)
     if (name.endsWith('.html')) sendPage(ctx, readFileSync(join(SITE, name), 'utf8'))
     else sendFile(ctx, join(SITE, name))
   })
   return routes
+}
+
+/** Errors: 404 for programs; people get a page. */
+function sendNotFound(ctx: Context, isMade: boolean): void {
+  if (!ctx.accepts('html')) throw notFound()
+  const [title, text] = isMade
+    ? ['There is no such page', 'The address may be mistyped, or from another version.']
+    : [
+        'The documentation is not built here',
+        'On a checkout with its packages for development, <code>npm start</code> and <code>npm run docs</code> build it. The same pages are in the folder <code>docs</code> of the repository.',
+      ]
+  const start = isMade ? '<a href="/docs/">Start of the documentation</a>, ' : ''
+  ctx.status = 404
+  sendPage(
+    ctx,
+    `<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>${title}</title>
+<link rel="icon" href="data:,">
+<link rel="stylesheet" href="/docs/notice.css">
+</head>
+<body><main><h1>${title}</h1><p>${text}</p>
+<p>${start}<a href="/docs/api">the API</a>, <a href="/console">the console</a></p></main></body>
+</html>
+`,
+  )
 }
 
 function addViewer(routes: RouteFamily): void {

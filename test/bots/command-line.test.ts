@@ -1,9 +1,19 @@
 /** `botica …`, as the author of a bot uses it: on a running service, its folder in the repository. */
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import {
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { openBotica, until } from '../fixtures/botica.ts'
+import { hasChromium, openPage } from '../fixtures/http/chromium.ts'
+import { click, reads, signInOn } from '../fixtures/http/console.ts'
 
 const root = join(import.meta.dirname, '../..')
 const botica = await openBotica(t, { worker: true, env: { BOT_INPUT_ARCHIVE: 'true' } })
@@ -53,8 +63,36 @@ t.test('init makes a project, a client that may deploy, and a bot that answers',
   t.equal(answer.code, 0, answer.stderr)
   t.match(JSON.parse(answer.stdout), { name: [{ family: 'Chalmers', given: ['Peter'] }] })
 
+  const other = await run('init', 'greeter', '--name', 'Others')
+  t.match(other, { code: 1, stderr: /greeter has a bot already/ })
+})
+
+t.test('init prints how to sign in, and again for a folder that has a bot', async (t) => {
+  const file = join(folder, '.env')
+  t.equal(statSync(file).mode & 0o777, 0o600)
+  const [, email = '', password = ''] =
+    /CONSOLE_EMAIL=(.*)\nCONSOLE_PASSWORD=(.*)\n/.exec(readFileSync(file, 'utf8')) ?? []
   const again = await run('init', 'greeter')
-  t.match(again, { code: 1, stderr: /greeter has a bot already/ })
+  t.equal(again.code, 0, again.stderr)
+  t.match(again.stdout, `e-mail    ${email}\n  password  ${password}\n`)
+
+  const second = await run('init', 'second')
+  t.equal(second.code, 0, second.stderr)
+  t.match(second.stdout, /e-mail {4}bot-author-/)
+  t.notMatch(second.stdout, email, 'another person for another project')
+
+  if (!hasChromium()) return
+  const page = await openPage(t)
+  await page.goto(`${botica.baseUrl}console/bots`)
+  await signInOn(page, email, password)
+  await reads(page, 'Greetings')
+  await click(page, 'greeter')
+  await page.shows(`/bots\\/[\\da-f-]{36}/.test(location.pathname)`)
+  await page.goto(`${botica.baseUrl}console/`)
+  await reads(page, 'Bot Author')
+  await page.shows(
+    `[...document.querySelectorAll('nav a')].some((one) => one.textContent === 'Members')`,
+  )
 })
 
 t.test('the test of the folder passes', async (t) => {

@@ -9,11 +9,15 @@ interface Props<T> {
   readonly children: (data: T) => React.ReactNode
 }
 
+/** What is there stays when it cannot be read again: somebody may be typing in it. */
 export function Loaded<T>({ query, children }: Props<T>) {
   const { data, error, refetch } = query
-  if (error !== null) return <Problem error={error} retry={() => void refetch()} />
-  if (data === undefined) return <Waiting />
-  return <>{children(data)}</>
+  return (
+    <>
+      {error !== null && <Problem error={error} retry={() => void refetch()} />}
+      {data === undefined ? error === null && <Waiting /> : children(data)}
+    </>
+  )
 }
 
 export function Waiting() {

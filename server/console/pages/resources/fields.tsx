@@ -1,19 +1,20 @@
-/** The fields of an object: those it has, those it must have, and a choice of the others. */
-import { Button, Fieldset, Group, Select, Stack, Textarea, TextInput } from '@mantine/core'
+/**
+ * The fields of an object: those it has, those it must have, and a choice of the others. A field that is emptied stays
+ * where it is; an element goes by its own button alone.
+ */
+import { Button, CloseButton, Fieldset, Group, Select, Stack } from '@mantine/core'
 import { isObject } from '@medplum/core'
-import type { Bundle, ElementDefinition, StructureDefinition, ValueSet } from '@medplum/fhirtypes'
-import { useQuery } from '@tanstack/react-query'
-import { useState } from 'react'
+import { useRef, useState } from 'react'
 import { useNames } from '../../parts/form.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
-import { medplum } from '../../session.ts'
-import { texts } from '../../texts/texts.ts'
+import { fill, texts } from '../../texts/texts.ts'
+import { type Values, withElement, withoutElement, withoutItem } from './editing.ts'
+import { type Element, elementsBelow, isPrimitive, useStructure } from './elements.ts'
+import { Primitive, Raw } from './inputs.tsx'
 
 const words = texts.record
 /** Fields lie deep in each other, and a phone is narrow. */
 const PADDING = { base: 6, sm: 'md' } as const
-
-export type Values = Readonly<Record<string, unknown>>
 
 interface FieldsProps {
   /** Its definition has the elements. */
@@ -26,25 +27,31 @@ interface FieldsProps {
 export function Fields({ type, path, value, onChange }: FieldsProps) {
   const structure = useStructure(type)
   const [opened, setOpened] = useState<readonly string[]>([])
-  const change = (name: string, next: unknown) => {
-    const { [name]: _, ...others } = value
-    onChange(isEmpty(next) ? others : { ...others, [name]: next })
+  const fields = useRef<HTMLDivElement>(null)
+  const remove = (name: string, next: Values) => {
+    setOpened(opened.filter((other) => other !== name))
+    onChange(next)
+    // The button that had the focus is gone.
+    fields.current?.focus()
   }
   return (
     <Loaded query={structure}>
       {(definitions) => {
-        const elements = elementsBelow(definitions, path).flatMap(choicesOf)
+        const elements = elementsBelow(definitions, path)
         const isShown = ({ name, isRequired }: Element) =>
           name in value || opened.includes(name) || (isRequired && !name.includes(':'))
         return (
-          <Stack gap="sm">
+          <Stack gap="sm" ref={fields} tabIndex={-1}>
             {elements.filter(isShown).map((element) => (
               <Field
                 key={element.name}
                 element={element}
                 type={type}
                 value={value[element.name]}
-                onChange={(next) => change(element.name, next)}
+                isNew={opened.at(-1) === element.name && !(element.name in value)}
+                onChange={(next) => onChange(withElement(value, element.name, next))}
+                onRemove={() => remove(element.name, withoutElement(value, element.name))}
+                onRemoveItem={(place) => onChange(withoutItem(value, element.name, place))}
               />
             ))}
             <Select
@@ -63,228 +70,127 @@ export function Fields({ type, path, value, onChange }: FieldsProps) {
   )
 }
 
-/** `value[x]` is one element for each of its types. */
-function choicesOf(element: Element): readonly Element[] {
-  if (!element.name.endsWith('[x]')) return [element]
-  return element.types.map((type) => ({
-    ...element,
-    name: element.name.slice(0, -3) + type.charAt(0).toUpperCase() + type.slice(1),
-    types: [type],
-    isRequired: false,
-  }))
-}
-
-function isEmpty(value: unknown): boolean {
-  return value === undefined || value === '' || (Array.isArray(value) && value.length === 0)
-}
-
-interface FieldProps {
+interface OneProps {
   readonly element: Element
   readonly type: string
   readonly value: unknown
   readonly onChange: (value: unknown) => void
 }
 
-function Field(props: FieldProps) {
-  return props.element.isList ? <ListField {...props} /> : <One {...props} />
+interface FieldProps extends OneProps {
+  /** The person has just asked for it, and goes on in it. */
+  readonly isNew: boolean
+  readonly onRemove: () => void
+  readonly onRemoveItem: (place: number) => void
 }
 
-function ListField({ element, type, value, onChange }: FieldProps) {
-  const items = Array.isArray(value) ? value : []
-  const shown = items.length === 0 ? [undefined] : items
-  const { names, drop } = useNames(shown.length)
-  const set = (place: number, next: unknown) => {
-    if (isEmpty(next)) drop(place)
-    const changed = shown.map((item, at) => (at === place ? next : item))
-    onChange(changed.filter((item) => !isEmpty(item)))
-  }
+function Field(props: FieldProps) {
+  const { element, isNew, onRemove } = props
+  const { name, isList, isRequired } = element
+  const label = `${name}${isRequired ? ' *' : ''}`
+  const isFramed = isList || !isPrimitive(element)
+  const button = !isRequired && <Remove name={name} onClick={onRemove} />
   return (
-    <Fieldset p={PADDING} legend={`${element.name}${element.isRequired ? ' *' : ''}`}>
-      <Stack gap="xs">
-        {shown.map((item, place) => (
-          <Group key={names[place]} align="flex-start" gap="xs">
-            <div style={{ flex: '1 1 12rem', minWidth: 0 }}>
-              <One {...{ element, type }} value={item} onChange={(next) => set(place, next)} />
-            </div>
-            <Button variant="subtle" size="compact-sm" onClick={() => set(place, undefined)}>
-              {words.remove}
-            </Button>
-          </Group>
-        ))}
-        <Button
-          variant="subtle"
-          size="compact-sm"
-          w="fit-content"
-          onClick={() => onChange([...items, isPrimitive(element) ? ' ' : {}])}
-        >
-          {words.another}
-        </Button>
-      </Stack>
-    </Fieldset>
+    <div ref={isNew ? focusWithin : null} tabIndex={-1} data-element={name}>
+      {isFramed ? (
+        <Fieldset p={PADDING} legend={label}>
+          <Beside button={!isList && button} align="flex-start">
+            {isList ? <Items {...props} /> : <One {...props} />}
+          </Beside>
+        </Fieldset>
+      ) : (
+        <Beside button={button} align="flex-end">
+          <One {...props} />
+        </Beside>
+      )}
+    </div>
   )
 }
 
-function isPrimitive({ types: [type = ''] }: Element): boolean {
-  return /^[a-z]/.test(type) || type === 'String'
+function focusWithin(field: HTMLElement | null): void {
+  const first = field?.querySelector<HTMLElement>('input, textarea') ?? field
+  first?.focus()
 }
 
-function One({ element, type, value, onChange }: FieldProps) {
-  if (isPrimitive(element)) return <Primitive {...{ element, type, value, onChange }} />
+interface BesideProps {
+  readonly button: React.ReactNode
+  /** Of the button: at the head of a frame, or at the input below a label. */
+  readonly align: 'flex-start' | 'flex-end'
+  readonly children: React.ReactNode
+}
+
+function Beside({ button, align, children }: BesideProps) {
+  return (
+    <Group align={align} gap={4} wrap="nowrap">
+      <div style={{ flex: '1 1 0', minWidth: 0 }}>{children}</div>
+      {button}
+    </Group>
+  )
+}
+
+interface RemoveProps {
+  readonly name: string
+  readonly onClick: () => void
+}
+
+function Remove({ name, onClick }: RemoveProps) {
+  const label = fill(words.removeThis, { name })
+  return <CloseButton aria-label={label} title={label} onClick={onClick} />
+}
+
+function Items({ element, type, value, onChange, onRemove, onRemoveItem }: FieldProps) {
+  const items = Array.isArray(value) ? value : []
+  const shown = items.length === 0 ? [undefined] : items
+  const { names, drop } = useNames(shown.length)
+  const another = useRef<HTMLButtonElement>(null)
+  const removeAt = (place: number) => {
+    if (shown.length === 1) return onRemove()
+    drop(place)
+    onRemoveItem(place)
+    another.current?.focus()
+  }
+  return (
+    <Stack gap="xs">
+      {shown.map((item, place) => {
+        const name = shown.length === 1 ? element.name : `${element.name} ${place + 1}`
+        return (
+          <Beside
+            key={names[place]}
+            align="flex-start"
+            button={<Remove name={name} onClick={() => removeAt(place)} />}
+          >
+            <One
+              {...{ element, type }}
+              value={item}
+              onChange={(next) => onChange(shown.with(place, next))}
+            />
+          </Beside>
+        )
+      })}
+      <Button
+        ref={another}
+        variant="subtle"
+        size="compact-sm"
+        w="fit-content"
+        onClick={() => onChange([...shown, isPrimitive(element) ? '' : {}])}
+      >
+        {words.another}
+      </Button>
+    </Stack>
+  )
+}
+
+function One({ element, type, value, onChange }: OneProps) {
+  if (isPrimitive(element)) return <Primitive {...{ element, value, onChange }} />
   const [own = ''] = element.types
+  if (['Resource', '', 'Extension'].includes(own)) return <Raw {...{ element, value, onChange }} />
   const isInline = own === 'BackboneElement' || own === 'Element'
-  const isKnown = own !== 'Resource' && own !== '' && own !== 'Extension'
-  if (!isKnown) return <Raw {...{ element, type, value, onChange }} />
-  const fields = (
+  return (
     <Fields
       type={isInline ? type : own}
       path={isInline ? element.path : own}
       value={isObject(value) ? value : {}}
-      onChange={(next) => onChange(Object.keys(next).length === 0 ? undefined : next)}
+      onChange={onChange}
     />
   )
-  return element.isList ? (
-    fields
-  ) : (
-    <Fieldset p={PADDING} legend={element.name}>
-      {fields}
-    </Fieldset>
-  )
-}
-
-const NUMBERS = ['integer', 'decimal', 'positiveInt', 'unsignedInt']
-
-function Primitive({ element, value, onChange }: FieldProps) {
-  const { name, types, isRequired, isList, valueSet, hint } = element
-  const codes = useCodes(valueSet)
-  const label = isList ? undefined : name
-  const common = { label, 'aria-label': name, description: isList ? undefined : hint }
-  const [type = ''] = types
-  if (type === 'boolean' || codes.data?.length) {
-    const yesOrNo = ['true', 'false']
-    return (
-      <Select
-        {...common}
-        searchable
-        clearable
-        withAsterisk={isRequired}
-        data={codes.data ?? yesOrNo}
-        value={value === undefined ? null : String(value)}
-        onChange={(next) => onChange(type === 'boolean' && next ? next === 'true' : (next ?? ''))}
-      />
-    )
-  }
-  const toValue = (text: string) =>
-    NUMBERS.includes(type) && text !== '' && Number.isFinite(Number(text)) ? Number(text) : text
-  const inputType = type === 'date' ? 'date' : 'text'
-  return (
-    <TextInput
-      {...common}
-      name={name}
-      type={inputType}
-      withAsterisk={isRequired}
-      value={value === undefined ? '' : String(value).trimStart()}
-      onChange={({ currentTarget }) => onChange(toValue(currentTarget.value))}
-    />
-  )
-}
-
-/** Elements that hold whole resources are typed as JSON. */
-function Raw({ element, value, onChange }: FieldProps) {
-  const [text, setText] = useState(() => (value === undefined ? '' : JSON.stringify(value)))
-  return (
-    <Textarea
-      label={element.name}
-      autosize
-      value={text}
-      onChange={({ currentTarget }) => {
-        setText(currentTarget.value)
-        try {
-          onChange(JSON.parse(currentTarget.value))
-        } catch {
-          // Half-typed JSON is no value yet.
-        }
-      }}
-    />
-  )
-}
-
-interface Element {
-  /** `value[x]` has one of its types in place of the mark. */
-  readonly name: string
-  /** The path in the definition; those of elements below it begin with it. */
-  readonly path: string
-  readonly types: readonly string[]
-  readonly isList: boolean
-  readonly isRequired: boolean
-  readonly valueSet: string | undefined
-  readonly hint: string | undefined
-}
-
-const HIDDEN = [
-  'id',
-  'extension',
-  'modifierExtension',
-  'contained',
-  'meta',
-  'implicitRules',
-  'text',
-]
-
-/** The elements of a type, by the StructureDefinition that the service has of it. */
-function useStructure(type: string) {
-  return useQuery({
-    queryKey: ['structure', type],
-    queryFn: async () => {
-      const query = new URLSearchParams({ type, derivation: 'specialization', _count: '5' })
-      const own = await medplum.get<Bundle<StructureDefinition>>(
-        `fhir/R4/StructureDefinition?${query}`,
-      )
-      const named = `fhir/R4/StructureDefinition?name=${type}`
-      const found = own.entry?.length ? own : await medplum.get<typeof own>(named)
-      return found.entry?.[0]?.resource?.snapshot?.element ?? []
-    },
-    staleTime: Number.POSITIVE_INFINITY,
-  })
-}
-
-/** The elements directly below a path. */
-function elementsBelow(
-  definitions: readonly ElementDefinition[],
-  path: string,
-): readonly Element[] {
-  return definitions.flatMap((definition) => {
-    const own = definition.path ?? ''
-    const name = own.slice(path.length + 1)
-    const isBelow = own.startsWith(`${path}.`) && !name.includes('.')
-    return isBelow && !HIDDEN.includes(name) ? [elementOf(definition, name)] : []
-  })
-}
-
-function elementOf({ path = '', type, max, min, binding, short }: ElementDefinition, name: string) {
-  return {
-    name,
-    path,
-    types: type?.map(({ code }) => (code ?? '').replace(/^.*System\./, '')) ?? [],
-    isList: max === '*',
-    isRequired: (min ?? 0) > 0,
-    valueSet: binding?.strength === 'required' ? binding.valueSet?.split('|')[0] : undefined,
-    hint: short,
-  }
-}
-
-/** The codes that an element may have; empty where the service cannot say. */
-function useCodes(valueSet: string | undefined) {
-  return useQuery({
-    queryKey: ['codes', valueSet],
-    queryFn: async () => {
-      const query = new URLSearchParams({ url: valueSet ?? '', count: '500' })
-      const { expansion } = await medplum.get<ValueSet>(`fhir/R4/ValueSet/$expand?${query}`)
-      return expansion?.contains?.map(({ code = '', display }) => ({
-        value: code,
-        label: display ? `${display} (${code})` : code,
-      }))
-    },
-    enabled: valueSet !== undefined,
-    staleTime: Number.POSITIVE_INFINITY,
-  })
 }

@@ -1,14 +1,11 @@
 /** The versions of a record; any two side by side; any of them brought back. */
 
-import { json } from '@codemirror/lang-json'
-import { MergeView } from '@codemirror/merge'
-import { EditorView } from '@codemirror/view'
 import { Button, Group, Select, Stack, Text } from '@mantine/core'
 import type { Bundle, BundleEntry, Resource } from '@medplum/fhirtypes'
-import { useEffect, useRef, useState } from 'react'
+import { useState } from 'react'
 import { useLocation } from 'wouter'
 import { useGet, useSend } from '../../api.ts'
-import { useLooks } from '../../parts/editor.tsx'
+import { Difference } from '../../parts/difference.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import { DataTable } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
@@ -23,19 +20,25 @@ interface Props {
 }
 
 export function History({ type, id }: Props) {
-  const history = useGet<Bundle>(`fhir/R4/${type}/${id}/_history?_count=100`)
+  const history = useGet<Bundle>(`fhir/R4/${type}/${id}/_history?_count=100`, {
+    isExact: true,
+  })
   return (
     <Loaded query={history}>
-      {({ entry = [] }) => <Versions type={type} id={id} entries={entry} />}
+      {({ entry = [] }) => (
+        <Versions type={type} id={id} entries={entry} isOld={history.isFetching} />
+      )}
     </Loaded>
   )
 }
 
 interface VersionsProps extends Props {
   readonly entries: readonly BundleEntry[]
+  /** They are read again right now. */
+  readonly isOld: boolean
 }
 
-function Versions({ type, id, entries }: VersionsProps) {
+function Versions({ type, id, entries, isOld }: VersionsProps) {
   const versions = entries.map(versionOf)
   const names = versions.map(({ version }) => version)
   const [left, setLeft] = useState(names[1] ?? names[0] ?? null)
@@ -57,7 +60,9 @@ function Versions({ type, id, entries }: VersionsProps) {
           { name: words.author, cell: ({ author }) => author },
           {
             name: words.restore,
-            cell: (row) => <Restore type={type} id={id} {...row} isLast={row === versions[0]} />,
+            cell: (row) => (
+              <Restore type={type} id={id} {...row} newest={versions[0]} isOld={isOld} />
+            ),
           },
         ]}
       />
@@ -69,7 +74,7 @@ function Versions({ type, id, entries }: VersionsProps) {
             <Select label={words.left} data={names} value={left} onChange={setLeft} />
             <Select label={words.right} data={names} value={right} onChange={setRight} />
           </Group>
-          <Difference before={textOf(left)} after={textOf(right)} />
+          <Difference label={words.title} before={textOf(left)} after={textOf(right)} />
         </>
       )}
     </Stack>
@@ -97,54 +102,32 @@ function versionOf({ resource, request, response }: BundleEntry): Version {
 }
 
 interface RestoreProps extends Props, Version {
-  readonly isLast: boolean
+  readonly newest: Version | undefined
+  readonly isOld: boolean
 }
 
 /** A version that is brought back becomes the newest one; nothing of the history is lost. */
-function Restore({ type, id, version, record, isLast }: RestoreProps) {
+function Restore({ type, id, version, record, newest, isOld }: RestoreProps) {
   const me = useMe()
   const [, navigate] = useLocation()
+  // A version that the page does not show yet is not overwritten; nothing is where the record is deleted.
+  const headers: HeadersInit = newest?.record ? { 'If-Match': `W/"${newest.version}"` } : {}
   const restore = useSend<Resource>({
-    send: ({ meta: _, ...content }) => medplum.put(`fhir/R4/${type}/${id}`, content),
+    send: ({ meta: _, ...content }) =>
+      medplum.put(`fhir/R4/${type}/${id}`, content, undefined, { headers }),
     done: words.restored,
     after: () => navigate(`/resources/${type}/${id}`),
   })
-  if (record === undefined || isLast || !mayDo(me, type, 'update')) return null
+  if (record === undefined || version === newest?.version || !mayDo(me, type, 'update')) return null
   return (
     <Button
       size="compact-sm"
       variant="default"
+      disabled={isOld}
       loading={restore.isPending}
       onClick={() => restore.mutate(record)}
     >
       {fill(words.restoreThis, { version })}
     </Button>
   )
-}
-
-interface DifferenceProps {
-  readonly before: string
-  readonly after: string
-}
-
-function Difference({ before, after }: DifferenceProps) {
-  const place = useRef<HTMLDivElement>(null)
-  const looks = useLooks(words.title)
-  useEffect(() => {
-    if (place.current === null) return
-    const extensions = [
-      looks,
-      json(),
-      EditorView.editable.of(false),
-      EditorView.contentAttributes.of({ tabindex: '0' }),
-    ]
-    const view = new MergeView({
-      a: { doc: before, extensions },
-      b: { doc: after, extensions },
-      parent: place.current,
-      ...(before === after ? {} : { collapseUnchanged: {} }),
-    })
-    return () => view.destroy()
-  }, [before, after, looks])
-  return <div ref={place} />
 }

@@ -1,24 +1,26 @@
 /** One record: as a form, as JSON, with its history, with what refers to it, and a Patient's events in order. */
-import { Button, Group, Timeline as Line, Stack, Text } from '@mantine/core'
+import { Button, Group, Stack, Text } from '@mantine/core'
 import { useDebouncedValue } from '@mantine/hooks'
-import type { Bundle, OperationOutcome, Resource } from '@medplum/fhirtypes'
-import { useInfiniteQuery, useQuery } from '@tanstack/react-query'
+import type { OperationOutcome, Resource } from '@medplum/fhirtypes'
+import { useQuery } from '@tanstack/react-query'
 import { useState } from 'react'
-import { Link, useLocation, useParams } from 'wouter'
+import { useLocation, useParams } from 'wouter'
 import { useGet, useSend } from '../../api.ts'
-import { type Draft, useDraft } from '../../drafts.ts'
+import { useDraft } from '../../drafts.ts'
+import { parseExact } from '../../exact.ts'
 import { Editor, jsonText } from '../../parts/editor.tsx'
 import { Restored } from '../../parts/form.tsx'
-import { Loaded, NotYours, Waiting } from '../../parts/loaded.tsx'
+import { Loaded, NotYours } from '../../parts/loaded.tsx'
 import { Page, Views } from '../../parts/page.tsx'
 import { Problem } from '../../parts/problem.tsx'
-import { When } from '../../parts/when.tsx'
 import { mayDo, medplum, useMe } from '../../session.ts'
 import { fill, texts } from '../../texts/texts.ts'
+import { pruned } from './editing.ts'
 import { Fields } from './fields.tsx'
 import { History } from './history.tsx'
 import { Referrers } from './referrers.tsx'
-import { elementOf, Value } from './values.tsx'
+import { Behind, type Sent, useSaving } from './saving.tsx'
+import { Timeline } from './timeline.tsx'
 
 const words = texts.record
 const TABS = ['form', 'json', 'history', 'referrers', 'timeline'] as const
@@ -26,7 +28,10 @@ const TABS = ['form', 'json', 'history', 'referrers', 'timeline'] as const
 export function RecordPage() {
   const { type, id, tab: asked } = useParams<{ type: string; id: string; tab?: string }>()
   const tab = TABS.find((name) => name === asked) ?? 'form'
-  const record = useGet<Resource>(`fhir/R4/${type}/${id}`, { enabled: tab !== 'history' })
+  const record = useGet<Resource>(`fhir/R4/${type}/${id}`, {
+    enabled: tab !== 'history',
+    isExact: true,
+  })
   const place = { type, id, tab }
   if (tab === 'history') {
     return (
@@ -37,9 +42,7 @@ export function RecordPage() {
   }
   return (
     <Frame {...place}>
-      <Loaded query={record}>
-        {(saved) => <Record key={saved.meta?.versionId} {...place} saved={saved} />}
-      </Loaded>
+      <Loaded query={record}>{(saved) => <Record {...place} saved={saved} />}</Loaded>
     </Frame>
   )
 }
@@ -69,34 +72,41 @@ interface RecordProps extends Place {
   readonly saved: Resource
 }
 
-/** Form and JSON are two views of one draft. */
+/** A record while it is edited: `base` is the version that the person began with. */
+interface Edit {
+  readonly base: Resource
+  readonly value: Resource
+}
+
+/** Form and JSON are two views of one draft, which a newer version of the record does not touch. */
 function Record({ type, id, tab, saved }: RecordProps) {
   const me = useMe()
-  const key = `record/${type}/${id}`
-  const draft = useDraft(key, saved)
-  const save = useSend<Resource, Resource>({
-    send: (changed) =>
-      medplum.put(`fhir/R4/${type}/${id}`, changed, undefined, {
-        // A change that somebody else has saved meanwhile is not overwritten.
-        headers: { 'If-Match': `W/"${saved.meta?.versionId}"` },
-      }),
-    done: texts.common.saved,
-    draft: key,
-    notify: false,
-  })
+  const key = `edit/${type}/${id}`
+  const draft = useDraft<Edit>(key, { base: saved, value: saved })
+  const { base, value } = draft.value
+  const saving = useSaving({ type, id, base, draft: key, after: draft.discard })
+  const isBehind = draft.isDirty && !saving.isBusy && saved.meta?.versionId !== base.meta?.versionId
   const editing: Editing = {
-    draft,
-    save: mayDo(me, type, 'update') ? save.mutate : undefined,
-    isBusy: save.isPending,
-    error: save.error,
+    // Another version has inputs of its own, and so has the saved one after it was typed over.
+    round: `${base.meta?.versionId} ${draft.round}`,
+    value,
+    isDirty: draft.isDirty,
+    set: (value) => draft.set({ base, value }),
+    save: mayDo(me, type, 'update') ? saving.save : undefined,
+    isBusy: saving.isBusy,
+    error: isBehind ? undefined : saving.error,
   }
   if (tab === 'referrers') return <Referrers type={type} id={id} />
   if (tab === 'timeline') return <Timeline id={id} />
   return (
-    <>
+    <Stack>
       <Restored draft={draft} />
+      {isBehind && (
+        <Behind base={base} mine={value} newest={saved} set={draft.set} discard={draft.discard} />
+      )}
       {tab === 'json' ? <RecordJson {...editing} /> : <RecordForm {...editing} />}
-    </>
+      {saving.question}
+    </Stack>
   )
 }
 
@@ -104,11 +114,11 @@ export function NewRecord() {
   const me = useMe()
   const { type } = useParams<{ type: string }>()
   const [, navigate] = useLocation()
-  const key = `record/${type}/new`
+  const key = `edit/${type}/new`
   // The type comes from the address; the service refuses one that it does not know.
   const draft = useDraft(key, { resourceType: type } as Resource)
-  const create = useSend<Resource, Resource>({
-    send: (record) => medplum.post(`fhir/R4/${type}`, record),
+  const create = useSend<Sent, Resource>({
+    send: ({ body }) => medplum.post(`fhir/R4/${type}`, body),
     done: texts.common.saved,
     draft: key,
     after: ({ id }) => navigate(`/resources/${type}/${id}`),
@@ -119,7 +129,15 @@ export function NewRecord() {
   return (
     <Page title={fill(words.new, { type })}>
       <Restored draft={draft} />
-      <RecordForm draft={draft} save={mutate} isBusy={isPending} error={error} />
+      <RecordForm
+        round={String(draft.round)}
+        value={draft.value}
+        isDirty={draft.isDirty}
+        set={draft.set}
+        save={mutate}
+        isBusy={isPending}
+        error={error}
+      />
     </Page>
   )
 }
@@ -145,26 +163,33 @@ function Delete({ type, id }: Pick<Place, 'type' | 'id'>) {
 }
 
 /** A record as a form that its StructureDefinition makes. */
-function RecordForm({ draft, save, isBusy, error }: Editing) {
-  const { resourceType } = draft.value
+function RecordForm({ round, value, set, save, isBusy, error }: Editing) {
+  const { resourceType } = value
   return (
     <form
+      noValidate
       onSubmit={(event) => {
         event.preventDefault()
-        save?.(draft.value)
+        const record = pruned(value)
+        save?.({ record, body: record })
       }}
     >
       <Stack maw={720}>
-        <fieldset disabled={save === undefined} style={{ border: 0, padding: 0, margin: 0 }}>
+        <fieldset
+          disabled={save === undefined}
+          inert={isBusy}
+          style={{ border: 0, padding: 0, margin: 0 }}
+        >
           <Fields
+            key={round}
             type={resourceType}
             path={resourceType}
-            value={{ ...draft.value }}
+            value={{ ...value }}
             // The fields keep the type and the id.
-            onChange={(value) => draft.set(value as unknown as typeof draft.value)}
+            onChange={(next) => set(next as unknown as Resource)}
           />
         </fieldset>
-        <Problem error={error} title={texts.record.refused} />
+        <Problem error={error} title={words.refused} />
         {save && (
           <Button type="submit" id="save" loading={isBusy} w="fit-content">
             {texts.common.save}
@@ -177,14 +202,18 @@ function RecordForm({ draft, save, isBusy, error }: Editing) {
 
 const PAUSE_MS = 600
 
+function RecordJson(editing: Editing) {
+  return <JsonEditor key={editing.round} {...editing} />
+}
+
 /** A record as JSON, judged by the service while it is typed. */
-function RecordJson({ draft, save, isBusy, error }: Editing) {
-  const [text, setText] = useState(() => JSON.stringify(draft.value, null, 2))
+function JsonEditor({ value, isDirty, set, save, isBusy, error }: Editing) {
+  const [text, setText] = useState(() => JSON.stringify(pruned(value), null, 2))
   const parsed = parse(text)
   const type = (text: string) => {
     setText(text)
     const record = parse(text)
-    if (record !== undefined) draft.set(record)
+    if (record !== undefined) set(record)
   }
   return (
     <Stack>
@@ -193,12 +222,12 @@ function RecordJson({ draft, save, isBusy, error }: Editing) {
         extensions={jsonText}
         height="30rem"
         value={text}
-        {...(save ? { onChange: type } : {})}
+        {...(save && !isBusy ? { onChange: type } : {})}
       />
       {parsed === undefined ? (
         <Text c="red">{words.noJson}</Text>
       ) : (
-        draft.isDirty && <Judged record={parsed} />
+        isDirty && <Judged record={parsed} />
       )}
       <Problem error={error} title={words.refused} />
       {save && (
@@ -207,7 +236,8 @@ function RecordJson({ draft, save, isBusy, error }: Editing) {
             id="save"
             disabled={parsed === undefined}
             loading={isBusy}
-            onClick={() => parsed && save(parsed)}
+            // The text itself: what is in it twice is the service's to refuse.
+            onClick={() => parsed && save({ record: parsed, body: text })}
           >
             {texts.common.save}
           </Button>
@@ -243,7 +273,7 @@ function Judged({ record }: JudgedProps) {
 
 function parse(text: string): Resource | undefined {
   try {
-    const value: unknown = JSON.parse(text)
+    const value: unknown = parseExact(text)
     const isRecord = typeof value === 'object' && value !== null && 'resourceType' in value
     return isRecord ? (value as Resource) : undefined
   } catch {
@@ -251,73 +281,14 @@ function parse(text: string): Resource | undefined {
   }
 }
 
-interface TimelineProps {
-  readonly id: string
-}
-
-/** The events of a patient, newest first. */
-function Timeline({ id }: TimelineProps) {
-  const pages = useInfiniteQuery({
-    queryKey: ['everything', id],
-    queryFn: ({ pageParam }) => medplum.get<Bundle>(pageParam, { cache: 'no-store' }),
-    initialPageParam: `fhir/R4/Patient/${id}/$everything?_count=200`,
-    getNextPageParam: ({ link }) => link?.find(({ relation }) => relation === 'next')?.url,
-  })
-  if (pages.error) return <Problem error={pages.error} retry={() => void pages.refetch()} />
-  if (pages.data === undefined) return <Waiting />
-  const events = pages.data.pages
-    .flatMap(({ entry = [] }) => entry.flatMap(({ resource }) => (resource ? [resource] : [])))
-    .map((record) => ({ record, at: timeOf(record) }))
-    .filter(({ at }) => at !== undefined)
-    .sort((a, b) => ((a.at ?? '') < (b.at ?? '') ? 1 : -1))
-  return (
-    <>
-      <Line bulletSize={12}>
-        {events.map(({ record, at }) => (
-          <Line.Item
-            key={`${record.resourceType}/${record.id}`}
-            title={
-              <Link href={`/resources/${record.resourceType}/${record.id}`}>
-                {record.resourceType}
-              </Link>
-            }
-          >
-            <Text size="sm">
-              <Value value={elementOf(record, 'code') ?? elementOf(record, 'type')} />{' '}
-              <Value value={elementOf(record, 'value[x]')} />
-            </Text>
-            <Text size="xs" c="dimmed" component="div">
-              <When at={at} />
-            </Text>
-          </Line.Item>
-        ))}
-      </Line>
-      {pages.hasNextPage && (
-        <Button variant="default" mt="md" onClick={() => void pages.fetchNextPage()}>
-          {texts.common.more}
-        </Button>
-      )}
-    </>
-  )
-}
-
-const TIMES = ['effective[x]', 'performed[x]', 'onset[x]', 'occurrence[x]', 'period']
-const DATES = ['authoredOn', 'issued', 'recordedDate', 'date', 'created', 'birthDate']
-
-/** When it happened, by the elements that say so in most types. */
-function timeOf(record: Resource): string | undefined {
-  for (const name of [...TIMES, ...DATES]) {
-    const value = elementOf(record, name)
-    if (typeof value === 'string') return value
-    if (typeof value === 'object' && value !== null && 'start' in value) return String(value.start)
-  }
-  return undefined
-}
-
 interface Editing {
-  readonly draft: Draft<Resource>
+  /** Inputs of another round are made anew. */
+  readonly round: string
+  readonly value: Resource
+  readonly isDirty: boolean
+  readonly set: (value: Resource) => void
   /** Absent where the person may read alone. */
-  readonly save: ((record: Resource) => void) | undefined
+  readonly save: ((sent: Sent) => void) | undefined
   readonly isBusy: boolean
   readonly error: unknown
 }

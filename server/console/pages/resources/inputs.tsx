@@ -1,0 +1,103 @@
+/** Inputs for values that have no elements of their own. An emptied one says `''`. */
+import { NativeSelect, Textarea, TextInput } from '@mantine/core'
+import { useState } from 'react'
+import { numberFrom, parseExact } from '../../exact.ts'
+import { texts } from '../../texts/texts.ts'
+import { type Element, useCodes } from './elements.ts'
+
+const words = texts.record
+
+interface InputProps {
+  readonly element: Element
+  readonly value: unknown
+  readonly onChange: (value: unknown) => void
+}
+
+const NUMBERS = ['integer', 'decimal', 'positiveInt', 'unsignedInt']
+const LONG_TEXTS = ['markdown', 'xhtml']
+const YES_OR_NO = ['true', 'false']
+
+export function Primitive({ element, value, onChange }: InputProps) {
+  const { name, types, isRequired, isList, valueSet, hint } = element
+  const codes = useCodes(valueSet)
+  const [type = ''] = types
+  const text = textOf(value)
+  // One line has no room for the line ends of a text, and would lose them. It stays what it is while somebody types.
+  const [isLong] = useState(LONG_TEXTS.includes(type) || text.includes('\n'))
+  const common = {
+    label: isList ? undefined : name,
+    'aria-label': name,
+    description: isList ? undefined : hint,
+    withAsterisk: isRequired,
+  }
+  const choices = type === 'boolean' ? YES_OR_NO.map(asChoice) : codes.data
+  if (valueSet !== undefined && codes.isPending) {
+    return <TextInput {...common} disabled value={text} />
+  }
+  const input = {
+    ...common,
+    name,
+    value: text,
+    onChange: ({ currentTarget: { value } }: Typed) => onChange(typedAs(type, value)),
+  }
+  if (choices?.length) {
+    const isListed = text === '' || choices.some(({ value }) => value === text)
+    const others = isListed ? [] : [asChoice(text)]
+    return <NativeSelect {...input} data={[{ value: '', label: '' }, ...choices, ...others]} />
+  }
+  const placeholder = placeholderOf(type)
+  if (isLong) return <Textarea {...input} placeholder={placeholder} autosize minRows={2} />
+  return <TextInput {...input} placeholder={placeholder} />
+}
+
+interface Typed {
+  readonly currentTarget: { readonly value: string }
+}
+
+/** A text that is no value of the type yet stays a text, which the service refuses with its place. */
+function typedAs(type: string, text: string): unknown {
+  if (NUMBERS.includes(type)) return numberFrom(text)
+  return type === 'boolean' && YES_OR_NO.includes(text) ? text === 'true' : text
+}
+
+/** An item without a value keeps its place in a list as null. */
+function textOf(value: unknown): string {
+  return value === undefined || value === null ? '' : String(value)
+}
+
+function asChoice(value: string) {
+  return { value, label: value }
+}
+
+/** Dates may end at their year or month, which a browser's own input for dates cannot show. */
+function placeholderOf(type: string): string | undefined {
+  return Object.entries(words.formats).find(([name]) => name === type)?.[1]
+}
+
+/** Elements that hold whole resources are typed as JSON; what is no JSON yet is sent as it is, and refused. */
+export function Raw({ element, value, onChange }: InputProps) {
+  const [text, setText] = useState(() =>
+    typeof value === 'string' ? value : (JSON.stringify(value) ?? ''),
+  )
+  return (
+    <Textarea
+      label={element.isList ? undefined : element.name}
+      aria-label={element.name}
+      name={element.name}
+      autosize
+      value={text}
+      onChange={({ currentTarget: { value } }) => {
+        setText(value)
+        onChange(parsed(value))
+      }}
+    />
+  )
+}
+
+function parsed(text: string): unknown {
+  try {
+    return parseExact(text)
+  } catch {
+    return text
+  }
+}

@@ -1,0 +1,144 @@
+/** Saving a record that is edited: it asks before elements disappear, and never writes over a newer version. */
+import { Alert, Button, Code, Group, List, Modal, Stack, Text } from '@mantine/core'
+import type { Resource } from '@medplum/fhirtypes'
+import { useState } from 'react'
+import { useSend } from '../../api.ts'
+import { Difference } from '../../parts/difference.tsx'
+import { medplum } from '../../session.ts'
+import { fill, texts } from '../../texts/texts.ts'
+import { conflicts, merged, type Removal, removalsBetween } from './editing.ts'
+
+const words = texts.saving
+
+/** `body` is the record, or the text of it that the person has typed. */
+export interface Sent {
+  readonly record: Resource
+  readonly body: Resource | string
+}
+
+interface Saved {
+  readonly type: string
+  readonly id: string
+  /** The version that the person began with. */
+  readonly base: Resource
+  /** The key of the draft. */
+  readonly draft: string
+  readonly after: () => void
+}
+
+export function useSaving({ type, id, base, draft, after }: Saved) {
+  const [asked, setAsked] = useState<Sent>()
+  const saving = useSend<Sent, Resource>({
+    send: ({ body }) =>
+      medplum.put(`fhir/R4/${type}/${id}`, body, undefined, {
+        headers: { 'If-Match': `W/"${base.meta?.versionId}"` },
+      }),
+    done: texts.common.saved,
+    draft,
+    after,
+    notify: false,
+    // The newer version, where there is one, is shown beside what was typed.
+    reread: [`fhir/R4/${type}/${id}`],
+  })
+  const save = (sent: Sent) => {
+    if (removalsBetween(base, sent.record).length > 0) setAsked(sent)
+    else saving.mutate(sent)
+  }
+  const question = asked && (
+    <Question
+      removals={removalsBetween(base, asked.record)}
+      cancel={() => setAsked(undefined)}
+      confirm={() => {
+        setAsked(undefined)
+        saving.mutate(asked)
+      }}
+    />
+  )
+  return { save, question, isBusy: saving.isPending, error: saving.error }
+}
+
+interface QuestionProps {
+  readonly removals: readonly Removal[]
+  readonly cancel: () => void
+  readonly confirm: () => void
+}
+
+function Question({ removals, cancel, confirm }: QuestionProps) {
+  return (
+    <Modal opened onClose={cancel} title={words.removes} size="lg">
+      <Stack>
+        <Text size="sm">{words.removesHint}</Text>
+        <List listStyleType="none" spacing="xs" className="removals">
+          {removals.map(({ path, value }) => (
+            <List.Item key={path}>
+              <Text size="sm" fw={600} component="div">
+                {path}
+              </Text>
+              <Code block>{typeof value === 'string' ? value : JSON.stringify(value)}</Code>
+            </List.Item>
+          ))}
+        </List>
+        <Group justify="flex-end">
+          <Button variant="default" onClick={cancel} data-autofocus>
+            {words.keepEditing}
+          </Button>
+          <Button color="red" data-confirm onClick={confirm}>
+            {words.removeAndSave}
+          </Button>
+        </Group>
+      </Stack>
+    </Modal>
+  )
+}
+
+interface BehindProps {
+  readonly base: Resource
+  readonly mine: Resource
+  readonly newest: Resource
+  readonly set: (edit: { readonly base: Resource; readonly value: Resource }) => void
+  readonly discard: () => void
+}
+
+/** Somebody else has saved the record while this person was typing. */
+export function Behind({ base, mine, newest, set, discard }: BehindProps) {
+  const [isCompared, setIsCompared] = useState(false)
+  const versions = { base, mine, newest }
+  const both = conflicts(versions)
+  const number = newest.meta?.versionId ?? ''
+  return (
+    <Alert color="yellow" variant="light" role="alert">
+      <Stack gap="sm">
+        <Text size="sm" fw={600}>
+          {fill(words.behind, { number })}
+        </Text>
+        <Text size="sm">{words.behindHint}</Text>
+        {both.length > 0 && (
+          <Text size="sm">{fill(words.conflicts, { names: both.join(', ') })}</Text>
+        )}
+        <Group gap="xs">
+          <Button size="xs" onClick={() => set({ base: newest, value: merged(versions) })}>
+            {fill(words.merge, { number })}
+          </Button>
+          <Button
+            size="xs"
+            variant="default"
+            aria-expanded={isCompared}
+            onClick={() => setIsCompared(!isCompared)}
+          >
+            {fill(words.compare, { number })}
+          </Button>
+          <Button size="xs" variant="default" onClick={discard}>
+            {words.discard}
+          </Button>
+        </Group>
+        {isCompared && (
+          <Difference label={words.difference} before={textOf(newest)} after={textOf(mine)} />
+        )}
+      </Stack>
+    </Alert>
+  )
+}
+
+function textOf({ meta: _, ...content }: Resource): string {
+  return JSON.stringify(content, null, 2)
+}

@@ -1,0 +1,73 @@
+import { Button, Timeline as Line, Text } from '@mantine/core'
+import type { Bundle, Resource } from '@medplum/fhirtypes'
+import { useInfiniteQuery } from '@tanstack/react-query'
+import { Link } from 'wouter'
+import { Waiting } from '../../parts/loaded.tsx'
+import { Problem } from '../../parts/problem.tsx'
+import { When } from '../../parts/when.tsx'
+import { medplum } from '../../session.ts'
+import { texts } from '../../texts/texts.ts'
+import { elementOf, Value } from './values.tsx'
+
+interface TimelineProps {
+  readonly id: string
+}
+
+/** The events of a patient, newest first. */
+export function Timeline({ id }: TimelineProps) {
+  const pages = useInfiniteQuery({
+    queryKey: ['everything', id],
+    queryFn: ({ pageParam }) => medplum.get<Bundle>(pageParam, { cache: 'no-store' }),
+    initialPageParam: `fhir/R4/Patient/${id}/$everything?_count=200`,
+    getNextPageParam: ({ link }) => link?.find(({ relation }) => relation === 'next')?.url,
+  })
+  if (pages.error) return <Problem error={pages.error} retry={() => void pages.refetch()} />
+  if (pages.data === undefined) return <Waiting />
+  const events = pages.data.pages
+    .flatMap(({ entry = [] }) => entry.flatMap(({ resource }) => (resource ? [resource] : [])))
+    .map((record) => ({ record, at: timeOf(record) }))
+    .filter(({ at }) => at !== undefined)
+    .sort((a, b) => ((a.at ?? '') < (b.at ?? '') ? 1 : -1))
+  return (
+    <>
+      <Line bulletSize={12}>
+        {events.map(({ record, at }) => (
+          <Line.Item
+            key={`${record.resourceType}/${record.id}`}
+            title={
+              <Link href={`/resources/${record.resourceType}/${record.id}`}>
+                {record.resourceType}
+              </Link>
+            }
+          >
+            <Text size="sm">
+              <Value value={elementOf(record, 'code') ?? elementOf(record, 'type')} />{' '}
+              <Value value={elementOf(record, 'value[x]')} />
+            </Text>
+            <Text size="xs" c="dimmed" component="div">
+              <When at={at} />
+            </Text>
+          </Line.Item>
+        ))}
+      </Line>
+      {pages.hasNextPage && (
+        <Button variant="default" mt="md" onClick={() => void pages.fetchNextPage()}>
+          {texts.common.more}
+        </Button>
+      )}
+    </>
+  )
+}
+
+const TIMES = ['effective[x]', 'performed[x]', 'onset[x]', 'occurrence[x]', 'period']
+const DATES = ['authoredOn', 'issued', 'recordedDate', 'date', 'created', 'birthDate']
+
+/** When it happened, by the elements that say so in most types. */
+function timeOf(record: Resource): string | undefined {
+  for (const name of [...TIMES, ...DATES]) {
+    const value = elementOf(record, name)
+    if (typeof value === 'string') return value
+    if (typeof value === 'object' && value !== null && 'start' in value) return String(value.start)
+  }
+  return undefined
+}
