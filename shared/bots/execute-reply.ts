@@ -4,7 +4,7 @@
  */
 import { safeContentType } from '../binary/content.ts'
 import { allOk, badRequest, unavailable } from '../errors.ts'
-import { decodeText } from '../fhir/json.ts'
+import { decodeText, parseBody } from '../fhir/json.ts'
 import { isObject } from '../fhir/resource.ts'
 import type { ExecuteJob, ExecuteReply } from '../platform/queue/jobs.ts'
 import { FHIR_JSON } from '../request/reply.ts'
@@ -110,7 +110,7 @@ export function readInput(request: FhirRequest): ExecuteInput {
   const { body } = request
   if (body === undefined || body.length === 0) return { kind: 'none', text: '' }
   const type = mediaType(request.headers['content-type'])
-  if (isJson(type)) return parsed(decodeText(body))
+  if (isJson(type)) return parsed(decodeText(body), type)
   if (type === HL7) {
     const text = decodeText(body)
     if (!text.startsWith('MSH')) throw badRequest('Content could not be parsed')
@@ -134,8 +134,15 @@ function isJson(type: string): boolean {
   return type === 'application/json' || type === 'text/json' || type.endsWith('+json')
 }
 
-/** The text is handed on as it came; it is parsed here only to refuse what is no JSON. */
-function parsed(text: string): ExecuteInput {
+/**
+ * The text is handed on as it came; it is parsed here only to refuse what is no JSON. A resource keeps to the rules of
+ * resources; of other JSON, which is the bot's to understand, the sandbox keeps the last value of a repeated name.
+ */
+function parsed(text: string, type: string): ExecuteInput {
+  if (type === 'application/fhir+json') {
+    parseBody(text)
+    return { kind: 'json', text }
+  }
   try {
     JSON.parse(text)
   } catch {

@@ -85,6 +85,68 @@ export function numbered(names: Iterable<string>): Names {
   return new Map([...new Set(names)].map((name, number) => [name, number]))
 }
 
+/**
+ * False when no object of this valid JSON has a name twice. `members` is how many the parsed value has: a name stands
+ * before a colon, and so many as there are, none is lost. True, too, for a string with a quote before a colon.
+ */
+export function mayRepeatNames(text: string, members: number): boolean {
+  let names = 0
+  for (let at = text.indexOf(':'); at >= 0; at = text.indexOf(':', at + 1)) {
+    let before = at - 1
+    while (isSpace(text.charCodeAt(before))) before--
+    if (text.charCodeAt(before) === QUOTE) names++
+  }
+  return names !== members
+}
+
+/** An object or a list that is being walked. */
+interface Level {
+  /** The names so far; undefined in a list. */
+  readonly names: Set<string> | undefined
+  /** The newest name, or the index of the newest item. */
+  place: string | number
+}
+
+/** The path of the first name that its object has twice, as in `entry[1].resource.gender`. `text` is valid JSON. */
+export function repeatedName(text: string): string | undefined {
+  const levels: Level[] = []
+  for (let at = 0; at < text.length; at++) {
+    const level = levels.at(-1)
+    const code = text.charCodeAt(at)
+    if (code === OPEN) levels.push({ names: new Set(), place: '' })
+    else if (code === OPEN_LIST) levels.push({ names: undefined, place: 0 })
+    else if (code === CLOSE || code === CLOSE_LIST) levels.pop()
+    else if (code === COMMA && typeof level?.place === 'number') level.place++
+    else if (code === QUOTE) {
+      const end = lastQuote(text, at)
+      if (level?.names !== undefined && isName(text, end)) {
+        const name: string = JSON.parse(text.slice(at, end + 1))
+        level.place = name
+        if (level.names.has(name)) return pathOf(levels)
+        level.names.add(name)
+      }
+      at = end
+    }
+  }
+  return undefined
+}
+
+/** Whether the string that ends at this quote stands before a colon. */
+function isName(text: string, end: number): boolean {
+  let next = end + 1
+  while (isSpace(text.charCodeAt(next))) next++
+  return text.charCodeAt(next) === COLON
+}
+
+function isSpace(code: number): boolean {
+  return code === SPACE || code === 0x0a || code === 0x0d || code === 0x09
+}
+
+function pathOf(levels: readonly Level[]): string {
+  const parts = levels.map(({ place }) => (typeof place === 'number' ? `[${place}]` : `.${place}`))
+  return parts.join('').replace(/^\./, '')
+}
+
 function behindValue(text: string, from: number): number {
   // A read of it in each turn of the loop would be a call, as texts are of several kinds.
   const { length } = text

@@ -7,8 +7,9 @@
  * Strings of a resource are changed, and what is empty is left out, here, too.
  */
 import { isDeepStrictEqual } from 'node:util'
-import { badRequest } from '../errors.ts'
-import { isObject, type Resource } from './resource.ts'
+import { badRequest, badStructure } from '../errors.ts'
+import { mayRepeatNames, repeatedName } from './json-text.ts'
+import { isObject, isResource, type Resource } from './resource.ts'
 
 // TypeScript's library does not know it yet.
 const { rawJSON } = JSON as unknown as { rawJSON(text: string): unknown }
@@ -131,8 +132,8 @@ function hasSameMembers(a: Record<string, unknown>, b: Record<string, unknown>):
 export const MAX_DEPTH = 64
 
 /**
- * Parses a request body: UTF-8 with or without a BOM, at most 64 levels, no NUL in a string.
- * Errors: 400.
+ * Parses a request body: UTF-8 with or without a BOM, at most 64 levels, no NUL in a string, no object with a
+ * name twice. Errors: 400, for a repeated name with its path.
  */
 export function parseBody(body: Buffer | string): unknown {
   const text = decodeText(body)
@@ -146,8 +147,19 @@ export function parseBody(body: Buffer | string): unknown {
   } catch {
     throw badRequest('Content could not be parsed')
   }
-  if (isDeeper(value, MAX_DEPTH)) throw badRequest(`JSON is nested deeper than ${MAX_DEPTH} levels`)
+  const members = countMembers(value, MAX_DEPTH)
+  if (Number.isNaN(members)) throw badRequest(`JSON is nested deeper than ${MAX_DEPTH} levels`)
+  if (mayRepeatNames(text, members)) refuseRepeatedName(text, value)
   return value
+}
+
+/** JSON.parse keeps the last value of a repeated name and loses the others: https://hl7.org/fhir/R4/json.html#xml */
+function refuseRepeatedName(text: string, value: unknown): void {
+  const path = repeatedName(text)
+  if (path === undefined) return
+  const root = isResource(value) ? `${value.resourceType}.` : ''
+  const place = `${root}${path}`.slice(0, 1000)
+  throw badStructure(`Property given more than once: ${place}`, place)
 }
 
 const utf8 = new TextDecoder('utf-8', { fatal: true })
@@ -164,16 +176,22 @@ export function decodeText(body: Buffer | string): string {
 
 /** True when objects and arrays nest deeper than `levels`. */
 export function isDeeper(value: unknown, levels: number): boolean {
-  if (typeof value !== 'object' || value === null || value instanceof Decimal) return false
-  if (levels === 0) return true
+  return Number.isNaN(countMembers(value, levels))
+}
+
+/** How many members all objects in the value have; NaN when objects and arrays nest deeper than `levels`. */
+function countMembers(value: unknown, levels: number): number {
+  if (typeof value !== 'object' || value === null || value instanceof Decimal) return 0
+  if (levels === 0) return Number.NaN
+  let members = 0
   if (Array.isArray(value)) {
-    for (const item of value) if (isDeeper(item, levels - 1)) return true
-    return false
+    for (const item of value) members += countMembers(item, levels - 1)
+    return members
   }
   for (const key in value) {
-    if (isDeeper((value as Record<string, unknown>)[key], levels - 1)) return true
+    members += 1 + countMembers((value as Record<string, unknown>)[key], levels - 1)
   }
-  return false
+  return members
 }
 
 /** The resource without nulls, blank strings, empty arrays and empty objects; the same object when it has none. */

@@ -19,12 +19,10 @@ import {
   forbidden,
   HttpError,
   methodNotAllowed,
-  notAcceptable,
   serverTimeout,
   tooLarge,
   unsupportedMediaType,
 } from '../errors.ts'
-import { parseBody } from '../fhir/json.ts'
 import { readPreferences, takesGzip } from '../request/negotiate.ts'
 import { textReply } from '../request/reply.ts'
 import type { FhirReply, FhirRequest, Interaction, Operation } from '../request/request.ts'
@@ -42,6 +40,14 @@ import { type Executed, execute, type Ready } from './execute/execute.ts'
 import type { VariableValues } from './execute/plan.ts'
 import { readRoot } from './execute/reads.ts'
 import { outcomeOf, Run } from './execute/run.ts'
+import {
+  contentType,
+  type Form,
+  formOf,
+  readRequest,
+  refusedRequest,
+  TYPES,
+} from './read-request.ts'
 import type { Given } from './schema/elements.ts'
 import { audienceName, schemaFor } from './schema/schema.ts'
 
@@ -50,9 +56,6 @@ export interface Root {
   readonly type: string
   readonly id: string
 }
-
-/** `fhir`: failures before execution are OperationOutcomes, as FHIR clients expect. */
-type Form = 'graphql' | 'json' | 'fhir'
 
 /** One request on its way through graphql-http. */
 interface Serving {
@@ -72,12 +75,6 @@ type Context = { readonly ready: Ready }
 
 const MAX_BODY_BYTES = 1_310_720
 const DEADLINE_MS = 30_000
-const TYPES: Readonly<Record<Form, string>> = {
-  graphql: 'application/graphql-response+json; charset=utf-8',
-  json: 'application/json; charset=utf-8',
-  fhir: 'application/json; charset=utf-8',
-}
-
 /** Errors: 404 and 410 for the root, 405, 406, 413, 415; 400 and 403 for a FHIR client. */
 export async function serveGraphql(
   interaction: Interaction,
@@ -106,10 +103,13 @@ async function serveUntil(
   signal: AbortSignal,
 ): Promise<FhirReply> {
   const request = { ...interaction.request, signal }
+  const form = formOf(request.headers.accept)
+  const given = readRequest(request)
+  if (given instanceof HttpError) return refusedRequest(given, form)
   const serving: Serving = {
     interaction: { ...interaction, request },
     root,
-    form: formOf(request.headers.accept),
+    form,
     isSyntax: false,
     rateLimit: undefined,
     packed: undefined,
@@ -121,7 +121,7 @@ async function serveUntil(
       accept: serving.form === 'json' ? 'application/json' : 'application/graphql-response+json',
       'content-type': contentType(request),
     },
-    body: () => bodyOf(request),
+    body: given,
     raw: undefined,
     context: serving,
   })
@@ -134,21 +134,6 @@ async function serveUntil(
   const type = { 'Content-Type': TYPES[serving.form] }
   if (serving.packed !== undefined) return packedReply(request, serving.packed, type)
   return textReply(status, body ?? '', { ...allow, ...limit, ...type })
-}
-
-/** Errors: 406. */
-function formOf(accept: string | undefined): Form {
-  if (accept === undefined || accept.trim() === '') return 'fhir'
-  const ranges = accept
-    .toLowerCase()
-    .split(',')
-    .filter((range) => !/;\s*q=0(\.0*)?\s*($|;)/.test(range))
-    .map((range) => (range.split(';')[0] ?? '').trim())
-  if (ranges.includes('application/graphql-response+json')) return 'graphql'
-  if (ranges.includes('application/fhir+json')) return 'fhir'
-  if (ranges.includes('application/json')) return 'json'
-  if (ranges.some((range) => ['*/*', 'application/*', 'text/json'].includes(range))) return 'fhir'
-  throw notAcceptable('Only JSON is available: application/json, application/graphql-response+json')
 }
 
 /** Sends a cached compressed answer as it is to callers who can read it. */
@@ -170,25 +155,6 @@ const handler = createHandler<undefined, Serving, Context>({
   onOperation: (req, { contextValue }, result) =>
     finish(req.context, (contextValue as Context).ready.run, result as unknown as Executed),
 })
-
-const JSON_TYPE = /^application\/([a-z0-9.+-]+\+)?json\s*(;\s*charset="?utf-?8"?\s*)?$/i
-
-/** As graphql-http knows it; what it does not know is a 415. */
-function contentType({ headers }: FhirRequest): string {
-  const type = headers['content-type'] ?? ''
-  const isKnown = JSON_TYPE.test(type) || isQueryText(type)
-  return isKnown ? 'application/json; charset=utf-8' : type
-}
-
-function isQueryText(type: string): boolean {
-  return /^application\/graphql\s*(;|$)/i.test(type)
-}
-
-function bodyOf({ body, headers }: FhirRequest): Record<string, unknown> {
-  if (isQueryText(headers['content-type'] ?? '')) return { query: String(body ?? '') }
-  // graphql-http looks whether it is an object.
-  return parseBody(body ?? '') as Record<string, unknown>
-}
 
 async function begin(
   serving: Serving,
@@ -329,7 +295,6 @@ function forbiddenResponse(form: Form): Response {
 const WORDS: Readonly<Record<string, string>> = {
   'Missing query': 'Must provide query.',
   'Missing body': 'Must provide query.',
-  'Unparsable JSON body': 'Content could not be parsed',
 }
 
 function asOutcome(status: number, body: string, isSyntax: boolean): HttpError {

@@ -1,0 +1,67 @@
+/** The request of a GraphQL call before graphql-http reads it, and the form in which its caller reads answers. */
+import { HttpError, notAcceptable } from '../errors.ts'
+import { parseBody } from '../fhir/json.ts'
+import { textReply } from '../request/reply.ts'
+import type { FhirReply, FhirRequest } from '../request/request.ts'
+
+/** `fhir`: failures before execution are OperationOutcomes, as FHIR clients expect. */
+export type Form = 'graphql' | 'json' | 'fhir'
+
+export const TYPES: Readonly<Record<Form, string>> = {
+  graphql: 'application/graphql-response+json; charset=utf-8',
+  json: 'application/json; charset=utf-8',
+  fhir: 'application/json; charset=utf-8',
+}
+
+/** Errors: 406. */
+export function formOf(accept: string | undefined): Form {
+  if (accept === undefined || accept.trim() === '') return 'fhir'
+  const ranges = accept
+    .toLowerCase()
+    .split(',')
+    .filter((range) => !/;\s*q=0(\.0*)?\s*($|;)/.test(range))
+    .map((range) => (range.split(';')[0] ?? '').trim())
+  if (ranges.includes('application/graphql-response+json')) return 'graphql'
+  if (ranges.includes('application/fhir+json')) return 'fhir'
+  if (ranges.includes('application/json')) return 'json'
+  if (ranges.some((range) => ['*/*', 'application/*', 'text/json'].includes(range))) return 'fhir'
+  throw notAcceptable('Only JSON is available: application/json, application/graphql-response+json')
+}
+
+const JSON_TYPE = /^application\/([a-z0-9.+-]+\+)?json\s*(;\s*charset="?utf-?8"?\s*)?$/i
+
+/** As graphql-http knows it; what it does not know is a 415. */
+export function contentType({ headers }: FhirRequest): string {
+  const type = headers['content-type'] ?? ''
+  const isKnown = JSON_TYPE.test(type) || isQueryText(type)
+  return isKnown ? 'application/json; charset=utf-8' : type
+}
+
+function isQueryText(type: string): boolean {
+  return /^application\/graphql\s*(;|$)/i.test(type)
+}
+
+/** The body of a POST; null where graphql-http looks at none. A 400 for JSON that cannot be read, in a GET, too. */
+export function readRequest(request: FhirRequest): Record<string, unknown> | null | HttpError {
+  const { method, query, body, headers } = request
+  const type = headers['content-type'] ?? ''
+  const isJson = method === 'POST' && JSON_TYPE.test(type)
+  if (method === 'POST' && isQueryText(type)) return { query: String(body ?? '') }
+  const text = isJson ? (body ?? '') : query.get('variables')
+  if (text === null) return null
+  try {
+    const value = parseBody(text)
+    // graphql-http looks whether it is an object, and reads the query of a GET by itself.
+    return isJson ? (value as Record<string, unknown>) : null
+  } catch (error) {
+    if (error instanceof HttpError) return error
+    throw error
+  }
+}
+
+/** A 400 in the form that the caller reads. Errors: the 400 itself, for a FHIR client. */
+export function refusedRequest(error: HttpError, form: Form): FhirReply {
+  if (form === 'fhir') throw error
+  const body = JSON.stringify({ errors: [{ message: error.message }] })
+  return textReply(error.status, body, { 'Content-Type': TYPES[form] })
+}
