@@ -13,6 +13,7 @@ import {
   describeShorts,
   describeTypes,
 } from './definitions/describe.ts'
+import { describeOperations } from './definitions/operations.ts'
 import { describeProfiles, describeSnapshots } from './definitions/profiles.ts'
 import { describeTerminology } from './definitions/terminology.ts'
 import { enumerateValueSets } from './definitions/valuesets.ts'
@@ -71,6 +72,7 @@ const sizes = [
   writeLines('search', search.types),
   writeLines('compartments', [search.compartments]),
   writeLines('valuesets', valueSets.enumerated),
+  writeLines('operations', describeOperations(read('profiles-resources.json'))),
   writeLines('profiles', profiles),
   writeLines('snapshots', describeSnapshots(allStructures)),
   writeLines('codesystems', terminology.codeSystems),

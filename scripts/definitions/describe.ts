@@ -33,6 +33,14 @@ export interface Definition {
   readonly target?: readonly string[]
   readonly component?: readonly { readonly definition: string; readonly expression: string }[]
   readonly resource: readonly { readonly code: string; readonly param?: readonly string[] }[]
+  readonly parameter?: readonly Parameter[]
+}
+
+/** An input or output of an OperationDefinition. */
+export interface Parameter {
+  readonly name: string
+  readonly use: 'in' | 'out'
+  readonly part?: readonly Parameter[]
 }
 
 interface Snapshot {

@@ -296,16 +296,6 @@ export const operationTexts: Readonly<Record<string, CallText>> = {
     query: { persist: 'flag: Store it, by POST', id: 'text: Of the Composition' },
     answer: 'Bundle',
   },
-  'evaluate-measure': {
-    summary: 'Count by a measure',
-    description: 'GET answers the report, POST stores it, too.',
-    query: {
-      periodStart: 'text!: A date',
-      periodEnd: 'text!: A date',
-      subject: 'text: Patient/id',
-    },
-    answer: 'MeasureReport',
-  },
   extract: {
     summary: 'Make resources of answers',
     description: 'A transaction that is not carried out.',

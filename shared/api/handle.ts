@@ -183,7 +183,7 @@ async function answerRoute(
 ): Promise<FhirReply> {
   if (route.kind === 'operation') {
     const { operation, type, id, rest } = route
-    const call = { services, principal, request, type, id, rest }
+    const call = { operation, services, principal, request, type, id, rest }
     if (operation.area !== undefined) requireArea(principal, operation.area)
     if (operation.ownFormat) return operation.run(call)
     const asked = readPreferences(request)

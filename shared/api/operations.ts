@@ -22,7 +22,6 @@ import { meta, metaAdd, metaDelete } from '../rest/meta.ts'
 import { apply } from '../rest/operations/apply.ts'
 import { book } from '../rest/operations/book.ts'
 import { docref, document } from '../rest/operations/document.ts'
-import { evaluateMeasure } from '../rest/operations/evaluate-measure.ts'
 import { extract } from '../rest/operations/extract.ts'
 import { find } from '../rest/operations/find.ts'
 import { lastn } from '../rest/operations/lastn.ts'
@@ -59,7 +58,6 @@ export const operations: readonly Operation[] = [
   deploy,
   docref,
   document,
-  evaluateMeasure,
   everything,
   execute,
   expand,

@@ -127,6 +127,12 @@ export interface OwnParameters {
   readonly fullText?: 'indexing' | 'ready' | undefined
 }
 
+/** An operation of the standard, by type and code, with the names of its inputs; parts as `dependency.element`. */
+export interface OperationLine {
+  readonly name: string
+  readonly parameters: readonly string[]
+}
+
 // A gzipped file of one JSON object a line, unpacked once and parsed line by line when asked.
 
 interface Lines<T> {

@@ -7,6 +7,7 @@ import numbers from './data/type-numbers.json' with { type: 'json' }
 import type {
   CompartmentLine,
   ElementDefinition,
+  OperationLine,
   OwnParameters,
   ProfileLine,
   SearchLine,
@@ -71,6 +72,11 @@ export function typeNames(): readonly string[] {
 /** Elements below a type in the order of the standard; empty for an unknown type. */
 export function elementsOf(type: string): readonly ElementDefinition[] {
   return typeDefinition(type)?.elements ?? []
+}
+
+/** Inputs that R4 defines for an operation, `ValueSet/expand`; those of a part as `dependency.element`. */
+export function operationParameters(name: string): readonly string[] {
+  return operations().get(name)?.parameters ?? []
 }
 
 /** True for the types that are the platform's own, not of the standard. */
@@ -265,6 +271,7 @@ const shorts = openOnce(() => openLines<ShortsLine>('shorts', 'name'))
 const types = openOnce(() => openLines<TypeDefinition>('types', 'name'))
 const search = openOnce(() => openLines<SearchLine>('search', 'name'))
 const valueSets = openOnce(() => openLines<ValueSetLine>('valuesets', 'url'))
+const operations = openOnce(() => openLines<OperationLine>('operations', 'name'))
 const profiles = openOnce(() => openLines<ProfileLine>('profiles', 'url'))
 const snapshots = openOnce(() => openLines<SnapshotLine>('snapshots', 'url', PARSED_SNAPSHOTS))
 const compartments = openOnce(

@@ -210,7 +210,7 @@ async function storeResult(
 
 /** `projectId` is the Project that is worked on; `filter` narrows a reindex. Errors: 403 for who has no membership. */
 export async function startUpkeep(
-  { services, principal, request, type, id }: OperationCall,
+  { services, principal, request, type, id }: Omit<OperationCall, 'operation'>,
   kind: UpkeepKind,
   projectId: string,
   filter?: string,

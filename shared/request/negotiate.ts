@@ -99,6 +99,11 @@ function readPrefer(header: string | undefined): Prefer {
   }
 }
 
+/** `handling=strict` was asked for: it is not what happens where nothing was. */
+export function wantsStrict({ headers }: FhirRequest): boolean {
+  return readPrefer(headers.prefer).applied.includes('handling=strict')
+}
+
 const JSON_SUFFIX = /^application\/[a-z0-9.+-]+\+json$/
 
 /** The JSON body of a write. Errors: 415 for another type or charset, 400 when it does not parse. */

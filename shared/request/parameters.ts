@@ -2,20 +2,30 @@
  * The input of an operation: query parameters, a Parameters resource, the same as plain JSON, or the one
  * resource it takes, read by what the operation declares. https://hl7.org/fhir/R4/operations.html#request
  */
-import { badRequest } from '../errors.ts'
-import { isResourceType } from '../fhir/definitions.ts'
+import { badRequest, type HttpError, notSupported } from '../errors.ts'
+import { isResourceType, operationParameters } from '../fhir/definitions.ts'
 import { numberOf } from '../fhir/json.ts'
 import { isObject, isResource, type Resource } from '../fhir/resource.ts'
 import { escapeValue } from '../query/values.ts'
-import { readJson, readPreferences } from './negotiate.ts'
+import { readJson, readPreferences, wantsStrict } from './negotiate.ts'
 import { jsonReply } from './reply.ts'
 import type { FhirReply, Interaction, OperationCall } from './request.ts'
 
 /**
  * `text` is any primitive that JSON writes as a string: uri, code, dateTime, id …, `reference` the same or a Reference,
- * `token` a text as searches have it, a Coding or a CodeableConcept; both are read as texts.
+ * `token` a text as searches have it, a Coding or a CodeableConcept; both are read as texts. `refused` is defined for the
+ * operation, and this service cannot honour it.
  */
-type Kind = 'text' | 'reference' | 'token' | 'whole' | 'flag' | 'object' | 'resource' | 'part'
+type Kind =
+  | 'text'
+  | 'reference'
+  | 'token'
+  | 'whole'
+  | 'flag'
+  | 'object'
+  | 'resource'
+  | 'part'
+  | 'refused'
 
 export interface ParameterDefinition {
   readonly name: string
@@ -61,22 +71,36 @@ function inputsOf(values: Values): Inputs {
   }
 }
 
-/** Unknown names are passed over. Errors: 400 for values of another kind, 415. */
-export function readInputs(
-  { request }: Pick<OperationCall, 'request'>,
-  definitions: readonly ParameterDefinition[],
-): Inputs {
-  const values = fromQuery(request.query, definitions)
+type Called = Pick<OperationCall, 'operation' | 'type' | 'request'>
+
+/** The inputs of an operation, and whether unknown names are refused. */
+interface Taken {
+  readonly definitions: readonly ParameterDefinition[]
+  readonly isStrict: boolean
+}
+
+/** Query parameters that are about the answer. */
+const OF_ANSWERS = new Set(['_format', '_pretty'])
+
+/**
+ * A name that nobody defines for the operation is passed over, unless `Prefer: handling=strict` asks for a refusal.
+ * Errors: 400 for values of another kind, and for what the standard defines and `own` has not; 415.
+ */
+export function readInputs(call: Called, own: readonly ParameterDefinition[]): Inputs {
+  const { request } = call
+  const definitions = withRefused(own, operationParameters(standardName(call)))
+  const taken = { definitions, isStrict: wantsStrict(request) }
+  const values = fromQuery(request.query, taken)
   if (request.method === 'GET' || request.body === undefined || request.body.length === 0) {
     return inputsOf(values)
   }
   const body = readJson(request)
   if (isObject(body) && body.resourceType === undefined) {
-    return inputsOf(new Map([...values, ...fromObject(body, definitions, '')]))
+    return inputsOf(new Map([...values, ...fromObject(body, taken, '')]))
   }
   if (!isResource(body)) throw badRequest('Expected a Parameters resource or a JSON object')
   if (body.resourceType === 'Parameters') {
-    const given = fromParameters(body.parameter, definitions, 'Parameters.parameter')
+    const given = fromParameters(body.parameter, taken, 'Parameters.parameter')
     return inputsOf(new Map([...values, ...given]))
   }
   const [taker, second] = definitions.filter(({ kind }) => kind === 'resource')
@@ -86,11 +110,42 @@ export function readInputs(
   return inputsOf(new Map([...values, [taker.name, [body]]]))
 }
 
-function fromQuery(
-  query: URLSearchParams,
-  definitions: readonly ParameterDefinition[],
-): Map<string, readonly unknown[]> {
+/** How the standard names the operation: by the type that it is defined for. */
+function standardName({ operation, type }: Called): string {
+  const { name, standard } = operation
+  return `${standard === 'type' ? type : standard}/${name}`
+}
+
+/** The definitions, and one for each name that they lack; the parts of a part likewise. */
+function withRefused(
+  own: readonly ParameterDefinition[],
+  names: readonly string[],
+): readonly ParameterDefinition[] {
+  if (names.length === 0) return own
+  const known = own.map((definition): ParameterDefinition => {
+    const { name, kind, parts = [] } = definition
+    const below = names.filter((path) => path.startsWith(`${name}.`))
+    if (kind !== 'part' || below.length === 0) return definition
+    const inside = below.map((path) => path.slice(name.length + 1))
+    return { ...definition, parts: withRefused(parts, inside) }
+  })
+  const missing = names.filter(
+    (path) => !path.includes('.') && !own.some(({ name }) => name === path),
+  )
+  return [...known, ...missing.map((name) => ({ name, kind: 'refused', many: true }) as const)]
+}
+
+function refuseUnknown({ isStrict }: Taken, name: string, path: string): void {
+  if (isStrict) throw badRequest(`Unknown parameter "${name.slice(0, 64)}"`, path)
+}
+
+function fromQuery(query: URLSearchParams, taken: Taken): Map<string, readonly unknown[]> {
+  const { definitions } = taken
   const values = new Map<string, readonly unknown[]>()
+  for (const name of query.keys()) {
+    const isKnown = OF_ANSWERS.has(name) || definitions.some((one) => one.name === name)
+    if (!isKnown) refuseUnknown(taken, name, name)
+  }
   for (const definition of definitions) {
     const { name, kind } = definition
     const texts = query.getAll(name).filter((text) => text !== '')
@@ -116,14 +171,20 @@ function fromText(kind: Kind, text: string, name: string): unknown {
     case 'flag':
       if (text === 'true' || text === 'false') return text === 'true'
       throw badRequest(`"${name}" must be true or false`)
+    case 'refused':
+      throw notOffered(name, name)
     default:
       throw badRequest(`"${name}" is no primitive and must be sent by POST`)
   }
 }
 
+function notOffered(name: string, path: string): HttpError {
+  return notSupported(`Parameter "${name}" is not supported`, path)
+}
+
 function fromParameters(
   given: unknown,
-  definitions: readonly ParameterDefinition[],
+  taken: Taken,
   path: string,
 ): Map<string, readonly unknown[]> {
   const values = new Map<string, unknown[]>()
@@ -134,10 +195,13 @@ function fromParameters(
     if (!isObject(item) || typeof item.name !== 'string') {
       throw badRequest('A parameter needs a name', place)
     }
-    const definition = definitions.find(({ name }) => name === item.name)
-    if (definition === undefined) continue
+    const definition = taken.definitions.find(({ name }) => name === item.name)
+    if (definition === undefined) {
+      refuseUnknown(taken, item.name, place)
+      continue
+    }
     const list = values.get(definition.name) ?? []
-    list.push(valueIn(definition, item, place))
+    list.push(valueIn(definition, item, taken, place))
     requireOne(definition, list.length, place)
     values.set(definition.name, list)
   }
@@ -147,10 +211,14 @@ function fromParameters(
 /** Members named after the parameters; an array is a parameter that is given several times. */
 function fromObject(
   given: Readonly<Record<string, unknown>>,
-  definitions: readonly ParameterDefinition[],
+  taken: Taken,
   path: string,
 ): Map<string, readonly unknown[]> {
+  const { definitions } = taken
   const values = new Map<string, readonly unknown[]>()
+  for (const name in given) {
+    if (!definitions.some((one) => one.name === name)) refuseUnknown(taken, name, `${path}${name}`)
+  }
   for (const definition of definitions) {
     const { name } = definition
     const value = given[name]
@@ -160,16 +228,21 @@ function fromObject(
     requireOne(definition, items.length, place)
     values.set(
       name,
-      items.map((item) => plainValue(definition, item, place)),
+      items.map((item) => plainValue(definition, item, taken, place)),
     )
   }
   return values
 }
 
-function plainValue(definition: ParameterDefinition, value: unknown, path: string): unknown {
-  const { name, kind, parts = [] } = definition
+function plainValue(
+  { name, kind, parts = [] }: ParameterDefinition,
+  value: unknown,
+  { isStrict }: Taken,
+  path: string,
+): unknown {
   if (kind === 'part') {
-    if (isObject(value)) return inputsOf(fromObject(value, parts, `${path}.`))
+    const taken = { definitions: parts, isStrict }
+    if (isObject(value)) return inputsOf(fromObject(value, taken, `${path}.`))
     throw badRequest(`"${name}" must be an object`, path)
   }
   if (kind === 'resource') return resourceIn(name, value, path)
@@ -183,9 +256,14 @@ function requireOne({ name, many }: ParameterDefinition, count: number, path: st
 function valueIn(
   { name, kind, parts = [] }: ParameterDefinition,
   item: Readonly<Record<string, unknown>>,
+  { isStrict }: Taken,
   path: string,
 ): unknown {
-  if (kind === 'part') return inputsOf(fromParameters(item.part, parts, `${path}.part`))
+  if (kind === 'part') {
+    if (item.part === undefined) throw badRequest(`"${name}" must have parts`, path)
+    const taken = { definitions: parts, isStrict }
+    return inputsOf(fromParameters(item.part, taken, `${path}.part`))
+  }
   if (kind === 'resource') return resourceIn(name, item.resource, path)
   const member = Object.keys(item).find((key) => /^value[A-Z]/.test(key))
   return valueOfKind(name, kind, member === undefined ? undefined : item[member], path)
@@ -224,6 +302,8 @@ function valueOfKind(
     case 'object':
       if (isObject(value)) return value
       throw badRequest(`"${name}" must be an object`, path)
+    case 'refused':
+      throw notOffered(name, path)
     default:
       return kind satisfies never
   }

@@ -81,6 +81,7 @@ export type Returned = 'representation' | 'minimal' | 'OperationOutcome'
 // An operation states what it is as data, then does it; `api/operations.ts` lists them all.
 
 export interface OperationCall {
+  readonly operation: Pick<Operation, 'name' | 'standard'>
   readonly services: Services
   readonly principal: Principal
   readonly request: FhirRequest

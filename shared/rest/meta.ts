@@ -12,7 +12,9 @@ export const meta: Operation = {
   on: [{ level: 'system' }, { level: 'type' }, { level: 'instance' }],
   standard: 'Resource',
   methods: ['GET', 'POST'],
-  async run({ services, principal, type = '', id }) {
+  async run(call) {
+    readInputs(call, [])
+    const { services, principal, type = '', id } = call
     if (id === undefined) {
       const summary = await services.repository.metaSummary(principal, type || undefined)
       const lists = Object.entries(summary).filter(([, list]) => list.length > 0)

@@ -15,6 +15,7 @@ import {
 import { parseJson, withoutEmpty, withoutEmptyMembers } from '../fhir/json.ts'
 import { isObject, isResource, type Resource } from '../fhir/resource.ts'
 import { readJson } from '../request/negotiate.ts'
+import { type ParameterDefinition, readInputs } from '../request/parameters.ts'
 import { outcomeReply } from '../request/reply.ts'
 import type { Operation, OperationCall } from '../request/request.ts'
 import { normalId } from '../store/rows/context.ts'
@@ -46,6 +47,12 @@ function isError({ severity }: Issue): boolean {
   return severity === 'error'
 }
 
+const PARAMETERS: readonly ParameterDefinition[] = [
+  { name: 'resource', kind: 'resource' },
+  { name: 'mode', kind: 'text' },
+  { name: 'profile', kind: 'text' },
+]
+
 const MODES = ['create', 'update', 'delete', 'profile'] as const
 type Mode = (typeof MODES)[number]
 
@@ -59,42 +66,30 @@ interface ValidateInput {
 }
 
 /** Errors: 400, 415. */
-function readAsked({ request, type }: OperationCall): ValidateInput {
-  const { query } = request
-  const fromQuery = { mode: modeOf(query.get('mode')), profile: query.get('profile') ?? undefined }
-  if (request.method === 'GET' || request.body === undefined || request.body.length === 0) {
-    return { ...fromQuery, resource: undefined, isBare: false }
-  }
-  const body = readJson(request)
-  if (!isObject(body) || body.resourceType !== 'Parameters') {
-    return { ...fromQuery, resource: body, isBare: true }
-  }
-  const given = Array.isArray(body.parameter) ? body.parameter.filter(isObject) : []
-  const named = (name: string) => given.find((parameter) => parameter.name === name)
-  const resource = named('resource')?.resource
-  // A Parameters resource may itself be what is to be validated.
-  if (type === 'Parameters' && resource === undefined) {
-    return { ...fromQuery, resource: body, isBare: true }
-  }
-  const profile = named('profile')
-  return {
-    mode: modeOf(named('mode')?.valueCode) ?? fromQuery.mode,
-    profile: textIn(profile?.valueUri ?? profile?.valueCanonical, 'profile') ?? fromQuery.profile,
-    resource,
-    isBare: false,
-  }
+function readAsked(call: OperationCall): ValidateInput {
+  const { request, type } = call
+  const hasBody = request.method !== 'GET' && request.body !== undefined && request.body.length > 0
+  const body = hasBody ? readJson(request) : undefined
+  const isBare = hasBody && !(isResource(body) && isCall(body, type))
+  // A resource on its own has its parameters in the query.
+  const asking = isBare ? { ...call, request: { ...request, body: undefined } } : call
+  const inputs = readInputs(asking, PARAMETERS)
+  const asked = { mode: modeOf(inputs.text('mode')), profile: inputs.text('profile') }
+  return { ...asked, resource: isBare ? body : inputs.resource('resource'), isBare }
 }
 
-function modeOf(value: unknown): Mode | undefined {
-  if (value === undefined || value === null) return undefined
-  const mode = MODES.find((name) => name === value)
-  if (mode === undefined) throw badRequest(`mode must be one of ${MODES.join(', ')}`)
+/** A Parameters resource may itself be what is to be validated. */
+function isCall({ resourceType, parameter }: Resource, type: string | undefined): boolean {
+  if (resourceType !== 'Parameters') return false
+  const given = Array.isArray(parameter) ? parameter.filter(isObject) : []
+  return type !== 'Parameters' || given.some(({ name }) => name === 'resource')
+}
+
+function modeOf(text: string | undefined): Mode | undefined {
+  if (text === undefined) return undefined
+  const mode = MODES.find((name) => name === text)
+  if (mode === undefined) throw badRequest(`mode must be one of ${MODES.join(', ')}`, 'mode')
   return mode
-}
-
-function textIn(value: unknown, name: string): string | undefined {
-  if (value === undefined || typeof value === 'string') return value
-  throw badRequest(`${name} must be a text`)
 }
 
 /** Errors: 400 for what is missing, 403, 404 and 410 of reading what is stored. */

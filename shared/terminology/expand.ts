@@ -48,6 +48,9 @@ const PARAMETERS: readonly ParameterDefinition[] = [
   { name: 'count', kind: 'whole' },
   { name: 'excludeNotForUI', kind: 'flag' },
   { name: 'activeOnly', kind: 'flag' },
+  // An expansion here is a flat list of codes that systems define, whatever the two ask for.
+  { name: 'excludeNested', kind: 'flag' },
+  { name: 'excludePostCoordinated', kind: 'flag' },
   { name: 'includeDesignations', kind: 'flag' },
   { name: 'includeDefinition', kind: 'flag' },
   { name: 'designation', kind: 'text', many: true },

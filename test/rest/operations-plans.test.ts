@@ -1,4 +1,4 @@
-/** $apply and $evaluate-measure, and operations on published examples. */
+/** $apply, and operations on published examples. */
 import { readFileSync } from 'node:fs'
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
@@ -110,107 +110,6 @@ t.test('$apply makes a CarePlan with the Tasks and requests of a plan', async (t
   t.equal((await apply(id, named, client)).status, 403)
   t.equal((await admin.get<{ total: number }>('Task?_total=accurate')).body.total, 3)
 })
-
-const population = (code: string, expression: string, language = 'application/x-fhir-query') => ({
-  code: { coding: [{ code }] },
-  criteria: { language, expression },
-})
-const aMeasure = (populations: object[], scoring?: string) => ({
-  resourceType: 'Measure',
-  status: 'active',
-  url: 'urn:measures:one',
-  ...(scoring === undefined ? {} : { scoring: { coding: [{ code: scoring }] } }),
-  group: [{ population: populations }],
-})
-const PERIOD = 'periodStart=2020-01-01&periodEnd=2029-12-31'
-const evaluate = (id: string, client = admin, more = '') =>
-  client.get(`Measure/${id}/$evaluate-measure?${PERIOD}${more}`)
-
-t.test('$evaluate-measure counts, and tells proportions', async (t) => {
-  const tenant = (await botica.createTenant()).admin
-  const people = [
-    ['male', '1950-01-01', true],
-    ['male', '1960-01-01', true],
-    ['female', '1950-01-01', true],
-    ['female', '2021-01-01', true],
-    ['female', '1950-01-01', false],
-  ] as const
-  for (const [gender, birthDate, active] of people) {
-    await tenant.create(aPatient({ gender, birthDate, active }))
-  }
-  const all = await tenant.create(aMeasure([population('measure-population', 'Patient')]))
-  const counted = await tenant.post<Loose>(
-    `Measure/${all.id}/$evaluate-measure`,
-    parametersOf(
-      { name: 'periodStart', valueDate: '2020-01-01' },
-      { name: 'periodEnd', valueDate: '2030-01-01' },
-    ),
-  )
-  t.match(counted, {
-    status: 200,
-    body: {
-      resourceType: 'MeasureReport',
-      type: 'summary',
-      measure: 'urn:measures:one',
-      group: [{ population: [{ code: { coding: [{ code: 'measure-population' }] }, count: 5 }] }],
-    },
-  })
-  t.equal((await tenant.get(`MeasureReport/${counted.body.id}`)).status, 200)
-
-  const share = await tenant.create(
-    aMeasure(
-      [
-        population('initial-population', 'Patient?active=true'),
-        population('denominator', 'Patient?birthdate=lt{{%periodStart}}'),
-        population('denominator-exclusion', 'Patient?birthdate=1960-01-01'),
-        population('numerator', 'Patient?gender=female,other'),
-      ],
-      'proportion',
-    ),
-  )
-  const report = await evaluate(share.id, tenant)
-  t.match(report.body, {
-    group: [
-      {
-        population: [{ count: 4 }, { count: 3 }, { count: 1 }, { count: 1 }],
-        measureScore: { value: 0.5 },
-      },
-    ],
-  })
-  t.equal(report.body.id, undefined, 'GET stores nothing')
-  t.equal((await tenant.get<{ total: number }>('MeasureReport?_total=accurate')).body.total, 1)
-  t.equal((await evaluate(share.id, stranger)).status, 404)
-})
-
-t.test(
-  '$evaluate-measure counts what its caller may read, of one patient where it is asked so',
-  async (t) => {
-    const { id } = await admin.create(aMeasure([population('measure-population', 'Patient')]))
-    await admin.create(aPatient({ gender: 'male' }))
-    const of = (answer: { body: Resource }) =>
-      JSON.stringify(answer.body.group).match(/"count":(\d+)/)?.[1]
-    t.equal(of(await evaluate(id, admin, `&subject=${subject}`)), '1')
-    const { client } = await memberUnder(botica, {
-      entries: [
-        { resourceType: 'Measure' },
-        { resourceType: 'Patient', criteria: 'Patient?gender=male' },
-      ],
-    })
-    t.equal(of(await evaluate(id, client)), '1')
-    t.equal((await evaluate(id, client, `&subject=${subject}`)).status, 404)
-    t.equal((await client.post(`Measure/${id}/$evaluate-measure?${PERIOD}`)).status, 403)
-    for (const wrong of [
-      population('numerator', 'define', 'text/cql'),
-      population('numerator', 'Nothing?x=1'),
-      population('numerator', 'Patient?nothing=1'),
-      population('numerator', 'Patient?gender={{%secret}}'),
-    ]) {
-      const measure = await admin.create(aMeasure([wrong]))
-      t.equal((await evaluate(measure.id)).status, 400, wrong.criteria.expression)
-    }
-    t.equal((await admin.get(`Measure/${id}/$evaluate-measure`)).status, 400)
-  },
-)
 
 // Operations on the examples that the standard and its guides publish.
 
@@ -330,11 +229,4 @@ t.test('$match finds the example patient by a part of it', async (t) => {
     parameter,
   })
   t.match(body.entry, [{ resource: { id: 'example' }, search: { mode: 'match' } }])
-})
-
-t.test('$evaluate-measure refuses a measure in CQL with a sentence', async (t) => {
-  const period = 'periodStart=2014&periodEnd=2014'
-  const asked = await admin.get<Raw>(`Measure/component-a-example/$evaluate-measure?${period}`)
-  t.equal(asked.status, 400)
-  t.match(asked.body.issue, [{ code: 'not-supported' }])
 })

@@ -199,7 +199,7 @@ t.test('what cannot be asked is 400 with a sentence', async (t) => {
     ],
     [
       parameters({ name: 'resource', resource }, { name: 'profile', valueUri: 5 }),
-      'profile must be a text',
+      '"profile" must be a string',
     ],
   ]
   for (const [body, text] of asked) {

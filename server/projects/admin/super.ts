@@ -61,8 +61,8 @@ export async function startReindex(
   const last = kind === 'outdated' ? INDEX_REVISION - 1 : latest
   if (kind !== 'all' && last !== undefined && oldest > last) return await completedJob(call)
   const type = isAll ? undefined : [...new Set(types)].join(',')
-  const operation = { ...call, type, id: undefined, rest: '' }
-  return await startUpkeep(operation, 'reindex', call.principal.project.id, filter)
+  const asking = { ...call, type, id: undefined, rest: '' }
+  return await startUpkeep(asking, 'reindex', call.principal.project.id, filter)
 }
 
 /** Errors: 400 unless it means something of each type, by what a resource itself holds. */

@@ -41,9 +41,7 @@ export const document: Operation = {
     const inputs = readInputs(call, [
       { name: 'id', kind: 'text' },
       { name: 'persist', kind: 'flag' },
-      { name: 'graph', kind: 'text' },
     ])
-    if (inputs.text('graph') !== undefined) throw badRequest('"graph" is not supported', 'graph')
     const isKept = inputs.flag('persist') === true
     if (isKept && call.request.method === 'GET') {
       throw badRequest('A document is stored by POST', 'persist')

@@ -119,7 +119,11 @@ export const summary: Operation = {
   definition: 'http://hl7.org/fhir/uv/ips/OperationDefinition/summary',
   methods: ['GET', 'POST'],
   async run(call) {
-    const inputs = readInputs(call, [{ name: 'identifier', kind: 'token' }])
+    const inputs = readInputs(call, [
+      { name: 'identifier', kind: 'token' },
+      { name: 'profile', kind: 'refused' },
+      { name: 'graph', kind: 'refused' },
+    ])
     const patient =
       call.id === undefined
         ? await patientBy(call, inputs.required('identifier'))
