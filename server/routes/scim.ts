@@ -25,13 +25,15 @@ import { type Context, type Middleware, type Web, writer } from '../context.ts'
 import { readJsonObject } from '../middleware/body.ts'
 import { once } from '../middleware/once.ts'
 import { readMember, removeMember } from '../projects/admin/members.ts'
+import { patchScimUser } from '../projects/scim/patch.ts'
 import {
   nameOf,
-  patchScimUser,
   profileName,
   readScimUser,
+  renamed,
   type ScimName,
   type ScimUser,
+  scimError,
   scimUserOf,
 } from '../projects/scim/user.ts'
 import { createRoutes, type RouteFamily } from './table.ts'
@@ -85,10 +87,19 @@ const scimErrors: Middleware = async (ctx, next) => {
     sendScim(ctx, status, {
       schemas: ['urn:ietf:params:scim:api:messages:2.0:Error'],
       status: String(status),
-      ...(status === 409 ? { scimType: 'uniqueness' } : {}),
+      ...scimTypeOf(error),
       detail: texts.join('; '),
     })
   }
+}
+
+/** Bodies that are no JSON, or are JSON in two minds, have no type of their own. */
+function scimTypeOf({ status, outcome }: HttpError): object {
+  if (status === 409) return { scimType: 'uniqueness' }
+  if (status !== 400) return {}
+  const [first] = outcome.issue
+  const scimType = first?.details.coding?.[0]?.code
+  return { scimType: scimType ?? (first?.code === 'structure' ? 'invalidSyntax' : 'invalidValue') }
 }
 
 function sendScim(ctx: Context, status: number, body: object): void {
@@ -115,6 +126,7 @@ interface ScimCall {
 interface Person {
   readonly membership: Resource
   readonly user: Resource
+  readonly profile: Resource | undefined
   readonly name: ScimName
 }
 
@@ -206,16 +218,33 @@ async function read(call: ScimCall, id: string): Promise<Person> {
   return await personOf(call, membership)
 }
 
-/** A server scoped User is its owner's: its address cannot change here, and its name stays. */
-async function write(call: ScimCall, { membership, user, name }: Person, next: ScimUser) {
+/**
+ * The name is that of the profile, and of a User of the Project. A server scoped User is its owner's: its address cannot
+ * change here, and what it is called elsewhere stays.
+ */
+async function write(call: ScimCall, person: Person, next: ScimUser) {
   const { services, caller } = call
+  const { membership, user, profile } = person
   requireUnlessLimited(caller, [TYPE, 'update'], ['User', 'update'])
   const isOwn = projectOfUser(user) === caller.project.id
   if (!isOwn && next.email !== undefined && next.email !== user.email) {
-    throw badRequest('The e-mail address of a server scoped user cannot be changed', 'emails')
+    const text = 'The e-mail address of a server scoped user cannot be changed'
+    throw scimError('mutability', text, 'emails')
+  }
+  const type = parseReference(referenceIn(membership.profile))?.type
+  if (next.userType !== undefined && next.userType !== type) {
+    throw scimError('mutability', 'userType is the type of the profile, which stays', 'userType')
+  }
+  const name = nameAfter(person, next)
+  if (!isOwn && profile === undefined && name !== person.name) {
+    throw scimError('mutability', 'The profile is gone, and its name with it', 'name')
   }
   const changed = await services.repository.transaction(async (inside) => {
-    const written = isOwn ? await writeUser(inside, call, user, next) : user
+    const written = isOwn ? await writeUser(inside, call, user, { ...next, ...name }) : user
+    if (profile !== undefined && name !== person.name) {
+      const target = { type: profile.resourceType, id: profile.id ?? '' }
+      await inside.patch(caller, target, (current) => renamed(current, name))
+    }
     const fields = { userName: next.userName, externalId: next.externalId }
     const { active = membership.active } = next
     const result = await inside.patch(
@@ -228,23 +257,32 @@ async function write(call: ScimCall, { membership, user, name }: Person, next: S
       interaction: 'update',
       target: referenceTo(membership),
     })
-    const shown = isOwn ? nameOf(written) : name
-    return { membership: parseVersion(result), user: written, name: shown }
+    return { membership: parseVersion(result), user: written, profile, name }
   })
   return shown(call, changed)
+}
+
+/** The name after the change; a part that is not given stays. */
+function nameAfter({ name }: Person, { givenName, familyName }: ScimUser): ScimName {
+  const next = {
+    givenName: givenName ?? name.givenName,
+    familyName: familyName ?? name.familyName,
+  }
+  return isSameName(name, next) ? name : next
+}
+
+function isSameName(a: ScimName, b: ScimName): boolean {
+  return a.givenName === b.givenName && a.familyName === b.familyName
 }
 
 async function writeUser(
   inside: Transaction,
   { services, caller }: ScimCall,
   user: Resource,
-  { givenName, familyName, email }: ScimUser,
+  { givenName, familyName, email }: ScimName & Pick<ScimUser, 'email'>,
 ): Promise<Resource> {
   const isNew = email !== undefined && email !== user.email
-  const names = {
-    firstName: givenName ?? user.firstName,
-    lastName: familyName ?? user.lastName,
-  }
+  const names = { firstName: givenName, lastName: familyName }
   const written = await inside.patch(
     onBehalfOf(caller),
     { type: 'User', id: user.id ?? '' },
@@ -334,11 +372,11 @@ async function peopleOf(
     const profile = resources[memberships.length + i]
     // A Project does not learn the names that a server scoped User has elsewhere.
     const isOwn = projectOfUser(user) === caller.project.id
-    return { membership, user, name: isOwn ? nameOf(user) : profileName(profile) }
+    return { membership, user, profile, name: isOwn ? nameOf(user) : profileName(profile) }
   })
 }
 
-function shown({ services }: ScimCall, { membership, user, name }: Person) {
+function shown({ services }: ScimCall, { membership, user, name }: Omit<Person, 'profile'>) {
   return scimUserOf(membership, user, name, services.config.baseUrl)
 }
 

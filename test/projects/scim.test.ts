@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
+import type { Resource } from '../../shared/fhir/resource.ts'
 import { openBotica } from '../fixtures/botica.ts'
 import { createClient } from '../fixtures/client.ts'
 import { anEmail, invite, mailsTo, usersOf } from '../fixtures/invites.ts'
@@ -29,6 +30,16 @@ const aUser = (email: string, changes: Record<string, unknown> = {}) => ({
   emails: [{ value: email, primary: true }],
   ...changes,
 })
+
+const mutability = {
+  status: 400,
+  body: { schemas: [ERROR], status: '400', scimType: 'mutability' },
+}
+
+async function profileOf(id: string): Promise<Resource> {
+  const { body } = await admin.get<{ profile: { reference: string } }>(`ProjectMembership/${id}`)
+  return (await admin.get(body.profile.reference)).body
+}
 
 const post = (body: unknown, client = admin) => client.post<ScimUser>(USERS, body, scim)
 
@@ -113,7 +124,6 @@ t.test('a user of the project is changed by PUT and PATCH', async (t) => {
     { op: 'add', value: { externalId: 'y-1', 'name.givenName': 'Anne' } },
     { op: 'replace', path: 'emails[type eq "work"].value', value: email },
     { op: 'remove', path: 'userName' },
-    { op: 'replace', path: 'nickName', value: 'A' },
   )
   t.match(patched, {
     status: 200,
@@ -137,16 +147,119 @@ t.test('a user of the project is changed by PUT and PATCH', async (t) => {
   })
 })
 
-t.test('a server scoped user keeps address and name', async (t) => {
+t.test('a server scoped user keeps its address, and its name outside of the project', async (t) => {
   const email = anEmail()
   const { id } = (await post(aUser(email))).body
   const path = `${USERS}/${id}`
-  t.equal((await admin.put(path, aUser(anEmail()), scim)).status, 400)
-  const same = aUser(email, { name: { givenName: 'Other', familyName: 'Name' }, active: false })
-  t.match(await admin.put(path, same, scim), {
+  t.match(await admin.put(path, aUser(anEmail()), scim), mutability)
+  const renamed = aUser(email, { name: { givenName: 'Other', familyName: 'Name' }, active: false })
+  t.match(await admin.put(path, renamed, scim), {
     status: 200,
-    body: { active: false, name: { givenName: 'Ann', familyName: 'Lee' } },
+    body: { active: false, name: { givenName: 'Other', familyName: 'Name' } },
   })
+  t.match(await profileOf(id), { name: [{ given: ['Other'], family: 'Name' }] })
+  t.match(await usersOf(services, email), [{ firstName: 'Ann', lastName: 'Lee' }])
+})
+
+t.test('a new name is the name of the profile, and of the User of a project', async (t) => {
+  const email = anEmail()
+  const user = aUser(email, { userType: 'Practitioner' })
+  const { body: membership } = await invite(admin, projectId, { email, scope: 'project' })
+  const { id } = membership
+  const path = `${USERS}/${id}`
+  const profile = await profileOf(id)
+  const name = [
+    { use: 'official', text: 'Dr Ann B Lee', prefix: ['Dr'], given: ['Ann', 'B'], family: 'Lee' },
+    { use: 'maiden', family: 'Old' },
+  ]
+  t.equal((await admin.put(`Practitioner/${profile.id}`, { ...profile, name })).status, 200)
+  const patch = (...Operations: unknown[]) =>
+    admin.patch<ScimUser>(path, JSON.stringify({ Operations }), scim)
+  t.match(await patch({ op: 'replace', path: 'active', value: true }), { status: 200 })
+  t.same((await profileOf(id)).name, name, 'what is not changed is not written')
+
+  t.match(await admin.put(path, { ...user, name: { givenName: 'Eva', familyName: 'Li' } }, scim), {
+    status: 200,
+    body: { name: { givenName: 'Eva', familyName: 'Li' } },
+  })
+  t.same((await profileOf(id)).name, [
+    { use: 'official', prefix: ['Dr'], given: ['Eva'], family: 'Li' },
+    { use: 'maiden', family: 'Old' },
+  ])
+  t.match(await usersOf(services, email), [{ firstName: 'Eva', lastName: 'Li' }])
+
+  t.match(await patch({ op: 'replace', value: { NAME: { FamilyName: 'Luo' } } }), { status: 200 })
+  t.match(await profileOf(id), { name: [{ given: ['Eva'], family: 'Luo' }, {}] })
+  t.match((await admin.get(path)).body, { name: { givenName: 'Eva', familyName: 'Luo' } })
+})
+
+t.test('a deleted profile has no name to change, unless the User is of the project', async (t) => {
+  const email = anEmail()
+  const { id } = (await post(aUser(email))).body
+  const profile = await profileOf(id)
+  t.equal((await admin.del(`Practitioner/${profile.id}`)).status, 200)
+  const changed = aUser(email, { name: { givenName: 'B', familyName: 'C' } })
+  t.match(await admin.put(`${USERS}/${id}`, changed, scim), mutability)
+})
+
+t.test('the type of a user stays', async (t) => {
+  const email = anEmail()
+  const { id } = (await post(aUser(email))).body
+  const path = `${USERS}/${id}`
+  const patch = (operation: object) =>
+    admin.patch(path, JSON.stringify({ Operations: [operation] }), scim)
+  t.match(await admin.put(path, aUser(email, { userType: 'Patient' }), scim), mutability)
+  t.match(await patch({ op: 'replace', path: 'userType', value: 'Patient' }), mutability)
+  t.match(await patch({ op: 'add', value: { userType: 'Bot' } }), mutability)
+  t.match(await patch({ op: 'remove', path: 'userType' }), mutability)
+  t.equal((await patch({ op: 'replace', path: 'userType', value: 'Practitioner' })).status, 200)
+})
+
+t.test('a patch changes what it names, or says why not', async (t) => {
+  const email = anEmail()
+  const { id } = (await post(aUser(email))).body
+  const path = `${USERS}/${id}`
+  const before = await admin.get(path)
+  const refusals: [operation: object, scimType: string][] = [
+    [{ op: 'replace', path: 'nickName', value: 'A' }, 'invalidPath'],
+    [{ op: 'replace', path: 'name.formatted', value: 'A' }, 'invalidPath'],
+    [{ op: 'replace', path: 'name[type eq "work"].givenName', value: 'A' }, 'invalidPath'],
+    [{ op: 'replace', path: 'emails[type].value', value: email }, 'invalidPath'],
+    [{ op: 'replace', path: 'constructor', value: 'A' }, 'invalidPath'],
+    [{ op: 'replace', path: 5, value: 'A' }, 'invalidPath'],
+    [{ op: 'add', value: { active: false, displayName: 'A' } }, 'invalidPath'],
+    [{ op: 'add', value: { name: { middleName: 'A' } } }, 'invalidPath'],
+    [
+      {
+        op: 'add',
+        value: {
+          'urn:ietf:params:scim:schemas:extension:enterprise:2.0:User': { department: 'A' },
+        },
+      },
+      'invalidPath',
+    ],
+    [{ op: 'replace', path: 'emails[type eq "home"].value', value: email }, 'noTarget'],
+    [{ op: 'remove' }, 'noTarget'],
+    [{ op: 'replace', path: 'id', value: 'A' }, 'mutability'],
+    [{ op: 'replace', path: 'meta.version', value: 'A' }, 'mutability'],
+    [{ op: 'remove', path: 'name.familyName' }, 'mutability'],
+    [{ op: 'remove', path: 'active' }, 'mutability'],
+    [{ op: 'remove', path: 'emails' }, 'mutability'],
+    [{ op: 'replace', path: 'name', value: 'Ann' }, 'invalidValue'],
+    [{ op: 'replace', path: 'active', value: 'maybe' }, 'invalidValue'],
+    [{ op: 'replace', path: 'active' }, 'invalidSyntax'],
+    [{ op: 'add', value: 'A' }, 'invalidSyntax'],
+  ]
+  for (const [operation, scimType] of refusals) {
+    const Operations = [{ op: 'replace', path: 'externalId', value: 'x' }, operation]
+    const answer = await admin.patch(path, JSON.stringify({ Operations }), scim)
+    t.match(
+      answer,
+      { status: 400, body: { schemas: [ERROR], scimType } },
+      JSON.stringify(operation),
+    )
+  }
+  t.same((await admin.get(path)).body, before.body)
 })
 
 t.test('a user is removed with its membership alone', async (t) => {

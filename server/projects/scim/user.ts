@@ -1,6 +1,6 @@
 /** SCIM users: a membership and its User as one resource. https://datatracker.ietf.org/doc/html/rfc7643#section-4.1 */
 
-import { badRequest } from '../../../shared/errors.ts'
+import { HttpError, issue, outcome } from '../../../shared/errors.ts'
 import {
   isObject,
   parseReference,
@@ -22,42 +22,63 @@ export interface ScimUser {
   readonly userType: string | undefined
 }
 
+/** https://datatracker.ietf.org/doc/html/rfc7644#section-3.12, table 9. */
+type ScimType = 'invalidPath' | 'invalidSyntax' | 'invalidValue' | 'mutability' | 'noTarget'
+
+/** 400 that SCIM clients tell apart by its type. */
+export function scimError(type: ScimType, text: string, attribute?: string): HttpError {
+  const { details, ...found } = issue('error', 'invalid', text, { expression: attribute })
+  const typed = { ...found, details: { ...details, coding: [{ code: type }] } }
+  return new HttpError(400, outcome(undefined, typed))
+}
+
 /** An identity provider may send the words instead of the values. */
 function flagOf(value: unknown): boolean | undefined {
   if (value === undefined || value === null) return undefined
   const text = String(value).toLowerCase()
-  if (text !== 'true' && text !== 'false') throw badRequest('active must be true or false')
-  return text === 'true'
+  if (text === 'true' || text === 'false') return text === 'true'
+  throw scimError('invalidValue', 'active must be true or false', 'active')
 }
 
 function textOf(value: unknown, name: string): string | undefined {
   if (value === undefined || value === null || value === '') return undefined
   if (typeof value === 'string') return value
-  throw badRequest(`${name} must be a string`)
+  throw scimError('invalidValue', `${name} must be a string`, name)
 }
 
-/** Other attributes are passed over. Errors: 400. */
+/** Attributes of the schema that are not kept are passed over: the answer shows what is. Errors: 400. */
 export function readScimUser(body: unknown): ScimUser {
-  if (!isObject(body)) throw badRequest('Content must be a SCIM user')
-  const name = isObject(body.name) ? body.name : {}
-  return {
-    userName: textOf(body.userName, 'userName'),
-    externalId: textOf(body.externalId, 'externalId'),
-    givenName: textOf(name.givenName, 'name.givenName'),
-    familyName: textOf(name.familyName, 'name.familyName'),
-    email: emailOf(body.emails)?.toLowerCase(),
-    active: flagOf(body.active),
-    userType: textOf(body.userType, 'userType'),
+  if (!isObject(body)) throw scimError('invalidSyntax', 'Content must be a SCIM user')
+  const user = inLowerCase(body)
+  if (user.name !== undefined && user.name !== null && !isObject(user.name)) {
+    throw scimError('invalidValue', 'name must be an object', 'name')
   }
+  const name = isObject(user.name) ? inLowerCase(user.name) : {}
+  return {
+    userName: textOf(user.username, 'userName'),
+    externalId: textOf(user.externalid, 'externalId'),
+    givenName: textOf(name.givenname, 'name.givenName'),
+    familyName: textOf(name.familyname, 'name.familyName'),
+    email: emailOf(user.emails)?.toLowerCase(),
+    active: flagOf(user.active),
+    userType: textOf(user.usertype, 'userType'),
+  }
+}
+
+/** Names of attributes are the same in any case: https://datatracker.ietf.org/doc/html/rfc7643#section-2.1 */
+function inLowerCase(attributes: object): Readonly<Record<string, unknown>> {
+  const members = Object.entries(attributes).map(([name, value]) => [name.toLowerCase(), value])
+  return Object.fromEntries(members)
 }
 
 /** The primary address, else the first. */
 function emailOf(emails: unknown): string | undefined {
   if (emails === undefined || emails === null) return undefined
   if (!Array.isArray(emails) || !emails.every(isObject)) {
-    throw badRequest('emails must be a list of addresses')
+    throw scimError('invalidValue', 'emails must be a list of addresses', 'emails')
   }
-  const chosen = emails.find(({ primary }) => primary === true) ?? emails[0]
+  const addresses = emails.map(inLowerCase)
+  const chosen = addresses.find(({ primary }) => primary === true) ?? addresses[0]
   return textOf(chosen?.value, 'emails.value')?.trim()
 }
 
@@ -75,6 +96,18 @@ export function profileName(profile: Resource | undefined): ScimName {
   const [name] = Array.isArray(profile?.name) ? profile.name.filter(isObject) : []
   const given = Array.isArray(name?.given) ? name.given.join(' ') : undefined
   return { givenName: given, familyName: name?.family }
+}
+
+/** The profile under this name: its first one, without the text, which would contradict it. */
+export function renamed(profile: Resource, { givenName, familyName }: ScimName): Resource {
+  const [first, ...others] = Array.isArray(profile.name) ? profile.name : []
+  const { text: _, ...kept } = isObject(first) ? first : {}
+  const name = {
+    ...kept,
+    ...(givenName === profileName(profile).givenName ? {} : { given: [givenName] }),
+    ...(familyName === undefined ? {} : { family: familyName }),
+  }
+  return { ...profile, name: [name, ...others] }
 }
 
 /** The SCIM user that a membership stands for; its id is the membership's. */
@@ -101,56 +134,4 @@ export function scimUserOf(membership: Resource, user: Resource, name: ScimName,
 
 function userNameOf(membership: Resource, user: Resource): unknown {
   return membership.userName ?? user.email ?? membership.externalId ?? membership.id
-}
-
-/** PatchOp of SCIM, on a SCIM user. https://datatracker.ietf.org/doc/html/rfc7644#section-3.5.2 */
-type Values = Record<string, unknown>
-
-const OPERATIONS = ['add', 'replace', 'remove']
-/** The attributes that are kept here, as a path spells them; other ones are passed over. */
-const PATHS: Readonly<Record<string, readonly string[]>> = {
-  active: ['active'],
-  username: ['userName'],
-  externalid: ['externalId'],
-  name: ['name'],
-  'name.givenname': ['name', 'givenName'],
-  'name.familyname': ['name', 'familyName'],
-  emails: ['emails'],
-  'emails.value': ['emails', 'value'],
-}
-
-/** Errors: 400. */
-export function patchScimUser(current: Values, body: unknown): Values {
-  const operations = isObject(body) ? (body.Operations ?? body.operations) : undefined
-  if (!Array.isArray(operations)) throw badRequest('Operations must be a list')
-  return operations.reduce<Values>(apply, current)
-}
-
-function apply(user: Values, operation: unknown): Values {
-  if (!isObject(operation)) throw badRequest('An operation must be an object')
-  const op = String(operation.op).toLowerCase()
-  if (!OPERATIONS.includes(op)) throw badRequest('op must be add, replace or remove')
-  const { path, value } = operation
-  if (path === undefined) {
-    if (op === 'remove' || !isObject(value)) throw badRequest('An operation needs a path')
-    return Object.entries(value).reduce((next, [name, item]) => set(next, name, item), user)
-  }
-  if (typeof path !== 'string') throw badRequest('path must be a string')
-  if (op !== 'remove' && value === undefined) throw badRequest('An operation needs a value')
-  return set(user, path, op === 'remove' ? undefined : value)
-}
-
-/** `emails[type eq "work"].value` is the one address that is kept. */
-function set(user: Values, path: string, value: unknown): Values {
-  const plain = path.replace(/^urn:ietf:params:scim:schemas:core:2\.0:User:/, '')
-  const steps = PATHS[plain.replace(/\[[^\]]*\]/, '').toLowerCase()]
-  const [first, second] = steps ?? []
-  if (first === undefined) return user
-  if (first === 'emails') {
-    const emails = second === undefined ? value : [{ value, primary: true }]
-    return { ...user, emails: value === undefined ? undefined : emails }
-  }
-  if (second === undefined) return { ...user, [first]: value }
-  const inner = isObject(user[first]) ? user[first] : {}
-  return { ...user, [first]: { ...inner, [second]: value } }
 }

@@ -234,7 +234,11 @@ t.test('a Google client of a Project signs in there, and touches no account', as
 
 t.test('a Project sees its own names of people, not those of other Projects', async (t) => {
   const email = anEmail()
-  await invite(admin, project.id, { email, firstName: 'Elsewhere', lastName: 'Known' })
+  const elsewhere = await invite(admin, project.id, {
+    email,
+    firstName: 'Elsewhere',
+    lastName: 'Known',
+  })
   const called = { email, firstName: 'Here', lastName: 'Known-as' }
   const { body: membership } = await invite(foreign.admin, foreign.project.id, called)
   const path = `/scim/v2/Users/${membership.id}`
@@ -260,7 +264,8 @@ t.test('a Project sees its own names of people, not those of other Projects', as
     t.equal(answer.status, 200, answer.text)
     t.notMatch(answer.text, 'Elsewhere')
   }
-  t.match((await foreign.admin.get(path)).body, {
-    name: { givenName: 'Here', familyName: 'Known-as' },
+  t.match((await foreign.admin.get(path)).body, { name: { givenName: 'A', familyName: 'B' } })
+  t.match((await admin.get(`/scim/v2/Users/${elsewhere.body.id}`)).body, {
+    name: { givenName: 'Elsewhere', familyName: 'Known' },
   })
 })
