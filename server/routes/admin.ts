@@ -7,7 +7,7 @@ import { allOk, notSupported, unsupportedMediaType } from '../../shared/errors.t
 import { typeName } from '../../shared/fhir/definitions.ts'
 import { inviteMember, userOf } from '../../shared/projects/enrol.ts'
 import { administeredProject } from '../../shared/projects/ownership.ts'
-import { readQuery } from '../../shared/request/negotiate.ts'
+import { readQuery, wantsStrict } from '../../shared/request/negotiate.ts'
 import { FHIR_JSON, writeOptions } from '../../shared/request/reply.ts'
 import type { FhirReply } from '../../shared/request/request.ts'
 import type { Services } from '../../shared/services.ts'
@@ -126,10 +126,12 @@ function memberRoutes(routes: RouteFamily, { services }: Web): void {
     const body = await readJsonObject(ctx, maxBodyBytes)
     const { principal, session } = writer(ctx)
     const id = ctx.params.id ?? ''
+    const { headers } = ctx.req
     const { membership } = await inviteMember(services, principal, {
       user: userOf(session),
       projectId: id,
       body,
+      isStrict: wantsStrict(typeof headers.prefer === 'string' ? headers.prefer : undefined),
     })
     sendVersion(ctx, 200, membership, baseUrl)
   })

@@ -6,7 +6,7 @@
 import { provenApplicant } from '../access/credentials/hashing.ts'
 import { hashPassword, requireGoodPassword } from '../access/credentials/passwords.ts'
 import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
-import { badRequest, conflict, HttpError } from '../errors.ts'
+import { badRequest, conflict, HttpError, multipleMatches } from '../errors.ts'
 import {
   isObject,
   parseReference,
@@ -57,6 +57,8 @@ export interface Enrolment {
 }
 
 const MEMBER = 'User is already a member of this project'
+const SEVERAL =
+  'User has several memberships that fit: give the externalId of one, or change one by its id'
 /** A membership that is deleted while it is updated is looked for again. */
 const ATTEMPTS = 3
 /** The limit for one user in one Project. */
@@ -144,7 +146,7 @@ async function enrolIn(
   return { membership, outcome: 'created', strangersOf }
 }
 
-/** The one to be updated; undefined: a new one is to be made. Errors: 409. */
+/** The one to be updated; undefined: a new one is to be made. Errors: 409, 412 where it may be any of several. */
 async function existingMembership(
   inside: Transaction,
   { project }: Inviter,
@@ -174,10 +176,13 @@ async function existingMembership(
   const memberships = await ofUser(known)
   if (memberships.length > 0) {
     if (!upsert) throw conflict(MEMBER)
-    const same = memberships.find((membership) => hasProfile(membership, enrollee))
-    if (same === undefined) throw conflict(`${MEMBER} with a different profile`)
-    if (holder !== undefined && holder.id !== same.id) throw taken
-    return same
+    const same = memberships.filter((membership) => hasProfile(membership, enrollee))
+    const [first, second] = same
+    if (first === undefined) throw conflict(`${MEMBER} with a different profile`)
+    const named = holder && same.find(({ id }) => id === holder.id)
+    if (holder !== undefined && named === undefined) throw taken
+    if (named === undefined && second !== undefined) throw multipleMatches(SEVERAL)
+    return named ?? first
   }
   if (holder === undefined) return undefined
   // Without an address the external id alone says who it is.
@@ -306,6 +311,8 @@ const OWNER_ALONE =
 
 interface Invitee {
   readonly user: Reference | undefined
+  /** Unknown fields are errors. */
+  readonly isStrict?: boolean
   readonly projectId: string
   readonly body: Record<string, unknown>
 }
@@ -314,11 +321,11 @@ interface Invitee {
 export async function inviteMember(
   services: Services,
   caller: Principal,
-  { user, projectId, body }: Invitee,
+  { user, projectId, body, isStrict = false }: Invitee,
 ): Promise<Enrolment> {
   const project = await administeredProject(services.principals, caller, projectId)
   requireUnlessLimited(caller, ['ProjectMembership', 'create'], ['User', 'create'])
-  const { password, ...invitation }: Invitation = readInvitation(body)
+  const { password, ...invitation }: Invitation = readInvitation(body, isStrict)
   // Its address may belong to people of other Projects, who would get in there by this password.
   const isTheirs = invitation.scope === 'server' && !caller.isSuperAdmin
   if (password !== undefined && isTheirs) throw badRequest(OWNER_ALONE, 'password')

@@ -6,11 +6,15 @@ import { isObject, type Reference } from '../fhir/resource.ts'
 /** Good enough to be written to; no sign that a mail header or a list of addresses could be made of. */
 const EMAIL = /^[^\s@,;:<>()[\]\\"]{1,64}@[^\s@,;:<>()[\]\\"]{1,253}$/
 
-/** An empty string is an absent field: the SDK sends its unset strings so. */
+/**
+ * An empty string is an absent field: the SDK sends its unset strings so. Each field that is read is known; those that
+ * are not read are complained of at the end, as a misspelled one would otherwise be lost.
+ */
 export class Fields {
   readonly #body: Record<string, unknown>
   readonly #prefix: string
   readonly #issues: Issue[] = []
+  readonly #known = new Set<string>()
 
   /** `name` is the element that the body is found in; none for a whole body. */
   constructor(body: Record<string, unknown>, name?: string) {
@@ -18,13 +22,26 @@ export class Fields {
     this.#prefix = name === undefined ? '' : `${name}.`
   }
 
+  /** Complaints about what was read. */
   get issues(): readonly Issue[] {
     return this.#issues
   }
 
+  /** A complaint for each field that nobody read. */
+  get unknown(): readonly Issue[] {
+    const others = Object.keys(this.#body).filter(
+      (name) => !this.#known.has(name) && this.#value(name) !== undefined,
+    )
+    return others.map((name) => {
+      const path = `${this.#prefix}${name.slice(0, 64)}`
+      return issue('error', 'structure', `Unknown field ${path}`, { expression: path })
+    })
+  }
+
   /** Errors: 400 with every complaint. */
   check(): void {
-    if (this.#issues.length > 0) throw invalid(this.#issues)
+    const complaints = [...this.#issues, ...this.unknown]
+    if (complaints.length > 0) throw invalid(complaints)
   }
 
   hasProblem(name: string): boolean {
@@ -32,7 +49,7 @@ export class Fields {
   }
 
   requiredText(name: string, complaint: string): string {
-    const value = this.#value(name)
+    const value = this.#read(name)
     if (typeof value === 'string' && value.trim() !== '') return value
     this.#complain(name, complaint)
     return ''
@@ -67,7 +84,7 @@ export class Fields {
     allowed: readonly T[],
     complaint: string,
   ): T | undefined {
-    if (this.#value(name) !== undefined) return this.oneOf(name, allowed)
+    if (this.#read(name) !== undefined) return this.oneOf(name, allowed)
     this.#complain(name, complaint)
     return undefined
   }
@@ -80,7 +97,7 @@ export class Fields {
   }
 
   requiredEmail(name: string, complaint: string): string {
-    if (this.#value(name) === undefined) this.#complain(name, complaint)
+    if (this.#read(name) === undefined) this.#complain(name, complaint)
     return this.email(name) ?? ''
   }
 
@@ -112,13 +129,23 @@ export class Fields {
     return this.#typed(name, 'a lifetime such as "1h"', isLifetime) as string | undefined
   }
 
+  /** A field that may be there and says nothing new. */
+  passOver(...names: readonly string[]): void {
+    for (const name of names) this.#known.add(name)
+  }
+
+  #read(name: string): unknown {
+    this.#known.add(name)
+    return this.#value(name)
+  }
+
   #value(name: string): unknown {
     const value = this.#body[name]
     return value === '' || value === null ? undefined : value
   }
 
   #typed(name: string, what: string, test: (value: unknown) => boolean): unknown {
-    const value = this.#value(name)
+    const value = this.#read(name)
     if (value === undefined || test(value)) return value
     this.#complain(name, `${name} must be ${what}`)
     return undefined

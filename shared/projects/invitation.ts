@@ -60,11 +60,16 @@ const DETAILS = [
   'active',
 ]
 
-/** Errors: 400 with one issue a field. */
-export function readInvitation(body: Record<string, unknown>): Invitation {
+/**
+ * Unknown fields are passed over as Medplum does, unless the caller asks for strict handling. Errors: 400 with one issue
+ * a field.
+ */
+export function readInvitation(body: Record<string, unknown>, isStrict: boolean): Invitation {
   const fields = new Fields(body)
   const membership = fields.object('membership') ?? {}
   const inner = new Fields(membership, 'membership')
+  // Their values are the membership's own to check.
+  inner.passOver('resourceType', ...DETAILS)
   const resourceType = fields.requiredOneOf(
     'resourceType',
     PROFILE_TYPES,
@@ -108,7 +113,8 @@ export function readInvitation(body: Record<string, unknown>): Invitation {
           }),
         ]
       : []
-  const issues = [...fields.issues, ...inner.issues, ...missing]
+  const unknown = isStrict ? [...fields.unknown, ...inner.unknown] : []
+  const issues = [...fields.issues, ...inner.issues, ...missing, ...unknown]
   if (issues.length > 0) throw invalid(issues)
   return invitation
 }

@@ -100,8 +100,8 @@ function readPrefer(header: string | undefined): Prefer {
 }
 
 /** `handling=strict` was asked for: it is not what happens where nothing was. */
-export function wantsStrict({ headers }: FhirRequest): boolean {
-  return readPrefer(headers.prefer).applied.includes('handling=strict')
+export function wantsStrict(prefer: string | undefined): boolean {
+  return readPrefer(prefer).applied.includes('handling=strict')
 }
 
 const JSON_SUFFIX = /^application\/[a-z0-9.+-]+\+json$/

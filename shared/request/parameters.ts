@@ -89,7 +89,7 @@ const OF_ANSWERS = new Set(['_format', '_pretty'])
 export function readInputs(call: Called, own: readonly ParameterDefinition[]): Inputs {
   const { request } = call
   const definitions = withRefused(own, operationParameters(standardName(call)))
-  const taken = { definitions, isStrict: wantsStrict(request) }
+  const taken = { definitions, isStrict: wantsStrict(request.headers.prefer) }
   const values = fromQuery(request.query, taken)
   if (request.method === 'GET' || request.body === undefined || request.body.length === 0) {
     return inputsOf(values)

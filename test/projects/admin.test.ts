@@ -137,6 +137,25 @@ t.test('bad fields are listed, one issue each', async (t) => {
   })
 })
 
+t.test('fields that a call does not have are refused with their names', async (t) => {
+  const place = `/admin/projects/${projectId}`
+  const unknown = (name: string) => ({
+    status: 400,
+    body: {
+      issue: [
+        { code: 'structure', details: { text: `Unknown field ${name}` }, expression: [name] },
+      ],
+    },
+  })
+  const client = { name: 'x', accessPolcy: { reference: 'AccessPolicy/1' } }
+  t.match(await admin.post(`${place}/client`, client), unknown('accessPolcy'))
+  t.match(await admin.post(`${place}/bot`, { name: 'x', cron: '* * * * *' }), unknown('cron'))
+  const empty = { name: 'x', resourceType: 'ClientApplication', launchUri: '', other: null }
+  t.equal((await admin.post(`${place}/client`, empty)).status, 201)
+  const purge = { resourceType: 'Login', before: '2000-01-01', dryRun: true }
+  t.match(await botica.superAdmin.post('/admin/super/purge', purge), unknown('dryRun'))
+})
+
 t.test('a client whose policy does not exist leaves nothing behind', async (t) => {
   const name = `Refused ${randomUUID()}`
   const reference = `AccessPolicy/${unknownId}`

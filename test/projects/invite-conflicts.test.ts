@@ -8,6 +8,8 @@ const botica = await openBotica(t)
 const { admin, superAdmin, anonymous, services } = botica
 const projectId = botica.project.id
 const MEMBER = 'User is already a member of this project'
+const SEVERAL =
+  'User has several memberships that fit: give the externalId of one, or change one by its id'
 const unknown = randomUUID()
 
 const refusal = (status: number, text: string | RegExp) => ({
@@ -59,6 +61,41 @@ t.test('an upsert of a stranger is an invite', async (t) => {
   const email = anEmail()
   t.equal((await invite(admin, projectId, { email, upsert: true })).status, 200)
   t.equal((await mailsTo(services, email)).length, 1)
+})
+
+t.test('an upsert that fits several memberships changes none of them', async (t) => {
+  const email = anEmail()
+  const scope = 'project'
+  const first = await invite(admin, projectId, { email, scope })
+  const externalId = randomUUID()
+  const again = { email, scope, forceNewMembership: true }
+  const second = await invite(admin, projectId, { ...again, externalId })
+  const change = { email, scope, upsert: true, admin: true }
+  t.match(await invite(admin, projectId, change), refusal(412, SEVERAL))
+  const profile = first.body.profile
+  const named = { ...change, membership: { profile } }
+  t.match(await invite(admin, projectId, named), refusal(412, SEVERAL), 'both have the profile')
+  for (const { body } of [first, second]) {
+    t.match((await admin.get(`ProjectMembership/${body.id}`)).body, body)
+  }
+  const chosen = await invite(admin, projectId, { ...change, externalId })
+  t.match(chosen, { status: 200, body: { id: second.body.id, admin: true } })
+
+  const patient = await invite(admin, projectId, { ...again, resourceType: 'Patient' })
+  const upserted = await invite(admin, projectId, { ...change, resourceType: 'Patient' })
+  t.match(upserted, { status: 200, body: { id: patient.body.id, admin: true } })
+})
+
+t.test('unknown fields are ignored, unless the caller wants them refused', async (t) => {
+  const strict = { Prefer: 'handling=strict' }
+  const changes = { acess: [], membership: { admn: true, resourceType: 'ProjectMembership' } }
+  const refused = await invite(admin, projectId, { email: anEmail(), ...changes }, strict)
+  t.match(refused, {
+    status: 400,
+    body: { issue: [{ expression: ['acess'] }, { expression: ['membership.admn'] }] },
+  })
+  t.equal((await invite(admin, projectId, { email: anEmail(), ...changes })).status, 200)
+  t.equal((await invite(admin, projectId, { email: anEmail() }, strict)).status, 200)
 })
 
 t.test('forceNewMembership makes another one in every case', async (t) => {

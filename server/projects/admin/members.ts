@@ -183,9 +183,7 @@ export async function setAnyPassword(
   caller: Principal,
   body: Record<string, unknown>,
 ): Promise<void> {
-  const fields = new Fields(body)
-  const projectId = fields.text('projectId')
-  fields.check()
+  const projectId = new Fields(body).text('projectId')
   await setFor(services, caller, body, projectId)
 }
 
@@ -198,6 +196,8 @@ async function setFor(
   const fields = new Fields(body)
   const email = fields.requiredEmail('email', 'Email is required')
   const password = fields.requiredText('password', 'Password is required')
+  // An administrator's Project is the one asked, whatever the body says.
+  fields.text('projectId')
   fields.check()
   await requireGoodPassword(password, 'password', services.config)
   const user = await findUser(services.repository, email, projectId)

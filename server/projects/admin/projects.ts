@@ -158,6 +158,7 @@ export async function addClient(
     refreshTokenLifetime: fields.lifetime('refreshTokenLifetime'),
   })
   const accessPolicy = fields.reference('accessPolicy')
+  fields.passOver('resourceType')
   fields.check()
   if ('identityProvider' in client) requireProviderRight(caller, 'ClientApplication')
   return await recorded(repository, caller, project, (inside, actor) =>
@@ -183,6 +184,7 @@ export async function addBot(
     cronString: fields.text('cronString'),
   })
   const accessPolicy = fields.reference('accessPolicy')
+  fields.passOver('resourceType')
   fields.check()
   checkBot({ ...bot, resourceType: 'Bot' })
   return await recorded(repository, caller, project, (inside, actor) =>
