@@ -2,7 +2,7 @@
  * Parts of a resource: `_summary` and `_elements` (also `_fields`).
  * https://hl7.org/fhir/R4/search.html#summary, #elements
  */
-import { badRequest } from '../errors.ts'
+import { badRequest, tooCostly } from '../errors.ts'
 import { elementsOf } from './definitions.ts'
 import type { ElementDefinition } from './definitions-data.ts'
 import { parseJson } from './json.ts'
@@ -36,6 +36,38 @@ export function viewOf(type: string, query: URLSearchParams): View | undefined {
     default:
       throw badRequest(`Invalid value of _summary: ${summary.slice(0, 100)}`, '_summary')
   }
+}
+
+/**
+ * Errors: 400 for a name in `_elements` that is no element of any of the types. `_fields` may name search parameters, too,
+ * of which nothing is shown.
+ */
+export function requireElements(types: readonly string[], query: URLSearchParams): void {
+  if (!query.has('_elements')) return
+  const names = new Set(query.getAll('_elements').join(',').split(','))
+  if (names.size > MOST_NAMES) throw tooCostly(`_elements may name ${MOST_NAMES} elements`)
+  for (const name of names) {
+    const path = name.trim().replaceAll('[x]', '')
+    if (path === '' || types.some((type) => hasElement(type, '', path.split('.')))) continue
+    throw badRequest(`There is no element ${path.slice(0, 64)}`, '_elements')
+  }
+}
+
+const MOST_NAMES = 200
+const UNIVERSAL = new Set(['resourceType', 'id', 'extension'])
+
+/** `prefix` is what the paths of the children begin with, as of `insideOf`. */
+function hasElement(owner: string, prefix: string, [first = '', ...rest]: string[]): boolean {
+  if (rest.length === 0 && UNIVERSAL.has(first)) return true
+  return elementsOf(owner).some((element) => {
+    const name = element.path.slice(prefix.length)
+    if (!element.path.startsWith(prefix) || name.includes('.')) return false
+    if (first !== name && !namesOf(element, name).includes(first)) return false
+    if (rest.length === 0) return true
+    if (element.choice) return element.types.some(({ code }) => hasElement(code, '', rest))
+    const [inside, below] = insideOf(owner, element)
+    return hasElement(inside, below, rest)
+  })
 }
 
 /** Whole, not at all, or what the next Choose says of its children. */

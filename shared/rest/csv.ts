@@ -105,7 +105,7 @@ type Column = (resource: Resource) => string
 /** An element path (`name.family`) or a search parameter (`address-city`). Errors: 400 for neither. */
 function columnOf(type: string, field: string): Column {
   const legs = legsOf(type, field)
-  if (legs === undefined) throw badRequest(`Unknown field: ${field.slice(0, 100)}`)
+  if (legs === undefined) throw badRequest(`Unknown field: ${field.slice(0, 100)}`, '_fields')
   const walks = legs.map((leg): Walk<string[]> => {
     return leg.bind((value, into) => {
       const text = textOf(value, leg.type)

@@ -14,7 +14,7 @@ import {
   preconditionFailed,
 } from '../errors.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
-import { viewOf } from '../fhir/view.ts'
+import { requireElements, viewOf } from '../fhir/view.ts'
 import { newProject } from '../projects/provision.ts'
 import { readJson, readPatchBody } from '../request/negotiate.ts'
 import { charge, WRITE } from '../request/quota.ts'
@@ -83,10 +83,11 @@ export async function replyWith(interaction: Interaction, version: Version): Pro
 }
 
 function versionReply(interaction: Interaction, version: Version): FhirReply {
-  const { request } = interaction
+  const { request, preferences } = interaction
   const { lastUpdated } = version
   const headers = versionHeaders(version)
   if (isUnmodified(request, version)) return { ...emptyReply(304, headers), lastUpdated }
+  if (preferences.handling === 'strict') requireElements([version.type], request.query)
   const view = viewOf(version.type, request.query)
   const text = textOf(interaction, version)
   return { ...textReply(200, view === undefined ? text : view(text), headers), lastUpdated }

@@ -103,3 +103,12 @@ t.test('wrong requests are refused, and others see nothing', async (t) => {
   const { text } = await other.admin.get('Patient/$csv?_fields=id')
   t.equal(text.trim(), '\uFEFFid'.trim())
 })
+
+t.test('columns and parameters that nothing has are refused', async (t) => {
+  for (const field of ['nosuch', 'name.nosuch', 'Patient.name', 'constructor', 'name[0]']) {
+    const wrong = await admin.get(`Patient/$csv?_fields=id,${encodeURIComponent(field)}`)
+    const issue = [{ details: { text: `Unknown field: ${field}` }, expression: ['_fields'] }]
+    t.match(wrong, { status: 400, body: { issue } })
+  }
+  t.equal((await admin.get('Patient/$csv?_fields=id&nosuch=1')).status, 400)
+})

@@ -88,6 +88,43 @@ t.test('_summary=count has a total and no entries', async (t) => {
   t.equal(body.entry, undefined)
 })
 
+t.test('an unknown element is refused, unless handling is lenient', async (t) => {
+  const { id } = patient
+  const wrong = ['birthdate', 'name.famly', 'contact.birthDate', 'valueQuantity', 'Patient.name']
+  for (const name of wrong) {
+    const refusal = {
+      status: 400,
+      body: {
+        issue: [{ details: { text: `There is no element ${name}` }, expression: ['_elements'] }],
+      },
+    }
+    const asked = `_elements=active,${name}`
+    t.match(await admin.get(`Patient?${asked}`), refusal)
+    t.match(await admin.get(`?_type=Patient,Encounter&${asked}`), refusal)
+    t.match(await admin.get(`Patient/${id}?${asked}`), refusal)
+    t.match(await admin.get(`Patient/${id}/_history/1?${asked}`), refusal)
+    const lenient = { Prefer: 'handling=lenient' }
+    t.equal((await admin.get(`Patient?${asked}`, lenient)).status, 200)
+    t.equal((await admin.get(`Patient/${id}?${asked}`, lenient)).status, 200)
+  }
+  const right = [
+    'id',
+    'extension',
+    'name.extension',
+    'deceasedBoolean',
+    'deceased[x]',
+    'contact.name.family',
+    'link.other.reference',
+  ]
+  t.equal((await admin.get(`Patient?_elements=${right.join()}`)).status, 200)
+  t.equal(
+    (await admin.get('Observation?_elements=component.value.unit,component.code')).status,
+    200,
+  )
+  t.equal((await admin.get('?_type=Patient,Encounter&_elements=status,birthDate')).status, 200)
+  t.equal((await admin.get('Patient?_fields=address-city')).status, 200)
+})
+
 t.test('_elements names elements, choices and paths', async (t) => {
   t.same(namesOf(await only('Patient?_elements=birthDate,contact')), [
     'active',

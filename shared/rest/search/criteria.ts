@@ -4,6 +4,7 @@ import { may, REGISTRY_TYPES } from '../../access/policy.ts'
 import { badRequest, tooCostly } from '../../errors.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import { chosen, parseReference, type Resource, urlOf } from '../../fhir/resource.ts'
+import { requireElements } from '../../fhir/view.ts'
 import { literalsOf } from '../../query/parameter-paths.ts'
 import { parseSearch } from '../../query/search.ts'
 import {
@@ -60,6 +61,25 @@ export function parsed(
 
 /** The search of a request, its ValueSets expanded. Errors: 400. */
 export async function readSearch(
+  interaction: Interaction,
+  type: string,
+  query: URLSearchParams,
+): Promise<SearchRequest> {
+  if (interaction.preferences.handling === 'strict') requireElements([type], query)
+  return readTypeSearch(interaction, type, query)
+}
+
+/** The same query as a search of each type; an element that it names is one of any of them. Errors: 400. */
+export async function readSearches(
+  interaction: Interaction,
+  types: readonly string[],
+  query: URLSearchParams,
+): Promise<readonly SearchRequest[]> {
+  if (interaction.preferences.handling === 'strict') requireElements(types, query)
+  return Promise.all(types.map((type) => readTypeSearch(interaction, type, query)))
+}
+
+async function readTypeSearch(
   interaction: Interaction,
   type: string,
   query: URLSearchParams,

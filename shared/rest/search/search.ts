@@ -27,7 +27,7 @@ import { absoluteUrl, textReply } from '../../request/reply.ts'
 import type { Asking, FhirReply, Interaction } from '../../request/request.ts'
 import type { SearchPage, Version } from '../../store/rows/version.ts'
 import { type PageEntry, pageReply } from '../interaction.ts'
-import { readSearch } from './criteria.ts'
+import { readSearch, readSearches } from './criteria.ts'
 
 /** `GET Type?…` and `POST Type/_search`; a search result is never 404, only empty. */
 export async function search(interaction: Interaction, type: string): Promise<FhirReply> {
@@ -142,7 +142,7 @@ async function searchTypes(
   const { services, principal } = interaction
   if (isExplained(query)) throw badRequest('_explain is for searches of one type', '_explain')
   const named = new URLSearchParams(asked)
-  const parseAll = () => Promise.all(types.map((type) => readSearch(interaction, type, named)))
+  const parseAll = () => readSearches(interaction, types, named)
   const strict = await parseAll()
   // A parameter that one of the types does not know is ignored for all of them.
   const ignored = strict.flatMap((request) => request.ignored)
