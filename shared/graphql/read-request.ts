@@ -1,6 +1,9 @@
 /** The request of a GraphQL call before graphql-http reads it, and the form in which its caller reads answers. */
-import { HttpError, notAcceptable } from '../errors.ts'
+import type { OperationDefinitionNode } from 'graphql'
+import { badRequest, HttpError, notAcceptable } from '../errors.ts'
 import { parseBody } from '../fhir/json.ts'
+import { isObject } from '../fhir/resource.ts'
+import { wantsStrict } from '../request/negotiate.ts'
 import { textReply } from '../request/reply.ts'
 import type { FhirReply, FhirRequest } from '../request/request.ts'
 
@@ -51,12 +54,36 @@ export function readRequest(request: FhirRequest): Record<string, unknown> | nul
   if (text === null) return null
   try {
     const value = parseBody(text)
+    if (isJson && isObject(value) && wantsStrict(headers.prefer)) refuseOtherMembers(value)
     // graphql-http looks whether it is an object, and reads the query of a GET by itself.
     return isJson ? (value as Record<string, unknown>) : null
   } catch (error) {
     if (error instanceof HttpError) return error
     throw error
   }
+}
+
+const MEMBERS = new Set(['query', 'operationName', 'variables', 'extensions'])
+
+/** Errors: 400. */
+function refuseOtherMembers(value: object): void {
+  const other = Object.keys(value)
+    .find((name) => !MEMBERS.has(name))
+    ?.slice(0, 64)
+  if (other !== undefined) throw badRequest(`A GraphQL request has no member "${other}"`, other)
+}
+
+/** A variable that the operation does not declare: GraphQL passes it over, strict handling does not. */
+export function undeclaredVariable(
+  { headers }: FhirRequest,
+  { variableDefinitions = [] }: OperationDefinitionNode,
+  variables: Readonly<Record<string, unknown>>,
+): string | undefined {
+  if (!wantsStrict(headers.prefer)) return undefined
+  const declared = new Set(variableDefinitions.map(({ variable }) => variable.name.value))
+  return Object.keys(variables)
+    .find((name) => !declared.has(name))
+    ?.slice(0, 64)
 }
 
 /** A 400 in the form that the caller reads. Errors: the 400 itself, for a FHIR client. */

@@ -47,6 +47,7 @@ import {
   readRequest,
   refusedRequest,
   TYPES,
+  undeclaredVariable,
 } from './read-request.ts'
 import type { Given } from './schema/elements.ts'
 import { audienceName, schemaFor } from './schema/schema.ts'
@@ -177,6 +178,10 @@ async function begin(
   const { document } = prepared
   const operation = getOperationAST(document, operationName)
   if (!operation) return [new GraphQLError('The document has no such operation, or several')]
+  const undeclared = undeclaredVariable(interaction.request, operation, variables)
+  if (undeclared !== undefined) {
+    return [new GraphQLError(`The operation declares no variable $${undeclared}`)]
+  }
   // graphql-http refuses it, before anything is done.
   if (method === 'GET' && operation.operation === 'mutation') {
     return { schema, document, operationName }

@@ -213,6 +213,31 @@ for (const { name, body, texts, ...statuses } of refusals) {
   })
 }
 
+t.test('what a request has beside its query is ignored, unless handling is strict', async (t) => {
+  const strict = { Prefer: 'handling=strict' }
+  const query = 'query ($n: Int) { PatientList(_count: $n) { id } }'
+  const typo = { query, variabels: { n: 1 } }
+  t.equal((await admin.post('$graphql', typo)).status, 200)
+  t.match(await admin.post('$graphql', typo, strict), {
+    status: 400,
+    body: {
+      issue: [
+        {
+          details: { text: 'A GraphQL request has no member "variabels"' },
+          expression: ['variabels'],
+        },
+      ],
+    },
+  })
+  const undeclared = { query, variables: { m: 1 }, extensions: {} }
+  t.equal((await admin.post('$graphql', undeclared)).status, 200)
+  t.match(await admin.post('$graphql', undeclared, strict), {
+    status: 400,
+    body: { issue: [{ details: { text: 'The operation declares no variable $m' } }] },
+  })
+  t.equal((await admin.post('$graphql', { query, variables: { n: 1 } }, strict)).status, 200)
+})
+
 t.test('a mutation is no GET, and a PUT is nothing', async (t) => {
   const query = encodeURIComponent('mutation { PatientCreate(res: {}) { id } }')
   for (const accept of Object.values(FORMS)) {
