@@ -14,6 +14,7 @@ import { isResourceType } from '../fhir/definitions.ts'
 import { isObject } from '../fhir/resource.ts'
 import { acceptRequest } from '../jobs/async-requests.ts'
 import { auditRefusal } from '../request/admin-audit.ts'
+import { requireKept } from '../request/conditional-headers.ts'
 import { readJson, readPreferences, wantsPretty } from '../request/negotiate.ts'
 import { charge, depthOf, unitsOf } from '../request/quota.ts'
 import { FHIR_JSON, failureReply, indented, withTracing } from '../request/reply.ts'
@@ -165,6 +166,7 @@ export async function respond(
   if (job !== undefined) return job.answer(services, principal, request)
   const route = findRoute(request.method, request.path)
   if (request.isHead) checkHead(route)
+  requireKept(request.method, route, request.headers)
   const item =
     principal.project.quota &&
     (await charge(services, principal, { request, units: unitsOf(route) }))

@@ -14,11 +14,16 @@ export function readPreferences(request: FhirRequest): Preferences {
     contentType: contentTypeFor(headers.accept, query.get('_format')),
     pretty: wantsPretty(request),
     returned: prefer.returned ?? 'representation',
-    applied: prefer.applied.join(', '),
+    applied: appliedTo(request, prefer.applied).join(', '),
     handling: prefer.handling,
     respondAsync: prefer.respondAsync,
     extended: headers['x-medplum'] === 'extended',
   }
+}
+
+/** A read returns what it reads, whatever is preferred: https://www.rfc-editor.org/rfc/rfc7240#section-4.2 */
+function appliedTo({ method }: FhirRequest, wanted: readonly string[]): readonly string[] {
+  return method === 'GET' ? wanted.filter((name) => !name.startsWith('return=')) : wanted
 }
 
 export function wantsPretty({ query }: FhirRequest): boolean {

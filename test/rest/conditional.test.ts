@@ -233,3 +233,81 @@ t.test('what cannot be searched is refused', async (t) => {
     t.equal((await client.get(path)).status, 400, path)
   }
 })
+
+t.test('a condition that an interaction does not keep to is refused', async (t) => {
+  const { id } = (await client.post('Patient', aPatient())).body
+  const path = `Patient/${id}`
+  const tag = 'W/"1"'
+  const patch = [{ op: 'add', path: '/active', value: true }]
+  const batch = { resourceType: 'Bundle', type: 'batch', entry: [] }
+  const json = { 'Content-Type': 'application/json-patch+json' }
+  const wrong: [string, string, string, unknown, Record<string, string>][] = [
+    ['If-Match', 'POST', 'Patient', aPatient(), {}],
+    ['If-None-Match', 'POST', 'Patient', aPatient(), {}],
+    ['If-None-Exist', 'PUT', path, { ...aPatient(), id }, {}],
+    ['If-None-Exist', 'PATCH', path, patch, json],
+    ['If-None-Match', 'PATCH', path, patch, json],
+    ['If-None-Match', 'DELETE', path, undefined, {}],
+    ['If-Match', 'DELETE', `Patient?_id=${id}`, undefined, {}],
+    ['If-Match', 'POST', '', batch, {}],
+    ['If-None-Exist', 'POST', `${path}/$meta-add`, { resourceType: 'Parameters' }, {}],
+    ['If-Match', 'POST', `${path}/$meta-add`, { resourceType: 'Parameters' }, {}],
+  ]
+  for (const [header, method, url, body, more] of wrong) {
+    const value = header === 'If-Match' ? tag : header === 'If-None-Match' ? '*' : 'name=x'
+    const headers = { ...more, [header]: value }
+    const answer =
+      method === 'POST'
+        ? await client.post(url, body, headers)
+        : method === 'PUT'
+          ? await client.put(url, body, headers)
+          : method === 'PATCH'
+            ? await client.patch(url, body, headers)
+            : await client.del(url, headers)
+    const text = `${header} does not apply to this interaction`
+    const issue = [{ code: 'not-supported', details: { text } }]
+    t.match(answer, { status: 400, body: { issue } }, `${method} ${url} ${header}`)
+  }
+  t.equal((await client.get(path)).headers.get('etag'), tag)
+  t.equal((await client.get(path, { 'If-Match': 'W/"9"' })).status, 200, 'a read has no effect')
+  const found = await client.get(`Patient?_id=${id}`, { 'If-None-Match': tag })
+  t.equal(found.status, 200)
+})
+
+t.test('so it is in a bundle, with its place', async (t) => {
+  const entry = (request: object) => ({ resource: aPatient(), request })
+  const send = (type: string, request: object) =>
+    client.post('', {
+      resourceType: 'Bundle',
+      type,
+      entry: [entry({ method: 'POST', url: 'Patient' }), entry(request)],
+    })
+  const cases: [object, string][] = [
+    [{ method: 'POST', url: 'Patient', ifMatch: 'W/"1"' }, 'ifMatch'],
+    [{ method: 'PUT', url: 'Patient/x', ifNoneExist: 'name=x' }, 'ifNoneExist'],
+    [{ method: 'DELETE', url: 'Patient/x', ifNoneMatch: '*' }, 'ifNoneMatch'],
+    [{ method: 'POST', url: 'Patient', ifNoneExist: 5 }, 'ifNoneExist'],
+  ]
+  for (const [request, member] of cases) {
+    const place = `Bundle.entry[1].request.${member}`
+    const whole = [{ expression: ['Bundle.entry[1]', place] }]
+    t.match(await send('transaction', request), { status: 400, body: { issue: whole } })
+    const issue = [{ expression: [place] }]
+    t.match(await send('batch', request), {
+      status: 200,
+      body: {
+        entry: [
+          { response: { status: '201' } },
+          { response: { status: '400', outcome: { issue } } },
+        ],
+      },
+    })
+  }
+})
+
+t.test('a read names no preference that it did not keep to', async (t) => {
+  const { id } = (await client.post('Patient', aPatient())).body
+  const read = await client.get(`Patient/${id}`, { Prefer: 'return=minimal, handling=strict' })
+  t.match(read, { status: 200, body: { id } })
+  t.equal(read.headers.get('preference-applied'), 'handling=strict')
+})

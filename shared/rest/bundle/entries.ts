@@ -1,8 +1,9 @@
 /** The entries of a batch or transaction, read and checked. https://hl7.org/fhir/R4/http.html#transaction */
 import type { Config } from '../../config/config.ts'
-import { badRequest, HttpError, tooCostly } from '../../errors.ts'
+import { badRequest, badStructure, HttpError, tooCostly } from '../../errors.ts'
 import { isObject, isResource, type Resource } from '../../fhir/resource.ts'
 import type { SearchRequest } from '../../query/search-request.ts'
+import { requireKept } from '../../request/conditional-headers.ts'
 import { readQuery } from '../../request/negotiate.ts'
 import type { FindRoute, Route } from '../../request/request.ts'
 import type { ConditionalReference } from '../conditional-references.ts'
@@ -90,6 +91,8 @@ function parseEntry(entry: unknown, index: number, baseUrl: string, findRoute: F
       entryPath(index, '.request.url'),
     )
   }
+  const headers = readHeaders(request, index)
+  requireKept(method, route, headers, (header) => entryPath(index, placeOf(header)))
   return {
     index,
     method,
@@ -98,7 +101,7 @@ function parseEntry(entry: unknown, index: number, baseUrl: string, findRoute: F
     route,
     fullUrl: typeof entry.fullUrl === 'string' ? entry.fullUrl : undefined,
     resource: resourceOf(entry.resource, route),
-    headers: readHeaders(request),
+    headers,
   }
 }
 
@@ -126,13 +129,27 @@ const CONDITIONS = [
   ['ifNoneExist', 'if-none-exist'],
 ] as const
 
-function readHeaders(request: Readonly<Record<string, unknown>>): Record<string, string> {
+/** Errors: 400 for a condition that is no text. */
+function readHeaders(
+  request: Readonly<Record<string, unknown>>,
+  index: number,
+): Record<string, string> {
   const headers: Record<string, string> = {}
   for (const [member, header] of CONDITIONS) {
     const value = request[member]
-    if (typeof value === 'string') headers[header] = value
+    if (value === undefined || value === '') continue
+    if (typeof value !== 'string') {
+      throw badStructure(`${member} must be a string`, entryPath(index, `.request.${member}`))
+    }
+    headers[header] = value
   }
   return headers
+}
+
+/** Below the entry. */
+function placeOf(header: string): string {
+  const [member] = CONDITIONS.find(([, name]) => name === header.toLowerCase()) ?? []
+  return `.request.${member}`
 }
 
 // FHIR fixes the order whatever the order in the bundle.
