@@ -133,8 +133,8 @@ export const preconditionFailed = (text = 'Precondition failed') =>
 export const multipleMatches = (text = 'Multiple resources found matching condition') =>
   failure(412, 'multiple-matches', 'multiple-matches')(text)
 export const tooLarge = () => failure(413, 'too-large', 'too-long')('File too large')
-export const unsupportedMediaType = () =>
-  failure(415, 'unsupported-media-type', 'not-supported')('Unsupported media type')
+export const unsupportedMediaType = (text = 'Unsupported media type') =>
+  failure(415, 'unsupported-media-type', 'not-supported')(text)
 export const businessRule = failure(422, 'business-rule', 'business-rule')
 export const serverTimeout = () => failure(504, 'server-timeout', 'timeout')('Server timeout')
 

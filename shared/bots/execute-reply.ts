@@ -2,8 +2,9 @@
  * A request → `event.input`, and the handler's result → HTTP. A failed bot is always 400, since SDKs repeat a 5xx. A run that lost
  * its process is no failure of the bot: 500, and the caller decides whether it may be made again.
  */
+import { isUtf8 } from 'node:buffer'
 import { safeContentType } from '../binary/content.ts'
-import { allOk, badRequest, unavailable } from '../errors.ts'
+import { allOk, badRequest, unavailable, unsupportedMediaType } from '../errors.ts'
 import { decodeText, parseBody } from '../fhir/json.ts'
 import { isObject } from '../fhir/resource.ts'
 import type { ExecuteJob, ExecuteReply } from '../platform/queue/jobs.ts'
@@ -104,25 +105,51 @@ interface ExecuteInput {
 
 const HL7 = 'x-application/hl7-v2+er7'
 
-/** Errors: 400 when the body is not what its content type says. */
+/** Errors: 400 when the body is not what its content type says, 415 for a character set that is not read. */
 export function readInput(request: FhirRequest): ExecuteInput {
   if (request.method === 'GET') return json(stringMap(request.query))
   const { body } = request
   if (body === undefined || body.length === 0) return { kind: 'none', text: '' }
-  const type = mediaType(request.headers['content-type'])
+  const contentType = request.headers['content-type']
+  const type = mediaType(contentType)
   if (isJson(type)) return parsed(decodeText(body), type)
   if (type === HL7) {
-    const text = decodeText(body)
+    const text = textIn(body, charsetOf(contentType) ?? charsetOfMessage(body))
     if (!text.startsWith('MSH')) throw badRequest('Content could not be parsed')
     return { kind: 'hl7', text }
   }
   if (type === 'application/x-www-form-urlencoded') {
-    return { kind: 'form', text: decodeText(body) }
+    return { kind: 'form', text: textIn(body, charsetOf(contentType)) }
   }
   if (type.startsWith('text/') || type === 'application/xml' || type.endsWith('+xml')) {
-    return { kind: 'text', text: decodeText(body) }
+    return { kind: 'text', text: textIn(body, charsetOf(contentType)) }
   }
   return { kind: 'bytes', text: Buffer.from(body).toString('base64') }
+}
+
+const UTF_8 = ['utf-8', 'utf8', 'us-ascii', 'ascii', 'unicode utf-8']
+/** Senders that say the first mean the second, as browsers take it: https://encoding.spec.whatwg.org/#names-and-labels */
+const WESTERN = ['iso-8859-1', 'iso8859-1', 'latin1', '8859/1', 'windows-1252', 'cp1252']
+const windows1252 = new TextDecoder('windows-1252')
+
+/** In lower case; undefined when the header names none. */
+function charsetOf(contentType = ''): string | undefined {
+  return /;\s*charset\s*=\s*"?([^";]+)"?/i.exec(contentType)?.[1]?.trim().toLowerCase()
+}
+
+/** MSH-18, where the bytes are not UTF-8: many senders leave it as it was when they turn a message into UTF-8. */
+function charsetOfMessage(body: Buffer | string): string | undefined {
+  if (typeof body === 'string' || isUtf8(body)) return undefined
+  const header = body.subarray(0, body.indexOf('\r') + 1 || body.length).toString('latin1')
+  return header.split(header.charAt(3))[17]?.split('~', 1)[0]?.trim().toLowerCase() || undefined
+}
+
+/** Errors: 400, 415. */
+function textIn(body: Buffer | string, charset = 'utf-8'): string {
+  if (UTF_8.includes(charset) || typeof body === 'string') return decodeText(body)
+  if (WESTERN.includes(charset)) return windows1252.decode(body)
+  const shown = charset.slice(0, 40)
+  throw unsupportedMediaType(`Text may be in UTF-8, ISO-8859-1 or windows-1252, not in ${shown}`)
 }
 
 /** Lower case, without parameters; empty when there is none. */

@@ -58,6 +58,45 @@ t.test('HL7 arrives as a message, and its acknowledgement goes back as text', as
   t.match(answer.text, /^MSH\|\^~\\&\|C\|D\|A\|B\|.*\rMSA\|AA\|77\|OK/s)
 })
 
+t.test('HL7 and text are decoded by the character set that they declare', async (t) => {
+  const family = await aBot(
+    botica,
+    handler(`return event.input?.getSegment?.('PID').getField(5).toString() ?? event.input`),
+    patient,
+  )
+  const message = (name: string, charset = '') => {
+    const header = `MSH|^~\\&|A|B|C|D|20261101||ADT^A01|77|P|2.5.1||||||${charset}`
+    return Buffer.from(`${header}\rPID|1||1||${name}`, 'latin1')
+  }
+  const euro = String.fromCharCode(0x80)
+  const accepted: [string, Buffer, string][] = [
+    [`${HL7}; charset=ISO-8859-1`, message('Mü\xdf'), 'Müß'],
+    [`${HL7};charset="windows-1252"`, message(euro), '€'],
+    [`${HL7}; charset=utf-8`, Buffer.from(message('X').toString().replace('X', 'Müß')), 'Müß'],
+    [`${HL7}; charset=us-ascii`, message('Mue'), 'Mue'],
+    [HL7, message('Mü', '8859/1'), 'Mü'],
+    [HL7, Buffer.from(message('X', '8859/1').toString().replace('X', 'Mü')), 'Mü'],
+    ['text/plain; charset=iso-8859-1', Buffer.from('Grüße', 'latin1'), 'Grüße'],
+  ]
+  for (const [type, body, text] of accepted) {
+    const answer = await admin.post(`Bot/${family}/$execute`, body, { 'Content-Type': type })
+    t.match(answer, { status: 200, text }, type)
+  }
+  const refused: [string, Buffer, number, string][] = [
+    [`${HL7}; charset=shift_jis`, message('X'), 415, 'not in shift_jis'],
+    [HL7, message('Mü', 'ISO IR87'), 415, 'not in iso ir87'],
+    ['text/plain; charset=utf-16', message('X'), 415, 'not in utf-16'],
+    [HL7, message('Mü'), 400, 'Content could not be parsed'],
+    [`${HL7}; charset=utf-8`, message('Mü', '8859/1'), 400, 'Content could not be parsed'],
+  ]
+  for (const [type, body, status, text] of refused) {
+    const headers = { 'Content-Type': type }
+    const answer = await admin.post<Untyped>(`Bot/${family}/$execute`, body, headers)
+    t.equal(answer.status, status, type)
+    t.match(answer.body.issue[0].details.text, text)
+  }
+})
+
 t.test('content that is not what it says is refused', async (t) => {
   const cases: readonly (readonly [string, string])[] = [
     ['application/json', '{'],
