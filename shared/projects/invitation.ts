@@ -61,8 +61,8 @@ const DETAILS = [
 ]
 
 /**
- * Unknown fields are passed over as Medplum does, unless the caller asks for strict handling. Errors: 400 with one issue
- * a field.
+ * Unknown fields are ignored as in Medplum, unless the caller asks for strict handling. Those of `membership` never are:
+ * a misspelled `access` would give all rights. Errors: 400 with one issue a field.
  */
 export function readInvitation(body: Record<string, unknown>, isStrict: boolean): Invitation {
   const fields = new Fields(body)
@@ -70,6 +70,8 @@ export function readInvitation(body: Record<string, unknown>, isStrict: boolean)
   const inner = new Fields(membership, 'membership')
   // Their values are the membership's own to check.
   inner.passOver('resourceType', ...DETAILS)
+  // The invite decides these.
+  inner.passOver('id', 'meta', 'project', 'user')
   const resourceType = fields.requiredOneOf(
     'resourceType',
     PROFILE_TYPES,
@@ -113,7 +115,7 @@ export function readInvitation(body: Record<string, unknown>, isStrict: boolean)
           }),
         ]
       : []
-  const unknown = isStrict ? [...fields.unknown, ...inner.unknown] : []
+  const unknown = [...(isStrict ? fields.unknown : []), ...inner.unknown]
   const issues = [...fields.issues, ...inner.issues, ...missing, ...unknown]
   if (issues.length > 0) throw invalid(issues)
   return invitation
