@@ -4,7 +4,6 @@ import { parseSearch } from '../../../shared/query/search.ts'
 import { Keys } from '../../../shared/store/index/keys.ts'
 import { orderOf } from '../../../shared/store/search/order/order.ts'
 import type { Query } from '../../../shared/store/search/plan/query.ts'
-import { checkSortable } from '../../../shared/store/search/plan/total.ts'
 import { wayOf } from '../../../shared/store/search/plan/ways.ts'
 import type { Test } from '../../../shared/store/search/tests/test.ts'
 
@@ -78,17 +77,5 @@ t.test('where nothing is known a key may be that of most rows, but for identifie
   t.equal(unknown(identifier), 'keys')
   t.equal(unknown(name, keys(9n)), 'ids')
   t.equal(nameOf({ ...queryOf([keys(9n)]), typeNumbers: [105, 112] }, false), 'keys')
-  t.end()
-})
-
-t.test('a rare key keeps a sort of its rows allowed, whatever the type has', (t) => {
-  const huge = { ...statistics, rowsOf: () => 5_000_000 }
-  const query = (...tests: Test[]) => queryOf(tests, 'code,-date')
-  t.doesNotThrow(() => checkSortable(huge, query(keys(9n))))
-  t.doesNotThrow(() => checkSortable(huge, query(keys(9n), keys(1n))))
-  t.throws(() => checkSortable(huge, query()), { message: /too many to sort/ })
-  t.throws(() => checkSortable({ ...huge, rare: undefined }, query(keys(9n))), {
-    message: /too many to sort/,
-  })
   t.end()
 })

@@ -20,10 +20,18 @@ export interface Term {
   readonly type: 'text' | 'float8' | 'timestamptz' | 'uuid'
   /** The value of `resource r`, looked up for each row. */
   readonly one: (project: number, bind: Bind) => string
-  /** `id` and `v` of all rows at once: quicker where most of them are sorted. */
-  readonly all: ((project: number, bind: Bind) => string) | undefined
-  /** Its values in their order, least first, each with its `id`: rows with several come several times. */
-  readonly walk?: (project: number, bind: Bind) => string
+  /** The side table that holds the values in their order; absent: no index has them so. */
+  readonly side?: Side
+}
+
+/** Rows of a side table. */
+export interface Side {
+  /** Selects `id` and `v` of all of them; a resource with several values comes several times. */
+  readonly rows: (project: number, bind: Bind) => string
+  /** True for a `resource r` without any. */
+  readonly isMissing: (project: number, bind: Bind) => string
+  /** The key that resources without a value hold; undefined where they hold none. */
+  readonly absent: (project: number) => bigint | undefined
 }
 
 interface TermScope {
@@ -41,36 +49,38 @@ export function termOf(
   const name = `${descending ? '-' : ''}${code}`
   const column = columnOf(type, code)
   if (column !== undefined) {
-    return { name, descending, type: column.type, one: () => column.sql, all: undefined }
+    return { name, descending, type: column.type, one: () => column.sql }
   }
   if (code === '_score') {
     const one = scoreToSortBy(conditions)
-    return { name, descending, type: 'float8', one, all: undefined }
+    return { name, descending, type: 'float8', one }
   }
   const pick = descending ? 'max' : 'min'
   const parameter = searchParameter(type, code, own)
   const ps = (project: number) =>
     storedParameters(type, code).map((stored) => keys.param(project, type, stored))
+  const isUsual = plannedParameter(type, code, own)?.isUsual === true
+  const absent = (project: number) => {
+    const [p, another] = ps(project)
+    // Several stored parameters are absent where all of them are.
+    return isUsual && p !== undefined && another === undefined ? keys.absent(p) : undefined
+  }
   switch (parameter?.type) {
     case 'special':
       return { name, descending, type: 'float8', ...distance(nearOf(conditions), pick, ps) }
     case 'string': {
-      const term = sideTable('idx_string', `${pick}(s.v)`, ps)
-      return {
-        name,
-        descending,
-        type: 'text',
-        ...term,
-        walk: (project, bind) => stringWalk(ps(project), project, bind),
-      }
+      const values = sideTable('idx_string', 's.v', pick, ps)
+      return { name, descending, type: 'text', ...values, side: { ...values.side, absent } }
     }
     case 'date':
     case 'number':
-    case 'quantity':
-      return { name, descending, type: 'float8', ...sideTable('idx_range', `${pick}(s.lo)`, ps) }
+    case 'quantity': {
+      const values = sideTable('idx_range', 's.lo', pick, ps)
+      return { name, descending, type: 'float8', ...values, side: { ...values.side, absent } }
+    }
     default: {
       const one = isCoded(type, code, own) ? codeSql(pick, ps) : contentSql(pick, type, code, own)
-      return { name, descending, type: 'text', one, all: undefined }
+      return { name, descending, type: 'text', one }
     }
   }
 }
@@ -95,33 +105,39 @@ function distance(
   places: readonly NearValue[],
   pick: string,
   ps: (project: number) => readonly bigint[],
-): Pick<Term, 'one' | 'all'> {
+): Pick<Term, 'one'> {
   const one = (project: number, bind: Bind) => {
     const each = places.map((place) => distanceSql(place, bind)).join(', ')
     return `(select ${pick}(least(${each})) from idx_range g
       where g.project = ${bind(project, 'int')} and ${parameterSql('g', ps(project), bind)}
         and g.id = r.id)`
   }
-  return { one, all: undefined }
+  return { one }
 }
 
 function sideTable(
   table: 'idx_string' | 'idx_range',
-  value: string,
+  value: 's.v' | 's.lo',
+  pick: 'min' | 'max',
   ps: (project: number) => readonly bigint[],
-): Pick<Term, 'one' | 'all'> {
+) {
   const rows = (project: number, bind: Bind) =>
     `from ${table} s where s.project = ${bind(project, 'int')}
       and ${parameterSql('s', ps(project), bind)}`
-  return {
-    one: (project, bind) => `(select ${value} ${rows(project, bind)} and s.id = r.id)`,
-    all: (project, bind) => `select s.id, ${value} as v ${rows(project, bind)} group by s.id`,
+  const each = (project: number, bind: Bind) =>
+    ps(project).map(
+      (p) => `select s.id, ${value} as v from ${table} s
+        where s.project = ${bind(project, 'int')} and ${parameterSql('s', [p], bind)}`,
+    )
+  const side: Pick<Side, 'rows' | 'isMissing'> = {
+    // A merge of one parameter's index after the other's keeps their order.
+    rows: (project, bind) => each(project, bind).join(' union all '),
+    isMissing: (project, bind) =>
+      `not exists (select 1 ${rows(project, bind)} and s.id = r.id offset 0)`,
   }
-}
-
-function stringWalk(ps: readonly bigint[], project: number, bind: Bind): string {
-  return `select s.id, s.v from idx_string s where s.project = ${bind(project, 'int')}
-    and ${parameterSql('s', ps, bind)}`
+  const one: Term['one'] = (project, bind) =>
+    `(select ${pick}(${value}) ${rows(project, bind)} and s.id = r.id)`
+  return { one, side }
 }
 
 const CODED = new Set(['Coding', 'CodeableConcept', 'code', 'boolean'])

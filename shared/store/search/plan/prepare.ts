@@ -27,7 +27,7 @@ import { reachOf } from '../tests/test.ts'
 import { scoreOf } from '../tests/texts.ts'
 import type { Part, Query } from './query.ts'
 import { matchesOf, rareBelow } from './shares.ts'
-import { checkSortable, factsOf } from './total.ts'
+import { factsOf } from './total.ts'
 import { wayOf } from './ways.ts'
 
 export interface Prepared {
@@ -81,9 +81,7 @@ export function isShared(principal: Principal, project: number, type: string): b
   return linkedProjects(principal, type).some(({ number }) => number === project)
 }
 
-/** Errors: 400 too-costly for a sort by values, which looks at every match. */
 export function partOf({ statistics }: Pick<Store, 'statistics'>, query: Query): Part {
-  checkSortable(statistics, query)
   return wayOf(query, factsOf(statistics, query))
 }
 

@@ -1,5 +1,4 @@
 /** How many there are: counted, or estimated by PostgreSQL's own statistics where everything is visible. */
-import { tooCostly } from '../../../errors.ts'
 import type { Store } from '../../rows/context.ts'
 import { countNow } from '../../rows/counts.ts'
 import { countedStatement } from './compile.ts'
@@ -13,7 +12,6 @@ const EXACT_COUNT = 10_000
 const LIMITED_COUNT = 100_000
 /** Above this number an accurate total is an estimate, too. */
 const MAX_COUNTED = 1_000_000
-const MAX_SORTED = 100_000
 
 export async function countRows(
   { statistics, connection, counts }: Store,
@@ -36,19 +34,6 @@ export async function countRows(
   return isCounted || isLimited || count <= EXACT_COUNT ? count : Math.max(count, estimate)
 }
 
-/** Errors: 400 too-costly for a sort by values, which looks at every match, of too many. */
-export function checkSortable(statistics: KeyStatistics, query: Query): void {
-  const { order, tests } = query
-  // Nothing is known of what a side table or a join narrows to before it runs.
-  const isUnknown = tests.some(({ kind }) => kind === 'ids' || kind === 'narrow' || kind === 'join')
-  if (order.terms.length === 0 || isUnknown) return
-  const estimate = Math.round(estimateOf(statistics, query))
-  if (estimate <= MAX_SORTED) return
-  const names = order.terms.map(({ name }) => name).join(',')
-  const text = `About ${estimate} matches are too many to sort by ${names}; ${MAX_SORTED} are allowed`
-  throw tooCostly(text, '_sort')
-}
-
 /** The number of rows of a query's types. */
 export function rowsOf(statistics: KeyStatistics, { project, typeNumbers }: Query): number {
   return typeNumbers.reduce((sum, number) => sum + statistics.rowsOf(project, number), 0)
@@ -56,10 +41,8 @@ export function rowsOf(statistics: KeyStatistics, { project, typeNumbers }: Quer
 
 /** The numbers that the way of a query is chosen by. */
 export function factsOf(statistics: KeyStatistics, query: Query): Facts {
-  const { project, typeNumbers, order, limit, offset } = query
-  // A sort by values looks at every match in any case.
-  const isKnown =
-    order.terms.length > 0 || typeNumbers.every((number) => statistics.knows(project, number))
+  const { project, typeNumbers, limit, offset } = query
+  const isKnown = typeNumbers.every((number) => statistics.knows(project, number))
   return { statistics, rows: rowsOf(statistics, query), limit: limit + offset, isKnown }
 }
 
