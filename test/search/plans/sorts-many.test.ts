@@ -17,7 +17,7 @@ const ORGANIZATIONS = [
   '22222222-2222-4222-8222-222222222222',
 ]
 
-/** Copies a resource with its rows. `qqqqqq` in its text and strings is a number; days of its dates differ. */
+/** Copies a resource with its rows. `999999` in its text and strings is a number; days of its dates differ. */
 async function copy(id: string, copies: number): Promise<void> {
   await run('drop table if exists copied')
   await run(
@@ -27,7 +27,7 @@ async function copy(id: string, copies: number): Promise<void> {
   )
   await run(
     `insert into version select v.project, v.type, c.id, v.ver, v.lu, v.author,
-        replace(replace(replace(v.content, $2, c.id::text), 'qqqqqq', c.n), '2001-01-01',
+        replace(replace(replace(v.content, $2, c.id::text), '999999', c.n), '2001-01-01',
           to_char(date '2001-01-01' + c.i % 5000, 'YYYY-MM-DD')), v.meta_at, v.meta_ext
       from version v, copied c where v.id = $1::uuid`,
     [id, id],
@@ -39,7 +39,7 @@ async function copy(id: string, copies: number): Promise<void> {
     [id],
   )
   await run(
-    `insert into idx_string select s.project, s.type, s.p, replace(s.v, 'qqqqqq', c.n), c.id
+    `insert into idx_string select s.project, s.type, s.p, replace(s.v, '999999', c.n), c.id
       from idx_string s, copied c where s.id = $1::uuid`,
     [id],
   )
@@ -52,10 +52,10 @@ async function copy(id: string, copies: number): Promise<void> {
 
 const [ours, theirs] = ORGANIZATIONS.map((id) => ({ reference: `Organization/${id}` }))
 for (const [template, copies] of [
-  [{ name: [{ family: 'Aqqqqqq' }], gender: 'female', managingOrganization: ours }, COPIES],
+  [{ name: [{ family: 'A999999' }], gender: 'female', managingOrganization: ours }, COPIES],
   [
     {
-      name: [{ family: 'Bqqqqqq' }],
+      name: [{ family: 'B999999' }],
       gender: 'male',
       deceasedDateTime: '2001-01-01',
       managingOrganization: ours,
@@ -64,7 +64,7 @@ for (const [template, copies] of [
   ],
   [
     {
-      name: [{ family: 'Aqqqqqq', given: ['Ann'] }, { family: 'Zqqqqqq' }],
+      name: [{ family: 'A999999', given: ['Ann'] }, { family: 'Z999999' }],
       gender: 'male',
       managingOrganization: theirs,
     },

@@ -7,7 +7,7 @@ import type { Bind } from '../../rows/side-rows.ts'
 import type { Order } from '../order/position.ts'
 import { afterTermsSql, termOrderSql } from '../order/sort-cursor.ts'
 import type { Side, Term } from '../order/sort-terms.ts'
-import { fewSql, isByKeys, scopeSql, sqlOf } from '../tests/row-test.ts'
+import { fewSql, isByKeys, oneRowSql, scopeSql, sqlOf } from '../tests/row-test.ts'
 import type { Test } from '../tests/test.ts'
 import type { Facts, Part, Query } from './query.ts'
 import { matchesOf, rareBelow } from './shares.ts'
@@ -46,15 +46,40 @@ function fewMatches(
   return tests.some(isOpen) ? few : false
 }
 
-/** All matches with their values, which are looked up one by one. `offset 0` keeps each from being looked up twice. */
+/** All matches with their values, which are looked up one by one. */
 function allSorted({ query, way }: Part, most: string, bind: Bind): string {
-  const { project, typeNumbers, order, after, tests } = query
+  const { project, typeNumbers, tests } = query
   const scope = scopeSql(project, typeNumbers, bind, isByKeys(tests))
   const testSql = way.name === 'keys' ? fewSql : sqlOf
   const where = [...scope, ...tests.map((test) => testSql(test, bind))].join(' and ')
-  const rows = `select ${COLUMNS}, ${valuesSql(query, 0, bind)} from resource r where ${where} offset 0`
+  return sortedRows(query, `resource r where ${where}`, most, bind)
+}
+
+/** `offset 0` keeps a value from being looked up twice. */
+function sortedRows(query: Query, from: string, most: string, bind: Bind): string {
+  const { order, after } = query
+  const rows = `select ${COLUMNS}, ${valuesSql(query, 0, bind)} from ${from} offset 0`
   const rest = after === undefined ? '' : ` where ${afterTermsSql(order, after, bind)}`
   return `select * from (${rows}) r${rest} order by ${orderBy(order)} limit ${most}`
+}
+
+/** Ids of rows that may match, one after the other, so that a limit cuts the search for them short; some come twice. */
+function candidatesSql({ query, facts }: Part, bind: Bind): string {
+  const ids = query.tests.find((test) => test.kind === 'ids')
+  if (ids?.kind === 'ids') return `select x.id from (${ids.ids(bind)}) x(id)`
+  return countedSql({ ...query, after: undefined }, facts, bind, 'r.id')
+}
+
+/** The matches among the candidates `n`, which are few. */
+function fewSorted({ query }: Part, most: string, bind: Bind): string {
+  const { project, typeNumbers, tests } = query
+  // Others are matches already.
+  const isOpen = tests.some(({ kind }) => kind === 'ids')
+  const tested = isOpen ? tests.map((test) => `(${oneRowSql(test, bind)}) is true`) : []
+  const where = [...scopeSql(project, typeNumbers, bind, false), 'r.id = n.id', ...tested]
+  const from = `(select distinct id from n) n cross join lateral (select * from resource r
+    where ${where.join(' and ')} offset 0) r`
+  return sortedRows(query, from, most, bind)
 }
 
 interface Walk {
@@ -76,14 +101,13 @@ function walkSorted(walk: Walk, few: number | false): string {
   const steps: string[] = []
   let isWalked = 'true'
   if (few !== false) {
-    const counted = countedSql({ ...query, after: undefined }, facts, bind)
     const bound = bind(few, 'int')
-    steps.push(`n as materialized (select count(*) as n from (${counted} limit ${bound} + 1) c)`)
-    isWalked = `(select n from n) > ${bound}`
+    steps.push(`n(id) as materialized (${candidatesSql(part, bind)} limit ${bound} + 1)`)
+    isWalked = `(select count(*) from n) > ${bound}`
   }
   if (isMissing && !first.descending) {
     steps.push(...missingRows(walk, isWalked))
-    return chosen(walk, steps, ['select * from m'], isWalked)
+    return chosen(walk, { steps, found: ['select * from m'], isWalked, isDone: 'true' })
   }
   const hasMissingFirst = first.descending && (after === undefined || isMissing)
   if (hasMissingFirst) steps.push(...missingRows(walk, isWalked))
@@ -107,24 +131,33 @@ function walkSorted(walk: Walk, few: number | false): string {
     steps.push(...missingRows(walk, isLeft))
     found.push('select * from m')
   }
-  return chosen(walk, steps, found, `${isWalked} and (${isFilled} or (select is_end from e))`)
+  const isDone = `${isFilled} or (select is_end from e)`
+  return chosen(walk, { steps, found, isWalked, isDone })
 }
 
 /** The rows that the steps have found where they are the page, else the sorted matches. */
-function chosen(
-  { part, most, bind }: Walk,
-  steps: readonly string[],
-  found: readonly string[],
-  isDone: string,
-): string {
+function chosen({ part, most, bind }: Walk, { steps, found, isWalked, isDone }: Chosen): string {
   // The rows of the last value come twice.
   const union = part.query.order.terms.length > 1 ? ' union ' : ' union all '
+  const few =
+    isWalked === 'true'
+      ? ''
+      : `union all select * from (${fewSorted(part, most, bind)}) b where not (${isWalked})`
   return `with ${[...steps, `d as materialized (select ${isDone} as is_done)`].join(', ')}
     select * from (
-      select * from (${found.join(union)}) u where (select is_done from d)
+      select * from (${found.join(union)}) u where ${isWalked} and (select is_done from d)
       union all
-      select * from (${allSorted(part, most, bind)}) a where not (select is_done from d)
+      select * from (${allSorted(part, most, bind)}) a where ${isWalked} and not (select is_done from d)
+      ${few}
     ) r order by ${orderBy(part.query.order)} limit ${most}`
+}
+
+interface Chosen {
+  readonly steps: readonly string[]
+  readonly found: readonly string[]
+  /** `true`: in any case. */
+  readonly isWalked: string
+  readonly isDone: string
 }
 
 interface Values {

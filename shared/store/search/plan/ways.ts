@@ -308,37 +308,34 @@ function walkOf(query: Query, { statistics, rows, limit }: Facts, cap: number, b
   return isSure ? { cap: near, ...led(each, query, bind) } : { cap, ...led(tests, query, bind) }
 }
 
-/** Rows to be counted. Where keys are known to find few the rest is looked up for each, else it is read at once. */
-export function countedSql(query: Query, facts: Facts, bind: Bind): string {
+/** Rows to be counted, or a column of them. Where keys are known to find few the rest is looked up for each, else it is read at once. */
+export function countedSql(query: Query, facts: Facts, bind: Bind, column = '1'): string {
   const { tests } = query
+  const rows = (found: Finding, testSql: typeof testedSql) => rowsSql(found, testSql, bind, column)
   if (has(query, 'keys', 'narrow')) {
     const isFew = keys.cost(query, facts) <= rareBelow(facts.rows, MIN_WALK)
-    return isFew ? rowsSql(byIndex(query, bind), oneRowSql, bind) : manyRowsSql(query, bind)
+    return isFew ? rows(byIndex(query, bind), oneRowSql) : manyRowsSql(query, bind, column)
   }
   const ids = tests.filter((test) => test.kind === 'ids')
   if (ids.length > 0) {
     const others = tests.filter(({ kind }) => kind !== 'ids')
-    return rowsSql(
-      byIds({ ...query, tests: others }, facts, idsSql(ids, bind), bind),
-      testedSql,
-      bind,
-    )
+    return rows(byIds({ ...query, tests: others }, facts, idsSql(ids, bind), bind), testedSql)
   }
   const first = tests.find((test) => test.kind === 'join')
   if (first !== undefined && isOne(query)) {
     return `with j as materialized (select ${first.keys(bind)} as k)
-      select 1 from (${joinedRows({ query, first, columns: 'r.id', most: undefined }, bind)}) r`
+      select ${column} from (${joinedRows({ query, first, columns: 'r.id', most: undefined }, bind)}) r`
   }
   const order = {
     column: spanOf(tests, 'd_lo').isBounded ? 'd_lo' : 'id',
     descending: false,
   } as const
   const from = `(${walkSql({ ...query, order, after: undefined }, undefined, bind)}) r`
-  return rowsSql({ from, conditions: [], others: tests }, testedSql, bind)
+  return rows({ from, conditions: [], others: tests }, testedSql)
 }
 
 /** The keys of a policy's joins are found once, before the rows are looked at. */
-function manyRowsSql(query: Query, bind: Bind): string {
+function manyRowsSql(query: Query, bind: Bind, column: string): string {
   const found = byIndex(query, bind)
   const others = found.others.flatMap((test) => (test.kind === 'filter' && test.of) || [test])
   const joins = others.filter((test) => test.kind === 'join' && !query.tests.includes(test))
@@ -353,16 +350,17 @@ function manyRowsSql(query: Query, bind: Bind): string {
     return isNamed ? test.check(`(select k from ${name})`, true) : testedSql(test, bind)
   }
   const first = named.length === 0 ? '' : `with ${named.join(', ')} `
-  return `${first}${rowsSql({ ...found, others }, tested, bind)}`
+  return `${first}${rowsSql({ ...found, others }, tested, bind, column)}`
 }
 
 function rowsSql(
   { from, conditions, others }: Finding,
   testSql: (test: Test, bind: Bind) => string,
   bind: Bind,
+  column: string,
 ): string {
   const tested = others.map((test) => `(${testSql(test, bind)}) is true`)
-  return `select 1 from ${from} where ${[...conditions, ...tested].join(' and ') || 'true'}`
+  return `select ${column} from ${from} where ${[...conditions, ...tested].join(' and ') || 'true'}`
 }
 
 /** From the cheapest: what costs the same is taken in this order. */
