@@ -295,6 +295,11 @@ t.test('a version that somebody else has saved meanwhile is not overwritten', as
   t.same(await barriers(page), [])
   await click(page, 'Apply my changes to version 2')
   await page.shows(`document.querySelector('[data-element=family] input').value === 'Meyer'`)
+  t.equal(
+    await page.value(`document.querySelectorAll('[role=alert]').length`),
+    0,
+    'it is dealt with',
+  )
   await page.press('#save')
   await isSaved()
   const { body } = await admin.get(`Patient/${patient.id}`)

@@ -136,7 +136,11 @@ export function ClientPart({ id }: ClientProps) {
             <Form
               name={`client:${id}:${meta?.versionId}`}
               saved={{ name, description, redirectUris: addresses.join('\n') }}
-              send={(values: Values) => medplum.put(address, { ...others, ...bodyOf(values) })}
+              send={(values: Values) =>
+                medplum.put(address, { ...others, ...bodyOf(values) }, undefined, {
+                  headers: { 'If-Match': `W/"${meta?.versionId}"` },
+                })
+              }
               done={texts.common.saved}
             >
               {(fields) => <ClientFields text={fields.text} />}

@@ -102,7 +102,19 @@ function Record({ type, id, tab, saved }: RecordProps) {
     <Stack>
       <Restored draft={draft} />
       {isBehind && (
-        <Behind base={base} mine={value} newest={saved} set={draft.set} discard={draft.discard} />
+        <Behind
+          base={base}
+          mine={value}
+          newest={saved}
+          merge={(edit) => {
+            saving.reset()
+            draft.set(edit)
+          }}
+          discard={() => {
+            saving.reset()
+            draft.discard()
+          }}
+        />
       )}
       {tab === 'json' ? <RecordJson {...editing} /> : <RecordForm {...editing} />}
       {saving.question}

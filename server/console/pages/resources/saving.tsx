@@ -54,7 +54,8 @@ export function useSaving({ type, id, base, draft, after }: Saved) {
       }}
     />
   )
-  return { save, question, isBusy: saving.isPending, error: saving.error }
+  const { isPending: isBusy, error, reset } = saving
+  return { save, question, isBusy, error, reset }
 }
 
 interface QuestionProps {
@@ -95,12 +96,12 @@ interface BehindProps {
   readonly base: Resource
   readonly mine: Resource
   readonly newest: Resource
-  readonly set: (edit: { readonly base: Resource; readonly value: Resource }) => void
+  readonly merge: (edit: { readonly base: Resource; readonly value: Resource }) => void
   readonly discard: () => void
 }
 
 /** Somebody else has saved the record while this person was typing. */
-export function Behind({ base, mine, newest, set, discard }: BehindProps) {
+export function Behind({ base, mine, newest, merge, discard }: BehindProps) {
   const [isCompared, setIsCompared] = useState(false)
   const versions = { base, mine, newest }
   const both = conflicts(versions)
@@ -116,7 +117,7 @@ export function Behind({ base, mine, newest, set, discard }: BehindProps) {
           <Text size="sm">{fill(words.conflicts, { names: both.join(', ') })}</Text>
         )}
         <Group gap="xs">
-          <Button size="xs" onClick={() => set({ base: newest, value: merged(versions) })}>
+          <Button size="xs" onClick={() => merge({ base: newest, value: merged(versions) })}>
             {fill(words.merge, { number })}
           </Button>
           <Button
