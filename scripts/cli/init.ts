@@ -21,7 +21,7 @@ const EXAMPLE = path.join(ROOT, 'examples/first-bot')
 const FIRST_PROJECT = 'First project'
 
 export interface InitOptions {
-  /** Of a new project. */
+  /** The name of a new project. */
   readonly name?: string
   /** An existing project: its people sign in as before. */
   readonly project?: string

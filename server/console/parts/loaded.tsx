@@ -9,7 +9,7 @@ interface Props<T> {
   readonly children: (data: T) => React.ReactNode
 }
 
-/** What is there stays when it cannot be read again: somebody may be typing in it. */
+/** Data that is shown stays when it cannot be read again: somebody may be typing in it. */
 export function Loaded<T>({ query, children }: Props<T>) {
   const { data, error, refetch } = query
   return (

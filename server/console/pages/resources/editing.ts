@@ -120,7 +120,7 @@ function itemRemovals(before: unknown[], after: unknown[], path: string): readon
 }
 
 interface Versions<T> {
-  /** What the person began with. */
+  /** The version that the person began with. */
   readonly base: T
   readonly mine: T
   readonly newest: T

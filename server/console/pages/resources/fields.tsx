@@ -114,7 +114,7 @@ function focusWithin(field: HTMLElement | null): void {
 
 interface BesideProps {
   readonly button: React.ReactNode
-  /** Of the button: at the head of a frame, or at the input below a label. */
+  /** The button stands at the head of a frame, or at the input below a label. */
   readonly align: 'flex-start' | 'flex-end'
   readonly children: React.ReactNode
 }

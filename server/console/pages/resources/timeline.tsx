@@ -1,3 +1,4 @@
+/** The events of a patient, as a line. */
 import { Button, Timeline as Line, Text } from '@mantine/core'
 import type { Bundle, Resource } from '@medplum/fhirtypes'
 import { useInfiniteQuery } from '@tanstack/react-query'
@@ -13,7 +14,7 @@ interface TimelineProps {
   readonly id: string
 }
 
-/** The events of a patient, newest first. */
+/** The newest event stands first. */
 export function Timeline({ id }: TimelineProps) {
   const pages = useInfiniteQuery({
     queryKey: ['everything', id],
