@@ -199,15 +199,19 @@ interface Called {
   /** The language of the display. */
   readonly language: string | undefined
   readonly designations: readonly Designation[]
+  /** Used for languages without a display or designation. */
+  readonly otherNames?: readonly Designation[]
 }
 
-/** Returns the name in the best language that there is one in, else the display. */
+/** Returns the name in the best language that there is one in, otherwise the display. */
 export function nameIn(
   languages: readonly string[],
-  { display, language = USUAL, designations }: Called,
+  { display, language = USUAL, designations, otherNames = [] }: Called,
 ): string | undefined {
   for (const wanted of languages) {
-    const names = designations.filter((item) => isOfLanguage(item.language, wanted))
+    if (display !== undefined && language === wanted) return display
+    const all = [...designations, ...otherNames]
+    const names = all.filter((item) => isOfLanguage(item.language, wanted))
     const exact = names.find((item) => item.language === wanted)
     if (exact === undefined && display !== undefined && isOfLanguage(language, wanted)) break
     if (names.length > 0) return (exact ?? names[0])?.value

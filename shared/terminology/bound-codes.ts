@@ -7,8 +7,8 @@ import type { ValueSet } from '../fhir/terminology.ts'
 import type { Services } from '../services.ts'
 import { type CodeList, codeList } from '../validation/bindings.ts'
 import { openTerminology, type Terminology } from './find.ts'
-import { evaluation, membersOf } from './members.ts'
-import { expandValueSet } from './terminology-expand.ts'
+import { evaluation } from './members.ts'
+import { expandValueSet, membersOf } from './terminology-expand.ts'
 
 export interface BoundCodes {
   /** By the canonical of the value set. */
@@ -97,10 +97,10 @@ async function listFor(
   const found: { system: string; code: string }[] = []
   for (const [system, given] of Map.groupBy(codingsIn(resource), (coding) => coding.system)) {
     const codes = [...new Set(given.map(({ code }) => code))]
-    const asked = membersOf(evaluation(terminology), valueSet, system, codes)
+    const asked = membersOf(evaluation(terminology), valueSet, { system, codes })
     const members = await unlessRefused(asked)
     if (members === undefined) return undefined
-    for (const code of members) found.push({ system, code })
+    for (const { code } of members) found.push({ system, code })
   }
   const list = codeList(found)
   // A code without a system was not asked for.

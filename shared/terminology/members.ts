@@ -1,8 +1,8 @@
-/** Which codes are in a ValueSet, without listing it. https://hl7.org/fhir/R4/valueset.html#compositions */
+/** The context of an evaluation, and lookups of a ValueSet's parts. https://hl7.org/fhir/R4/valueset.html#compositions */
 import { badRequest, tooCostly, unknownDefinition } from '../errors.ts'
 import { isResource } from '../fhir/resource.ts'
 import type { Compose, Contained, Include, ValueSet } from '../fhir/terminology.ts'
-import { type CodeSource, fitsVersion, type Terminology } from './find.ts'
+import type { CodeSource, Terminology } from './find.ts'
 
 /** Deeper nets of imports are refused. */
 const MAX_DEPTH = 20
@@ -17,6 +17,8 @@ export interface Evaluation {
   readonly path: readonly string[]
   /** The version of its CodeSystem that a code was given with. */
   readonly version?: string | undefined
+  /** The language of the displays that the innermost ValueSet gives. */
+  readonly language?: string | undefined
   /** Resources that `#id` stands for. */
   readonly contained?: readonly unknown[] | undefined
 }
@@ -26,8 +28,8 @@ export function evaluation(terminology: Terminology, version?: string): Evaluati
 }
 
 /** Errors: 400 for a circle of imports and for too many. */
-export function enter(from: Evaluation, { url, contained }: ValueSet): Evaluation {
-  const outer = contained === undefined ? from : { ...from, contained }
+export function enter(from: Evaluation, { url, contained, language }: ValueSet): Evaluation {
+  const outer = { ...from, language, contained: contained ?? from.contained }
   const { path } = outer
   spend(outer, 1)
   if (path.length >= MAX_DEPTH) throw tooCostly(`ValueSets are imported over ${MAX_DEPTH} levels`)
@@ -56,6 +58,12 @@ export async function importedValueSet(
   return valueSet
 }
 
+/** The canonical of the system of a part, in the version that the code was given with, or the part's own. */
+export function systemOf(outer: Evaluation, { system = '', version }: Include): string {
+  const wanted = outer.version ?? version
+  return wanted === undefined ? system : `${system}|${wanted}`
+}
+
 /** Errors: 400 when its concepts are not known. */
 export async function contentOf(
   outer: Evaluation,
@@ -64,8 +72,7 @@ export async function contentOf(
   const { terminology } = outer
   const broken = filter.find((one) => !one.property || !one.op || !one.value)
   if (broken !== undefined) throw badRequest(`A filter of ${system} has no property, op or value`)
-  const wanted = outer.version ?? version
-  const canonical = wanted === undefined ? system : `${system}|${wanted}`
+  const canonical = systemOf(outer, { system, version })
   const source = await terminology.codeSystem(canonical)
   if (source === undefined) throw unknownDefinition(`CodeSystem ${canonical} is not known`)
   if (!source.hasConcepts) throw badRequest(`CodeSystem ${canonical} has no concepts here`)
@@ -89,111 +96,8 @@ export function composeOf({ compose, expansion }: ValueSet): Compose {
   return { include }
 }
 
-/** Returns those `codes`, all of one system, that the ValueSet holds. */
-export async function membersOf(
-  outer: Evaluation,
-  valueSet: ValueSet,
-  system: string,
-  codes: readonly string[],
-): Promise<ReadonlySet<string>> {
-  const inner = enter(outer, valueSet)
-  const { include = [], exclude = [], inactive } = composeOf(valueSet)
-  const found = new Set<string>()
-  for (const part of include) {
-    const open = codes.filter((code) => !found.has(code))
-    if (open.length === 0) break
-    const members = await includedOf(inner, part, {
-      system,
-      codes: open,
-      activeOnly: inactive === false,
-    })
-    for (const code of members) found.add(code)
-  }
-  for (const part of exclude) {
-    if (found.size === 0) break
-    for (const code of await includedOf(inner, part, {
-      system,
-      codes: [...found],
-      activeOnly: false,
-    }))
-      found.delete(code)
-  }
-  return found
-}
-
-interface IncludedPart {
-  readonly system: string
-  readonly codes: readonly string[]
-  readonly activeOnly: boolean
-}
-
-/** Returns those `codes` that one include or exclude covers. */
-export async function includedOf(
-  outer: Evaluation,
-  part: Include,
-  { system, codes, activeOnly }: IncludedPart,
-): Promise<ReadonlySet<string>> {
-  spend(outer, 1 + Math.floor(codes.length / 1000))
-  let members = new Set(codes)
-  if (part.system !== undefined) {
-    if (part.system !== system) return new Set()
-    members = new Set(await ofSystem(outer, part, codes, activeOnly))
-  }
-  for (const canonical of part.valueSet ?? []) {
-    if (members.size === 0) break
-    const valueSet = await importedValueSet(outer, canonical)
-    members = new Set(await membersOf(outer, valueSet, system, [...members]))
-  }
-  const isEmpty = part.system === undefined && part.valueSet === undefined
-  return isEmpty ? new Set() : members
-}
-
-async function ofSystem(
-  outer: Evaluation,
-  part: Include,
-  codes: readonly string[],
-  activeOnly: boolean,
-): Promise<readonly string[]> {
-  const { version } = outer
-  if (version !== undefined && part.version !== undefined && !fitsVersion(version, part.version)) {
-    return []
-  }
-  if (part.concept !== undefined) {
-    const listed = new Set(part.concept.map(({ code }) => code))
-    return await existing(
-      outer,
-      part,
-      codes.filter((code) => listed.has(code)),
-    )
-  }
-  const source = await contentOf(outer, part)
-  const { filter: filters } = part
-  // Nobody knows what else a system has of which only a fragment is here.
-  if (filters === undefined && source.codeSystem.content === 'fragment') return codes
-  const { concepts } = await source.list({ codes, filters, activeOnly, limit: codes.length })
-  const fold = source.codeSystem.caseSensitive === false
-  const found = new Set(concepts.map(({ code }) => (fold ? code.toLowerCase() : code)))
-  return codes.filter((code) => found.has(fold ? code.toLowerCase() : code))
-}
-
 /** True for a CodeSystem that has no codes but those that are here. */
 export function isWhole({ codeSystem, hasConcepts, isPublished }: CodeSource): boolean {
   const { content, caseSensitive } = codeSystem
   return isPublished !== true && hasConcepts && content === 'complete' && caseSensitive !== false
-}
-
-/** A code that is listed means nothing where its system is here and does not have it. */
-async function existing(
-  outer: Evaluation,
-  { system = '', version }: Include,
-  codes: readonly string[],
-): Promise<readonly string[]> {
-  if (codes.length === 0) return codes
-  const wanted = outer.version ?? version
-  const canonical = wanted === undefined ? system : `${system}|${wanted}`
-  const source = await outer.terminology.codeSystem(canonical)
-  if (source === undefined || !isWhole(source)) return codes
-  const { concepts } = await source.list({ codes, limit: codes.length })
-  const known = new Set(concepts.map(({ code }) => code))
-  return codes.filter((code) => known.has(code))
 }

@@ -1,18 +1,22 @@
-/** ValueSet → its codes. https://hl7.org/fhir/R4/valueset-operation-expand.html */
+/**
+ * Evaluates a ValueSet: lists its codes, or finds given codes in it. Expansions, validations and bindings share this
+ * lookup, so a code has one version, name and status in all of them.
+ * https://hl7.org/fhir/R4/valueset-operation-expand.html
+ */
 import { tooCostly } from '../errors.ts'
 import type { CodeSystem, Concept, Designation, Include, ValueSet } from '../fhir/terminology.ts'
 import type { ConceptNode } from './concept-index.ts'
 import { isAbstract, isInactive, ranked } from './concepts.ts'
+import { type CodeSource, fitsVersion } from './find.ts'
 import {
   composeOf,
   contentOf,
   type Evaluation,
   enter,
   importedValueSet,
-  includedOf,
   isWhole,
-  membersOf,
   spend,
+  systemOf,
 } from './members.ts'
 
 export interface Code {
@@ -23,8 +27,16 @@ export interface Code {
   /** The language of the display. */
   readonly language: string | undefined
   readonly designations: readonly Designation[]
+  /** Names from the CodeSystem, when the ValueSet replaces them. */
+  readonly otherNames: readonly Designation[]
   readonly isAbstract: boolean
   readonly isInactive: boolean
+}
+
+/** Codes as the client spelled them; without a system they match any system. */
+interface Candidates {
+  readonly system: string | undefined
+  readonly codes: readonly string[]
 }
 
 export interface Wish {
@@ -32,6 +44,8 @@ export interface Wish {
   readonly activeOnly: boolean
   /** Codes that are wanted at least, in order; more are found where they cost nothing. */
   readonly needed: number
+  /** Restricts the result to these codes. */
+  readonly among?: Candidates | undefined
 }
 
 export interface Expansion {
@@ -63,12 +77,22 @@ export async function expandValueSet(
     }
     if (found.size > MOST_CODES) throw tooMany()
   }
-  for (const part of exclude) await removeExcluded(inner, part, found)
+  for (const part of exclude) await removeExcluded(inner, part, { found, include })
   const all = [...found.values()]
   const codes = wish.text === undefined ? all : await ranked(all, wish.text)
   // Whatever was taken out of a list that is cut may leave too few.
   if (isCut && codes.length < wish.needed) throw tooMany()
   return { codes, isCut }
+}
+
+/** Returns the given codes that are in the ValueSet, once per version of their system. Errors: as `expandValueSet`. */
+export async function membersOf(
+  outer: Evaluation,
+  valueSet: ValueSet,
+  among: Candidates,
+): Promise<readonly Code[]> {
+  const wish = { text: undefined, activeOnly: false, needed: 0, among }
+  return (await expandValueSet(outer, valueSet, wish)).codes
 }
 
 /** Versions of a system may give one code several meanings. */
@@ -80,42 +104,75 @@ function tooMany() {
   return tooCostly(`The expansion has more than ${MOST_CODES} codes; use filter`)
 }
 
+const NOTHING: Expansion = { codes: [], isCut: false }
+
 async function expandInclude(outer: Evaluation, part: Include, wish: Wish): Promise<Expansion> {
-  spend(outer, 1)
+  spend(outer, 1 + Math.floor((wish.among?.codes.length ?? 0) / 1000))
   const [first, ...others] = part.valueSet ?? []
   if (part.system !== undefined) {
     const list = await expandSystem(outer, part, wish)
     return { ...list, codes: await within(outer, list.codes, part.valueSet ?? []) }
   }
-  if (first === undefined) return { codes: [], isCut: false }
+  if (first === undefined) return NOTHING
   const list = await expandValueSet(outer, await importedValueSet(outer, first), wish)
   return { ...list, codes: await within(outer, list.codes, others) }
 }
 
 async function expandSystem(outer: Evaluation, part: Include, wish: Wish): Promise<Expansion> {
-  const { text, activeOnly } = wish
-  if (part.concept !== undefined) {
-    const codes = await listed(outer, part, part.concept)
+  const { text, activeOnly, among } = wish
+  if (among?.system !== undefined && among.system !== part.system) return NOTHING
+  const { version } = outer
+  const isOfVersion =
+    version === undefined || part.version === undefined || fitsVersion(version, part.version)
+  if (!isOfVersion) return NOTHING
+  if (part.concept !== undefined || among !== undefined) {
+    const codes =
+      part.concept === undefined
+        ? await held(outer, part, among?.codes ?? [])
+        : await listed(outer, part, chosenFrom(part.concept, among))
     const active = activeOnly ? codes.filter((code) => !code.isInactive) : codes
     return { codes: text === undefined ? active : await ranked(active, text), isCut: false }
   }
   const source = await contentOf(outer, part)
   const limit = MOST_CODES / 2
   const { concepts, isCut } = await source.list({ filters: part.filter, text, activeOnly, limit })
-  return {
-    codes: concepts.map((concept) => toCode(part, source.codeSystem, concept)),
-    isCut,
-  }
+  return { codes: concepts.map((concept) => toCode(part, source.codeSystem, concept)), isCut }
+}
+
+function chosenFrom(concepts: readonly Concept[], among: Candidates | undefined) {
+  if (among === undefined) return concepts
+  const wanted = new Set(among.codes)
+  return concepts.filter(({ code }) => wanted.has(code))
+}
+
+/** Returns the given codes that an include without a list of concepts covers, in the client's spelling. */
+async function held(
+  outer: Evaluation,
+  part: Include,
+  codes: readonly string[],
+): Promise<readonly Code[]> {
+  const source = await contentOf(outer, part)
+  const { codeSystem } = source
+  const fold = (code: string) => (codeSystem.caseSensitive === false ? code.toLowerCase() : code)
+  const { concepts } = await source.list({ codes, filters: part.filter, limit: codes.length })
+  const nodes = new Map(concepts.map((node) => [fold(node.code), node]))
+  // A fragment does not list all codes of its system.
+  const hasMore = part.filter === undefined && codeSystem.content === 'fragment'
+  return codes.flatMap((code) => {
+    const node = nodes.get(fold(code))
+    if (node !== undefined) return { ...toCode(part, codeSystem, node), code }
+    return hasMore ? unknownCode(part, source, code) : []
+  })
 }
 
 /** Codes that are named one by one need no CodeSystem; where there is one it supplies what is missing. */
 async function listed(
-  { terminology }: Evaluation,
+  outer: Evaluation,
   part: Include,
   concepts: readonly Concept[],
 ): Promise<readonly Code[]> {
-  const { system = '', version } = part
-  const source = await terminology.codeSystem(version ? `${system}|${version}` : system)
+  if (concepts.length === 0) return []
+  const source = await outer.terminology.codeSystem(systemOf(outer, part))
   const codes = concepts.map(({ code }) => code)
   const known = await source?.list({ codes, limit: codes.length })
   const nodes = new Map(known?.concepts.map((node) => [node.code, node]))
@@ -125,22 +182,43 @@ async function listed(
       ? concepts.filter(({ code }) => nodes.has(code))
       : concepts
   return meant.map((concept) => {
-    const { code, display, designation } = concept
-    const node = nodes.get(code)
-    return {
-      system,
-      version: source?.codeSystem.version ?? version,
-      code,
-      display: display ?? node?.display,
-      language: source?.codeSystem.language,
-      designations: designation ?? node?.designations ?? [],
-      isAbstract: node !== undefined && isAbstract(node),
-      isInactive: node !== undefined && isInactive(node),
-    }
+    const node = nodes.get(concept.code)
+    const own =
+      source === undefined || node === undefined
+        ? unknownCode(part, source, concept.code)
+        : toCode(part, source.codeSystem, node)
+    return renamed(own, concept, outer.language)
   })
 }
 
-function toCode({ system = '' }: Include, of: CodeSystem, node: ConceptNode): Code {
+/** Applies the display and designations of the ValueSet to a code. */
+function renamed(own: Code, { display, designation }: Concept, language: string | undefined): Code {
+  if (display === undefined && designation === undefined) return own
+  const spoken = own.language === undefined ? {} : { language: own.language }
+  const before = own.display === undefined ? [] : [{ ...spoken, value: own.display }]
+  return {
+    ...own,
+    ...(display === undefined ? {} : { display, language: language ?? own.language }),
+    designations: designation ?? own.designations,
+    otherNames: [...before, ...own.designations],
+  }
+}
+
+function unknownCode({ system = '', version }: Include, of: CodeSource | undefined, code: string) {
+  return {
+    system,
+    version: of?.codeSystem.version ?? version,
+    code,
+    display: undefined,
+    language: of?.codeSystem.language,
+    designations: [],
+    otherNames: [],
+    isAbstract: false,
+    isInactive: false,
+  }
+}
+
+export function toCode({ system = '' }: Include, of: CodeSystem, node: ConceptNode): Code {
   return {
     system,
     version: of.version,
@@ -148,6 +226,7 @@ function toCode({ system = '' }: Include, of: CodeSystem, node: ConceptNode): Co
     display: node.display,
     language: of.language,
     designations: node.designations,
+    otherNames: [],
     isAbstract: isAbstract(node),
     isInactive: isInactive(node),
   }
@@ -165,7 +244,7 @@ async function within(
     const kept = new Set<Code>()
     for (const [system, own] of Map.groupBy(left, (code) => code.system)) {
       const names = own.map(({ code }) => code)
-      const members = await membersOf(outer, valueSet, system, names)
+      const members = namesOf(await membersOf(outer, valueSet, { system, codes: names }))
       for (const code of own) if (members.has(code.code)) kept.add(code)
     }
     left = left.filter((code) => kept.has(code))
@@ -173,18 +252,40 @@ async function within(
   return left
 }
 
+function namesOf(codes: readonly Code[]): ReadonlySet<string> {
+  return new Set(codes.map(({ code }) => code))
+}
+
+interface Composed {
+  readonly found: Map<string, Code>
+  readonly include: readonly Include[]
+}
+
+/**
+ * When several versions of a system are included, an exclude with a version removes the codes of that version only.
+ * Otherwise it removes its codes whatever version they were included from.
+ */
 async function removeExcluded(
   outer: Evaluation,
   part: Include,
-  found: Map<string, Code>,
+  { found, include }: Composed,
 ): Promise<void> {
   spend(outer, Math.floor(found.size / 1000))
+  const version = part.version === undefined ? outer.version : undefined
   for (const [system, own] of Map.groupBy(found.values(), (code) => code.system)) {
-    const names = own.map(({ code }) => code)
-    const excluded = await includedOf(outer, part, { system, codes: names, activeOnly: false })
+    const among = { system, codes: [...namesOf(own)] }
+    const wish = { text: undefined, activeOnly: false, needed: 0, among }
+    const excluded = namesOf((await expandInclude({ ...outer, version }, part, wish)).codes)
+    const named = include.filter((one) => one.system === system).map((one) => one.version)
+    const hasVersions = [named, own.map((code) => code.version)].some((all) => isMixed(all))
     for (const code of own) {
-      const isOfVersion = part.version === undefined || part.version === code.version
+      const isOfVersion =
+        !hasVersions || part.version === undefined || fitsVersion(code.version ?? '', part.version)
       if (isOfVersion && excluded.has(code.code)) found.delete(keyOf(code))
     }
   }
+}
+
+function isMixed(versions: readonly (string | undefined)[]): boolean {
+  return new Set(versions).size > 1
 }

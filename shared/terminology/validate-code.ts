@@ -3,7 +3,6 @@
  * https://hl7.org/fhir/R4/valueset-operation-validate-code.html
  */
 import { HttpError } from '../errors.ts'
-import type { ValueSet } from '../fhir/terminology.ts'
 import { normaliseString } from '../fhir/values.ts'
 import { type Inputs, parametersReply } from '../request/parameters.ts'
 import type { FhirReply, OperationCall } from '../request/request.ts'
@@ -12,6 +11,7 @@ import {
   inVersions,
   isOfLanguage,
   languagesOf,
+  nameIn,
   SUPPLEMENTS,
   VERSIONS,
   withSupplements,
@@ -25,11 +25,10 @@ import {
   terminologyOperation,
   texts,
 } from './codes.ts'
-import type { ConceptNode } from './concept-index.ts'
-import { isAbstract, isInactive } from './concepts.ts'
 import { valueSetOf } from './expand.ts'
-import type { CodeSource, Terminology } from './find.ts'
-import { composeOf, evaluation, membersOf } from './members.ts'
+import type { Terminology } from './find.ts'
+import { evaluation } from './members.ts'
+import { type Code, membersOf, toCode } from './terminology-expand.ts'
 
 /** A wrong display is a warning. */
 const LENIENT = 'lenient-display-validation'
@@ -76,15 +75,16 @@ async function inCodeSystem(
   if (codeSystem.content === 'supplement') {
     return refused(`${codeSystem.url} is a supplement, which codes are not of`)
   }
+  const languages = languagesOf(call, inputs)
   const own = codes.filter(({ system }) => system === undefined || system === codeSystem.url)
-  for (const code of own) {
-    const node = await nodeOf(source, code.code)
-    if (node !== undefined) {
-      const { language } = codeSystem
-      const languages = languagesOf(call, inputs)
-      return verdict(inputs, code, { node, display: node.display, language, languages })
-    }
+  const verdicts: Verdict[] = []
+  for (const given of own) {
+    const { concepts } = await source.list({ codes: [given.code], limit: 1 })
+    const known = concepts.map((node) => toCode({ system: codeSystem.url }, codeSystem, node))
+    verdicts.push(...known.map((code) => verdictOn(inputs, given, code, languages)))
   }
+  const best = bestOf(verdicts)
+  if (best !== undefined) return replyTo(best)
   if (codeSystem.content === 'fragment' && own.length > 0) {
     return parametersReply([
       ['result', 'valueBoolean', true],
@@ -94,6 +94,7 @@ async function inCodeSystem(
   return refusal(codes, `CodeSystem ${codeSystem.url}`)
 }
 
+/** The result is true when at least one of the codes is in the value set with a valid display. */
 async function inValueSet(
   call: OperationCall,
   found: Terminology,
@@ -104,47 +105,44 @@ async function inValueSet(
   const valueSet = forcedIn(await valueSetOf(call, asked, inputs), inputs)
   const terminology = await withSupplements(asked, inputs, valueSet)
   const languages = languagesOf(call, inputs, valueSet)
-  for (const code of codes) {
-    const systems =
-      code.system === undefined ? systemsOf(composeOf(valueSet).include) : [code.system]
-    const holding: string[] = []
-    for (const system of systems) {
-      const unknown = await unknownVersion(found, system, code.version)
-      if (unknown !== undefined) return refused(unknown)
-      const asked = membersOf(evaluation(terminology, code.version), valueSet, system, [code.code])
-      const members = await unlessUnknown(asked)
-      if (typeof members === 'string') return refused(members)
-      if (members.size > 0) holding.push(system)
+  const verdicts: Verdict[] = []
+  const unknown: string[] = []
+  for (const given of codes) {
+    const { system, version, code } = given
+    const missing = await unknownVersion(found, given)
+    const held =
+      missing ??
+      (await unlessUnknown(
+        membersOf(evaluation(terminology, version), valueSet, { system, codes: [code] }),
+      ))
+    if (typeof held === 'string') {
+      unknown.push(held)
+      continue
     }
-    const [system, other] = holding
-    if (other !== undefined) return refused(`${code.code} is a code of ${holding.join(' and ')}`)
-    if (system === undefined) continue
-    const source = await terminology.codeSystem(versioned(system, code.version))
-    const node = source && (await nodeOf(source, code.code))
-    const display = node?.display ?? listedDisplay(valueSet, system, code.code)
-    const { language } = source?.codeSystem ?? {}
-    return verdict(inputs, code, { node, display, language, languages })
+    const systems = [...new Set(held.map((one) => one.system))]
+    if (systems.length > 1) return refused(`${code} is a code of ${systems.join(' and ')}`)
+    verdicts.push(...held.map((one) => verdictOn(inputs, given, one, languages)))
   }
-  return refusal(codes, `ValueSet ${valueSet.url ?? ''}`.trim())
+  const best = bestOf(verdicts)
+  if (best !== undefined) return replyTo(best)
+  const [message] = unknown
+  return message === undefined
+    ? refusal(codes, `ValueSet ${valueSet.url ?? ''}`.trim())
+    : refused(message)
 }
 
-function versioned(system: string, version: string | undefined): string {
-  return version === undefined ? system : `${system}|${version}`
-}
-
-/** Says so where a CodeSystem is known, but not in this version. */
+/** Returns a message when the CodeSystem is known, but not in this version. */
 async function unknownVersion(
   terminology: Terminology,
-  system: string,
-  version: string | undefined,
+  { system, version }: GivenCode,
 ): Promise<string | undefined> {
-  if (version === undefined) return undefined
+  if (system === undefined || version === undefined) return undefined
   if ((await terminology.codeSystem(`${system}|${version}`)) !== undefined) return undefined
   const other = await terminology.codeSystem(system)
   return other && `CodeSystem ${system} has no version ${version} here`
 }
 
-/** Returns in words what the answer needs and nobody knows. */
+/** Returns the message when a definition that the evaluation needs is unknown. */
 async function unlessUnknown<T>(work: Promise<T>): Promise<T | string> {
   try {
     return await work
@@ -155,74 +153,67 @@ async function unlessUnknown<T>(work: Promise<T>): Promise<T | string> {
   }
 }
 
-/** The systems that a code without one may be of. */
-function systemsOf(
-  include: readonly { readonly system?: string | undefined }[] = [],
-): readonly string[] {
-  return [...new Set(include.flatMap(({ system }) => system ?? []))]
-}
-
-/** Returns the ValueSet's own display of a code whose CodeSystem is not here. */
-function listedDisplay(valueSet: ValueSet, system: string, code: string): string | undefined {
-  const lists = (composeOf(valueSet).include ?? []).filter((part) => part.system === system)
-  const concepts = lists.flatMap(({ concept }) => concept ?? [])
-  return concepts.find((concept) => concept.code === code)?.display
-}
-
-async function nodeOf(source: CodeSource, code: string): Promise<ConceptNode | undefined> {
-  const { concepts } = await source.list({ codes: [code], limit: 1 })
-  return concepts[0]
-}
-
-interface Known {
-  readonly node: ConceptNode | undefined
+/** The result for one code of the value set. */
+interface Verdict {
+  readonly isFine: boolean
   readonly display: string | undefined
-  /** The language of `display`. */
-  readonly language: string | undefined
-  /** A given display is to be in one of these. */
-  readonly languages: readonly string[]
+  readonly isInactive: boolean
+  readonly message: string | undefined
 }
 
 /** A wrong display makes the code wrong, and the reply has the right one. */
-function verdict(inputs: Inputs, given: GivenCode, known: Known): FhirReply {
-  const { node, display } = known
-  const wrong = faultOf(inputs, given, known)
-  const misnamed = wrong === undefined ? misnameOf(given, known) : undefined
-  const message = wrong ?? misnamed
-  const isFine = wrong === undefined && (misnamed === undefined || inputs.flag(LENIENT) === true)
+function verdictOn(
+  inputs: Inputs,
+  given: GivenCode,
+  code: Code,
+  languages: readonly string[],
+): Verdict {
+  const wrong = faultOf(inputs, code)
+  const display = nameIn(languages, code)
+  const isNamed = given.display === undefined || isNameOf(code, given.display, languages)
+  const misnamed = isNamed
+    ? undefined
+    : `The display of ${given.code} is "${display}", not "${given.display}"`
+  return {
+    isFine: wrong === undefined && (isNamed || inputs.flag(LENIENT) === true),
+    display,
+    isInactive: code.isInactive,
+    message: wrong ?? misnamed,
+  }
+}
+
+function bestOf(verdicts: readonly Verdict[]): Verdict | undefined {
+  return (
+    verdicts.find(({ message }) => message === undefined) ??
+    verdicts.find(({ isFine }) => isFine) ??
+    verdicts[0]
+  )
+}
+
+function replyTo({ isFine, display, isInactive, message }: Verdict): FhirReply {
   return parametersReply([
     ['result', 'valueBoolean', isFine],
     ['display', 'valueString', display],
-    ...(node === undefined || !isInactive(node) ? [] : [INACTIVE]),
+    ['inactive', 'valueBoolean', isInactive ? true : undefined],
     ['message', 'valueString', message],
   ])
 }
 
-const INACTIVE = ['inactive', 'valueBoolean', true] as const
-
-function faultOf(inputs: Inputs, { code }: GivenCode, { node }: Known): string | undefined {
-  if (node !== undefined && inputs.flag('abstract') === false && isAbstract(node)) {
-    return `${code} is abstract`
-  }
-  if (node !== undefined && inputs.flag('activeOnly') === true && isInactive(node)) {
-    return `${code} is inactive`
-  }
+function faultOf(inputs: Inputs, { code, isAbstract, isInactive }: Code): string | undefined {
+  if (isAbstract && inputs.flag('abstract') === false) return `${code} is abstract`
+  if (isInactive && inputs.flag('activeOnly') === true) return `${code} is inactive`
   return undefined
 }
 
-function misnameOf(
-  { code, display: given }: GivenCode,
-  { node, display, language, languages }: Known,
-): string | undefined {
-  const all = [{ language, value: display }, ...(node?.designations ?? [])]
+/** Returns true when the code has no known display to compare with. */
+function isNameOf(code: Code, given: string, languages: readonly string[]): boolean {
+  const { language, display, designations, otherNames } = code
+  if (display === undefined) return true
+  const all = [{ language, value: display }, ...designations, ...otherNames]
   const spoken = all.filter((name) => isSpoken(name.language, languages))
-  // Where nothing is called anything in that language, every name will do.
-  const names = (spoken.length === 0 ? all : spoken).map(({ value }) => value)
-  const isRight =
-    given === undefined ||
-    display === undefined ||
-    names.some((name) => name !== undefined && normaliseString(name) === normaliseString(given))
-  return isRight ? undefined : `The display of ${code} is "${display}", not "${given}"`
+  // Without a name in that language, accept any name.
+  const names = spoken.length === 0 ? all : spoken
+  return names.some(({ value }) => normaliseString(value) === normaliseString(given))
 }
 
 function isSpoken(language: string | undefined, wanted: readonly string[]): boolean {
