@@ -233,7 +233,8 @@ export const operationTexts: Readonly<Record<string, CallText>> = {
     summary: 'Translate a code',
     query: {
       ...CODE,
-      target: 'text: A value set',
+      source: 'text: The source value set',
+      target: 'text: The target value set',
       targetsystem: 'text: A system',
       reverse: 'flag: From target to source',
     },

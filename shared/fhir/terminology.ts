@@ -133,6 +133,22 @@ interface Mapping {
   readonly display?: string | undefined
   readonly equivalence?: string | undefined
   readonly comment?: string | undefined
+  readonly dependsOn?: readonly Dependency[] | undefined
+  readonly product?: readonly Dependency[] | undefined
+}
+
+/** Another element that a mapping needs or yields, with its value. */
+export interface Dependency {
+  readonly property: string
+  readonly system?: string | undefined
+  readonly value: string
+  readonly display?: string | undefined
+}
+
+interface MappedElement {
+  readonly code?: string | undefined
+  readonly display?: string | undefined
+  readonly target?: readonly Mapping[] | undefined
 }
 
 export interface ConceptMap extends Named {
@@ -143,13 +159,17 @@ export interface ConceptMap extends Named {
   readonly group?: readonly MapGroup[] | undefined
 }
 
+interface Unmapped {
+  readonly mode?: string
+  readonly code?: string
+  readonly display?: string
+}
+
 export interface MapGroup {
-  readonly source?: string
-  readonly target?: string
-  readonly element?: readonly { readonly code?: string; readonly target?: readonly Mapping[] }[]
-  readonly unmapped?: {
-    readonly mode?: string
-    readonly code?: string
-    readonly display?: string
-  }
+  readonly source?: string | undefined
+  readonly sourceVersion?: string | undefined
+  readonly target?: string | undefined
+  readonly targetVersion?: string | undefined
+  readonly element?: readonly MappedElement[] | undefined
+  readonly unmapped?: Unmapped | undefined
 }

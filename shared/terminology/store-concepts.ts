@@ -50,6 +50,35 @@ export async function textsOfUrl(
   return rows.map(({ content }) => content)
 }
 
+type CodeOfSystem = Pick<MappedCode, 'system' | 'code'>
+
+/** Returns ids of ConceptMaps with an imported mapping of one of the codes: one index probe per map and code. */
+export async function mapsWithImported(
+  connection: Connection,
+  projectId: string,
+  {
+    codes,
+    side,
+    limit,
+  }: { codes: readonly CodeOfSystem[]; side: 'source' | 'target'; limit: number },
+): Promise<readonly string[]> {
+  const rows = await connection.query<{ id: string }>({
+    text: `select o.id from concept_owner o where o.project = $1 and o.type = $2
+      and exists (select 1 from unnest($3::text[], $4::text[]) as x(system, code)
+        join concept_mapping m on m.owner = o.n and m.${side} = x.code
+          and (x.system is null or m.${side}_system = x.system))
+      limit $5`,
+    values: [
+      projectId,
+      typeNumber('ConceptMap'),
+      codes.map(({ system }) => system ?? null),
+      codes.map(({ code }) => code),
+      limit,
+    ],
+  })
+  return rows.map(({ id }) => id)
+}
+
 interface ConceptRow {
   readonly code: string
   readonly display: string | null

@@ -1,11 +1,12 @@
 /** `ConceptMap/$translate`: https://hl7.org/fhir/R4/conceptmap-operation-translate.html */
 import { badRequest } from '../errors.ts'
-import { type ConceptMap, coreConceptMaps, type MapGroup } from '../fhir/terminology.ts'
+import { isObject } from '../fhir/resource.ts'
+import type { ConceptMap, Dependency, MapGroup } from '../fhir/terminology.ts'
 import { type Inputs, type Output, parameter, parametersReply } from '../request/parameters.ts'
 import type { OperationCall } from '../request/request.ts'
-import { find } from '../store/rows/lookups.ts'
 import {
   CODE_PARAMETERS,
+  fromCoding,
   type GivenCode,
   givenCodes,
   notKnown,
@@ -14,22 +15,33 @@ import {
   terminologyOperation,
   texts,
 } from './codes.ts'
-import {
-  createImportedConcepts,
-  type FoundMap,
-  foundMap,
-  readersOf,
-  type Terminology,
-} from './find.ts'
-
-const MOST_MAPS = 100
+import { createImportedConcepts, type FoundMap, foundMap, type Terminology } from './find.ts'
+import { findMaps } from './find-maps.ts'
 
 interface Match {
   readonly equivalence: string
   readonly system: string | undefined
+  readonly version: string | undefined
   readonly code: string
   readonly display: string | undefined
   readonly map: string | undefined
+  /** Conditions without a `dependency` in the request. */
+  readonly dependsOn: readonly Dependency[]
+  readonly product: readonly Dependency[]
+}
+
+interface Translation {
+  /** False when the service chooses the maps by the codes. */
+  readonly hasMap: boolean
+  readonly codes: readonly GivenCode[]
+  readonly reverse: boolean
+  readonly dependencies: readonly GivenDependency[]
+}
+
+interface GivenDependency {
+  readonly element: string
+  readonly codings: readonly { readonly system: string | undefined; readonly code: string }[]
+  readonly text: string | undefined
 }
 
 export const translate = terminologyOperation(
@@ -40,17 +52,33 @@ export const translate = terminologyOperation(
     ...texts('url', 'conceptMapVersion', 'source', 'target', 'targetsystem', 'targetSystem'),
     { name: 'conceptMap', kind: 'resource' },
     { name: 'reverse', kind: 'flag' },
+    {
+      name: 'dependency',
+      kind: 'part',
+      many: true,
+      parts: [
+        { name: 'element', kind: 'text' },
+        { name: 'concept', kind: 'object' },
+      ],
+    },
   ],
   async ({ call, inputs, terminology }) => {
-    const codes = givenCodes(inputs)
-    const reverse = inputs.flag('reverse') === true
+    const version = inputs.text('version')
+    const maps = ['url', 'source', 'target'].map((name) => inputs.text(name))
+    const named = [call.id, ...maps, inputs.resource('conceptMap')]
+    const request = {
+      hasMap: named.some((one) => one !== undefined),
+      codes: givenCodes(inputs).map((code) => ({ ...code, version: code.version ?? version })),
+      reverse: inputs.flag('reverse') === true,
+      dependencies: inputs.parts('dependency').map(readDependency),
+    }
     const wanted = inputs.text('targetsystem') ?? inputs.text('targetSystem')
     const matches: Match[] = []
-    for (const found of await mapsOf(call, inputs, terminology)) {
-      for (const code of codes) {
+    for (const found of await mapsOf(call, inputs, { request, terminology })) {
+      for (const code of request.codes) {
         matches.push(
-          ...matchesIn(found.conceptMap, code, reverse),
-          ...(await importedIn(call, found, code, reverse)),
+          ...matchesIn(found.conceptMap, code, request),
+          ...(await importedIn(call, found, code, request.reverse)),
         )
       }
     }
@@ -64,11 +92,31 @@ export const translate = terminologyOperation(
   },
 )
 
-/** Errors: 400 when no map is named, 404 when it is not there. */
+/** Reads a parameter `dependency`. Errors: 400 without an element or a concept. */
+function readDependency(part: Inputs): GivenDependency {
+  const element = part.required('element')
+  const concept = part.object('concept')
+  if (concept === undefined) throw badRequest('A dependency needs a concept')
+  const { coding = [], text } = concept
+  if (!Array.isArray(coding) || !coding.every(isObject)) {
+    throw badRequest('"dependency.concept.coding" must be a list of Codings')
+  }
+  if (text !== undefined && typeof text !== 'string') {
+    throw badRequest('"dependency.concept.text" must be a string')
+  }
+  return { element, text, codings: coding.map((one) => fromCoding(one, 'dependency.concept')) }
+}
+
+interface MapsFor {
+  readonly request: Translation
+  readonly terminology: Terminology
+}
+
+/** Errors: 404 when the map is unknown, 400 when too many would be searched. */
 async function mapsOf(
   call: OperationCall,
   inputs: Inputs,
-  terminology: Terminology,
+  { request, terminology }: MapsFor,
 ): Promise<readonly FoundMap[]> {
   const { services } = call
   const own = await ownResource(call)
@@ -76,7 +124,11 @@ async function mapsOf(
   const sent = inputs.resource('conceptMap')
   if (sent !== undefined) return [await foundMap(services, sentAs('ConceptMap', sent))]
   const url = inputs.text('url')
-  if (url === undefined) return mapsBetween(call, inputs)
+  if (url === undefined) {
+    const { codes, reverse } = request
+    const [source, target] = [inputs.text('source'), inputs.text('target')]
+    return findMaps(call, { codes, reverse, source, target })
+  }
   const version = inputs.text('conceptMapVersion')
   const canonical = version === undefined ? url : `${url}|${version}`
   const found = await terminology.conceptMap(canonical)
@@ -84,67 +136,84 @@ async function mapsOf(
   return [found]
 }
 
-/** All maps between the value sets named. */
-async function mapsBetween(call: OperationCall, inputs: Inputs): Promise<readonly FoundMap[]> {
-  const { services, principal } = call
-  const source = inputs.text('source')
-  const target = inputs.text('target')
-  if (source === undefined && target === undefined) {
-    throw badRequest('Give the url of a ConceptMap, or a source or target value set')
-  }
-  const all: FoundMap[] = coreConceptMaps().map((conceptMap) => ({ conceptMap, owner: undefined }))
-  for (const reader of await readersOf(services, principal, 'ConceptMap')) {
-    const stored = await find(services.repository, reader, 'ConceptMap', {
-      conditions: [],
-      count: MOST_MAPS,
+function matchesIn(
+  conceptMap: ConceptMap,
+  given: GivenCode,
+  request: Translation,
+): readonly Match[] {
+  return (conceptMap.group ?? []).flatMap((group) => {
+    const { reverse } = request
+    const system = reverse ? group.target : group.source
+    const version = reverse ? group.targetVersion : group.sourceVersion
+    if (differs(given.system, system) || differs(given.version, version)) return []
+    // Without a system and a map, the rule for unmapped codes of every map would match.
+    const unmapped = given.system !== undefined || request.hasMap ? group.unmapped : undefined
+    const found = reverse
+      ? backward(group, given.code)
+      : forward({ ...group, unmapped }, given.code)
+    return found.flatMap((match) => {
+      const open = openConditions(match.dependsOn, request.dependencies)
+      return open === undefined ? [] : [{ ...match, dependsOn: open, map: conceptMap.url }]
     })
-    all.push(...(await Promise.all(stored.map((item) => foundMap(services, item)))))
-  }
-  return all.filter(({ conceptMap }) => {
-    const { sourceUri, sourceCanonical, targetUri, targetCanonical } = conceptMap
-    const isFrom = source === undefined || [sourceUri, sourceCanonical].includes(source)
-    return isFrom && (target === undefined || [targetUri, targetCanonical].includes(target))
   })
 }
 
-function matchesIn(conceptMap: ConceptMap, given: GivenCode, reverse: boolean): readonly Match[] {
-  return (conceptMap.group ?? []).flatMap((group) => {
-    const system = reverse ? group.target : group.source
-    if (given.system !== undefined && system !== undefined && given.system !== system) return []
-    const found = reverse ? backward(group, given.code) : forward(group, given.code)
-    return found.map((match) => ({ ...match, map: conceptMap.url }))
-  })
+function differs(given: string | undefined, own: string | undefined): boolean {
+  return given !== undefined && own !== undefined && given !== own
+}
+
+/** Returns the conditions without a given value; undefined when a given value contradicts one. */
+function openConditions(
+  conditions: readonly Dependency[],
+  given: readonly GivenDependency[],
+): readonly Dependency[] | undefined {
+  const open: Dependency[] = []
+  for (const condition of conditions) {
+    const values = given.filter(({ element }) => element === condition.property)
+    if (values.length === 0) open.push(condition)
+    else if (!values.some((value) => isMet(condition, value))) return undefined
+  }
+  return open
+}
+
+function isMet({ system, value }: Dependency, { codings, text }: GivenDependency): boolean {
+  return text === value || codings.some((one) => one.code === value && !differs(one.system, system))
 }
 
 type Found = Omit<Match, 'map'>
 
-function forward({ element = [], target, unmapped }: MapGroup, code: string): readonly Found[] {
+function forward(group: MapGroup, code: string): readonly Found[] {
+  const { element = [], target: system, targetVersion: version, unmapped } = group
   const mapped = element.filter((item) => item.code === code).flatMap((item) => item.target ?? [])
   if (mapped.length > 0) {
-    return mapped.map(({ code: to, display, equivalence = 'equivalent' }) => {
-      return { equivalence, system: target, code: to ?? '', display }
+    return mapped.map(({ code: to = '', equivalence = 'equivalent', ...more }) => {
+      const { display, dependsOn = [], product = [] } = more
+      return { equivalence, system, version, code: to, display, dependsOn, product }
     })
   }
+  const rest = { system, version, dependsOn: [], product: [] }
   if (unmapped?.mode === 'provided') {
-    return [{ equivalence: 'equal', system: target, code, display: undefined }]
+    return [{ ...rest, equivalence: 'equal', code, display: undefined }]
   }
   if (unmapped?.mode !== 'fixed' || unmapped.code === undefined) return []
-  const { code: fixed, display } = unmapped
-  return [{ equivalence: 'inexact', system: target, code: fixed, display }]
+  return [{ ...rest, equivalence: 'inexact', code: unmapped.code, display: unmapped.display }]
 }
 
-function backward({ element = [], source }: MapGroup, code: string): readonly Found[] {
-  return element.flatMap(({ code: from = '', target = [] }) =>
+/** Reversing a mapping swaps its products and conditions. */
+function backward(group: MapGroup, code: string): readonly Found[] {
+  const { element = [], source: system, sourceVersion: version } = group
+  return element.flatMap(({ code: from = '', display, target = [] }) =>
     target
       .filter((item) => item.code === code)
-      .map(({ equivalence = 'equivalent' }) => {
-        return {
-          equivalence: reversed(equivalence),
-          system: source,
-          code: from,
-          display: undefined,
-        }
-      }),
+      .map(({ equivalence = 'equivalent', dependsOn = [], product = [] }) => ({
+        equivalence: reversed(equivalence),
+        system,
+        version,
+        code: from,
+        display,
+        dependsOn: product,
+        product: dependsOn,
+      })),
   )
 }
 
@@ -161,9 +230,12 @@ async function importedIn(
   return rows.map((row) => ({
     equivalence: reverse ? reversed(row.equivalence) : row.equivalence,
     system: reverse ? row.sourceSystem : row.targetSystem,
+    version: undefined,
     code: reverse ? row.source : row.target,
     display: reverse ? undefined : (row.display ?? undefined),
     map: conceptMap.url,
+    dependsOn: [],
+    product: [],
   }))
 }
 
@@ -180,9 +252,11 @@ function reversed(equivalence: string): string {
   return REVERSED[equivalence] ?? equivalence
 }
 
-function partsOf({ equivalence, system, code, display, map }: Match): object[] {
+function partsOf(match: Match): object[] {
+  const { equivalence, system, version, code, display, map, dependsOn, product } = match
   const concept = {
     ...(system ? { system } : {}),
+    ...(system && version !== undefined ? { version } : {}),
     code,
     ...(display === undefined ? {} : { display }),
   }
@@ -190,6 +264,20 @@ function partsOf({ equivalence, system, code, display, map }: Match): object[] {
     ['equivalence', 'valueCode', equivalence],
     ['concept', 'valueCoding', code === '' ? undefined : concept],
     ['source', 'valueUri', map],
+    ...product.map((one): Output => ['product', 'part', dependencyParts(one)]),
+    ...dependsOn.map((one): Output => ['dependsOn', 'part', dependencyParts(one)]),
   ]
   return parts.flatMap(parameter)
+}
+
+function dependencyParts({ property, system, value, display }: Dependency): object[] {
+  const concept = {
+    ...(system === undefined ? {} : { system }),
+    code: value,
+    ...(display === undefined ? {} : { display }),
+  }
+  return [
+    { name: 'element', valueUri: property },
+    { name: 'concept', valueCoding: concept },
+  ]
 }

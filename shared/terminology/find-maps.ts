@@ -1,0 +1,103 @@
+/** Finds the ConceptMaps for a `$translate` that names none. */
+import { tooCostly } from '../errors.ts'
+import { coreConceptMaps } from '../fhir/terminology.ts'
+import type { Connection } from '../platform/postgres/statement.ts'
+import type { Condition } from '../query/search-request.ts'
+import { escapeValue } from '../query/values.ts'
+import type { OperationCall } from '../request/request.ts'
+import { findVersions } from '../store/rows/lookups.ts'
+import type { GivenCode } from './codes.ts'
+import { type FoundMap, foundMap, parsedOnce, readersOf } from './find.ts'
+import { mapsWithImported } from './store-concepts.ts'
+
+const MOST_MAPS = 100
+
+export interface MapSearch {
+  readonly codes: readonly GivenCode[]
+  readonly reverse: boolean
+  /** Canonical of the source value set. */
+  readonly source: string | undefined
+  /** Canonical of the target value set. */
+  readonly target: string | undefined
+}
+
+/**
+ * Returns the maps between the value sets, or, without value sets, all maps that mention one of the codes or its system.
+ * Maps of the caller's Project and of linked ones are searched, and those of the standard. Errors: 400 for too many maps.
+ */
+export async function findMaps(
+  { services, principal }: OperationCall,
+  search: MapSearch,
+): Promise<readonly FoundMap[]> {
+  const { source, target } = search
+  const { repository } = services
+  const isByValueSet = source !== undefined || target !== undefined
+  const found: FoundMap[] = coreConceptMaps().map((conceptMap) => {
+    return { conceptMap, owner: undefined }
+  })
+  for (const reader of await readersOf(services, principal, 'ConceptMap')) {
+    const mappedIn = repository.feature(createMappedIn)
+    const imported = isByValueSet ? [] : await mappedIn(reader.project.id, search)
+    const conditions = isByValueSet ? byValueSets(search) : byCodes(search)
+    const all = imported.length === 0 ? conditions : [...conditions, [condition('_id', imported)]]
+    const pages = await Promise.all(
+      all.map((one) =>
+        findVersions(repository, reader, 'ConceptMap', { conditions: one, count: MOST_MAPS + 1 }),
+      ),
+    )
+    const versions = new Map(pages.flat().map((version) => [version.id, version]))
+    if (versions.size > MOST_MAPS) {
+      throw tooCostly(`More than ${MOST_MAPS} ConceptMaps match; give the url of one`)
+    }
+    const maps = [...versions.values()].map((version) => foundMap(services, parsedOnce(version)))
+    found.push(...(await Promise.all(maps)))
+  }
+  return isByValueSet ? found.filter((one) => isBetween(one, search)) : found
+}
+
+function isBetween({ conceptMap }: FoundMap, { source, target }: MapSearch): boolean {
+  const { sourceUri, sourceCanonical, targetUri, targetCanonical } = conceptMap
+  const isFrom = source === undefined || [sourceUri, sourceCanonical].includes(source)
+  return isFrom && (target === undefined || [targetUri, targetCanonical].includes(target))
+}
+
+/** A map names each value set by uri or by canonical, which are two search parameters. */
+function byValueSets({ source, target }: MapSearch): readonly (readonly Condition[])[] {
+  const either = (name: string, url: string | undefined) =>
+    url === undefined ? [[]] : [[condition(name, [url])], [condition(`${name}-uri`, [url])]]
+  return either('source', source).flatMap((from) =>
+    either('target', target).map((to) => [...from, ...to]),
+  )
+}
+
+/** Searches by system when it is known, to find rules for unmapped codes too. */
+function byCodes({ codes, reverse }: MapSearch): readonly (readonly Condition[])[] {
+  const side = reverse ? 'target' : 'source'
+  return codes.map(({ system, code }) => [
+    system === undefined
+      ? condition(`${side}-code`, [code])
+      : condition(`${side}-system`, [system]),
+  ])
+}
+
+const TYPES = {
+  _id: 'token',
+  'source-code': 'token',
+  'target-code': 'token',
+  'source-system': 'uri',
+  'target-system': 'uri',
+} as const
+
+function condition(code: string, values: readonly string[]): Condition {
+  const type = Object.hasOwn(TYPES, code) ? TYPES[code as keyof typeof TYPES] : 'reference'
+  return { code, type, modifier: undefined, values: [...new Set(values)].map(escapeValue) }
+}
+
+type MappedIn = (projectId: string, search: MapSearch) => Promise<readonly string[]>
+
+function createMappedIn({ connection }: { readonly connection: Connection }): MappedIn {
+  return (projectId, { codes, reverse }) => {
+    const side = reverse ? 'target' : 'source'
+    return mapsWithImported(connection, projectId, { codes, side, limit: MOST_MAPS + 1 })
+  }
+}
