@@ -8,7 +8,7 @@ import type { OperationCall } from '../request/request.ts'
 import { findVersions } from '../store/rows/lookups.ts'
 import type { GivenCode } from './codes.ts'
 import { type FoundMap, foundMap, parsedOnce, readersOf } from './find.ts'
-import { mapsWithImported } from './store-concepts.ts'
+import { mapsWithImported } from './store-mappings.ts'
 
 const MOST_MAPS = 100
 
