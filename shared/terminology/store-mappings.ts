@@ -1,4 +1,5 @@
 /** Imported mappings of ConceptMaps. As of imported concepts, whether the caller may read the owner was decided before. */
+import { tooCostly } from '../errors.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import type { Connection } from '../platform/postgres/statement.ts'
 
@@ -43,53 +44,56 @@ export async function importMappings(
 
 const MOST_MATCHES = 1000
 
-interface MappedCode {
+interface CodeOfSystem {
   readonly system: string | undefined
   readonly code: string
+}
+
+interface Mapped {
+  readonly codes: readonly CodeOfSystem[]
   readonly reverse: boolean
 }
 
-/** From a source code, or with `reverse` from a target code, in the order of import. */
+/** From source codes, or with `reverse` from target codes, in the order of import. Errors: 400 for too many. */
 export async function importedMappings(
   connection: Connection,
   owner: number,
-  { system, code, reverse }: MappedCode,
+  { codes, reverse }: Mapped,
 ): Promise<readonly ImportedMapping[]> {
-  const side = reverse ? 'target' : 'source'
-  return connection.query<ImportedMapping>({
-    text: `select source_system as "sourceSystem", source, target_system as "targetSystem", target,
-        display, equivalence
-      from concept_mapping where owner = $1 and ${side} = $2
-        and ($3::text is null or ${side}_system = $3) order by seq limit $4`,
-    values: [owner, code, system ?? null, MOST_MATCHES],
+  const rows = await connection.query<ImportedMapping>({
+    text: `select m.source_system as "sourceSystem", m.source, m.target_system as "targetSystem", m.target,
+        m.display, m.equivalence
+      from concept_mapping m where m.owner = $1 and ${isOneOf(reverse, '$2', '$3')} order by m.seq limit $4`,
+    values: [owner, ...systemsAndCodes(codes), MOST_MATCHES + 1],
   })
+  if (rows.length <= MOST_MATCHES) return rows
+  throw tooCostly(`There are more than ${MOST_MATCHES} mappings; give fewer codes`)
 }
 
-type CodeOfSystem = Pick<MappedCode, 'system' | 'code'>
+/** Tests a mapping `m` by its code first, which an index has, then by the system. */
+function isOneOf(reverse: boolean, systems: string, codes: string): string {
+  const side = reverse ? 'target' : 'source'
+  return `m.${side} = any(${codes}::text[])
+        and exists (select 1 from unnest(${systems}::text[], ${codes}::text[]) as x(system, code)
+          where x.code = m.${side} and (x.system is null or x.system = m.${side}_system))`
+}
+
+function systemsAndCodes(codes: readonly CodeOfSystem[]) {
+  return [codes.map(({ system }) => system ?? null), codes.map(({ code }) => code)]
+}
 
 /** Returns ids of ConceptMaps with an imported mapping of one of the codes: one index probe per map and code. */
 export async function mapsWithImported(
   connection: Connection,
   projectId: string,
-  {
-    codes,
-    side,
-    limit,
-  }: { codes: readonly CodeOfSystem[]; side: 'source' | 'target'; limit: number },
+  { codes, reverse, limit }: Mapped & { readonly limit: number },
 ): Promise<readonly string[]> {
   const rows = await connection.query<{ id: string }>({
     text: `select o.id from concept_owner o where o.project = $1 and o.type = $2
-      and exists (select 1 from unnest($3::text[], $4::text[]) as x(system, code)
-        join concept_mapping m on m.owner = o.n and m.${side} = x.code
-          and (x.system is null or m.${side}_system = x.system))
+      and exists (select 1 from concept_mapping m
+        where m.owner = o.n and ${isOneOf(reverse, '$3', '$4')})
       limit $5`,
-    values: [
-      projectId,
-      typeNumber('ConceptMap'),
-      codes.map(({ system }) => system ?? null),
-      codes.map(({ code }) => code),
-      limit,
-    ],
+    values: [projectId, typeNumber('ConceptMap'), ...systemsAndCodes(codes), limit],
   })
   return rows.map(({ id }) => id)
 }

@@ -1,4 +1,4 @@
-/** Names that imported concepts have in other languages and for other uses. */
+/** Names that imported concepts have in other languages and for other uses; mappings by a code of any system. */
 import type { Knex } from 'knex'
 
 export async function up(knex: Knex): Promise<void> {
@@ -14,10 +14,11 @@ export async function up(knex: Knex): Promise<void> {
       value text collate "C" not null,
       primary key (owner, code, language, use_system, use_code, value)
     );
+    create index if not exists concept_mapping_source on concept_mapping (owner, source);
     comment on table concept_designation is 'another name of a concept; an empty text stands for none';
   `)
 }
 
 export async function down(knex: Knex): Promise<void> {
-  await knex.raw('drop table concept_designation')
+  await knex.raw('drop table concept_designation; drop index concept_mapping_source')
 }
