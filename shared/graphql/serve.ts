@@ -26,16 +26,9 @@ import {
 import { readPreferences, takesGzip } from '../request/negotiate.ts'
 import { textReply } from '../request/reply.ts'
 import type { FhirReply, FhirRequest, Interaction, Operation } from '../request/request.ts'
-import {
-  asksForTypes,
-  literalName,
-  locate,
-  type Prepared,
-  planOf,
-  prepareDocument,
-  scan,
-} from './document/document.ts'
+import { asksForTypes, type Prepared, planOf, prepareDocument } from './document/document.ts'
 import { NOTABLE, variableErrors, type Weight, weigh, weightErrors } from './document/limits.ts'
+import { literalName, locate, scan } from './document/literals.ts'
 import { type Executed, execute, type Ready } from './execute/execute.ts'
 import type { VariableValues } from './execute/plan.ts'
 import { readRoot } from './execute/reads.ts'

@@ -1,5 +1,5 @@
 /** Codes as operations are given them: code and system, Coding, CodeableConcept. */
-import { badRequest, type HttpError, notFound } from '../errors.ts'
+import { badRequest, type HttpError, notFound, tooCostly } from '../errors.ts'
 import { withoutEmpty } from '../fhir/json.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import { type Inputs, type ParameterDefinition, readInputs } from '../request/parameters.ts'
@@ -24,13 +24,19 @@ export const CODE_PARAMETERS: readonly ParameterDefinition[] = [
   { name: 'codeableConcept', kind: 'object' },
 ]
 
-/** The codes given, in one of the three forms. Errors: 400 for none of them. */
+/** Codings of one concept, each of which is looked for. */
+const MOST_CODINGS = 100
+
+/** The codes given, in one of the three forms. Errors: 400 for none of them, and for too many. */
 export function givenCodes(inputs: Inputs): readonly GivenCode[] {
   const coding = inputs.object('coding')
   const concept = inputs.object('codeableConcept')
   if (concept !== undefined) {
     const codings = Array.isArray(concept.coding) ? concept.coding.filter(isObject) : []
     if (codings.length === 0) throw badRequest('"codeableConcept" has no coding')
+    if (codings.length > MOST_CODINGS) {
+      throw tooCostly(`"codeableConcept" may have ${MOST_CODINGS} codings`)
+    }
     return codings.map((item) => fromCoding(item, 'codeableConcept'))
   }
   if (coding !== undefined) return [fromCoding(coding, 'coding')]

@@ -8,7 +8,7 @@ import type { OperationCall } from '../request/request.ts'
 import { findVersions } from '../store/rows/lookups.ts'
 import type { GivenCode } from './codes.ts'
 import { type FoundMap, foundMap, parsedOnce, readersOf } from './find.ts'
-import { mapsWithImported } from './store-concepts.ts'
+import { mapsWithImported } from './store-mappings.ts'
 
 const MOST_MAPS = 100
 
@@ -73,11 +73,12 @@ function byValueSets({ source, target }: MapSearch): readonly (readonly Conditio
 /** Searches by system when it is known, to find rules for unmapped codes too. */
 function byCodes({ codes, reverse }: MapSearch): readonly (readonly Condition[])[] {
   const side = reverse ? 'target' : 'source'
-  return codes.map(({ system, code }) => [
-    system === undefined
-      ? condition(`${side}-code`, [code])
-      : condition(`${side}-system`, [system]),
-  ])
+  const systems = codes.flatMap(({ system }) => system ?? [])
+  const bare = codes.flatMap(({ system, code }) => (system === undefined ? code : []))
+  return [
+    ...(systems.length === 0 ? [] : [[condition(`${side}-system`, systems)]]),
+    ...(bare.length === 0 ? [] : [[condition(`${side}-code`, bare)]]),
+  ]
 }
 
 const TYPES = {
@@ -96,8 +97,6 @@ function condition(code: string, values: readonly string[]): Condition {
 type MappedIn = (projectId: string, search: MapSearch) => Promise<readonly string[]>
 
 function createMappedIn({ connection }: { readonly connection: Connection }): MappedIn {
-  return (projectId, { codes, reverse }) => {
-    const side = reverse ? 'target' : 'source'
-    return mapsWithImported(connection, projectId, { codes, side, limit: MOST_MAPS + 1 })
-  }
+  return (projectId, { codes, reverse }) =>
+    mapsWithImported(connection, projectId, { codes, reverse, limit: MOST_MAPS + 1 })
 }

@@ -24,7 +24,8 @@ import { parseVersion } from '../store/rows/rows.ts'
 import type { Version } from '../store/rows/version.ts'
 import { type ConceptIndex, indexConcepts } from './concept-index.ts'
 import { type ConceptList, type ConceptQuery, listConcepts } from './concepts.ts'
-import { conceptOwner, importedMappings, listImported } from './store-concepts.ts'
+import { conceptOwner, listImported } from './store-concepts.ts'
+import { importedMappings } from './store-mappings.ts'
 
 /** A CodeSystem with whatever concepts are known of it. */
 export interface CodeSource {

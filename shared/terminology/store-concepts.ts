@@ -4,18 +4,12 @@
  */
 import { HttpError, notSupported, tooCostly } from '../errors.ts'
 import { typeNumber } from '../fhir/definitions.ts'
-import type { Filter } from '../fhir/terminology.ts'
+import type { Designation, Filter } from '../fhir/terminology.ts'
 import { normaliseString } from '../fhir/values.ts'
 import type { Connection } from '../platform/postgres/statement.ts'
 import { type Bind, binder } from '../store/rows/side-rows.ts'
 import type { ConceptNode } from './concept-index.ts'
-import {
-  type ConceptList,
-  type ConceptQuery,
-  compileRegex,
-  filterWords,
-  wordsOf,
-} from './concepts.ts'
+import { type ConceptList, type ConceptQuery, compileRegex, filterWords } from './concepts.ts'
 
 /** Rows that a regular expression is tried on. */
 const MOST_TRIED = 50_000
@@ -50,35 +44,6 @@ export async function textsOfUrl(
   return rows.map(({ content }) => content)
 }
 
-type CodeOfSystem = Pick<MappedCode, 'system' | 'code'>
-
-/** Returns ids of ConceptMaps with an imported mapping of one of the codes: one index probe per map and code. */
-export async function mapsWithImported(
-  connection: Connection,
-  projectId: string,
-  {
-    codes,
-    side,
-    limit,
-  }: { codes: readonly CodeOfSystem[]; side: 'source' | 'target'; limit: number },
-): Promise<readonly string[]> {
-  const rows = await connection.query<{ id: string }>({
-    text: `select o.id from concept_owner o where o.project = $1 and o.type = $2
-      and exists (select 1 from unnest($3::text[], $4::text[]) as x(system, code)
-        join concept_mapping m on m.owner = o.n and m.${side} = x.code
-          and (x.system is null or m.${side}_system = x.system))
-      limit $5`,
-    values: [
-      projectId,
-      typeNumber('ConceptMap'),
-      codes.map(({ system }) => system ?? null),
-      codes.map(({ code }) => code),
-      limit,
-    ],
-  })
-  return rows.map(({ id }) => id)
-}
-
 interface ConceptRow {
   readonly code: string
   readonly display: string | null
@@ -104,7 +69,7 @@ export async function listImported(
     throw tooCostly('The CodeSystem is too large for a regular expression')
   }
   const found = rows.filter((row) => tests.every((test) => test(row)))
-  const concepts = await withProperties(connection, owner, found.slice(0, limit))
+  const concepts = await withDetails(connection, owner, found.slice(0, limit))
   return { concepts, isCut: found.length > limit }
 }
 
@@ -232,34 +197,26 @@ function regexTest({ property, value }: Filter): (row: ConceptRow) => boolean {
   throw notSupported(`A regular expression on ${property} of an imported CodeSystem`)
 }
 
-async function withProperties(
+async function withDetails(
   connection: Connection,
   owner: number,
   rows: readonly ConceptRow[],
 ): Promise<readonly ConceptNode[]> {
   if (rows.length === 0) return []
-  // Children are many, and asked for one concept at a time.
-  const single = rows.length === 1
-  const found = await connection.query<{ code: string; property: string; value: string }>({
-    text: `select code, property, value from concept_property where owner = $1 and code = any($2)
-      ${
-        single
-          ? `union all select value, 'child', code from concept_property
-        where owner = $1 and property = 'parent' and value = any($2)`
-          : ''
-      }`,
-    values: [owner, rows.map(({ code }) => code)],
-  })
-  const byCode = Map.groupBy(found, ({ code }) => code)
+  const codes = rows.map(({ code }) => code)
+  const [properties, designations] = await Promise.all([
+    propertiesOf(connection, owner, codes),
+    designationsOf(connection, owner, codes),
+  ])
   return rows.map(({ code, display, definition }) => {
-    const own = byCode.get(code) ?? []
+    const own = properties.get(code) ?? []
     const named = (name: string) =>
       own.filter(({ property }) => property === name).map(({ value }) => value)
     return {
       code,
       display: display ?? undefined,
       definition: definition ?? undefined,
-      designations: [],
+      designations: designations.get(code)?.map(designationFrom) ?? [],
       properties: own
         .filter(({ property }) => property !== 'parent' && property !== 'child')
         .map(({ property, value }) => ({ code: property, valueString: value })),
@@ -269,132 +226,68 @@ async function withProperties(
   })
 }
 
-export interface ImportedConcept {
-  readonly code: string
-  readonly display: string | undefined
-}
-
-export interface ImportedProperty {
+interface PropertyRow {
   readonly code: string
   readonly property: string
   readonly value: string
 }
 
-/** Adds concepts and properties in one transaction's statements; a code sent again gets the new display. */
-export async function importConcepts(
+type ByCode<Row> = ReadonlyMap<string, readonly Row[]>
+
+async function propertiesOf(
   connection: Connection,
   owner: number,
-  concepts: readonly ImportedConcept[],
-  properties: readonly ImportedProperty[],
-): Promise<void> {
-  const distinct = [...new Map(concepts.map((item) => [item.code, item])).values()]
-  if (distinct.length > 0) {
-    await connection.query({
-      text: `insert into concept (owner, code, display, v, words)
-        select $1, x.code, nullif(x.display, ''), x.v, array_to_tsvector(string_to_array(x.words, ' '))
-        from unnest($2::text[], $3::text[], $4::text[], $5::text[]) as x(code, display, v, words)
-        on conflict (owner, code) do update set display = coalesce(excluded.display, concept.display),
-          v = case when excluded.display is null then concept.v else excluded.v end,
-          words = case when excluded.display is null then concept.words else excluded.words end`,
-      values: [
-        owner,
-        distinct.map(({ code }) => code),
-        distinct.map(({ display }) => display ?? ''),
-        distinct.map(({ display }) => normaliseString(display ?? '')),
-        distinct.map(({ code, display }) =>
-          [...new Set([...wordsOf(code), ...wordsOf(display ?? '')])].join(' '),
-        ),
-      ],
-    })
-  }
-  if (properties.length === 0) return
-  await connection.query({
-    text: `insert into concept_property (owner, code, property, value)
-      select $1, * from unnest($2::text[], $3::text[], $4::text[]) on conflict do nothing`,
-    values: [
-      owner,
-      properties.map(({ code }) => code),
-      properties.map(({ property }) => property),
-      properties.map(({ value }) => value),
-    ],
+  codes: readonly string[],
+): Promise<ByCode<PropertyRow>> {
+  // Children are many, and asked for one concept at a time.
+  const single = codes.length === 1
+  const rows = await connection.query<PropertyRow>({
+    text: `select code, property, value from concept_property where owner = $1 and code = any($2)
+      ${
+        single
+          ? `union all select value, 'child', code from concept_property
+        where owner = $1 and property = 'parent' and value = any($2)`
+          : ''
+      }`,
+    values: [owner, codes],
   })
+  return Map.groupBy(rows, ({ code }) => code)
 }
 
-/** The owner's number, made at the first import. */
-export async function ensureConceptOwner(
-  connection: Connection,
-  projectId: string,
-  type: 'CodeSystem' | 'ConceptMap',
-  id: string,
-): Promise<number> {
-  await connection.query({
-    text: 'insert into concept_owner (project, type, id) values ($1, $2, $3) on conflict do nothing',
-    values: [projectId, typeNumber(type), id],
-  })
-  const owner = await conceptOwner(connection, projectId, type, id)
-  if (owner === undefined) throw new Error(`${type}/${id} has no row in concept_owner`)
-  return owner
-}
-
-export interface ImportedMapping {
-  readonly sourceSystem: string
-  readonly source: string
-  readonly targetSystem: string
-  readonly target: string
-  readonly display: string | undefined
-  readonly equivalence: string
-}
-
-/** A mapping sent again gets the new equivalence and display. */
-export async function importMappings(
-  connection: Connection,
-  owner: number,
-  mappings: readonly ImportedMapping[],
-): Promise<void> {
-  const key = (item: ImportedMapping) =>
-    JSON.stringify([item.sourceSystem, item.source, item.targetSystem, item.target])
-  const distinct = [...new Map(mappings.map((item) => [key(item), item])).values()]
-  if (distinct.length === 0) return
-  await connection.query({
-    text: `insert into concept_mapping
-        (owner, source_system, source, target_system, target, display, equivalence)
-      select $1, a, b, c, d, nullif(e, ''), f
-      from unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
-        as x(a, b, c, d, e, f)
-      on conflict (owner, source_system, source, target_system, target)
-        do update set display = excluded.display, equivalence = excluded.equivalence`,
-    values: [
-      owner,
-      distinct.map(({ sourceSystem }) => sourceSystem),
-      distinct.map(({ source }) => source),
-      distinct.map(({ targetSystem }) => targetSystem),
-      distinct.map(({ target }) => target),
-      distinct.map(({ display }) => display ?? ''),
-      distinct.map(({ equivalence }) => equivalence),
-    ],
-  })
-}
-
-const MOST_MATCHES = 1000
-
-interface MappedCode {
-  readonly system: string | undefined
+/** Empty texts stand for what a designation does not have. */
+interface DesignationRow {
   readonly code: string
-  readonly reverse: boolean
+  readonly language: string
+  readonly useSystem: string
+  readonly useCode: string
+  readonly useDisplay: string
+  readonly value: string
 }
 
-/** From a source code, or with `reverse` from a target code, in the order of import. */
-export async function importedMappings(
+async function designationsOf(
   connection: Connection,
   owner: number,
-  { system, code, reverse }: MappedCode,
-): Promise<readonly ImportedMapping[]> {
-  const side = reverse ? 'target' : 'source'
-  return connection.query<ImportedMapping>({
-    text: `select source_system as "sourceSystem", source, target_system as "targetSystem", target,
-        display, equivalence
-      from concept_mapping where owner = $1 and ${side} = $2
-        and ($3::text is null or ${side}_system = $3) order by seq limit $4`,
-    values: [owner, code, system ?? null, MOST_MATCHES],
+  codes: readonly string[],
+): Promise<ByCode<DesignationRow>> {
+  const rows = await connection.query<DesignationRow>({
+    text: `select code, language, use_system as "useSystem", use_code as "useCode",
+        use_display as "useDisplay", value
+      from concept_designation where owner = $1 and code = any($2) order by seq`,
+    values: [owner, codes],
   })
+  return Map.groupBy(rows, ({ code }) => code)
+}
+
+function designationFrom(row: DesignationRow): Designation {
+  const { language, value } = row
+  const use = {
+    ...(row.useSystem === '' ? {} : { system: row.useSystem }),
+    ...(row.useCode === '' ? {} : { code: row.useCode }),
+    ...(row.useDisplay === '' ? {} : { display: row.useDisplay }),
+  }
+  return {
+    ...(language === '' ? {} : { language }),
+    ...(Object.keys(use).length === 0 ? {} : { use }),
+    value,
+  }
 }

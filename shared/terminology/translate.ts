@@ -75,12 +75,10 @@ export const translate = terminologyOperation(
     const wanted = inputs.text('targetsystem') ?? inputs.text('targetSystem')
     const matches: Match[] = []
     for (const found of await mapsOf(call, inputs, { request, terminology })) {
-      for (const code of request.codes) {
-        matches.push(
-          ...matchesIn(found.conceptMap, code, request),
-          ...(await importedIn(call, found, code, request.reverse)),
-        )
-      }
+      matches.push(
+        ...request.codes.flatMap((code) => matchesIn(found.conceptMap, code, request)),
+        ...(await importedIn(call, found, request)),
+      )
     }
     const shown = matches.filter(({ system }) => wanted === undefined || system === wanted)
     const result = shown.some(({ equivalence }) => !NO_MATCH.has(equivalence))
@@ -146,8 +144,9 @@ function matchesIn(
     const system = reverse ? group.target : group.source
     const version = reverse ? group.targetVersion : group.sourceVersion
     if (differs(given.system, system) || differs(given.version, version)) return []
-    // Without a system and a map, the rule for unmapped codes of every map would match.
-    const unmapped = given.system !== undefined || request.hasMap ? group.unmapped : undefined
+    // In a map that was found by the code, the rule for unmapped codes is for those of the group's system.
+    const isOfGroup = given.system !== undefined && given.system === system
+    const unmapped = isOfGroup || request.hasMap ? group.unmapped : undefined
     const found = reverse
       ? backward(group, given.code)
       : forward({ ...group, unmapped }, given.code)
@@ -220,13 +219,12 @@ function backward(group: MapGroup, code: string): readonly Found[] {
 async function importedIn(
   { services }: OperationCall,
   { conceptMap, owner }: FoundMap,
-  { system, code }: GivenCode,
-  reverse: boolean,
+  { codes, reverse }: Translation,
 ): Promise<readonly Match[]> {
   if (owner === undefined) return []
   const rows = await services.repository
     .feature(createImportedConcepts)
-    .mappings(owner, { system, code, reverse })
+    .mappings(owner, { codes, reverse })
   return rows.map((row) => ({
     equivalence: reverse ? reversed(row.equivalence) : row.equivalence,
     system: reverse ? row.sourceSystem : row.targetSystem,

@@ -18,7 +18,6 @@ const OF_THEIR_OWN = new Set(['graphql', 'lastn'])
 const REFUSED: Readonly<Record<string, readonly string[]>> = {
   'CodeSystem/lookup': ['date'],
   'CodeSystem/validate-code': ['date'],
-  'ConceptMap/translate': ['dependency'],
   'Composition/document': ['graph'],
   'PlanDefinition/apply': [
     'planDefinition',

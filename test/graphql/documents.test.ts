@@ -2,7 +2,8 @@
 import t from 'tap'
 import { resourceTypes } from '../../shared/fhir/definitions.ts'
 import { loadEngine } from '../../shared/fhirpath/engine.ts'
-import { prepareDocument, scan } from '../../shared/graphql/document/document.ts'
+import { prepareDocument } from '../../shared/graphql/document/document.ts'
+import { scan } from '../../shared/graphql/document/literals.ts'
 import { schemaFor } from '../../shared/graphql/schema/schema.ts'
 import { turnsOf } from '../fixtures/graphql.ts'
 

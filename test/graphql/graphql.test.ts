@@ -64,6 +64,58 @@ t.test('a resource is read by its id, its lists filtered by child and by FHIRPat
   })
 })
 
+t.test('a bare word is a text where one is wanted', async (t) => {
+  const { status, body } = await ask(
+    admin,
+    `query ($city: String = Springfield) {
+      PatientList(address_city: $city, _sort: birthdate) {
+        name(use: official) { family }
+        EncounterList(_reference: patient) { status } }
+      both: PatientList(name: [Homer, "Simpson"]) { id }
+      ...named @include(if: true) }
+      fragment named on Query { burns: PatientList(family: Burns) { id } }`,
+  )
+  t.equal(status, 200)
+  t.same(body.data, {
+    PatientList: [{ name: [{ family: 'Simpson' }], EncounterList: [{ status: 'finished' }] }],
+    both: [{ id: patient.id }],
+    burns: [],
+  })
+  const made = await ask(
+    admin,
+    'mutation { PractitionerCreate(res: { resourceType: Practitioner, gender: other }) { gender } }',
+  )
+  t.same(made.body, { data: { PractitionerCreate: { gender: 'other' } } })
+  for (const [query, message] of [
+    ['{ PatientList(_count: few) { id } }', /Int cannot represent non-integer value: few/],
+    ['{ PatientList { EncounterList(_reference: nobody) { id } } }', /nobody/],
+    ['mutation { PatientCreate(res: { resourceType: Patient, active: yes }) { id } }', /Boolean/],
+  ] as const) {
+    t.match(await admin.post('$graphql', { query }), { status: 400, text: message }, query)
+  }
+})
+
+t.test('a Reference without a reference leads to no resource', async (t) => {
+  for (const subject of [
+    { display: 'Homer' },
+    { identifier: { system: 'urn:mrn', value: '42' }, display: 'Homer' },
+    { _reference: { extension: [{ url: 'urn:why', valueCode: 'masked' }] } },
+  ]) {
+    const { id } = await admin.create({
+      resourceType: 'Observation',
+      status: 'final',
+      code: { text: 'Height' },
+      subject,
+    })
+    const field = (given: string) => `resource${given} { ... on Patient { id } }`
+    for (const given of ['', '(optional: true)', '(type: Patient)']) {
+      const query = `{ Observation(id: "${id}") { subject { ${field(given)} } } }`
+      const { body } = await ask(admin, query)
+      t.same(body, { data: { Observation: { subject: { resource: null } } } }, given)
+    }
+  }
+})
+
 t.test('a variable that is one text stands for the list that a search argument is', async (t) => {
   for (const declared of ['String!', 'String', '[String!]']) {
     const query = `query ($city: ${declared}) { PatientList(address_city: $city) { id } }`

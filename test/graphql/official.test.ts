@@ -32,12 +32,10 @@ const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
 }
 
 /**
- * Names where GraphQL wants a String or an ID are quoted, fields of a union put into a fragment, and what
- * decides of a directive must have a value.
+ * A truth value where GraphQL wants a String is quoted, fields of a union are put into a fragment, and what decides of
+ * a directive must have a value.
  */
 const LEGAL: readonly (readonly [RegExp, string])[] = [
-  [/type : (\w+)/, 'type: "$1"'],
-  [/\(id: example\)/, '(id: "example")'],
   [/active : true/, 'active: "true"'],
   [/(resource(?:\([^)]*\))?) \{active\}/, '$1 { ... on Patient { active } }'],
   [/(resource(?:\([^)]*\))?) \{id\}/, '$1 { ... on MedicationRequest { id } }'],

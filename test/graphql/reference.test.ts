@@ -79,8 +79,8 @@ async function found(type: string, given: Given, more = ''): Promise<readonly Re
 }
 
 async function read(reference: unknown, isOptional: boolean): Promise<unknown> {
-  const found =
-    typeof reference === 'string' ? await rest(reference.replace(/\/_history.*/, '')) : null
+  if (typeof reference !== 'string') return null
+  const found = await rest(reference.replace(/\/_history.*/, ''))
   if (isResource(found) && found.resourceType !== 'OperationOutcome') return found
   if (isOptional) return null
   throw new GraphQLError('Not found')

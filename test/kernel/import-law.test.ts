@@ -52,7 +52,7 @@ const SQL_FILES = [
   /^shared\/open-services\.ts$/,
   /^shared\/platform\/mail\/mails\.ts$/,
   /^shared\/binary\/downloads\.ts$/,
-  /^shared\/terminology\/store-concepts\.ts$/,
+  /^shared\/terminology\/store-[\w-]+\.ts$/,
   /^shared\/bots\/(pending-runs|run-records|schedules|write-rules)\.ts$/,
   /^shared\/jobs\/upkeep\/\w+\.ts$/,
   /^shared\/subscriptions\/(deliveries|delivery-take|events|outbox|state|unreported-successes|write-rule|store-[\w-]+)\.ts$/,

@@ -92,6 +92,75 @@ t.test('a concept sent again has its new display', async (t) => {
   t.same(await codesOf({}, 'filter=rapid'), [])
 })
 
+t.test('other names of a concept are found by their language and use', async (t) => {
+  const designation = (code: string, value: string, more: object[] = []) => ({
+    name: 'designation',
+    part: [{ name: 'code', valueCode: code }, { name: 'value', valueString: value }, ...more],
+  })
+  const language = (valueCode: string) => ({ name: 'language', valueCode })
+  const use = { system: 'urn:use', code: 'short', display: 'Short name' }
+  const body = parameters(
+    system,
+    concept('5', 'Arm finding'),
+    designation('5', 'Befund am Arm', [language('de')]),
+    designation('5', 'Arm', [{ name: 'use', valueCoding: use }]),
+    designation('5', 'Arms'),
+  )
+  for (const again of [false, true]) {
+    t.equal((await admin.post('CodeSystem/$import', body)).status, 200, `again: ${again}`)
+  }
+  const german = 'displayLanguage=de'
+  const include = { concept: [{ code: '4' }, { code: '5' }] }
+  const expanded = async (query: string) => {
+    const valueSet = {
+      resourceType: 'ValueSet',
+      status: 'active',
+      compose: { include: [{ system: url, ...include }] },
+    }
+    const { body } = await admin.post<Expansion>(`ValueSet/$expand?${query}`, valueSet)
+    return body.expansion.contains
+  }
+  const names = [
+    { language: 'de', value: 'Befund am Arm' },
+    { use, value: 'Arm' },
+    { value: 'Arms' },
+  ]
+  const shown = { system: url, code: '5', display: 'Arm finding', designation: names }
+  const other = { system: url, code: '4', inactive: true, display: 'Lung finding' }
+  t.same(await expanded('includeDesignations=true'), [other, shown])
+  t.match(await expanded(german), [{ display: 'Lung finding' }, { display: 'Befund am Arm' }])
+
+  const looked = await admin.get(`CodeSystem/$lookup?system=${url}&code=5&${german}`)
+  t.match(looked.text, '"valueString":"Befund am Arm"')
+  t.match(looked.text, '{"name":"use","valueCoding":{"system":"urn:use","code":"short"')
+  for (const [display, result] of [
+    ['Arms', true],
+    ['Befund am Arm', true],
+    ['Bein', false],
+  ] as const) {
+    const path = `CodeSystem/${id}/$validate-code?code=5&display=${encodeURIComponent(display)}`
+    const { body } = await admin.get<{ parameter: { valueBoolean: boolean }[] }>(path)
+    t.equal(body.parameter[0]?.valueBoolean, result, display)
+  }
+
+  for (const [part, message] of [
+    [[{ name: 'code', valueCode: '5' }], /Missing required parameter \\?"value/],
+    [[{ name: 'value', valueString: 'x' }], /Missing required parameter \\?"code/],
+    [designation('5', 'x'.repeat(501)).part, /may have 500 bytes/],
+    [
+      designation('5', 'x', [{ name: 'use', valueCoding: { ...use, version: '1' } }]).part,
+      /use.version/,
+    ],
+    [designation('5', 'x', [{ name: 'use', valueCoding: { code: 1 } }]).part, /use.code/],
+  ] as const) {
+    const answer = await admin.post(
+      'CodeSystem/$import',
+      parameters(system, { name: 'designation', part }),
+    )
+    t.match(answer, { status: 400, text: message })
+  }
+})
+
 t.test('an import is refused as a whole', async (t) => {
   const many = (count: number) =>
     Array.from({ length: count }, (_, i) => concept(`m${i}`, `Many ${i}`))
@@ -101,6 +170,14 @@ t.test('an import is refused as a whole', async (t) => {
     [parameters(system, concept('9', 'x'), property('9', 'colour', 'red')), 'an unknown property'],
     [parameters(system, concept('9', 'x'), concept('x'.repeat(501), 'x')), 'a long code'],
     [parameters(system, concept('9', 'x'), { name: 'concept', valueCoding: {} }), 'no code'],
+    [
+      parameters(system, { name: 'concept', valueCoding: { system: 'urn:x', code: '9' } }),
+      'foreign',
+    ],
+    [
+      parameters(system, { name: 'concept', valueCoding: { version: '2', code: '9' } }),
+      'a version',
+    ],
     [parameters(system, ...many(10_001)), 'too many rows'],
   ]
   for (const [body, why] of wrong) {

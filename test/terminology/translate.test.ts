@@ -74,6 +74,16 @@ await make('fixed', {
     },
   ],
 })
+await make('anything', {
+  group: [
+    {
+      source: `${OWN}/CodeSystem/far`,
+      target: LAB,
+      element: [{ code: 'q', target: [to('far-q')] }],
+    },
+    { target: LAB, element: [{ code: 'none' }], unmapped: { mode: 'provided' } },
+  ],
+})
 await make('imported', {})
 await admin.post('ConceptMap/$import', {
   resourceType: 'Parameters',
@@ -222,6 +232,7 @@ t.test('without a map, all maps of the project are searched', async (t) => {
     ['an imported mapping', [code('row')], ['imported-row']],
     ['an imported mapping and its system', [code('row'), system], ['imported-row']],
     ['a code that a system leaves unmapped', [coding('z', `${OWN}/CodeSystem/more`)], ['unknown']],
+    ['a rule for unmapped codes of no system', [coding('q', `${OWN}/CodeSystem/far`)], ['far-q']],
     ['reverse', [code('sodium'), reverse], ['na']],
     ['reverse with a system', [coding('S', `${OWN}/CodeSystem/other`), reverse], ['na']],
     ['reverse of an imported mapping', [code('imported-row'), reverse], ['row']],
@@ -288,3 +299,48 @@ t.test('more maps than are searched are an error, not a missing match', async (t
     body: { issue: [{ code: 'too-costly' }] },
   })
 })
+
+t.test(
+  'a concept of more codings, or of more imported mappings, than are looked for is an error',
+  async (t) => {
+    const costly = { status: 400, body: { issue: [{ code: 'too-costly' }] } }
+    const codings = (count: number) => ({
+      resourceType: 'Parameters',
+      parameter: [
+        {
+          name: 'codeableConcept',
+          valueCodeableConcept: {
+            coding: Array.from({ length: count }, (_, i) => ({ system: LOCAL, code: `c${i}` })),
+          },
+        },
+      ],
+    })
+    t.equal((await admin.post('ConceptMap/$translate', codings(100))).status, 200)
+    t.match(await admin.post('ConceptMap/$translate', codings(101)), costly)
+
+    const url = text('url', `${OWN}/ConceptMap/wide`)
+    await make('wide', {})
+    const add = (from: number, count: number) =>
+      admin.post('ConceptMap/$import', {
+        resourceType: 'Parameters',
+        parameter: [
+          url,
+          ...Array.from({ length: count }, (_, i) => ({
+            name: 'mapping',
+            part: [
+              { name: 'source', valueCoding: { system: LOCAL, code: 'wide' } },
+              { name: 'target', valueCoding: { system: LAB, code: `w${from + i}` } },
+            ],
+          })),
+        ],
+      })
+    t.equal((await add(0, 1000)).status, 200)
+    t.equal((await translated([url, coding('wide')])).codes.length, 1000)
+    t.equal((await add(1000, 1)).status, 200)
+    const parameter = [url, coding('wide')]
+    t.match(
+      await admin.post('ConceptMap/$translate', { resourceType: 'Parameters', parameter }),
+      costly,
+    )
+  },
+)

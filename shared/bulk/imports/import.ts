@@ -1,27 +1,57 @@
 /** `$import` of CodeSystem and ConceptMap: more rows than the content of a resource should hold. */
 import { may } from '../../access/policy.ts'
-import { badRequest, forbidden, tooCostly } from '../../errors.ts'
+import { badRequest, forbidden, notSupported, tooCostly } from '../../errors.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
 import { escapeValue } from '../../query/values.ts'
-import { type Inputs, interactionOf, readInputs } from '../../request/parameters.ts'
+import {
+  type Inputs,
+  interactionOf,
+  type ParameterDefinition,
+  readInputs,
+} from '../../request/parameters.ts'
 import { textReply } from '../../request/reply.ts'
 import type { FhirReply, Operation, OperationCall } from '../../request/request.ts'
 import { find } from '../../store/rows/lookups.ts'
 import { idOf, parseVersion, present } from '../../store/rows/rows.ts'
 import { fromCoding, ownResource } from '../../terminology/codes.ts'
-import {
-  ensureConceptOwner,
-  type ImportedMapping,
-  type ImportedProperty,
-  importConcepts,
-  importMappings,
-  storedName,
-  textsOfUrl,
-} from '../../terminology/store-concepts.ts'
+import { storedName, textsOfUrl } from '../../terminology/store-concepts.ts'
+import { type ImportedMapping, importMappings } from '../../terminology/store-mappings.ts'
 
 const MOST_ROWS = 10_000
 /** Each is part of an index entry, which PostgreSQL keeps below 2,700 bytes. */
 const LONGEST_BYTES = 500
+
+import {
+  ensureConceptOwner,
+  type ImportedConcept,
+  type ImportedDesignation,
+  type ImportedProperty,
+  importConcepts,
+} from '../../terminology/store-imports.ts'
+
+const texts = (...names: readonly string[]): readonly ParameterDefinition[] =>
+  names.map((name) => ({ name, kind: 'text' }))
+const PARAMETERS: readonly ParameterDefinition[] = [
+  ...texts('system', 'url'),
+  { name: 'concept', kind: 'object', many: true },
+  { name: 'property', kind: 'part', many: true, parts: texts('code', 'property', 'value') },
+  {
+    name: 'designation',
+    kind: 'part',
+    many: true,
+    parts: [...texts('code', 'language', 'value'), { name: 'use', kind: 'object' }],
+  },
+  {
+    name: 'mapping',
+    kind: 'part',
+    many: true,
+    parts: [
+      { name: 'source', kind: 'object' },
+      { name: 'target', kind: 'object' },
+      ...texts('equivalence', 'relationship'),
+    ],
+  },
+]
 
 /** All rows or none. Errors: 400, 403, 404. */
 export const importRows: Operation = {
@@ -38,36 +68,22 @@ export const importRows: Operation = {
     const type = call.type === 'ConceptMap' ? 'ConceptMap' : 'CodeSystem'
     const { services, principal } = call
     if (!principal.isProjectAdmin || !may(principal, type, 'update')) throw forbidden()
-    const inputs = readInputs(call, [
-      { name: 'system', kind: 'text' },
-      { name: 'url', kind: 'text' },
-      { name: 'concept', kind: 'object', many: true },
-      {
-        name: 'property',
-        kind: 'part',
-        many: true,
-        parts: ['code', 'property', 'value'].map((name) => ({ name, kind: 'text' })),
-      },
-      {
-        name: 'mapping',
-        kind: 'part',
-        many: true,
-        parts: [
-          { name: 'source', kind: 'object' },
-          { name: 'target', kind: 'object' },
-          { name: 'equivalence', kind: 'text' },
-          { name: 'relationship', kind: 'text' },
-        ],
-      },
-    ])
+    const inputs = readInputs(call, PARAMETERS)
     const resource = await targetOf(call, type, inputs)
-    const concepts = inputs.objects('concept').map((item) => fromCoding(item, 'concept'))
+    const concepts = inputs.objects('concept').map((item) => conceptOf(item, resource))
     const properties = inputs.parts('property').map((part) => propertyOf(part, resource))
+    const designations = inputs.parts('designation').map(designationOf)
     const mappings = inputs.parts('mapping').map(mappingOf)
-    const rows = concepts.length + properties.length + mappings.length
+    const rows = concepts.length + properties.length + designations.length + mappings.length
     if (rows > MOST_ROWS) throw tooCostly(`${rows} rows were sent; ${MOST_ROWS} are allowed`)
-    const texts = [concepts.map(({ code }) => code), properties, mappings].flat()
-    for (const text of texts.flatMap((item) => (isObject(item) ? Object.values(item) : [item]))) {
+    const uses = designations.map(({ use }) => use)
+    const keys = [
+      ...concepts.map(({ code }) => ({ code })),
+      ...properties,
+      ...designations,
+      ...uses,
+    ]
+    for (const text of [...keys, ...mappings].flatMap((item) => Object.values(item))) {
       requireShort(text)
     }
     await services.database.transaction(async (connection) => {
@@ -78,7 +94,7 @@ export const importRows: Operation = {
         resource.id ?? '',
       )
       if (type === 'ConceptMap') await importMappings(connection, owner, mappings)
-      else await importConcepts(connection, owner, concepts, properties)
+      else await importConcepts(connection, owner, { concepts, properties, designations })
     })
     const { id = '', meta } = resource
     await services.changes.report({ ...{ type, id, number: 0 }, home: meta?.project })
@@ -135,6 +151,29 @@ function propertyOf(part: Inputs, codeSystem: Resource): ImportedProperty {
   return property === 'child'
     ? { code: value, property: 'parent', value: code }
     : { code, property, value }
+}
+
+/** Errors: 400 for a code of another system or version. */
+function conceptOf(coding: Readonly<Record<string, unknown>>, into: Resource): ImportedConcept {
+  const { system = into.url, version = into.version, code, display } = fromCoding(coding, 'concept')
+  if (system !== into.url) throw badRequest(`${system}|${code} is not a code of ${into.url}`)
+  if (version === into.version) return { code, display }
+  throw badRequest(`${code} is of version ${version}, the CodeSystem is not`)
+}
+
+const USE_MEMBERS = ['system', 'code', 'display']
+
+function designationOf(part: Inputs): ImportedDesignation {
+  const given = part.object('use') ?? {}
+  for (const [name, value] of Object.entries(given)) {
+    const isKnown = USE_MEMBERS.includes(name)
+    if (!isKnown) throw notSupported(`"designation.use.${name}" is not supported`)
+    if (typeof value !== 'string') throw badRequest(`"designation.use.${name}" must be a string`)
+  }
+  const text = (name: string) => (given[name] === undefined ? undefined : String(given[name]))
+  const use = { system: text('system'), code: text('code'), display: text('display') }
+  const [code, value] = [part.required('code'), part.required('value')]
+  return { code, language: part.text('language'), use, value }
 }
 
 function mappingOf(part: Inputs): ImportedMapping {

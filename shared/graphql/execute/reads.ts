@@ -150,7 +150,10 @@ async function readOne({ config }: Run, { type, id }: Reference): Promise<Versio
 /** Not visible, not there, deleted. */
 const ABSENT: ReadonlySet<number> = new Set([403, 404, 410])
 
-/** The target of a Reference: null for another type than asked for. Errors: 404, unless it is optional. */
+/**
+ * The target of a Reference: null for another type than asked for, and where a Reference names its target by an
+ * identifier or a display alone. Errors: 404, unless it is optional.
+ */
 export function targetOf(
   run: Run,
   source: unknown,
@@ -163,7 +166,7 @@ export function targetOf(
     const resource = contained(owner, reference.slice(1))
     if (resource !== undefined) return isWanted(resource.resourceType) ? resource : null
   }
-  if (typeof reference !== 'string') return optional === true ? null : missing()
+  if (typeof reference !== 'string') return null
   // Most references name a resource as it is known here.
   const isKnown = run.known.has(reference)
   const before = isKnown ? run.known.get(reference) : run.asked.get(reference)
