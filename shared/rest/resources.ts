@@ -16,7 +16,7 @@ import {
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import { requireElements, viewOf } from '../fhir/view.ts'
 import { newProject } from '../projects/provision.ts'
-import { readJson, readPatchBody } from '../request/negotiate.ts'
+import { readJson, readPatchBody, wantsStrict } from '../request/negotiate.ts'
 import { charge, WRITE } from '../request/quota.ts'
 import {
   demandsExistence,
@@ -83,11 +83,11 @@ export async function replyWith(interaction: Interaction, version: Version): Pro
 }
 
 function versionReply(interaction: Interaction, version: Version): FhirReply {
-  const { request, preferences } = interaction
+  const { request } = interaction
   const { lastUpdated } = version
   const headers = versionHeaders(version)
   if (isUnmodified(request, version)) return { ...emptyReply(304, headers), lastUpdated }
-  if (preferences.handling === 'strict') requireElements([version.type], request.query)
+  if (wantsStrict(request.headers.prefer)) requireElements([version.type], request.query)
   const view = viewOf(version.type, request.query)
   const text = textOf(interaction, version)
   return { ...textReply(200, view === undefined ? text : view(text), headers), lastUpdated }

@@ -16,7 +16,7 @@ import {
   type SearchRequest,
 } from '../../query/search-request.ts'
 import { escapeValue } from '../../query/values.ts'
-import { readQuery } from '../../request/negotiate.ts'
+import { readQuery, wantsStrict } from '../../request/negotiate.ts'
 import { absoluteUrl } from '../../request/reply.ts'
 import type { Asking, Interaction } from '../../request/request.ts'
 import { parseVersion } from '../../store/rows/rows.ts'
@@ -59,13 +59,13 @@ export function parsed(
   })
 }
 
-/** The search of a request, its ValueSets expanded. Errors: 400. */
+/** The search of a request, its ValueSets expanded. Errors: 400; for unknown elements where strict handling is asked for. */
 export async function readSearch(
   interaction: Interaction,
   type: string,
   query: URLSearchParams,
 ): Promise<SearchRequest> {
-  if (interaction.preferences.handling === 'strict') requireElements([type], query)
+  if (wantsStrict(interaction.request.headers.prefer)) requireElements([type], query)
   return readTypeSearch(interaction, type, query)
 }
 
@@ -75,7 +75,7 @@ export async function readSearches(
   types: readonly string[],
   query: URLSearchParams,
 ): Promise<readonly SearchRequest[]> {
-  if (interaction.preferences.handling === 'strict') requireElements(types, query)
+  if (wantsStrict(interaction.request.headers.prefer)) requireElements(types, query)
   return Promise.all(types.map((type) => readTypeSearch(interaction, type, query)))
 }
 
