@@ -138,7 +138,8 @@ t.test('a policy, a bot, a subscription, a schedule and an export work', async (
     resourceType: 'AccessPolicy',
     resource: [{ resourceType: 'Patient', criteria: 'Patient?name=walk' }],
   })
-  const { client } = await botica.createMember({ policy: `AccessPolicy/${policy.id}` })
+  const accessPolicy = { reference: `AccessPolicy/${policy.id}` }
+  const { client } = await botica.createMember({ accessPolicy })
   t.equal((await client.get(`Patient/${patients[0]}`)).status, 200)
   t.equal((await client.get('Patient?_count=1')).status, 200)
 

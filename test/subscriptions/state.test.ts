@@ -131,7 +131,7 @@ t.test('a Subscription that reaches nobody for three days is in error', async (t
 })
 
 t.test('a Subscription whose author has left is in error after a day', async (t) => {
-  const { client, id: author } = await botica.createMember({ admin: true })
+  const { client, id: author } = await botica.createMember()
   const made = await client.create(aSubscription('Organization', `${receiver.url}/left`))
   const id = String(made.id)
   const found = await admin.get<Untyped>(`ProjectMembership?profile=ClientApplication/${author}`)

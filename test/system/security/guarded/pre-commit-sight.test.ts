@@ -1,9 +1,8 @@
 /** A bot that is asked about a write sees what its own membership may read, and sets nothing else. */
 import t from 'tap'
 import { openBotica } from '../../../fixtures/botica.ts'
-import { deploy, handler, type Untyped } from '../../../fixtures/bots/bots.ts'
+import type { Untyped } from '../../../fixtures/bots/bots.ts'
 import { asked, switchOn } from '../../../fixtures/bots/pre-commit.ts'
-import { aSubscription } from '../../../fixtures/http/receiver.ts'
 import { createDatabase } from '../../../fixtures/store/own-database.ts'
 
 const PHONE = '555-0199'
@@ -55,24 +54,4 @@ t.test('a hidden field is neither shown to the bot nor set by its answer', async
   }
   const bare = await admin.post<Untyped>('Patient', { resourceType: 'Patient' })
   t.equal(bare.body.telecom, undefined, 'nor added where there was none')
-})
-
-t.test('a secret is not shown to the bot, which answers nothing in its place', async (t) => {
-  const seen = `JSON.stringify(event.input).includes('the secret') ? 'seen' : 'not seen'`
-  const reader = await asked(botica, 'Subscription', `throw new Error(${seen})`)
-  const sent: Untyped = aSubscription('Patient', 'https://example.org/hook')
-  const subscription = { ...sent, channel: { ...sent.channel, header: ['X-Api-Key: the secret'] } }
-  const refused = await admin.post<Untyped>('Subscription', subscription)
-  t.match(refused, { status: 400, body: { issue: [{ details: { text: /not seen/ } }] } })
-
-  t.equal((await deploy(admin, reader, handler('return event.input'))).status, 200)
-  const masked = await admin.post<Untyped>('Subscription', subscription)
-  t.match(masked, {
-    status: 403,
-    body: { issue: [{ expression: ['Subscription.channel.header'] }] },
-  })
-
-  t.equal((await deploy(admin, reader, handler('return undefined'))).status, 200)
-  const made = await admin.post<Untyped>('Subscription', subscription)
-  t.match(made, { status: 201, body: { channel: { header: ['X-Api-Key: the secret'] } } })
 })
