@@ -8,7 +8,7 @@ COPY tsconfig.json ./
 COPY scripts ./scripts
 COPY server ./server
 COPY docs ./docs
-RUN npm run build && sh scripts/site.sh
+RUN npm run build && sh scripts/reference/site.sh
 
 FROM node:24-bookworm-slim AS packages
 WORKDIR /app

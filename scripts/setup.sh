@@ -41,4 +41,4 @@ if [ -w . ] && [ -x node_modules/.bin/esbuild ] && ! is_built; then
   npm run -s build
 fi
 
-[ ! -w . ] || sh scripts/site.sh
+[ ! -w . ] || sh scripts/reference/site.sh

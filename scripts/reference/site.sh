@@ -2,7 +2,7 @@
 # Makes the site of /docs when it is missing or one of its pages is newer. Where that cannot be done, web serves what is
 # there, or says at /docs that nothing is: everything else runs without it.
 set -eu
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
 made=dist/docs/index.html
 is_made() {
