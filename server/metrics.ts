@@ -301,7 +301,7 @@ interface Depth {
 }
 
 /** Bots count their runs as `flight`: waiting or running. */
-function watchProjects(registry: Registry, { database, redis }: Watched): void {
+function watchProjects(registry: Registry, services: Watched): void {
   const registers = [registry]
   const oldest = new Gauge({
     name: 'queue_project_oldest_seconds',
@@ -315,7 +315,7 @@ function watchProjects(registry: Registry, { database, redis }: Watched): void {
     labelNames: ['queue', 'project', 'state'],
     registers,
     async collect() {
-      const depths = await readDepths(database, redis).catch(() => [])
+      const depths = await readDepths(services).catch(() => [])
       this.reset()
       oldest.reset()
       for (const { queue, project, states, oldestSeconds } of shortened(depths)) {
@@ -328,11 +328,8 @@ function watchProjects(registry: Registry, { database, redis }: Watched): void {
   })
 }
 
-async function readDepths(
-  database: Services['database'],
-  redis: Services['redis'],
-): Promise<readonly Depth[]> {
-  const [jobs, lanes] = await Promise.all([queueDepths(database), readAllLanes(redis)])
+async function readDepths(services: Watched): Promise<readonly Depth[]> {
+  const [jobs, lanes] = await Promise.all([queueDepths(services.database), readAllLanes(services)])
   return [
     ...jobs.map(({ queue, project, waiting, active, failed, oldestMs }) => ({
       queue,

@@ -43,7 +43,7 @@ const PACKAGES: ReadonlyMap<string, RegExp> = new Map([
   ['@koa/router', /^server\//],
   ['@koa/cors', /^server\//],
   ['isolated-vm', /^worker\/executor\//],
-  ['bullmq', /^(shared\/platform\/queue\/|worker\/main\.ts$)/],
+  ['bullmq', /^shared\/platform\/queue\//],
 ])
 
 /** The files outside of the store that hold SQL: the tables of a feature are its own. */

@@ -50,16 +50,3 @@ t.test('a project with few runs left leaves its lane', async (t) => {
   t.equal(await redis.exists(keys.lane('bots-async', projectId)), 0)
   await redis.unlink(flight)
 })
-
-t.test('a run whose admission is sent again after a break is in line once', async (t) => {
-  // No worker takes what is in line there.
-  const apart = redis.duplicate({ db: 15 })
-  t.teardown(() => apart.disconnect())
-  const { enter } = createAdmission(apart, 20)
-  const job = aJob(randomUUID())
-  await enter(job, true)
-  await enter(job, true)
-  const line = keys.queue('bots-sync', 'wait')
-  t.same(await apart.lrange(line, 0, -1), [job.runId])
-  await apart.unlink(line, keys.queue('bots-sync', job.runId))
-})

@@ -55,15 +55,12 @@ const answerOf = ({ runId }: ExecuteJob): ExecuteReply => ({
   kind: 'json',
   body: '1',
 })
-const finish = (job: ExecuteJob, ranMs: number) => runs.finish(job, answerOf(job), ranMs)
+const finish = (job: ExecuteJob, ranMs: number) => runs.finish(job, answerOf(job), { ranMs })
 const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms))
 
 /** The worker that has the job writes, then loses it. */
 async function write(job: ExecuteJob): Promise<void> {
-  const lock = keys.lock('bots-sync', job.runId)
-  await redis.set(lock, 'token', 'PX', PATIENCE_MS)
-  await runs.markWrite(job, 'token')
-  await redis.unlink(lock)
+  await runs.markWrite(job, randomUUID())
 }
 
 /** The reply to a new run whose process comes back to Redis. */
@@ -119,7 +116,7 @@ t.test(
 
     await redis.set(keys.born, randomUUID())
     const held = replyAfterOutage(
-      (job) => redis.set(keys.lock('bots-sync', job.runId), 'token', 'PX', PATIENCE_MS),
+      (job) => redis.set(keys.running(job.runId), 'worker', 'PX', PATIENCE_MS),
       false,
     )
     await pause(AWHILE_MS)
@@ -131,12 +128,15 @@ t.test(
 
 t.test('of several attempts of a run one may write', async (t) => {
   const contested = awaited()
-  const lock = keys.lock('bots-sync', contested.runId)
-  await t.rejects(runs.markWrite(contested, 'first'), { message: /neither/ })
-  await redis.set(lock, 'second', 'PX', PATIENCE_MS)
-  await t.rejects(runs.markWrite(contested, 'first'), { message: /taken over/ })
-  await runs.markWrite(contested, 'second')
-  await redis.set(lock, 'first', 'PX', PATIENCE_MS)
-  await t.rejects(runs.markWrite(contested, 'first'), { message: /taken over/ })
-  await runs.markWrite(contested, 'second')
+  t.equal(await runs.hasWritten(contested.runId), false)
+  t.equal(await runs.markWrite(contested, 'second'), true)
+  t.equal(await runs.markWrite(contested, 'first'), false)
+  t.equal(await runs.markWrite(contested, 'second'), true)
+  t.equal(await runs.hasWritten(contested.runId), true)
+})
+
+t.test('an attempt that ends a run as its repetition lets none before it write', async (t) => {
+  const ended = awaited()
+  await runs.finish(ended, answerOf(ended), { ranMs: 10, attempt: 'second' })
+  t.equal(await runs.markWrite(ended, 'first'), false)
 })

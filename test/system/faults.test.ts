@@ -2,9 +2,10 @@ import { isDeepStrictEqual } from 'node:util'
 import { Redis } from 'ioredis'
 import t, { type Test } from 'tap'
 import { freePort } from '../../scripts/service.ts'
-import { keys, PREFIX } from '../../shared/platform/queue/scripts.ts'
+import { keys } from '../../shared/platform/queue/scripts.ts'
 import { type Tenant, until } from '../fixtures/botica.ts'
 import { aBot, execute, handler } from '../fixtures/bots/bots.ts'
+import { openLine } from '../fixtures/bots/line.ts'
 import { type Answer, createClient, signIn } from '../fixtures/client.ts'
 import { aPatient } from '../fixtures/resources.ts'
 import { childrenOf, complaints, openCluster, said } from '../fixtures/services/cluster.ts'
@@ -37,6 +38,7 @@ const { id, secret } = tenant.adminCredentials
 const queue = new Redis(redis.url, { maxRetriesPerRequest: 0 })
 queue.on('error', () => undefined)
 t.teardown(() => queue.disconnect())
+const line = openLine(t, redis.url)
 
 const bot = await aBot(tenant, CODE)
 
@@ -44,7 +46,7 @@ async function assertCountersAtZero(t: Test, { project }: Tenant): Promise<void>
   // Scores above all times are no runs.
   const flight = () => queue.zcount(keys.flight('bots-sync', project.id), '-inf', 1e14)
   await until(async () => (await flight()) === 0 && (await activeRuns()) === 0, 60_000)
-  t.equal(await queue.llen(`${PREFIX}:bots-sync:wait`), 0)
+  t.equal(await line.getWaitingCount(), 0)
 }
 
 /** Says so of that part alone. A check that a busy machine has late is made again. */
@@ -59,7 +61,7 @@ async function assertAway(away: 'redis' | 'postgres'): Promise<void> {
   t.match(health, { status: 503, body: expected }, health.text)
 }
 
-const activeRuns = () => queue.llen(`${PREFIX}:bots-sync:active`)
+const activeRuns = () => line.getActiveCount()
 
 const unavailable = {
   status: 503,

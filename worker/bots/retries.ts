@@ -3,16 +3,6 @@ import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
 import { backoffMs } from '../loop.ts'
 import type { RunFailure } from './run-result.ts'
 
-/** Thrown for a run that is to be made again after `delayMs`. */
-export class Again extends Error {
-  readonly delayMs: number
-
-  constructor(delayMs: number) {
-    super('The run failed and is made again')
-    this.delayMs = delayMs
-  }
-}
-
 const FIRST_MS = 1000
 const LONGEST_MS = 10 * 60_000
 /** Failures that another attempt cannot mend, or whose result nobody wants any more. */

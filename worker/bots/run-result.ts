@@ -170,13 +170,14 @@ export interface Attempt {
   readonly isRepeat: boolean
   /** An attempt before may have changed something; undefined where only Redis knows. */
   readonly hadEffect?: boolean
-  /** The token of the job's lock in Redis; absent for a run that is no job of it. */
-  readonly token?: string
+  /** Names the attempt of a run without a row; absent for one that another run has called. */
+  readonly id?: string
   /** Its writes are checked against this; undefined for a run without a row. */
   readonly lease?: RunLease | undefined
 }
 
 export interface Done {
+  readonly kind: 'done'
   readonly reply: ExecuteReply
   readonly failure: RunFailure | 'unavailable' | undefined
   /** Another worker has the run, which is not this one's to end. */
@@ -184,6 +185,9 @@ export interface Done {
   /** Settled when its AuditEvent is stored. */
   readonly audited?: Promise<void>
 }
+
+/** An attempt that has ended, or whose job goes back to the queue as if it had not begun. */
+export type Attempted = Done | { readonly kind: 'back'; readonly delayMs: number }
 
 /** A caller whose wait is over is sent away with a status URL, if it is still there, within this time. */
 const SENT_AWAY_MS = 2000
@@ -197,20 +201,22 @@ export async function refusal(
   const { runId } = job
   if (runs.wasCancelled(runId)) return cancelled(runId)
   if (attempt.hadEffect ?? (attempt.isRepeat && (await runs.hasWritten(runId)))) {
-    return { reply: interrupted(runId), failure: 'interrupted' }
+    return { kind: 'done', reply: interrupted(runId), failure: 'interrupted' }
   }
   const now = runs.now()
   const sentAwayBy = (job.waitUntil ?? Number.POSITIVE_INFINITY) + SENT_AWAY_MS
   const isUnwanted = now > sentAwayBy && !(await runs.isLate(runId))
   if (now <= job.deadline && !isUnwanted) return undefined
   return {
+    kind: 'done',
     reply: ended(runId, 'timeout', 'Bot run waited too long for a worker'),
     failure: 'timeout',
   }
 }
 
 export function cancelled(runId: string): Done {
-  return { reply: ended(runId, 'processing', 'Bot run cancelled'), failure: 'cancelled' }
+  const reply = ended(runId, 'processing', 'Bot run cancelled')
+  return { kind: 'done', reply, failure: 'cancelled' }
 }
 
 function ended(runId: string, code: string, text: string): ExecuteReply {

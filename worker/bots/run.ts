@@ -8,34 +8,30 @@ import type { Session } from '../../shared/identity/principals.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/platform/queue/jobs.ts'
 import type { Queues } from '../../shared/platform/queue/queue.ts'
 import { interrupted } from '../../shared/platform/queue/replies.ts'
-import { Forgotten, type Runs } from '../../shared/platform/queue/runs.ts'
+import type { Runs } from '../../shared/platform/queue/runs.ts'
 import type { Stats } from '../../shared/platform/queue/stats.ts'
+import type { JobEnd, TakenJob } from '../../shared/platform/queue/worker.ts'
 import type { Services } from '../../shared/services.ts'
 import { Bridge } from './bridge.ts'
 import { eventText, withRunId } from './event.ts'
 import type { Executors } from './executors/executors.ts'
 import { createLoader, createRunToken, type LoadedBot, type Loader } from './load.ts'
 import type { RunMetrics } from './metrics.ts'
-import {
-  createOwnership,
-  LeftToUpkeep,
-  noteEffect,
-  type Owned,
-  type Ownership,
-} from './ownership.ts'
-import { Again, retryAfterMs } from './retries.ts'
-import type { RunReport, RunReports } from './run-reports.ts'
+import { retryAfterMs } from './retries.ts'
+import { BACK, endOf, SHUTDOWN, unavailable } from './run-end.ts'
+import { createRunLives, type RunLives } from './run-life.ts'
+import type { RunReports } from './run-reports.ts'
 import {
   type Attempt,
+  type Attempted,
   cancelled,
   type Done,
   isKilled,
   noteFailure,
-  type RunResult,
   refusal,
 } from './run-result.ts'
 import { createSettling, markActive, type Settling } from './settle.ts'
-import { Deferred, type Hold, Slots } from './slots.ts'
+import { type Hold, Slots } from './slots.ts'
 
 export interface RunnerOptions {
   readonly services: Services
@@ -46,9 +42,6 @@ export interface RunnerOptions {
   readonly stats: Stats
 }
 
-/** Thrown at shutdown for a run that had no effect: its job goes back to the queue. */
-export class HandedBack extends Error {}
-
 /** Called when the run begins and ends to wait without using the processor. */
 type OnRest = (isResting: boolean) => void
 
@@ -58,24 +51,19 @@ interface InHand {
   readonly onRest: OnRest
 }
 
+type Counted = (Done & { readonly ranMs: number }) | Exclude<Attempted, Done>
+
 interface Running extends InHand {
   readonly controller: AbortController
 }
 
-const SHUTDOWN = new Error('The worker stops')
-
-/** The run ends although nobody has asked for its end; what a bot makes of a refused write is no result. */
-function isCutOff({ aborted, reason }: AbortSignal, failure: Done['failure']): boolean {
-  if (!aborted) return false
-  if (reason === SHUTDOWN) return failure === 'cancelled'
-  return reason instanceof RunLost || reason instanceof Forgotten
-}
+const DONE: JobEnd = { kind: 'done' }
 
 export class Runner {
   readonly #options: RunnerOptions
   readonly #services: Services
   readonly #active = new Map<string, AbortController>()
-  readonly #ownership: Ownership
+  readonly #lives: RunLives
   readonly #loader: Loader
   readonly #settling: Settling
   readonly #slots: Slots
@@ -84,7 +72,7 @@ export class Runner {
     const { runs, executors, metrics } = options
     this.#options = options
     this.#services = { ...options.services, queues: this.#nested(options.services.queues) }
-    this.#ownership = createOwnership(this.#services)
+    this.#lives = createRunLives(this.#services, runs)
     this.#loader = createLoader(this.#services)
     this.#settling = createSettling(this.#services, runs)
     this.#slots = new Slots({
@@ -100,23 +88,34 @@ export class Runner {
     return this.#active.size
   }
 
-  /** Resolves when the job may be acknowledged. Errors: HandedBack, Deferred, Again, LeftToUpkeep. */
-  process(job: ExecuteJob, attempt: Attempt, onRest: OnRest): Promise<void> {
-    const token = job.asynchronous ? undefined : attempt.token
-    return this.#options.runs.whileKnown(job.runId, token, () =>
-      this.#ownership.whileOwned(job, attempt.isRepeat, this.#stopRun(job), (owned) =>
-        this.#take({ job, attempt, onRest }, owned),
-      ),
-    )
+  /** Runs a job, and answers what becomes of it. */
+  async process(taken: TakenJob, onRest: OnRest): Promise<JobEnd> {
+    const { job } = taken
+    if (job.asynchronous) return await this.#lead(taken, onRest)
+    return await this.#options.runs.whileKnown(job.runId, () => this.#lead(taken, onRest))
   }
 
-  /** Runs a job that PostgreSQL holds, for its outcome. Errors: HandedBack, Deferred. */
-  async deliver(job: ExecuteJob, number: number, lease: RunLease): Promise<Done> {
+  async #lead(taken: TakenJob, onRest: OnRest): Promise<JobEnd> {
+    const { job } = taken
+    const leasing = await this.#lives.lease(taken, this.#stopRun(job))
+    if (leasing.state !== 'leased') return DONE
+    const { run } = leasing
+    // A run whose end could not be settled is free for another attempt.
+    let end: JobEnd = BACK
+    try {
+      end = await this.#take({ job, attempt: run.attempt, onRest })
+      return end
+    } finally {
+      await run.leave(end)
+    }
+  }
+
+  /** Runs a job that PostgreSQL holds, for its outcome. */
+  async deliver(job: ExecuteJob, number: number, lease: RunLease): Promise<Attempted> {
     const deadline = job.deadline - Date.now() + this.#options.runs.now()
     const attempt = { number, isRepeat: false, lease }
     const done = await this.#runCounted({ job: { ...job, deadline }, attempt, onRest: () => {} })
-    if (done.failure === 'interrupted') throw new HandedBack()
-    return done
+    return done.kind === 'done' && done.failure === 'interrupted' ? BACK : done
   }
 
   /** Answers for a job that BullMQ gave up; one that is poison has ended its worker twice. */
@@ -126,25 +125,29 @@ export class Runner {
       const { codeHash } = await this.#loader.bot(job)
       executors.suspect({ botKey: botKey(job), codeHash })
     }
-    await this.#ownership.whileOwned(job, true, this.#stopRun(job), async ({ lease }) => {
-      noteFailure(this.#services.log, job, 'interrupted', 0)
-      stats.run(job, isPoison ? 'poison' : 'interrupted', 0, 0)
-      await this.#finish(lease ? { ...job, lease } : job, interrupted(job.runId), 0)
-    })
+    const taken = { job, number: 1, isRepeat: true }
+    const leasing = await this.#lives.lease(taken, this.#stopRun(job))
+    if (leasing.state !== 'leased') return
+    noteFailure(this.#services.log, job, 'interrupted', 0)
+    stats.run(job, isPoison ? 'poison' : 'interrupted', 0, 0)
+    const { run } = leasing
+    await this.#finish({ job, attempt: run.attempt }, interrupted(job.runId), 0).finally(() =>
+      run.leave(DONE),
+    )
   }
 
-  /** Ends every run in hand; see HandedBack. */
+  /** Ends every run in hand; those without an effect go back to the queue. */
   abandonAll(): void {
     for (const controller of this.#active.values()) controller.abort(SHUTDOWN)
   }
 
   /** Waits for results that are on their way. */
   async close(): Promise<void> {
-    await Promise.all([this.#settling.close(), this.#ownership.stop()])
+    await Promise.all([this.#settling.close(), this.#lives.stop()])
   }
 
-  #stopRun({ runId }: ExecuteJob): (why: RunLost) => void {
-    return (why) => this.#active.get(runId)?.abort(why)
+  #stopRun({ runId }: ExecuteJob): () => void {
+    return () => this.#active.get(runId)?.abort(new RunLost())
   }
 
   /**
@@ -164,7 +167,8 @@ export class Runner {
         try {
           const attempt = { number: 1, isRepeat: false, lease: job.lease }
           const done = await this.#run({ job, attempt, controller, onRest: () => {} }, undefined)
-          return done.reply
+          if (done.kind === 'done') return done.reply
+          return { runId: job.runId, status: 'unavailable', kind: 'outcome' }
         } finally {
           signal?.removeEventListener('abort', stop)
         }
@@ -172,53 +176,61 @@ export class Runner {
     }
   }
 
-  async #take(
-    { job, attempt, onRest }: InHand,
-    { lease, hadEffect, attempt: number = attempt.number }: Owned,
-  ): Promise<void> {
-    const own = lease?.owner === 'r' ? { number, hadEffect } : {}
-    const taken = { ...attempt, ...own, lease }
-    const done = await this.#runCounted({ job, attempt: taken, onRest })
+  /** leased → ended, or back to the queue. */
+  async #take(inHand: InHand): Promise<JobEnd> {
+    const { job, onRest } = inHand
+    const { log } = this.#services
+    const done = await this.#runCounted(inHand)
+    if (done.kind === 'back') return done
     const { reply, failure, audited, ranMs, isLost } = done
     if (isLost === true) {
       // The worker that has it now ends it, too.
-      this.#services.log.warn({ runId: job.runId }, 'A bot run was lost to another worker')
-      return
+      log.warn({ runId: job.runId }, 'A bot run was lost to another worker')
+      return DONE
     }
-    if (job.asynchronous && failure !== undefined) await this.#retry(job, failure)
-    await this.#finish(lease ? { ...job, lease } : job, reply, ranMs)
+    if (job.asynchronous && failure !== undefined) {
+      const delayMs = await this.#retryAfter(job, failure)
+      if (delayMs !== undefined) return { kind: 'again', delayMs }
+    }
+    if (job.asynchronous && reply.status === 'unavailable') {
+      log.error({ runId: job.runId }, 'A bot run is left to upkeep')
+      return DONE
+    }
+    await this.#finish(inHand, reply, ranMs)
     if (job.asynchronous) {
       onRest(true)
       await audited
     }
+    return DONE
   }
 
-  /** Errors: Again, when the bot asks for another attempt. */
-  async #retry(job: ExecuteJob, failure: Done['failure']): Promise<void> {
+  /** Undefined unless the bot asks for another attempt. */
+  async #retryAfter(job: ExecuteJob, failure: Done['failure']): Promise<number | undefined> {
     const loaded = await this.#loader.bot(job).catch(() => undefined)
-    const delayMs = retryAfterMs(job, failure, loaded?.maxAttempts ?? 1)
-    if (delayMs === undefined) return
-    throw new Again(delayMs)
+    return retryAfterMs(job, failure, loaded?.maxAttempts ?? 1)
   }
 
   /** The reply first, then what nobody waits for. */
-  async #finish(job: ExecuteJob, reply: ExecuteReply, ranMs: number): Promise<void> {
-    if (job.asynchronous && reply.status === 'unavailable') {
-      throw new LeftToUpkeep(`Run ${job.runId} is left to upkeep`)
-    }
-    await this.#settling.finish(job, reply, ranMs)
+  async #finish(
+    { job, attempt: { id, isRepeat, lease } }: Pick<InHand, 'job' | 'attempt'>,
+    reply: ExecuteReply,
+    ranMs: number,
+  ): Promise<void> {
+    const end = { ranMs, attempt: isRepeat ? id : undefined }
+    await this.#settling.finish(lease ? { ...job, lease } : job, reply, end)
   }
 
-  async #runCounted(inHand: InHand): Promise<Done & { readonly ranMs: number }> {
+  async #runCounted(inHand: InHand): Promise<Counted> {
     const { metrics, stats } = this.#options
     const { job } = inHand
     const startedAt = Date.now()
     const queuedMs = startedAt - job.added
     const ended = metrics.started(job)
-    const done = await this.#runOrFail(inHand).catch((error: unknown) => {
+    const done = await this.#runOrFail(inHand)
+    if (done.kind === 'back') {
       ended('put-off', queuedMs, 0)
-      throw error
-    })
+      return done
+    }
     const outcome = done.failure ?? 'ok'
     const ranMs = Date.now() - startedAt
     noteFailure(this.#services.log, job, done.failure, ranMs)
@@ -227,31 +239,32 @@ export class Runner {
     return { ...done, ranMs }
   }
 
-  async #runOrFail({ job, attempt, onRest }: InHand): Promise<Done> {
+  async #runOrFail({ job, attempt, onRest }: InHand): Promise<Attempted> {
     const controller = new AbortController()
-    this.#active.set(job.runId, controller)
+    const { runId } = job
+    this.#active.set(runId, controller)
     try {
       return await this.#runInSlot({ job, attempt, onRest, controller })
     } catch (error) {
-      if (error instanceof HandedBack || error instanceof Deferred) throw error
-      const { runId } = job
-      if (error === SHUTDOWN) throw new HandedBack()
+      if (error === SHUTDOWN) return BACK
       if (error instanceof RunLost) {
-        return { reply: interrupted(runId), failure: 'interrupted', isLost: true }
+        const reply = interrupted(runId)
+        return { kind: 'done', reply, failure: 'interrupted', isLost: true }
       }
       if (controller.signal.aborted && error === controller.signal.reason) return cancelled(runId)
       if (error instanceof HttpError && error.status < 500) {
         const body = withRunId(JSON.stringify(error.outcome), runId)
-        return { reply: { runId, status: 'error', kind: 'outcome', body }, failure: 'thrown' }
+        const reply = { runId, status: 'error', kind: 'outcome', body } as const
+        return { kind: 'done', reply, failure: 'thrown' }
       }
       this.#services.log.error({ runId, cause: error }, 'A bot run could not start')
-      return { reply: { runId, status: 'unavailable', kind: 'outcome' }, failure: 'unavailable' }
+      return unavailable(runId)
     } finally {
-      this.#active.delete(job.runId)
+      this.#active.delete(runId)
     }
   }
 
-  async #runInSlot(running: Running): Promise<Done> {
+  async #runInSlot(running: Running): Promise<Attempted> {
     const { runs, metrics, stats } = this.#options
     const { job, attempt, controller, onRest } = running
     const refused = await refusal(runs, job, attempt)
@@ -269,6 +282,7 @@ export class Runner {
       onHold: onRest,
     })
     const slot = await taken
+    if (slot.kind === 'back') return slot
     const { hold } = slot
     if (hold !== undefined) {
       metrics.held(hold.reason, hold.ms)
@@ -288,7 +302,7 @@ export class Runner {
     }
   }
 
-  async #run(running: Running, hold: Hold | undefined): Promise<Done> {
+  async #run(running: Running, hold: Hold | undefined): Promise<Attempted> {
     const { runs, executors, reports, metrics } = this.#options
     const { job, attempt, controller } = running
     const services = this.#services
@@ -333,17 +347,15 @@ export class Runner {
     // Calls of such a run end with it.
     if (isKilled(result.failure)) controller.abort()
     metrics.used(result)
-    return doneOf(running, bridge, report, result)
+    return endOf({ job, signal: controller.signal }, bridge, report, result)
   }
 
+  /** Errors: RunLost; the run ends by it. */
   async #markWrite({ job, attempt, controller }: Running): Promise<void> {
-    try {
-      if (attempt.lease !== undefined) await noteEffect(this.#services, attempt.lease)
-      else if (attempt.token !== undefined) await this.#options.runs.markWrite(job, attempt.token)
-    } catch (error) {
-      if (error instanceof RunLost || error instanceof Forgotten) controller.abort(error)
-      throw error
-    }
+    if ((await this.#lives.noteWrite(job, attempt)) === 'wrote') return
+    const lost = new RunLost()
+    controller.abort(lost)
+    throw lost
   }
 }
 
@@ -364,31 +376,6 @@ function sandboxOf(job: ExecuteJob, loaded: LoadedBot, { principal }: Session) {
     concurrent: loaded.concurrent,
     inputKind: job.inputKind,
   }
-}
-
-/** Reports how a run has ended, and makes its reply. Errors: HandedBack. */
-function doneOf(
-  { job, controller: { signal } }: Running,
-  bridge: Bridge,
-  report: RunReport,
-  result: RunResult,
-): Done {
-  const { runId } = job
-  const isStopped = isCutOff(signal, result.failure)
-  if (isStopped && signal.reason === SHUTDOWN && !bridge.hasWritten) throw new HandedBack()
-  const { kind } = result
-  const failure = isStopped ? 'interrupted' : result.failure
-  const status = failure === 'interrupted' ? failure : result.status
-  const audited = report.end(result, failure, bridge.made)
-  const isLost = signal.reason instanceof RunLost
-  if (isStopped) return { reply: interrupted(runId), failure, audited, isLost }
-  // The error that a bot makes of an outage is not its answer: who waits may ask again, or hears that it was cut off.
-  if (failure === 'thrown' && bridge.wasRefused && !job.asynchronous) {
-    const again: ExecuteReply = { runId, status: 'unavailable', kind }
-    return { reply: bridge.hasWritten ? interrupted(runId) : again, failure, audited }
-  }
-  const body = status !== 'ok' ? withRunId(result.body, runId) : result.body
-  return { reply: { runId, status, kind, body }, failure, audited }
 }
 
 /**

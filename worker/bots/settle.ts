@@ -3,7 +3,7 @@ import { JobFinished, settleAsyncJob, startAsyncJob } from '../../shared/bots/as
 import { HttpError, RunLost } from '../../shared/errors.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/platform/queue/jobs.ts'
 import { interrupted } from '../../shared/platform/queue/replies.ts'
-import type { Runs } from '../../shared/platform/queue/runs.ts'
+import type { RunEnd, Runs } from '../../shared/platform/queue/runs.ts'
 import type { Services } from '../../shared/services.ts'
 import { settleOccurrence } from './schedules/run.ts'
 
@@ -12,7 +12,7 @@ const PAUSE_MS = 500
 
 export interface Settling {
   /** Resolves when the job may be acknowledged. */
-  finish(job: ExecuteJob, reply: ExecuteReply, ranMs: number): Promise<void>
+  finish(job: ExecuteJob, reply: ExecuteReply, end: RunEnd): Promise<void>
   /** Waits for results that are on their way. */
   close(): Promise<void>
 }
@@ -26,8 +26,8 @@ export function createSettling(services: Services, runs: Runs): Settling {
   }
 
   return {
-    async finish(job, reply, ranMs) {
-      const { isLate, isNearEnd } = await runs.finish(job, reply, ranMs)
+    async finish(job, reply, end) {
+      const { isLate, isNearEnd } = await runs.finish(job, reply, end)
       const settled = settle(job, reply, isLate)
       if (isNearEnd) return await settled
       // The caller waits, so there will be nothing to store: the job is acknowledged along with the reply.

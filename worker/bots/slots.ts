@@ -8,14 +8,10 @@
  * not spin through the queue.
  */
 
-/** Thrown for a run that cannot be held any more; it comes back after `delayMs`. */
-export class Deferred extends Error {
+/** A run that cannot be held any more comes back after `delayMs`. */
+export interface Deferral {
+  readonly kind: 'back'
   readonly delayMs: number
-
-  constructor(delayMs: number) {
-    super('The bot or project has its share of this worker')
-    this.delayMs = delayMs
-  }
 }
 
 /** A cap of the bot or of the project, the memory of the worker, or the turn of another project. */
@@ -36,6 +32,7 @@ export interface HeldRuns {
 }
 
 export interface Slot {
+  readonly kind: 'slot'
   readonly hold?: Hold
   /** The run begins or ends to wait without using the processor. */
   rest(isResting: boolean): void
@@ -69,7 +66,7 @@ interface Held {
   readonly asked: Asked
   readonly by: HeldFor
   readonly since: number
-  resolve(slot: Slot): void
+  resolve(slot: Slot | Deferral): void
   reject(reason: unknown): void
   /** Its place in the queue is another's meanwhile. */
   readonly hasLent: boolean
@@ -97,8 +94,8 @@ export class Slots {
     this.#options = options
   }
 
-  /** Errors: Deferred; what aborted the signal while the run was held. */
-  take(asked: Asked): Slot | Promise<Slot> {
+  /** Errors: what aborted the signal while the run was held. */
+  take(asked: Asked): Slot | Promise<Slot | Deferral> {
     this.#note(asked.project.id)
     const reason = this.#reasonOf(asked)
     return reason === undefined ? this.#occupy(asked) : this.#hold(asked, reason)
@@ -167,6 +164,7 @@ export class Slots {
     let isResting = false
     for (const name of [...places, busy, 'all']) add(this.#taken, name, 1)
     return {
+      kind: 'slot',
       ...(hold && { hold }),
       rest: (now) => {
         if (now === isResting) return
@@ -186,9 +184,9 @@ export class Slots {
     }
   }
 
-  #hold(asked: Asked, by: HeldFor): Promise<Slot> {
+  #hold(asked: Asked, by: HeldFor): Promise<Slot | Deferral> {
     asked.signal.throwIfAborted()
-    const { promise, resolve, reject } = Promise.withResolvers<Slot>()
+    const { promise, resolve, reject } = Promise.withResolvers<Slot | Deferral>()
     const since = Date.now()
     const one: Held = { asked, by, since, resolve, reject, hasLent: this.#held.length < MOST_HELD }
     const at = this.#held.findLastIndex((other) => other.asked.added <= asked.added)
@@ -209,7 +207,8 @@ export class Slots {
       const line = (this.#deferred.get(name) ?? 0) + 1
       this.#deferred.set(name, line)
       // The longer the line, the later the next look.
-      this.#release(one)?.reject(new Deferred(Math.min(line * PATIENCE_MS, LONGEST_MS)))
+      const delayMs = Math.min(line * PATIENCE_MS, LONGEST_MS)
+      this.#release(one)?.resolve({ kind: 'back', delayMs })
     }, PATIENCE_MS)
   }
 

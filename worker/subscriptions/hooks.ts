@@ -8,8 +8,7 @@ import type { Config } from '../../shared/config/config.ts'
 import { fetchOutside } from '../../shared/platform/outbound/fetch-outside.ts'
 import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
 import type { Delivery } from '../../shared/subscriptions/deliveries.ts'
-import { HandedBack, type Runner } from '../bots/run.ts'
-import { Deferred } from '../bots/slots.ts'
+import type { Runner } from '../bots/run.ts'
 
 const TIMEOUT_MS = 120_000
 /** Bytes of an answer that are read off; its body is not used. */
@@ -165,21 +164,13 @@ export async function runBot(
     subscription: `Subscription/${message.subscription}`,
     delivery: true,
   }
-  try {
-    const { reply, failure } = await runner.deliver(job, attempt, {
-      owner: 'd',
-      run: id,
-      token,
-    })
-    if (reply.status === 'ok') return { kind: 'received', text: 'status 200' }
-    if (reply.status === 'unavailable')
-      return { kind: 'fault', text: 'error The run could not start' }
-    return failed(`error Bot run failed: ${failure ?? 'thrown'}`)
-  } catch (error) {
-    if (error instanceof Deferred) return { kind: 'back', delayMs: error.delayMs }
-    if (error instanceof HandedBack) return { kind: 'back', delayMs: BACK_MS }
-    throw error
-  }
+  const attempted = await runner.deliver(job, attempt, { owner: 'd', run: id, token })
+  if (attempted.kind === 'back') return { kind: 'back', delayMs: attempted.delayMs || BACK_MS }
+  const { reply, failure } = attempted
+  if (reply.status === 'ok') return { kind: 'received', text: 'status 200' }
+  if (reply.status === 'unavailable')
+    return { kind: 'fault', text: 'error The run could not start' }
+  return failed(`error Bot run failed: ${failure ?? 'thrown'}`)
 }
 
 function failed(text: string): Sent {

@@ -216,7 +216,7 @@ export async function botStats(
   await administeredProject(principals, caller, projectId)
   const [bots, lanes, published] = await Promise.all([
     readBotStats(redis, projectId),
-    readLanes(redis, projectId),
+    readLanes({ redis, queues }, projectId),
     queues.workerMetrics(),
   ])
   const held = valuesOf(published, 'bot_runs_held', projectId)

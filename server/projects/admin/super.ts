@@ -120,12 +120,12 @@ export async function reloadCron(call: SuperCall): Promise<FhirReply> {
  * (`lanes`) and of all other work (`projects`); and long work by kind.
  */
 export async function queuesNow({ services }: SuperCall) {
-  const { queues, database, redis } = services
+  const { queues, database } = services
   const [depths, since, projects, lanes, upkeep] = await Promise.all([
     queues.depths(),
     queues.waitingSince(),
     queueDepths(database),
-    readAllLanes(redis),
+    readAllLanes(services),
     upkeepDepths(database),
   ])
   const now = Date.now()

@@ -4,13 +4,13 @@
  * web process, since BullMQ's own events double the cost of waiting and lose finished jobs.
  */
 import { createHash } from 'node:crypto'
-import { Queue } from 'bullmq'
+import type { Queue } from 'bullmq'
 import type { Config } from '../../config/config.ts'
 import { badRequest, HttpError, unavailable } from '../../errors.ts'
 import type { Logger } from '../../log.ts'
 import type { Bus } from '../redis/bus.ts'
-import { endStart, openRedis, type Redis, untilReady } from '../redis/redis.ts'
-import { createAdmission, LEASE_SLACK_MS } from './admission.ts'
+import type { Redis } from '../redis/redis.ts'
+import { createAdmission, SLACK_MS } from './admission.ts'
 import {
   BOT_QUEUES,
   type BotQueue,
@@ -18,12 +18,13 @@ import {
   EXPORTS,
   type ExecuteJob,
   type ExecuteReply,
-  IMPORTS,
+  type IMPORTS,
   INLINE_BYTES,
-  REQUESTS,
 } from './jobs.ts'
+import { type Observation, observation } from './observation.ts'
+import { openParts, type Parts } from './parts.ts'
 import { openReplies, type Replies, type Waiter } from './replies.ts'
-import { ALIVE, keys, LATE, PREFIX, runScript, useLeanScripts } from './scripts.ts'
+import { keys, LATE, runScript } from './scripts.ts'
 
 export interface Wait {
   readonly waitMs: number
@@ -32,7 +33,7 @@ export interface Wait {
   readonly mayBeLate?: boolean
 }
 
-export interface Queues {
+export interface Queues extends Observation {
   /** Which Redis this is: a job is known in one only. */
   readonly home: string
   /** Redis commands sent for callers since the process started; tests pin the difference. */
@@ -58,38 +59,11 @@ export interface Queues {
   wake(name: typeof EXPORTS | typeof IMPORTS, count: number): Promise<void>
   /** Removes a waiting run, stops a running one. */
   cancel(runId: string, projectId: string): Promise<void>
-  /** Ids of the workers that run bots for callers who wait. */
-  workers(): Promise<readonly string[]>
-  /** Ids of those whose clock is off by more than two seconds. */
-  workersOffTime(): Promise<readonly string[]>
-  /** Jobs by state of every queue. */
-  depths(): Promise<Readonly<Record<string, Readonly<Record<string, number>>>>>
-  /** Since when the longest waiting job of each queue that has one waits, epoch ms. */
-  waitingSince(): Promise<Readonly<Record<string, number>>>
-  /** Returns the metrics that each worker published last, as JSON text. */
-  workerMetrics(): Promise<readonly string[]>
-  ping(): Promise<number>
   close(): Promise<void>
 }
 
 /** Behind the lanes of all events. */
 const BATCH_LANE = 64
-/** So many jobs at the head of a queue are looked at for the oldest. */
-const OLDEST_OF = 100
-
-/** The connections and queues of a process. */
-interface Parts {
-  readonly config: Config
-  readonly log: Logger
-  readonly redis: Redis
-  readonly counter: { readonly count: number }
-  readonly bus: Bus
-  readonly bots: ReadonlyMap<BotQueue, Queue>
-  readonly requests: Queue
-  readonly exports: Queue
-  readonly imports: Queue
-  readonly all: readonly Queue[]
-}
 
 /** Waits up to 30 s for Redis. */
 export async function openQueues(config: Config, bus: Bus, log: Logger): Promise<Queues> {
@@ -121,24 +95,6 @@ export async function openQueues(config: Config, bus: Bus, log: Logger): Promise
   }
 }
 
-async function openParts(config: Config, bus: Bus, log: Logger): Promise<Parts> {
-  const redis = openRedis(config, 'request', log)
-  await untilReady(redis, log)
-  useLeanScripts(redis)
-  const counter = countCommands(redis)
-  const open = (name: string) => {
-    const queue = new Queue(name, { connection: redis, prefix: PREFIX })
-    queue.on('error', (error) => log.debug({ queue: name, reason: error.message }, 'Queue'))
-    return queue
-  }
-  const bots = new Map(BOT_QUEUES.map((name) => [name, open(name)] as const))
-  const [requests, exports, imports] = [open(REQUESTS), open(EXPORTS), open(IMPORTS)]
-  const all = [...bots.values(), requests, exports, imports]
-  await Promise.all(all.map((queue) => queue.waitUntilReady()))
-  endStart(redis, config)
-  return { config, log, redis, counter, bus, bots, requests, exports, imports, all }
-}
-
 type BotJobs = ReturnType<typeof botJobs>
 
 /** Jobs of the bot queues by the id of their run. */
@@ -149,16 +105,14 @@ function botJobs({ redis, bots }: Parts) {
     return queue
   }
   const remove = (name: BotQueue, runId: string) => queueOf(name).remove(runId)
+  const adding = new Map([...bots].map(([name, queue]) => [name, addsTogether(queue)] as const))
   return {
-    has: async (name: BotQueue, runId: string) =>
-      (await redis.exists(queueOf(name).toKey(runId))) === 1,
+    has: async (name: BotQueue, runId: string) => await isKnown(queueOf(name), runId),
     add: (name: BotQueue, job: ExecuteJob, lane: number) =>
-      queueOf(name).add('execute', job, {
-        jobId: job.runId,
-        priority: name === 'bots-async' && job.class !== 'event' ? lane + BATCH_LANE : lane,
-        removeOnComplete: true,
-        removeOnFail: true,
-      }),
+      adding.get(name)?.(
+        job,
+        name === 'bots-async' && job.class !== 'event' ? lane + BATCH_LANE : lane,
+      ),
     remove,
     withdraw: async (name: BotQueue, { runId, projectId }: ExecuteJob) => {
       await Promise.all([
@@ -172,10 +126,39 @@ function botJobs({ redis, bots }: Parts) {
       const { input, ...rest } = job
       if (input === undefined || Buffer.byteLength(input) <= INLINE_BYTES) return job
       const inputKey = keys.input(job.runId)
-      await redis.set(inputKey, input, 'PX', job.deadline - Date.now() + LEASE_SLACK_MS)
+      await redis.set(inputKey, input, 'PX', job.deadline - Date.now() + SLACK_MS)
       return { ...rest, inputKey }
     },
   }
+}
+
+interface Adding {
+  readonly jobs: Parameters<Queue['addBulk']>[0]
+  readonly added: Promise<unknown>
+}
+
+/** Adds the runs of one turn of the event loop by one command. */
+function addsTogether(queue: Queue): (job: ExecuteJob, priority: number) => Promise<unknown> {
+  let adding: Adding | undefined
+  return (job, priority) => {
+    if (adding === undefined) {
+      const { promise: full, resolve: send } = Promise.withResolvers<void>()
+      const jobs: Adding['jobs'] = []
+      adding = { jobs, added: full.then(() => queue.addBulk(jobs)) }
+      // Admissions of one command are all heard of by then.
+      process.nextTick(() => {
+        adding = undefined
+        send()
+      })
+    }
+    const opts = { jobId: job.runId, priority, removeOnComplete: true, removeOnFail: true }
+    adding.jobs.push({ name: 'execute', data: job, opts })
+    return adding.added
+  }
+}
+
+async function isKnown(queue: Queue, id: string): Promise<boolean> {
+  return (await queue.getJobState(id)) !== 'unknown'
 }
 
 type BotRuns = Pick<Queues, 'execute' | 'enqueue' | 'sendAway' | 'late' | 'restore' | 'cancel'>
@@ -191,7 +174,8 @@ function botRuns(parts: Parts, jobs: BotJobs, replies: Replies): BotRuns {
       waitUntil: Date.now() + waitMs,
     })
     const waiter = replies.wait(ready, waitMs, signal)
-    await admission.enter(ready, mayBeLate === true)
+    const lane = await admission.admit('bots-sync', ready, mayBeLate === true)
+    await jobs.add('bots-sync', ready, lane)
     return waiter
   }
 
@@ -252,14 +236,14 @@ async function lateReply(
   { config, redis }: Parts,
   { runId, deadline }: ExecuteJob,
 ): Promise<ExecuteReply | undefined> {
-  const lease = deadline - Date.now() + 2 * LEASE_SLACK_MS + config.botTimeoutMaxMs
+  const lease = deadline - Date.now() + 2 * SLACK_MS + config.botTimeoutMaxMs
   const reply = await runScript(redis, LATE, [keys.reply(runId), keys.late(runId)], [lease])
   return typeof reply === 'string' ? withBody(redis, JSON.parse(reply)) : undefined
 }
 
 type OtherJobs = Pick<Queues, 'addRequest' | 'hasRequest' | 'wake'>
 
-function otherJobs({ log, redis, requests, exports, imports }: Parts): OtherJobs {
+function otherJobs({ log, requests, exports, imports }: Parts): OtherJobs {
   return {
     async addRequest(id) {
       const options = { jobId: id, removeOnComplete: true, removeOnFail: true }
@@ -267,7 +251,7 @@ function otherJobs({ log, redis, requests, exports, imports }: Parts): OtherJobs
         log.warn({ jobId: id, cause }, 'An accepted request waits for Redis')
       })
     },
-    hasRequest: async (id) => (await redis.exists(requests.toKey(id))) === 1,
+    hasRequest: async (id) => await isKnown(requests, id),
     async wake(name, count) {
       const options = { removeOnComplete: true, removeOnFail: true }
       const wakes = Array.from({ length: count }, () => ({ name: 'wake', data: {}, opts: options }))
@@ -278,66 +262,12 @@ function otherJobs({ log, redis, requests, exports, imports }: Parts): OtherJobs
   }
 }
 
-type Observation = Pick<
-  Queues,
-  'workers' | 'depths' | 'waitingSince' | 'workerMetrics' | 'ping' | 'workersOffTime'
->
-
-function observation({ redis, all }: Parts): Observation {
-  return {
-    workers: () => alive(redis, 'bots-sync'),
-    async workersOffTime() {
-      const ids = await alive(redis, 'bots-sync')
-      const clocks = ids.length === 0 ? [] : await redis.mget(ids.map(keys.clock))
-      return ids.filter((_, i) => clocks[i] !== null)
-    },
-    async depths() {
-      const counts = await Promise.all(
-        all.map(async (queue) => [queue.name, await queue.getJobCounts()] as const),
-      )
-      return Object.fromEntries(counts)
-    },
-    async waitingSince() {
-      const oldest = await Promise.all(
-        all.map(async (queue) => {
-          // Lanes make the order in the queue another one than that of arrival.
-          const found = await Promise.all(
-            (['waiting', 'prioritized'] as const).map((state) =>
-              queue.getJobs([state], 0, OLDEST_OF - 1, true),
-            ),
-          )
-          // A job that is taken meanwhile is no longer there.
-          const times = found.flat().flatMap((job) => job?.timestamp ?? [])
-          return times.length === 0 ? [] : [[queue.name, Math.min(...times)] as const]
-        }),
-      )
-      return Object.fromEntries(oldest.flat())
-    },
-    async workerMetrics() {
-      const ids = new Set((await Promise.all(BOT_QUEUES.map((name) => alive(redis, name)))).flat())
-      if (ids.size === 0) return []
-      const texts = await redis.mget([...ids].map(keys.metrics))
-      return texts.filter((text) => text !== null)
-    },
-    async ping() {
-      const started = performance.now()
-      await redis.ping()
-      return performance.now() - started
-    },
-  }
-}
-
 /** A claim-checked body is fetched once and forgotten. */
 async function withBody(redis: Redis, reply: ExecuteReply): Promise<ExecuteReply> {
   if (reply.bodyKey === undefined) return reply
   const body = await redis.getdel(reply.bodyKey)
   if (body === null) throw new Error(`The result of run ${reply.runId} has expired`)
   return { ...reply, body }
-}
-
-async function alive(redis: Redis, queue: BotQueue): Promise<readonly string[]> {
-  const ids = await runScript(redis, ALIVE, [keys.workers(queue)], [])
-  return Array.isArray(ids) ? ids.map(String) : []
 }
 
 async function failAs503<T>(work: () => Promise<T>): Promise<T> {
@@ -353,14 +283,4 @@ async function failAs503<T>(work: () => Promise<T>): Promise<T> {
 function homeOf(redisUrl: string): string {
   const { host, pathname } = new URL(redisUrl)
   return createHash('sha256').update(`${host}${pathname}`).digest('hex').slice(0, 16)
-}
-
-function countCommands(redis: Redis): { count: number } {
-  const counter = { count: 0 }
-  const send = redis.sendCommand.bind(redis)
-  redis.sendCommand = (command, stream) => {
-    counter.count++
-    return send(command, stream)
-  }
-  return counter
 }

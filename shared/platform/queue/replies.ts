@@ -148,13 +148,13 @@ class ReplyChannel implements Replies {
     const isKnown = await has(runId)
     // A job that has ended just now has its reply on the way.
     if (!isKnown) await delay(entry.isForgotten ? ANNOUNCED_MS : GONE_MS).then(lastTurn)
-    const [stored, isHeld] = await Promise.all([
+    const [stored, isRunning] = await Promise.all([
       redis.get(keys.reply(runId)),
-      redis.exists(keys.lock('bots-sync', runId)),
+      redis.exists(keys.running(runId)),
     ])
     if (stored !== null) return entry.settle(JSON.parse(stored))
     if (isKnown || this.#waiting.get(runId) !== entry) return
-    if (isHeld === 1) return await this.#look(entry)
+    if (isRunning === 1) return await this.#look(entry)
     if (entry.isForgotten) entry.settle(interrupted(runId))
     else await this.#addAgain(entry)
   }

@@ -1,7 +1,6 @@
 /** The worker's end of the bot queues: inputs, replies, the journal of writes, cancels, heartbeat. */
 import { randomUUID } from 'node:crypto'
 import type { Config } from '../../config/config.ts'
-import { RunLost } from '../../errors.ts'
 import type { Logger } from '../../log.ts'
 import type { Bus } from '../redis/bus.ts'
 import { openRedis, type Redis, untilReady } from '../redis/redis.ts'
@@ -13,9 +12,7 @@ import {
   type ExecuteReply,
   INLINE_BYTES,
 } from './jobs.ts'
-import { connectionNameOf } from './lost-workers.ts'
-import { type RunCommands, runCommandsOn } from './run-commands.ts'
-import { BORN, HEARTBEAT, keys, PREFIX, runScript, useLeanScripts } from './scripts.ts'
+import { BORN, HEARTBEAT, keys, MARK, PREFIX, REPLY, runScript } from './scripts.ts'
 
 const HEARTBEAT_MS = 2000
 /** Three missed heartbeats: the worker counts as gone. */
@@ -25,8 +22,8 @@ const KEEP_AFTER_MS = 2000
 const REPLY_TTL_MS = 60_000
 const CANCEL_MEMORY_MS = 60_000
 const CLOCK_OFF_MS = 2000
-/** BullMQ renews the lock before; see worker/main.ts. */
-const LOCK_MS = 10_000
+/** Three heartbeats and more. */
+const RUNNING_TTL_MS = 10_000
 
 export interface Runs {
   readonly workerId: string
@@ -39,27 +36,31 @@ export interface Runs {
   /** Errors: the key has expired. */
   input(job: ExecuteJob): Promise<string | undefined>
   /**
-   * Resolves when Redis knows that this attempt of the run is about to write, `token` being that of its lock.
-   * Errors: RunLost when another attempt may, Forgotten.
+   * Notes that an attempt is about to write. False when another attempt of the run was first: this one must not.
    */
-  markWrite(job: ExecuteJob, token: string): Promise<void>
+  markWrite(job: ExecuteJob, attempt: string): Promise<boolean>
   hasWritten(runId: string): Promise<boolean>
   /** Runs `work`; a Redis that comes back empty meanwhile learns that this worker has the run. */
-  whileKnown(runId: string, token: string | undefined, work: () => Promise<void>): Promise<void>
+  whileKnown<T>(runId: string, work: () => Promise<T>): Promise<T>
   /** True when the caller was sent away with a status URL. */
   isLate(runId: string): Promise<boolean>
   /** For BullMQ: what a run says here and what its job says leave together, in this order. */
   readonly connection: Redis
-  /** Sends the reply, which frees the run's place, ahead of all that `connection` is given from then on. */
-  finish(job: ExecuteJob, reply: ExecuteReply, ranMs: number): Promise<Finished>
+  /**
+   * Sends the reply, which frees the run's place, ahead of all that `connection` is given from then on. `attempt`: no other
+   * attempt of the run may write any more.
+   */
+  finish(job: ExecuteJob, reply: ExecuteReply, end: RunEnd): Promise<Finished>
   /** True when a cancel for the run came before it started here. */
   wasCancelled(runId: string): boolean
   onCancel(listener: (runId: string) => void): void
   close(): Promise<void>
 }
 
-/** Redis has lost all that it knew of a run, so nobody knows whether another attempt has begun. */
-export class Forgotten extends Error {}
+export interface RunEnd {
+  readonly ranMs: number
+  readonly attempt?: string | undefined
+}
 
 export interface Finished {
   /** True when an AsyncJob takes the result. */
@@ -71,8 +72,8 @@ export interface Finished {
 /** Waits up to 30 s for Redis. */
 export async function openRuns(config: Config, bus: Bus, log: Logger): Promise<Runs> {
   const workerId = randomUUID()
-  const redis = openRedis(config, 'worker', log, connectionNameOf(workerId))
-  useLeanScripts(redis)
+  // Workers of the version before take one whose connection has no such name for lost.
+  const redis = openRedis(config, 'worker', log, `${PREFIX}:worker:${workerId}`)
   await untilReady(redis, log)
   const runs = new WorkerRuns({ workerId, config, log, redis, bus })
   await runs.open()
@@ -95,7 +96,9 @@ class WorkerRuns implements Runs {
   readonly #bus: Bus
   readonly #cancelled = new Map<string, number>()
   readonly #listeners: ((runId: string) => void)[] = []
-  readonly #held = new Map<string, string>()
+  readonly #held = new Set<string>()
+  /** Runs in hand that Redis has forgotten. */
+  #forgotten: ReadonlySet<string> = new Set()
   #born: string | undefined
   #behindMs = 0
   #isOff = false
@@ -145,38 +148,28 @@ class WorkerRuns implements Runs {
     return text
   }
 
-  async markWrite({ runId, deadline }: ExecuteJob, token: string): Promise<void> {
-    const { botTimeoutMaxMs } = this.#config
-    const ttl = Math.max(deadline - this.now(), 0) + botTimeoutMaxMs + REPLY_TTL_MS
-    const lock = keys.lock('bots-sync', runId)
-    const mark = () =>
-      this.#say('bots-sync').mark({ journal: keys.journal(runId), lock, token, keepMs: ttl })
-    let answer = await mark()
-    // Redis came back empty a moment ago.
-    if (answer === -1 && (await this.#reannounce())) answer = await mark()
-    if (answer === 0) throw new RunLost()
-    if (answer !== 1) throw new Forgotten('Redis knows neither the run nor its lock')
+  async markWrite({ runId, deadline }: ExecuteJob, attempt: string): Promise<boolean> {
+    const names = [keys.journal(runId)]
+    const writer = await runScript(this.connection, MARK, names, [attempt, this.#keepMs(deadline)])
+    return writer === attempt
   }
 
   async hasWritten(runId: string): Promise<boolean> {
     return (await this.connection.exists(keys.journal(runId))) === 1
   }
 
-  async whileKnown(
-    runId: string,
-    token: string | undefined,
-    work: () => Promise<void>,
-  ): Promise<void> {
-    if (token !== undefined) this.#held.set(runId, token)
+  async whileKnown<T>(runId: string, work: () => Promise<T>): Promise<T> {
+    this.#held.add(runId)
     try {
-      await work()
+      return await work()
     } finally {
       this.#held.delete(runId)
     }
   }
 
-  #say(queue: BotQueue): RunCommands {
-    return runCommandsOn(this.connection, `${PREFIX}:${queue}`)
+  /** As long as another attempt of a run may begin. */
+  #keepMs(deadline: number): number {
+    return Math.max(deadline - this.now(), 0) + this.#config.botTimeoutMaxMs + REPLY_TTL_MS
   }
 
   /** A clock that is off is logged when it is found out, and again when it is right. */
@@ -193,45 +186,53 @@ class WorkerRuns implements Runs {
     this.#isOff = isOff
   }
 
-  /** Answers whether Redis was emptied since the last look. */
-  async #reannounce(): Promise<boolean> {
+  /** A Redis that was emptied learns of the runs in hand, for as long as they are. */
+  async #reannounce(): Promise<void> {
     const redis = this.connection
     const born = String(await runScript(redis, BORN, [keys.born], [randomUUID()]))
     const isEmptied = this.#born !== undefined && this.#born !== born
     this.#born = born
-    if (!isEmptied) return false
+    if (isEmptied) {
+      this.#forgotten = new Set(this.#held)
+      this.#log.warn({ runs: this.#held.size }, 'Redis came back empty; runs are announced again')
+    }
+    this.#forgotten = this.#forgotten.intersection(this.#held)
     await Promise.all(
-      [...this.#held].map(([runId, token]) =>
-        redis.set(keys.lock('bots-sync', runId), token, 'PX', LOCK_MS, 'NX'),
+      [...this.#forgotten].map((runId) =>
+        redis.set(keys.running(runId), this.workerId, 'PX', RUNNING_TTL_MS),
       ),
     )
-    this.#log.warn({ runs: this.#held.size }, 'Redis came back empty; runs are announced again')
-    return true
   }
 
   async isLate(runId: string): Promise<boolean> {
     return (await this.connection.exists(keys.late(runId))) === 1
   }
 
-  async finish(job: ExecuteJob, reply: ExecuteReply, ranMs: number): Promise<Finished> {
+  async finish(
+    job: ExecuteJob,
+    reply: ExecuteReply,
+    { ranMs, attempt = '' }: RunEnd,
+  ): Promise<Finished> {
     const queue = job.asynchronous ? 'bots-async' : 'bots-sync'
     const { runId } = job
     const awaited = job.reply !== undefined
     const isNearEnd = this.now() > (job.waitUntil ?? 0) - KEEP_AFTER_MS
     const keep = awaited && (ranMs > KEEP_AFTER_MS || isNearEnd)
     const message = awaited ? JSON.stringify(await this.#checkOut(reply)) : ''
-    const sent = this.#say(queue).reply({
-      flight: keys.flight(queue, job.projectId),
-      keys: [keys.reply(runId), keys.late(runId), job.inputKey ?? ''],
-      runId,
-      channel: job.reply ?? '',
-      message,
-      keep,
-    })
+    const names = [
+      keys.flight(queue, job.projectId),
+      keys.reply(runId),
+      keys.late(runId),
+      job.inputKey ?? keys.input(runId),
+      keys.journal(runId),
+    ]
+    const keepMs = this.#keepMs(job.deadline)
+    const values = [runId, job.reply ?? '', message, keep ? 1 : 0, attempt, keepMs]
+    const sent = runScript(this.connection, REPLY, names, values)
     // A caller whose time is over was sent away, even if Redis has forgotten it.
     const isOver = this.now() > (job.waitUntil ?? Number.POSITIVE_INFINITY)
     const isSentAway = job.asynchronous === true || isOver
-    return { isLate: sent.then((wasLate) => isSentAway || wasLate), isNearEnd }
+    return { isLate: sent.then((late) => isSentAway || late !== null), isNearEnd }
   }
 
   wasCancelled(runId: string): boolean {

@@ -5,12 +5,13 @@
 
 import type { Redis } from '../redis/redis.ts'
 import { BOT_QUEUES, type ExecuteJob } from './jobs.ts'
+import type { Observation } from './observation.ts'
 import { keys, PREFIX } from './scripts.ts'
 
 /** Upper bounds in ms; the last bucket has none. */
 const BUCKETS_MS = [5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000]
 const KEEP_MS = 7 * 24 * 3_600_000
-/** So many runs with the earliest ends of their leases are looked at for the oldest. */
+/** So many runs that are forgotten first are looked at for the oldest. */
 const OLDEST_OF = 50
 
 export interface Stats {
@@ -123,9 +124,15 @@ export async function readBotStats(redis: Redis, projectId: string): Promise<rea
   return stats.sort((a, b) => b.started - a.started)
 }
 
+/** The connection and the queues of a process. */
+interface Observed {
+  readonly redis: Redis
+  readonly queues: Pick<Observation, 'oldestOf'>
+}
+
 /** How many runs of the project each queue has, and how long the oldest that waits does so. */
 export async function readLanes(
-  redis: Redis,
+  { redis, queues }: Observed,
   projectId: string,
 ): Promise<Readonly<Record<string, Lane>>> {
   const lanes = await Promise.all(
@@ -133,13 +140,8 @@ export async function readLanes(
       const flight = keys.flight(queue, projectId)
       const inFlight = await redis.zcount(flight, Date.now(), '+inf')
       const ids = await redis.zrangebyscore(flight, Date.now(), '+inf', 'LIMIT', 0, OLDEST_OF)
-      const jobs = await Promise.all(
-        ids.map((id) => redis.hmget(`${PREFIX}:${queue}:${id}`, 'timestamp', 'processedOn')),
-      )
-      const waiting = jobs.flatMap(([added, startedAt]) =>
-        added && !startedAt ? [Number(added)] : [],
-      )
-      const oldestMs = waiting.length === 0 ? 0 : Date.now() - Math.min(...waiting)
+      const oldest = await queues.oldestOf(queue, ids)
+      const oldestMs = oldest === undefined ? 0 : Date.now() - oldest
       return [queue, { inFlight, oldestWaitingSeconds: Math.max(0, oldestMs) / 1000 }] as const
     }),
   )
@@ -148,18 +150,24 @@ export async function readLanes(
 
 /** The lanes of every Project that has runs. */
 export async function readAllLanes(
-  redis: Redis,
+  observed: Observed,
 ): Promise<readonly (Lane & { readonly queue: string; readonly project: string })[]> {
   const projects = new Set<string>()
   let cursor = '0'
   do {
-    const [next, found] = await redis.scan(cursor, 'MATCH', keys.flight('*', '*'), 'COUNT', 1000)
+    const [next, found] = await observed.redis.scan(
+      cursor,
+      'MATCH',
+      keys.flight('*', '*'),
+      'COUNT',
+      1000,
+    )
     cursor = next
     for (const key of found) projects.add(key.slice(key.lastIndexOf(':') + 1))
   } while (cursor !== '0')
   const lanes = await Promise.all(
     [...projects].sort().map(async (project) => {
-      const queues = Object.entries(await readLanes(redis, project))
+      const queues = Object.entries(await readLanes(observed, project))
       return queues.map(([queue, lane]) => ({ queue, project, ...lane }))
     }),
   )

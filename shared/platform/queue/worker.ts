@@ -1,328 +1,180 @@
 /**
- * A BullMQ worker whose jobs lend their places. A job that only waits keeps no place from the next: it goes
- * on beside the queue, with its lock and its end as before. So `concurrency` counts jobs that use the
- * processor; few of them are fastest, and waiting costs only memory.
+ * Workers as BullMQ has them. `concurrency` counts the jobs that use the processor: it rises by one for each that only
+ * waits, and falls again when that goes on, so that waiting costs only memory.
  */
-
-import { randomUUID } from 'node:crypto'
-import {
-  createRedisBackend,
-  type Job,
-  type JobJson,
-  type Processor,
-  type QueueBaseOptions,
-  type RedisConnection,
-  RedisQueueBackend,
-  Worker,
-  type WorkerOptions,
-} from 'bullmq'
+import { DelayedError, type Job, UnrecoverableError, WaitingError, Worker } from 'bullmq'
+import type { Logger } from '../../log.ts'
 import type { Redis } from '../redis/redis.ts'
-import { unlockJobs } from './lost-workers.ts'
-import { runCommandsOn } from './run-commands.ts'
+import type { BotQueue, ExecuteJob } from './jobs.ts'
+import { PREFIX } from './scripts.ts'
 
-/** The places that all queues of a process may lend together. */
-export interface Loans {
-  readonly most: number
-  count: number
+/** A job is done, or comes again after a while. */
+export type JobEnd =
+  | { readonly kind: 'done' }
+  /** As if it had not been begun. */
+  | { readonly kind: 'back'; readonly delayMs: number }
+  /** As the next attempt of its run. */
+  | { readonly kind: 'again'; readonly delayMs: number }
+
+export interface TakenJob {
+  readonly job: ExecuteJob
+  /** Attempts of the run, this one included. */
+  readonly number: number
+  /** The job was begun before, here or elsewhere. */
+  readonly isRepeat: boolean
 }
 
-/** Until then a job that ends beside the queue may bring the next one along, and no place is needed for it. */
-const LEND_MS = 2
-/** As BullMQ's. */
-const DEFAULT_LOCK_MS = 30_000
-
-interface InHand {
-  isResting: boolean
-  /** Leaves the place to the next job; undefined once it is done. */
-  lend: (() => void) | undefined
+export interface RunWorkerOptions {
+  readonly queue: BotQueue
+  readonly connection: Redis
+  readonly log: Logger
+  /** Jobs that use the processor at a time. */
+  readonly concurrency: number
+  /** Jobs that may wait besides them. */
+  readonly mostWaiting: number
+  /** `rest` is called when the job begins and ends to wait without using the processor. */
+  process(taken: TakenJob, rest: (isResting: boolean) => void): Promise<JobEnd>
+  /** A job is given up: it has lost its worker twice (`isPoison`), or `process` has failed. */
+  giveUp(job: ExecuteJob, isPoison: boolean): Promise<void>
 }
 
-export class LendingWorker<Data> extends Worker<Data, null, string, TakingBackend> {
-  /** Its locks begin with it; see lost-workers.ts. */
-  override readonly id: string
-  readonly #redis: Redis
-  readonly #loans: Loans
-  readonly #inHand = new Map<string, InHand>()
-  readonly #beside = new Set<Promise<unknown>>()
-  #resting = 0
-  #lending: NodeJS.Timeout | undefined
-  #isClosing = false
+export interface RunWorker {
+  /** Takes no more jobs, and waits for those in hand. */
+  close(): Promise<void>
+}
 
-  constructor(
-    queue: string,
-    processor: Processor<Data, null>,
-    options: WorkerOptions & { readonly connection: Redis },
-    loans: Loans,
-  ) {
-    super(queue, processor, options, (name, opts, asked) =>
-      createTakingBackend(options.connection, name, opts, asked),
-    )
-    this.#redis = options.connection
-    this.id = lockOwner(options.connection)
-    this.#loans = loans
-  }
+/** After a kill a job is given to another worker within the rest of its lock and an interval. */
+const LOCKS = { lockDuration: 5000, stalledInterval: 500, maxStalledCount: 1 }
+/** After an outage of Redis jobs are acknowledged, and taken, as soon as it is back. */
+const COMMON = {
+  prefix: PREFIX,
+  removeOnComplete: { count: 0 },
+  removeOnFail: { count: 0 },
+  runRetryDelay: 500,
+}
+/** Jobs that begin to wait one after the other raise the concurrency once. */
+const TOGETHER_MS = 2
 
-  /** Says that the job begins or ends to wait without using the processor. */
-  rest(jobId: string, isResting: boolean): void {
-    const job = this.#inHand.get(jobId)
-    if (job === undefined || job.isResting === isResting) return
-    job.isResting = isResting
-    this.#resting += isResting ? 1 : -1
-    if (isResting) this.#lending ??= setTimeout(() => this.#lend(), LEND_MS)
-  }
-
-  /** Has the jobs of a lost worker run again, whose locks begin with `owner`. */
-  async giveBackOf(owner: string): Promise<void> {
-    if ((await unlockJobs(this.#redis, this.toKey('').slice(0, -1), owner)) === 0) return
-    for (const id of await this.backend.moveStalledJobsToWait()) this.emit('stalled', id, 'active')
-  }
-
-  protected override nextJobFromJobData(data?: JobJson, jobId?: string, token?: string) {
-    return super.nextJobFromJobData(data, jobId, this.backend.tokenOf(jobId) ?? token)
-  }
-
-  override processJob(
-    job: Job<Data, null>,
-    token: string,
-    fetchNext: () => boolean = () => true,
-  ): ReturnType<Worker<Data, null>['processJob']> {
-    const { promise, resolve, reject } = Promise.withResolvers<undefined | Job<Data, null>>()
-    const inHand: InHand = {
-      isResting: false,
-      lend: () => {
-        inHand.lend = undefined
-        this.#goOnBeside(done)
-        resolve(undefined)
-      },
-    }
-    const done = this.#process(job, token, inHand, () => {
-      // One that fetches a job for its place lends it no more.
-      inHand.lend = undefined
-      return fetchNext()
+export async function startRunWorker(options: RunWorkerOptions): Promise<RunWorker> {
+  const { queue, connection, log, concurrency, mostWaiting, giveUp } = options
+  const places = createPlaces(concurrency, mostWaiting)
+  const worker = new Worker<ExecuteJob, null>(
+    queue,
+    (job, token) => process(options, job, token, places),
+    { ...COMMON, ...LOCKS, connection, concurrency },
+  )
+  places.serve(worker)
+  // The connection logs once that Redis is away.
+  worker.on('error', (error) => log.debug({ queue, reason: error.message }, 'Worker'))
+  worker.on('stalled', (runId) => log.warn({ queue, runId }, 'A bot job lost its worker'))
+  worker.on('failed', (job, error) => {
+    if (job === undefined) return
+    log.error({ queue, runId: job.id, cause: error }, 'A bot job failed')
+    giveUp(job.data, error instanceof UnrecoverableError).catch((cause: unknown) => {
+      log.error({ runId: job.id, cause }, 'A failed run could not be answered')
     })
-    done.then((next) => resolve(next ?? undefined), reject)
-    return promise
-  }
-
-  async #process(job: Job<Data, null>, token: string, inHand: InHand, fetchNext: () => boolean) {
-    const { id = '' } = job
-    this.#inHand.set(id, inHand)
-    try {
-      return await super.processJob(job, token, () =>
-        // Without a place it brings the next job along where few use the processor: that saves a question for one.
-        inHand.lend === undefined
-          ? !this.#isClosing && this.#inHand.size - this.#resting <= this.concurrency
-          : fetchNext(),
-      )
-    } finally {
-      this.rest(id, false)
-      this.#inHand.delete(id)
-    }
-  }
-
-  /** The job has no place; neither has the one that it brings along. */
-  #goOnBeside(done: ReturnType<Worker<Data, null>['processJob']>): void {
-    this.#loans.count++
-    const beside = done
-      .then(
-        (next) => {
-          if (!next) return
-          const inHand = { isResting: false, lend: undefined }
-          this.#goOnBeside(this.#process(next, next.token ?? '', inHand, () => false))
-        },
-        // BullMQ has said so by an event.
-        () => {},
-      )
-      .finally(() => {
-        this.#loans.count--
-        this.#beside.delete(beside)
-      })
-    this.#beside.add(beside)
-  }
-
-  /** Waits for the jobs in hand, those beside the queue included. */
-  override async close(force = false): Promise<void> {
-    // BullMQ waits for the jobs that have a place.
-    this.#isClosing = true
-    if (!force) {
-      await this.pause(true)
-      await this.backend.endWait()
-      while (this.#beside.size > 0) await Promise.allSettled(this.#beside)
-    }
-    await super.close(force)
-  }
-
-  /** As many places as jobs rest at the moment, whoever has lent them. */
-  #lend(): void {
-    this.#lending = undefined
-    if (this.#isClosing) return
-    for (const job of this.#inHand.values()) {
-      const { count, most } = this.#loans
-      if (this.#beside.size >= this.#resting || count >= most) return
-      if (job.isResting) job.lend?.()
-    }
-  }
-}
-
-// How a worker without work gets the next job. BullMQ waits for a marker, asks for a job, asks whether there is
-// another, and only then starts the first: two round trips that a lone run would wait for. Here the question
-// for a job stands behind the wait on the same connection, where Redis answers both at once, and says in the
-// same step whether that was the last. A worker that is killed or cut off in between has a job that it does
-// not know of; its lock ends, as those of all jobs of a killed worker. One that stops has its wait ended first.
-
-interface TakingBackend extends RedisQueueBackend {
-  /** Returns once the token that locks a job which came with the end of a wait. */
-  tokenOf(jobId: string | undefined): string | undefined
-  /** Ends the wait, and waits for what came of it; no other job is asked for from then on. */
-  endWait(): Promise<void>
-}
-
-/** As BullMQ's scripts answer: the job, its id, ms of a rate limit, when the next delayed job is due. */
-type Answer = Awaited<ReturnType<RedisQueueBackend['moveToActive']>>
-
-const NONE: Answer = [null, 0, 0, 0]
-const LAST = 'botica-last'
-
-/** KEYS wait, prioritized, delayed, marker. Answers 1 when no job is left, and then nobody is woken for one. */
-const LAST_SCRIPT = `
-if redis.call('LLEN', KEYS[1]) + redis.call('ZCARD', KEYS[2]) + redis.call('ZCARD', KEYS[3]) > 0 then
-  return 0
-end
-redis.call('ZREM', KEYS[4], '0')
-return 1`
-
-/** For a BackendFactory of BullMQ's workers; `connection` is what they ask on. */
-function createTakingBackend(
-  connection: Redis,
-  name: string,
-  opts: QueueBaseOptions,
-  options: Parameters<typeof createRedisBackend>[2],
-): TakingBackend {
-  const backend = createRedisBackend(name, opts, options)
-  const { blockingConnection: own } = backend
-  if (own === undefined) throw new Error('A worker waits on a connection of its own')
-  const taker = new Taker(own, connection, backend, { name, opts })
-  const [wait, ask] = [backend.waitForJob.bind(backend), backend.moveToActive.bind(backend)]
-  const owner = lockOwner(connection)
-  let waits = 0
-  let taken: { readonly id: string; readonly token: string } | undefined
-  /** To what BullMQ asks next. */
-  let answers: Answer[] = []
-  let waiting: Promise<unknown> | undefined
-  let isEnding = false
-
-  async function waitAndTake(seconds: number) {
-    answers = []
-    const token = `${owner}:${waits++}`
-    taker.knowItself()
-    const [marker, answer, isLast] = await Promise.all([
-      wait(seconds),
-      // Undefined when the wait is broken off.
-      taker.moveToActive(token).catch(() => undefined),
-      taker.isLast().catch(() => false),
-    ])
-    if (!answer?.[0]) {
-      if (isEnding) answers = [NONE]
-      return marker
-    }
-    taken = { id: answer[1], token }
-    answers = isLast || isEnding ? [answer, NONE] : [answer]
-    return { member: '0', score: 0 }
-  }
-
-  return Object.assign(backend, {
-    tokenOf(jobId: string | undefined) {
-      if (taken === undefined || taken.id !== jobId) return undefined
-      const { token } = taken
-      // The same job may be put off, and then be taken in another way.
-      taken = undefined
-      return token
-    },
-    waitForJob(seconds: number) {
-      const taking = waitAndTake(seconds)
-      waiting = taking
-      return taking
-    },
-    async endWait() {
-      isEnding = true
-      if (await taker.unblock()) await waiting?.catch(() => undefined)
-    },
-    moveToActive: async (token: string, workerName?: string) =>
-      answers.shift() ?? (await ask(token, workerName)),
-    moveToCompleted: completeWith(connection, backend, opts),
   })
-}
-
-/** Completes a job along with all else that its run says in this turn. */
-function completeWith(
-  connection: Redis,
-  backend: RedisQueueBackend,
-  opts: QueueBaseOptions,
-): RedisQueueBackend['moveToCompleted'] {
-  const commands = runCommandsOn(connection, backend.toKey('').slice(0, -1))
-  // The options are those of a worker.
-  const { lockDuration: lockMs = DEFAULT_LOCK_MS } = opts as WorkerOptions
-  return async (...[{ id = '' }, , , token, takesNext]) => {
-    const finishedOn = Date.now()
-    const completed = await commands.complete({ id, token, lockMs, takesNext })
-    if (typeof completed === 'object') {
-      const { job, dueAt } = completed
-      return { result: job ? [job, job.id, 0, 0] : [null, 0, 0, dueAt], finishedOn }
-    }
-    if (completed === 0) return { result: [], finishedOn }
-    const failed = { code: completed, jobId: id, command: 'moveToFinished', state: 'active' }
-    throw backend.finishedErrors(failed)
+  await worker.waitUntilReady()
+  return {
+    async close() {
+      places.close()
+      await worker.close()
+    },
   }
 }
 
-/** The beginning of the tokens of locks: whoever finds this worker lost knows them by the name of its connection. */
-function lockOwner(connection: Redis): string {
-  return `${connection.options.connectionName ?? ''}:${randomUUID()}`
+async function process(
+  { process }: RunWorkerOptions,
+  job: Job<ExecuteJob, null>,
+  token: string | undefined,
+  places: Places,
+): Promise<null> {
+  const { failures = 0 } = job.data
+  const number = job.stalledCounter + failures + 1
+  const place = places.take()
+  const taken = { job: job.data, number, isRepeat: job.attemptsStarted > 1 }
+  const end = await process(taken, place.rest).finally(place.free)
+  if (end.kind === 'done') return null
+  if (end.kind === 'again') await job.updateData({ ...job.data, failures: failures + 1 })
+  // By these errors BullMQ knows that the job was moved.
+  if (end.delayMs === 0) {
+    await job.moveToWait(token)
+    throw new WaitingError()
+  }
+  await job.moveToDelayed(Date.now() + end.delayMs, token)
+  throw new DelayedError()
 }
 
-/** Asks on the connection that waits. */
-class Taker extends RedisQueueBackend {
-  readonly #asking: Redis
-  #isDefined = false
-  #clientId: number | undefined
+interface Places {
+  serve(worker: Worker): void
+  take(): { rest(isResting: boolean): void; free(): void }
+  close(): void
+}
 
-  constructor(
-    waiting: RedisConnection,
-    asking: Redis,
-    { keys, toKey }: RedisQueueBackend,
-    { name, opts }: { readonly name: string; readonly opts: QueueBaseOptions },
-  ) {
-    super(waiting, name, keys, toKey, opts, undefined, false)
-    this.#asking = asking
-    waiting.on('close', () => {
-      this.#clientId = undefined
-    })
-  }
+function createPlaces(concurrency: number, mostWaiting: number): Places {
+  let served: Worker | undefined
+  let waiting = 0
+  let raising: NodeJS.Timeout | undefined
 
-  async isLast(): Promise<boolean> {
-    const client = await this.queue.client
-    if (!this.#isDefined) client.defineCommand(LAST, { numberOfKeys: 4, lua: LAST_SCRIPT })
-    this.#isDefined = true
-    const { wait, prioritized, delayed, marker } = this.keys
-    return (await client.runCommand(LAST, [wait, prioritized, delayed, marker])) === 1
+  const wanted = () => concurrency + Math.min(waiting, mostWaiting)
+  function raise(): void {
+    raising = undefined
+    if (served === undefined || served.concurrency >= wanted()) return
+    served.concurrency = wanted()
+    // BullMQ looks at its concurrency when a job ends, and when it resumes.
+    void served.pause(true)
+    void served.resume()
   }
+  function change(by: 1 | -1): void {
+    waiting += by
+    if (served === undefined) return
+    if (served.concurrency > wanted()) served.concurrency = wanted()
+    else if (served.concurrency < wanted()) raising ??= setTimeout(raise, TOGETHER_MS)
+  }
+  return {
+    serve(worker) {
+      served = worker
+    },
+    take() {
+      let isWaiting = false
+      const rest = (isResting: boolean) => {
+        if (isResting === isWaiting) return
+        isWaiting = isResting
+        change(isResting ? 1 : -1)
+      }
+      return { rest, free: () => rest(false) }
+    },
+    close() {
+      served = undefined
+      clearTimeout(raising)
+    },
+  }
+}
 
-  /** Asks Redis for the number of the connection, once. */
-  knowItself(): void {
-    if (this.#clientId !== undefined) return
-    this.queue.client
-      // BullMQ wraps a duplicate of the connection that it was given.
-      .then((client) => (client as unknown as Redis).client('ID'))
-      .then((id) => {
-        this.#clientId = id
-      })
-      .catch(() => undefined)
-  }
+/** Jobs that run at a time: more would only share the same processor and connections. */
+const WAKES_AT_ONCE = 2
 
-  /** True when a command of the connection was waiting and was ended, as if its time were over. */
-  async unblock(): Promise<boolean> {
-    if (this.#clientId === undefined || this.#asking.status !== 'ready') return false
-    const ended = await this.#asking.client('UNBLOCK', this.#clientId).catch(() => 0)
-    return ended === 1
-  }
+export interface WakeWorkerOptions {
+  readonly queue: string
+  readonly connection: Redis
+  readonly log: Logger
+  /** PostgreSQL knows what is to be done; of a job that is lost its upkeep learns. */
+  process(id: string): Promise<void>
+}
+
+/** Takes jobs that say only that something is to be done. */
+export async function startWakeWorker(options: WakeWorkerOptions): Promise<RunWorker> {
+  const { queue, connection, log } = options
+  const worker = new Worker(queue, ({ id = '' }: Job) => options.process(id), {
+    ...COMMON,
+    connection,
+    concurrency: WAKES_AT_ONCE,
+    maxStalledCount: 0,
+  })
+  worker.on('error', (error) => log.debug({ queue, reason: error.message }, 'Worker'))
+  worker.on('failed', (job, cause) => {
+    log.error({ queue, jobId: job?.id, cause }, 'A job failed')
+  })
+  await worker.waitUntilReady()
+  return { close: () => worker.close() }
 }

@@ -160,10 +160,10 @@ t.test('a reply that comes while web is busy beyond the wait is given', async (t
   await until(async () => (await state('bots-sync', 'active')) === 1, PATIENCE_MS)
   await open()
   // This process is web: what the worker says is not read before the run is over, and the wait.
-  const code = `import { Redis } from 'ioredis'
-    const redis = new Redis(process.argv[1])
-    while ((await redis.llen('${PREFIX}:bots-sync:active')) > 0);
-    redis.disconnect()`
+  const code = `import { Queue } from 'bullmq'
+    const queue = new Queue('bots-sync', { connection: { url: process.argv[1] }, prefix: '${PREFIX}' })
+    while ((await queue.getActiveCount()) > 0);
+    await queue.close()`
   const { redisUrl } = botica.services.config
   execFileSync(process.execPath, ['--input-type=module', '--eval', code, redisUrl])
   while (Date.now() < over);

@@ -1,8 +1,7 @@
-import { Queue } from 'bullmq'
 import t from 'tap'
-import { PREFIX } from '../../../shared/platform/queue/scripts.ts'
 import { openBotica, type Tenant, until } from '../../fixtures/botica.ts'
 import { aBot, execute, handler, type Untyped } from '../../fixtures/bots/bots.ts'
+import { openLine } from '../../fixtures/bots/line.ts'
 import { AT_GATE, aGate } from '../../fixtures/waits/gates.ts'
 
 const SLOTS = 4
@@ -15,8 +14,7 @@ const botica = await openBotica(t, {
 })
 const { admin } = botica
 const { config } = botica.services
-const line = new Queue('bots-sync', { connection: { url: config.redisUrl }, prefix: PREFIX })
-t.teardown(() => line.close())
+const line = openLine(t, config.redisUrl)
 
 const waiting = handler(`const from = Date.now()
   ${AT_GATE}

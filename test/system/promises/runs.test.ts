@@ -2,9 +2,9 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { Redis } from 'ioredis'
 import t, { type Test } from 'tap'
-import { PREFIX } from '../../../shared/platform/queue/scripts.ts'
 import { type Tenant, until } from '../../fixtures/botica.ts'
 import { aBot, execute, finished, handler } from '../../fixtures/bots/bots.ts'
+import { openLine } from '../../fixtures/bots/line.ts'
 import { openCluster, type Running } from '../../fixtures/services/cluster.ts'
 import { basics } from '../../fixtures/services/fault-runs.ts'
 
@@ -26,9 +26,15 @@ const CODE = handler(`
   await medplum.createResource({ resourceType: 'Basic', code: { text: event.runId } })
   return event.runId`)
 
-const active = async () =>
-  (await redis.llen(`${PREFIX}:bots-sync:active`)) +
-  (await redis.llen(`${PREFIX}:bots-async:active`))
+const lines = [
+  openLine(t, cluster.redis.url, 'bots-sync'),
+  openLine(t, cluster.redis.url, 'bots-async'),
+]
+
+async function active(): Promise<number> {
+  const counts = await Promise.all(lines.map((line) => line.getActiveCount()))
+  return counts.reduce((sum, count) => sum + count, 0)
+}
 
 /** Starts runs of both kinds and waits until a worker has them all. */
 async function start({ admin }: Tenant, id: string, input: object) {

@@ -1,0 +1,88 @@
+/**
+ * Upkeep of accepted runs. Redis may lose a second of its memory, or all of it: what PostgreSQL knows to be accepted, that
+ * no worker has and Redis does not know, is queued again, or ended when it may have had an effect.
+ */
+import { systemPrincipal } from '../../shared/access/principal.ts'
+import { settleAsyncJob } from '../../shared/bots/async-jobs.ts'
+import {
+  type LeftRun,
+  type PendingRun,
+  pendingRuns,
+  removePendingRun,
+} from '../../shared/bots/pending-runs.ts'
+import { waits } from '../../shared/config/waits.ts'
+import { HttpError } from '../../shared/errors.ts'
+import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
+import { interrupted } from '../../shared/platform/queue/replies.ts'
+import type { Services } from '../../shared/services.ts'
+import { platformMeta } from '../../shared/store/rows/version.ts'
+import { type Loop, startLoop } from '../loop.ts'
+
+/** Younger runs may be on their way into the queue. */
+const OLDER_THAN_MS = 10_000
+const PAGE = 200
+const BEFORE_ALL = '00000000-0000-0000-0000-000000000000'
+
+/** Runs until `stop`; workers do it side by side, adding a job twice is harmless. */
+export function startSweep(services: Services): Loop {
+  const { log } = services
+  return startLoop({ log, name: 'Upkeep of accepted runs', everyMs: waits.sweepMs }, (signal) =>
+    sweep(services, signal),
+  )
+}
+
+async function sweep(services: Services, signal: AbortSignal): Promise<boolean> {
+  let after = BEFORE_ALL
+  for (;;) {
+    const { database, queues } = services
+    const page = await pendingRuns(database, queues.home, {
+      olderThanMs: OLDER_THAN_MS,
+      after,
+      count: PAGE,
+    })
+    for (const run of page) {
+      if (signal.aborted) return false
+      await look(services, run)
+    }
+    const last = page.at(-1)
+    if (last === undefined || page.length < PAGE) return false
+    after = last.id
+  }
+}
+
+async function look(services: Services, run: LeftRun): Promise<void> {
+  const { queues, log, database } = services
+  const queue = run.job === undefined ? 'bots-sync' : 'bots-async'
+  if (await queues.has(queue, run.id)) return
+  // After the look at the queue: a run that ended in between has its AsyncJob finished.
+  const open = await openJob(services, run)
+  if (open === undefined) return await removePendingRun(database, run.id)
+  if (run.job === undefined || run.hadEffect) {
+    const job = { projectId: run.projectId, requester: open.author, contentType: undefined }
+    await settleAsyncJob(services, job, interrupted(run.id))
+    log.warn({ runId: run.id }, 'An accepted run was lost and is ended')
+    return
+  }
+  // Written by `createAsyncJob` from a job.
+  if (await queues.restore(JSON.parse(run.job) as ExecuteJob)) {
+    log.warn({ runId: run.id }, 'An accepted run was lost and is queued again')
+  }
+}
+
+/** Undefined when its AsyncJob is finished or gone. */
+async function openJob(
+  services: Services,
+  { id, projectId }: PendingRun,
+): Promise<{ readonly author: string | undefined } | undefined> {
+  const project = await services.principals.project(projectId)
+  if (project === undefined) return undefined
+  try {
+    const version = await services.repository.read(systemPrincipal(project), 'AsyncJob', id)
+    const { status }: { status?: string } = JSON.parse(version.content ?? '{}')
+    if (status !== 'accepted' && status !== 'active') return undefined
+    return { author: platformMeta(version).author?.reference }
+  } catch (error) {
+    if (error instanceof HttpError && error.status < 500) return undefined
+    throw error
+  }
+}
