@@ -9,9 +9,9 @@ import {
   Histogram,
   Registry,
 } from 'prom-client'
+import { readAllLanes } from '../shared/bots/stats.ts'
 import { NO_PARTS, waitingParts } from '../shared/bulk/exports/rows/parts.ts'
 import { queueDepths } from '../shared/jobs/upkeep/upkeep.ts'
-import { readAllLanes } from '../shared/platform/queue/stats.ts'
 import type { Services } from '../shared/services.ts'
 import { backlogOf, NO_BACKLOG } from '../shared/subscriptions/deliveries.ts'
 

@@ -9,7 +9,7 @@ import { aJob } from '../fixtures/bots/execute-job.ts'
 const redis = new Redis(readConfig().redisUrl)
 t.teardown(() => redis.disconnect())
 
-t.test('runs of one turn are admitted together, each in its lane', async (t) => {
+t.test('admits the runs of one turn by one command, each in its lane', async (t) => {
   const projectId = randomUUID()
   const jobs = Array.from({ length: 22 }, () => aJob(projectId))
   let sent = 0
@@ -21,11 +21,16 @@ t.test('runs of one turn are admitted together, each in its lane', async (t) => 
     },
   })
   const { admit } = createAdmission(counted, 20)
-  const lanes = await Promise.allSettled(jobs.map((job) => admit('bots-async', job, true)))
-  const answers = lanes.map((lane) =>
-    lane.status === 'fulfilled' ? lane.value : lane.reason.status,
+  const admitted = jobs.map((job) => admit('bots-async', job, true))
+  const counts = await Promise.allSettled(admitted.map(({ counted }) => counted))
+  t.same(
+    admitted.slice(0, 20).map(({ lane }) => lane),
+    [...Array(8).fill(0), ...Array(8).fill(1), ...Array(4).fill(2)],
   )
-  t.same(answers, [...Array(8).fill(0), ...Array(8).fill(1), ...Array(4).fill(2), 429, 429])
+  t.same(
+    counts.map((count) => (count.status === 'rejected' ? count.reason.status : 'counted')),
+    [...Array(20).fill('counted'), 429, 429],
+  )
   t.equal(sent, 1)
   const flight = keys.flight('bots-async', projectId)
   t.same(
@@ -35,18 +40,24 @@ t.test('runs of one turn are admitted together, each in its lane', async (t) => 
       .map(({ runId }) => runId)
       .sort(),
   )
-  await redis.unlink(flight, keys.lane('bots-async', projectId))
+  await redis.unlink(flight)
 })
 
-t.test('a project with few runs left leaves its lane', async (t) => {
+t.test('returns a project with few runs left to lane 0', async (t) => {
   const projectId = randomUUID()
   const flight = keys.flight('bots-async', projectId)
   const { admit } = createAdmission(redis, 20)
   const jobs = Array.from({ length: 9 }, () => aJob(projectId))
-  await Promise.all(jobs.map((job) => admit('bots-async', job, true)))
-  t.equal(await redis.get(keys.lane('bots-async', projectId)), '1')
-  await redis.zrem(flight, ...jobs.slice(0, 7).map(({ runId }) => runId))
-  t.equal(await admit('bots-async', aJob(projectId), true), 0)
-  t.equal(await redis.exists(keys.lane('bots-async', projectId)), 0)
+  const lanes = await Promise.all(
+    jobs.map(async (job) => {
+      const { lane, counted } = admit('bots-async', job, true)
+      await counted
+      return lane
+    }),
+  )
+  t.equal(lanes.at(-1), 1)
+  await redis.zrem(flight, ...jobs.slice(0, 8).map(({ runId }) => runId))
+  await admit('bots-async', aJob(projectId), true).counted
+  t.equal(admit('bots-async', aJob(projectId), true).lane, 0)
   await redis.unlink(flight)
 })

@@ -3,13 +3,13 @@
  * the journal in Redis outlives this process, the bridge's own note is enough inside it.
  */
 import { askerKey, type RunLease } from '../../shared/access/principal.ts'
+import type { Stats } from '../../shared/bots/stats.ts'
 import { HttpError, RunLost } from '../../shared/errors.ts'
 import type { Session } from '../../shared/identity/principals.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/platform/queue/jobs.ts'
 import type { Queues } from '../../shared/platform/queue/queue.ts'
 import { interrupted } from '../../shared/platform/queue/replies.ts'
 import type { Runs } from '../../shared/platform/queue/runs.ts'
-import type { Stats } from '../../shared/platform/queue/stats.ts'
 import type { JobEnd, TakenJob } from '../../shared/platform/queue/worker.ts'
 import type { Services } from '../../shared/services.ts'
 import { Bridge } from './bridge.ts'
@@ -88,14 +88,8 @@ export class Runner {
     return this.#active.size
   }
 
-  /** Runs a job, and answers what becomes of it. */
+  /** Runs a job, and returns what becomes of it. */
   async process(taken: TakenJob, onRest: OnRest): Promise<JobEnd> {
-    const { job } = taken
-    if (job.asynchronous) return await this.#lead(taken, onRest)
-    return await this.#options.runs.whileKnown(job.runId, () => this.#lead(taken, onRest))
-  }
-
-  async #lead(taken: TakenJob, onRest: OnRest): Promise<JobEnd> {
     const { job } = taken
     const leasing = await this.#lives.lease(taken, this.#stopRun(job))
     if (leasing.state !== 'leased') return DONE

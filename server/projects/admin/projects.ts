@@ -1,9 +1,9 @@
 /** Projects: made by super admins, read and changed by their administrators. */
 import type { Principal, ProjectContext } from '../../../shared/access/principal.ts'
+import { readBotStats, readLanes } from '../../../shared/bots/stats.ts'
 import { badRequest, forbidden, type Issue, invalid, issue } from '../../../shared/errors.ts'
 import { isObject, type Resource } from '../../../shared/fhir/resource.ts'
 import { checkBot } from '../../../shared/fhir/schedule.ts'
-import { readBotStats, readLanes } from '../../../shared/platform/queue/stats.ts'
 import { defined, Fields } from '../../../shared/projects/fields.ts'
 import { administeredProject, requireUnlessLimited } from '../../../shared/projects/ownership.ts'
 import {

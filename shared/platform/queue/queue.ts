@@ -75,7 +75,6 @@ export async function openQueues(config: Config, bus: Bus, log: Logger): Promise
     bus,
     log,
     has: (runId) => jobs.has('bots-sync', runId),
-    add: async (job) => void (await jobs.add('bots-sync', job, 0)),
     withdraw: (job) => jobs.withdraw('bots-sync', job),
   })
   return {
@@ -137,7 +136,7 @@ interface Adding {
   readonly added: Promise<unknown>
 }
 
-/** Adds the runs of one turn of the event loop by one command. */
+/** Adds the runs of one turn of the event loop by one pipeline, behind the admissions of the same turn. */
 function addsTogether(queue: Queue): (job: ExecuteJob, priority: number) => Promise<unknown> {
   let adding: Adding | undefined
   return (job, priority) => {
@@ -145,8 +144,7 @@ function addsTogether(queue: Queue): (job: ExecuteJob, priority: number) => Prom
       const { promise: full, resolve: send } = Promise.withResolvers<void>()
       const jobs: Adding['jobs'] = []
       adding = { jobs, added: full.then(() => queue.addBulk(jobs)) }
-      // Admissions of one command are all heard of by then.
-      process.nextTick(() => {
+      setImmediate(() => {
         adding = undefined
         send()
       })
@@ -174,8 +172,14 @@ function botRuns(parts: Parts, jobs: BotJobs, replies: Replies): BotRuns {
       waitUntil: Date.now() + waitMs,
     })
     const waiter = replies.wait(ready, waitMs, signal)
-    const lane = await admission.admit('bots-sync', ready, mayBeLate === true)
-    await jobs.add('bots-sync', ready, lane)
+    const { lane, counted } = admission.admit('bots-sync', ready, mayBeLate === true)
+    const adding = Promise.resolve(jobs.add('bots-sync', ready, lane))
+    const [admitted, added] = await Promise.allSettled([counted, adding])
+    if (added.status === 'rejected') throw added.reason
+    // A rejected run that a worker was quick enough to take goes on.
+    if (admitted.status === 'rejected' && (await jobs.remove('bots-sync', job.runId)) === 1) {
+      throw admitted.reason
+    }
     return waiter
   }
 
@@ -196,7 +200,8 @@ function botRuns(parts: Parts, jobs: BotJobs, replies: Replies): BotRuns {
   return {
     execute: (job, wait) => failAs503(() => execute(job, wait)),
     async enqueue(job, store) {
-      const lane = await failAs503(() => admission.admit('bots-async', job, true))
+      const { lane, counted } = admission.admit('bots-async', job, true)
+      await failAs503(() => counted)
       await store()
       try {
         await jobs.add('bots-async', await jobs.checkIn({ ...job, asynchronous: true }), lane)

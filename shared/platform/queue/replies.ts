@@ -1,8 +1,7 @@
 /**
- * The reply channel of one process and who waits on it. A message can be missed while Redis is away;
- * after a reconnect every waiter looks for its stored reply. A job that Redis has lost is waited for where a worker
- * says that it runs, and added once more under its own id where Redis still has all else. A Redis that was emptied
- * cannot say whether the run has begun, so its caller hears that it was interrupted.
+ * The reply channel of one process and its waiting callers. A message can be missed while Redis is away; after a
+ * reconnect every waiter looks for its stored reply. A run without a reply whose job Redis has lost may have begun, so
+ * its caller gets `interrupted`.
  */
 import { randomUUID } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -11,7 +10,7 @@ import { lastTurn, ownTurn } from '../event-loop-turns.ts'
 import type { Bus } from '../redis/bus.ts'
 import type { Redis } from '../redis/redis.ts'
 import { type ExecuteJob, type ExecuteReply, REPLY } from './jobs.ts'
-import { BORN, keys, runScript } from './scripts.ts'
+import { keys } from './scripts.ts'
 
 export interface Waiter {
   /** Undefined when the time is over, `gone` when the caller is. */
@@ -34,22 +33,15 @@ export interface RepliesOptions {
   readonly bus: Bus
   readonly log: Logger
   has(runId: string): Promise<boolean>
-  add(job: ExecuteJob): Promise<void>
   withdraw(job: ExecuteJob): Promise<unknown>
 }
 
 /** A worker whose Redis has forgotten its scripts may give back a job before it has said how the run ended. */
 const GONE_MS = 500
 
-/** Workers tell an empty Redis of their runs at their next heartbeat. */
-const ANNOUNCED_MS = 5000
-
 interface Waiting {
   readonly job: ExecuteJob
   readonly settle: (reply: ExecuteReply | 'gone' | undefined) => void
-  addedAgain: boolean
-  /** Redis has lost what it knew of the run, marks of its effects among it. */
-  isForgotten: boolean
 }
 
 /** Subscribes to the channel; `close` lets every waiter end without a reply. */
@@ -65,7 +57,6 @@ class ReplyChannel implements Replies {
   readonly #options: RepliesOptions
   readonly #waiting = new Map<string, Waiting>()
   readonly #abandoned = new Map<string, ExecuteJob>()
-  #born: string | undefined
   #listening: Awaited<ReturnType<Bus['listen']>> | undefined
   #gaps: ReturnType<Bus['onGap']> | undefined
   readonly #onReady = () => {
@@ -85,7 +76,6 @@ class ReplyChannel implements Replies {
       this.#waiting.get(reply.runId)?.settle(reply)
     }
     this.#listening = await bus.listen(REPLY, hear, this.#address)
-    this.#born = await this.#memory()
     redis.on('ready', this.#onReady)
     this.#gaps = bus.onGap(this.#onReady)
   }
@@ -102,7 +92,7 @@ class ReplyChannel implements Replies {
     // The time may be over before a busy process has read a reply that came in time.
     const timer = setTimeout(() => void lastTurn().then(() => settle(undefined)), waitMs)
     signal?.addEventListener('abort', onAbort, { once: true })
-    this.#waiting.set(job.runId, { job, settle, addedAgain: false, isForgotten: false })
+    this.#waiting.set(job.runId, { job, settle })
     if (signal?.aborted) onAbort()
     return { reply: promise }
   }
@@ -130,16 +120,7 @@ class ReplyChannel implements Replies {
     // First hear, then look: a reply between the two is seen by one of them.
     if (redis.status !== 'ready' || !bus.isReady) return
     await Promise.all([...this.#abandoned.values()].map((job) => this.#withdraw(job)))
-    const born = await this.#memory()
-    const entries = [...this.#waiting.values()]
-    // A further look, after the next reconnect, finds a memory that it knows.
-    if (born !== this.#born) for (const entry of entries) entry.isForgotten = true
-    this.#born = born
-    await Promise.all(entries.map((entry) => this.#look(entry)))
-  }
-
-  async #memory(): Promise<string> {
-    return String(await runScript(this.#options.redis, BORN, [keys.born], [randomUUID()]))
+    await Promise.all([...this.#waiting.values()].map((entry) => this.#look(entry)))
   }
 
   async #look(entry: Waiting): Promise<void> {
@@ -147,37 +128,15 @@ class ReplyChannel implements Replies {
     const { runId } = entry.job
     const isKnown = await has(runId)
     // A job that has ended just now has its reply on the way.
-    if (!isKnown) await delay(entry.isForgotten ? ANNOUNCED_MS : GONE_MS).then(lastTurn)
-    const [stored, isRunning] = await Promise.all([
-      redis.get(keys.reply(runId)),
-      redis.exists(keys.running(runId)),
-    ])
-    if (stored !== null) return entry.settle(JSON.parse(stored))
-    if (isKnown || this.#waiting.get(runId) !== entry) return
-    if (isRunning === 1) return await this.#look(entry)
-    if (entry.isForgotten) entry.settle(interrupted(runId))
-    else await this.#addAgain(entry)
+    if (!isKnown) await delay(GONE_MS).then(lastTurn)
+    const stored = await redis.get(keys.reply(runId))
+    if (stored !== null) entry.settle(JSON.parse(stored))
+    else if (!isKnown) entry.settle(interrupted(runId))
   }
 
   async #withdraw(job: ExecuteJob): Promise<void> {
     await this.#options.withdraw(job)
     this.#abandoned.delete(job.runId)
-  }
-
-  async #addAgain(entry: Waiting): Promise<void> {
-    const { redis, add } = this.#options
-    const { runId } = entry.job
-    const [hasEffects, born] = await Promise.all([
-      redis.exists(keys.journal(runId)),
-      this.#memory(),
-    ])
-    const isForgotten = entry.isForgotten || born !== this.#born
-    if (entry.addedAgain || isForgotten || hasEffects === 1) {
-      entry.settle(interrupted(runId))
-      return
-    }
-    entry.addedAgain = true
-    await add(entry.job)
   }
 }
 

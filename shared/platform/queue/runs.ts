@@ -12,7 +12,7 @@ import {
   type ExecuteReply,
   INLINE_BYTES,
 } from './jobs.ts'
-import { BORN, HEARTBEAT, keys, MARK, PREFIX, REPLY, runScript } from './scripts.ts'
+import { HEARTBEAT, keys, MARK, PREFIX, REPLY, runScript } from './scripts.ts'
 
 const HEARTBEAT_MS = 2000
 /** Three missed heartbeats: the worker counts as gone. */
@@ -22,8 +22,6 @@ const KEEP_AFTER_MS = 2000
 const REPLY_TTL_MS = 60_000
 const CANCEL_MEMORY_MS = 60_000
 const CLOCK_OFF_MS = 2000
-/** Three heartbeats and more. */
-const RUNNING_TTL_MS = 10_000
 
 export interface Runs {
   readonly workerId: string
@@ -40,8 +38,6 @@ export interface Runs {
    */
   markWrite(job: ExecuteJob, attempt: string): Promise<boolean>
   hasWritten(runId: string): Promise<boolean>
-  /** Runs `work`; a Redis that comes back empty meanwhile learns that this worker has the run. */
-  whileKnown<T>(runId: string, work: () => Promise<T>): Promise<T>
   /** True when the caller was sent away with a status URL. */
   isLate(runId: string): Promise<boolean>
   /** For BullMQ: what a run says here and what its job says leave together, in this order. */
@@ -96,10 +92,6 @@ class WorkerRuns implements Runs {
   readonly #bus: Bus
   readonly #cancelled = new Map<string, number>()
   readonly #listeners: ((runId: string) => void)[] = []
-  readonly #held = new Set<string>()
-  /** Runs in hand that Redis has forgotten. */
-  #forgotten: ReadonlySet<string> = new Set()
-  #born: string | undefined
   #behindMs = 0
   #isOff = false
   #liveWorkers = 1
@@ -158,15 +150,6 @@ class WorkerRuns implements Runs {
     return (await this.connection.exists(keys.journal(runId))) === 1
   }
 
-  async whileKnown<T>(runId: string, work: () => Promise<T>): Promise<T> {
-    this.#held.add(runId)
-    try {
-      return await work()
-    } finally {
-      this.#held.delete(runId)
-    }
-  }
-
   /** As long as another attempt of a run may begin. */
   #keepMs(deadline: number): number {
     return Math.max(deadline - this.now(), 0) + this.#config.botTimeoutMaxMs + REPLY_TTL_MS
@@ -184,24 +167,6 @@ class WorkerRuns implements Runs {
     }
     if (!isOff && this.#isOff) this.#log.info('The clock of this worker is right again')
     this.#isOff = isOff
-  }
-
-  /** A Redis that was emptied learns of the runs in hand, for as long as they are. */
-  async #reannounce(): Promise<void> {
-    const redis = this.connection
-    const born = String(await runScript(redis, BORN, [keys.born], [randomUUID()]))
-    const isEmptied = this.#born !== undefined && this.#born !== born
-    this.#born = born
-    if (isEmptied) {
-      this.#forgotten = new Set(this.#held)
-      this.#log.warn({ runs: this.#held.size }, 'Redis came back empty; runs are announced again')
-    }
-    this.#forgotten = this.#forgotten.intersection(this.#held)
-    await Promise.all(
-      [...this.#forgotten].map((runId) =>
-        redis.set(keys.running(runId), this.workerId, 'PX', RUNNING_TTL_MS),
-      ),
-    )
   }
 
   async isLate(runId: string): Promise<boolean> {
@@ -263,7 +228,6 @@ class WorkerRuns implements Runs {
   async #beat(metrics: () => Promise<string>): Promise<void> {
     const redis = this.connection
     if (redis.status !== 'ready') return
-    await this.#reannounce()
     await this.#readClock()
     if (this.#isOff) {
       await redis.set(keys.clock(this.workerId), this.#behindMs, 'PX', WORKER_TTL_MS)

@@ -8,8 +8,6 @@ export const PREFIX = 'botica'
 export const keys = {
   /** Sorted set of run ids that are waiting or running; the score is when to forget them. */
   flight: (queue: string, projectId: string) => `${PREFIX}:flight:${queue}:${projectId}`,
-  /** The lane that the project's next run gets, while it has many. */
-  lane: (queue: string, projectId: string) => `${PREFIX}:lane:${queue}:${projectId}`,
   /** Sorted set of workers that take jobs of a queue; the score is when to forget them. */
   workers: (queue: string) => `${PREFIX}:workers:${queue}`,
   /** There while a worker has taken jobs of the queue in the last minute. */
@@ -22,10 +20,6 @@ export const keys = {
   late: (runId: string) => `${PREFIX}:late:${runId}`,
   /** The attempt that may write: set before its first write, or when a later attempt ends the run. */
   journal: (runId: string) => `${PREFIX}:journal:${runId}`,
-  /** Made once and lost with all else: who finds another one knows that Redis was emptied. */
-  born: `${PREFIX}:born`,
-  /** There while a worker has a run that Redis has forgotten. */
-  running: (runId: string) => `${PREFIX}:running:${runId}`,
   /** How far the clock of a worker is behind, in ms; there while it is off. */
   clock: (workerId: string) => `${PREFIX}:clock:${workerId}`,
   metrics: (workerId: string) => `${PREFIX}:metrics:${workerId}`,
@@ -47,38 +41,25 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)`
 
 /**
- * KEYS flight, workers, lane, seen; ARGV most in flight, durable (1: they may wait for a worker, however long it takes to
- * come), then runId and ms to remember it of each run. Answers the lanes of the runs, -1 for one that comes when too many
- * of the project are in flight, and for all of them -2 when there was no worker for a minute.
- *
- * Lanes are fairness between projects: BullMQ takes lane 0 first, and a project with 8, 16, 32, …
- * runs in flight adds to lane 1, 2, 3, …, behind projects with fewer. Inside a lane it is first come,
- * first served; the plain number in flight as priority would let late runs overtake earlier ones of
- * their own project whenever some finish. For the same reason a project leaves a lane only at half
- * of what brought it there.
+ * KEYS flight, workers, seen; ARGV most in flight, durable (1: they may wait for a worker, however long it takes to
+ * come), then runId and ms to remember it of each run. Returns how many runs of the project are in flight with each run,
+ * -1 for one that comes when too many are, and -2 for all of them when there was no worker for a minute.
  */
 export const ADMIT = script(`${NOW}
-local lanes = {}
+local counts = {}
 local isDead = ARGV[2] == '0' and redis.call('ZCOUNT', KEYS[2], now, '+inf') == 0
-  and redis.call('EXISTS', KEYS[4]) == 0
+  and redis.call('EXISTS', KEYS[3]) == 0
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
 local count = redis.call('ZCARD', KEYS[1])
-local before = tonumber(redis.call('GET', KEYS[3]) or 0)
-local lane = before
 for i = 3, #ARGV, 2 do
-  if isDead then table.insert(lanes, -2)
-  elseif count >= tonumber(ARGV[1]) then table.insert(lanes, -1)
+  if isDead then table.insert(counts, -2)
+  elseif count >= tonumber(ARGV[1]) then table.insert(counts, -1)
   else
-    if count == 0 then lane = 0 end
-    while count >= 8 * 2 ^ lane do lane = lane + 1 end
-    while lane > 0 and count < 8 * 2 ^ (lane - 2) do lane = lane - 1 end
     count = count + redis.call('ZADD', KEYS[1], now + tonumber(ARGV[i + 1]), ARGV[i])
-    table.insert(lanes, lane)
+    table.insert(counts, count)
   end
 end
-if lane > 0 then redis.call('SET', KEYS[3], lane, 'PX', 60000)
-elseif before > 0 then redis.call('UNLINK', KEYS[3]) end
-return lanes`)
+return counts`)
 
 /** KEYS journal; ARGV the attempt, ms to keep the mark. Answers the attempt that may write: the first that has asked. */
 export const MARK = script(`
@@ -109,11 +90,6 @@ local reply = redis.call('GET', KEYS[1])
 if reply then return reply end
 redis.call('SET', KEYS[2], '1', 'PX', ARGV[1])
 return false`)
-
-/** KEYS born; ARGV a new name. Answers the name of this memory of Redis. */
-export const BORN = script(`
-redis.call('SET', KEYS[1], ARGV[1], 'NX')
-return redis.call('GET', KEYS[1])`)
 
 /** KEYS workers, seen; ARGV worker id, ms to live. Answers how many workers are alive. */
 export const HEARTBEAT = script(`${NOW}

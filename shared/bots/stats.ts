@@ -3,10 +3,10 @@
  * project in Redis now and then, so that a run costs no command. Totals outlive the workers.
  */
 
-import type { Redis } from '../redis/redis.ts'
-import { BOT_QUEUES, type ExecuteJob } from './jobs.ts'
-import type { Observation } from './observation.ts'
-import { keys, PREFIX } from './scripts.ts'
+import { BOT_QUEUES, type ExecuteJob } from '../platform/queue/jobs.ts'
+import type { Observation } from '../platform/queue/observation.ts'
+import { keys, PREFIX } from '../platform/queue/scripts.ts'
+import type { Redis } from '../platform/redis/redis.ts'
 
 /** Upper bounds in ms; the last bucket has none. */
 const BUCKETS_MS = [5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000]
