@@ -6,8 +6,14 @@ import { readConfig } from '../shared/config/config.ts'
 import { ConfigError } from '../shared/config/reader.ts'
 import { createLogger } from '../shared/log.ts'
 import { openServices, StartError } from '../shared/open-services.ts'
-import { type BotQueue, EXPORTS, IMPORTS, REQUESTS } from '../shared/platform/queue/jobs.ts'
-import { botQueues, openRuns, type Runs } from '../shared/platform/queue/runs.ts'
+import {
+  BOT_QUEUES,
+  type BotQueue,
+  EXPORTS,
+  IMPORTS,
+  REQUESTS,
+} from '../shared/platform/queue/jobs.ts'
+import { openRuns, type Runs } from '../shared/platform/queue/runs.ts'
 import { type RunWorker, startRunWorker, startWakeWorker } from '../shared/platform/queue/worker.ts'
 import { openRedis } from '../shared/platform/redis/redis.ts'
 import { watchWebLoad } from '../shared/platform/redis/web-load.ts'
@@ -50,7 +56,7 @@ async function main(): Promise<void> {
   const log = createLogger(config.logLevel, 'worker')
   const services = await openServices(config, log)
   const executors = await startExecutors(services)
-  const served = botQueues(config.workerQueues)
+  const served = BOT_QUEUES.filter((name) => config.workerQueues.includes(name))
   const runs = await openRuns(config, services.bus, log)
   const metrics = createMetrics(() => executors.stats(), services.storage)
   const stats = createStats()
@@ -63,7 +69,7 @@ async function main(): Promise<void> {
     ...served.map((queue) => startBotWorker(opened, queue)),
     ...startWakeWorkers(services, features),
   ])
-  await runs.announce(served, async () => {
+  await runs.presence.announce(served, async () => {
     await stats.flush(services.redis)
     return await metrics.text()
   })
@@ -138,7 +144,7 @@ async function startFeatures({ services, runs, runner, metrics }: Opened) {
       startSweep(services),
       ...(has('upkeep') ? [startTableUpkeep(services), startUpkeepJobs(services)] : []),
       ...(has('upkeep') && config.autoDownload ? [startDownloads(services)] : []),
-      ...(has('schedules') ? [startSchedules(services, metrics, () => runs.now())] : []),
+      ...(has('schedules') ? [startSchedules(services, metrics, () => runs.presence.now())] : []),
       ...(has('mail') ? [startMail(services)] : []),
     ],
     events: has('change')

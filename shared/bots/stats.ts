@@ -5,8 +5,9 @@
 
 import { BOT_QUEUES, type ExecuteJob } from '../platform/queue/jobs.ts'
 import type { Observation } from '../platform/queue/observation.ts'
-import { keys, PREFIX } from '../platform/queue/scripts.ts'
+import { keys } from '../platform/queue/scripts.ts'
 import type { Redis } from '../platform/redis/redis.ts'
+import { PREFIX } from '../platform/redis/script.ts'
 
 /** Upper bounds in ms; the last bucket has none. */
 const BUCKETS_MS = [5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000]

@@ -9,8 +9,8 @@
 
 import { hash } from 'node:crypto'
 import { tooManyRequests } from '../errors.ts'
-import { runScript, script } from '../platform/queue/scripts.ts'
 import type { Redis } from '../platform/redis/redis.ts'
+import { runScript, script } from '../platform/redis/script.ts'
 
 const WINDOW_SECONDS = 900
 const GUESSES = 5

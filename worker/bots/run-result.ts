@@ -203,7 +203,7 @@ export async function refusal(
   if (attempt.hadEffect ?? (attempt.isRepeat && (await runs.hasWritten(runId)))) {
     return { kind: 'done', reply: interrupted(runId), failure: 'interrupted' }
   }
-  const now = runs.now()
+  const now = runs.presence.now()
   const sentAwayBy = (job.waitUntil ?? Number.POSITIVE_INFINITY) + SENT_AWAY_MS
   const isUnwanted = now > sentAwayBy && !(await runs.isLate(runId))
   if (now <= job.deadline && !isUnwanted) return undefined

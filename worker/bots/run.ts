@@ -76,7 +76,7 @@ export class Runner {
     this.#loader = createLoader(this.#services)
     this.#settling = createSettling(this.#services, runs)
     this.#slots = new Slots({
-      liveWorkers: () => runs.liveWorkers,
+      liveWorkers: () => runs.presence.liveWorkers(),
       perQueue: this.#services.config.workerConcurrency,
       room: () => executors.room,
     })
@@ -106,7 +106,7 @@ export class Runner {
 
   /** Runs a job that PostgreSQL holds, for its outcome. */
   async deliver(job: ExecuteJob, number: number, lease: RunLease): Promise<Attempted> {
-    const deadline = job.deadline - Date.now() + this.#options.runs.now()
+    const deadline = job.deadline - Date.now() + this.#options.runs.presence.now()
     const attempt = { number, isRepeat: false, lease }
     const done = await this.#runCounted({ job: { ...job, deadline }, attempt, onRest: () => {} })
     return done.kind === 'done' && done.failure === 'interrupted' ? BACK : done
@@ -151,9 +151,6 @@ export class Runner {
   #nested(queues: Queues): Queues {
     return {
       ...queues,
-      get commands() {
-        return queues.commands
-      },
       execute: async (job, { signal }) => {
         const controller = new AbortController()
         const stop = () => controller.abort(signal?.reason)
@@ -319,7 +316,7 @@ export class Runner {
     })
     const number = attempt.number + (job.scheduled?.attempt ?? 1) - 1
     const times = { attempt: number, deadline: Date.now() + limits.wallMs }
-    const startedAt = new Date(runs.now())
+    const startedAt = new Date(runs.presence.now())
     const started = { job, bot, session, input, startedAt, attempt: number, hold }
     const report = reports.start(started, secrets.values)
     const { baseUrl } = services.config

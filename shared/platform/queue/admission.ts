@@ -1,9 +1,11 @@
 /** Whether a run may join its queue, and in which lane. */
 import { LRUCache } from 'lru-cache'
 import { HttpError, tooManyRequests, unavailable } from '../../errors.ts'
+import { presenceKeys } from '../redis/presence.ts'
 import type { Redis } from '../redis/redis.ts'
+import { runScript } from '../redis/script.ts'
 import type { BotQueue, ExecuteJob } from './jobs.ts'
-import { ADMIT, keys, runScript } from './scripts.ts'
+import { ADMIT, keys } from './scripts.ts'
 
 /** A run is remembered so long beyond its deadline. */
 export const SLACK_MS = 60_000
@@ -53,7 +55,11 @@ export function createAdmission(redis: Redis, backlogMax: number): Admission {
     if (open !== undefined) return open
     const { promise: full, resolve: send } = Promise.withResolvers<void>()
     const values: (string | number)[] = [most, durable ? 1 : 0]
-    const names = [keys.flight(name, projectId), keys.workers(name), keys.seen(name)]
+    const names = [
+      keys.flight(name, projectId),
+      presenceKeys.workers(name),
+      presenceKeys.seen(name),
+    ]
     const batch = {
       values,
       size: 0,

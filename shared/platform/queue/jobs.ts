@@ -3,14 +3,15 @@
 import type { RunLease } from '../../access/principal.ts'
 import { messageKind } from '../redis/bus.ts'
 
-export type BotQueue = 'bots-sync' | 'bots-async'
 /** The queue of requests that are answered later; its jobs carry no data, their id says all. */
 export const REQUESTS = 'requests'
 /** Jobs of this one say only that there are parts of exports to be taken. */
 export const EXPORTS = 'export'
 /** The queue that wakes a worker for an import. */
 export const IMPORTS = 'import'
-export const BOT_QUEUES: readonly BotQueue[] = ['bots-sync', 'bots-async']
+export const BOT_QUEUES = ['bots-sync', 'bots-async'] as const
+
+export type BotQueue = (typeof BOT_QUEUES)[number]
 
 /** Larger inputs and results travel under a key of their own: measured break-even of BullMQ. */
 export const INLINE_BYTES = 65_536

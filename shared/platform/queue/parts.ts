@@ -4,8 +4,8 @@ import type { Config } from '../../config/config.ts'
 import type { Logger } from '../../log.ts'
 import type { Bus } from '../redis/bus.ts'
 import { endStart, openRedis, type Redis, untilReady } from '../redis/redis.ts'
+import { PREFIX } from '../redis/script.ts'
 import { BOT_QUEUES, type BotQueue, EXPORTS, IMPORTS, REQUESTS } from './jobs.ts'
-import { PREFIX } from './scripts.ts'
 
 /** Nobody reads the events of a queue. */
 const EVENTS = { events: { maxLen: 1 } }
@@ -14,7 +14,6 @@ export interface Parts {
   readonly config: Config
   readonly log: Logger
   readonly redis: Redis
-  readonly counter: { readonly count: number }
   readonly bus: Bus
   readonly bots: ReadonlyMap<BotQueue, Queue>
   readonly requests: Queue
@@ -27,7 +26,6 @@ export interface Parts {
 export async function openParts(config: Config, bus: Bus, log: Logger): Promise<Parts> {
   const redis = openRedis(config, 'request', log)
   await untilReady(redis, log)
-  const counter = countCommands(redis)
   const open = (name: string) => {
     const queue = new Queue(name, { connection: redis, prefix: PREFIX, streams: EVENTS })
     queue.on('error', (error) => log.debug({ queue: name, reason: error.message }, 'Queue'))
@@ -38,15 +36,5 @@ export async function openParts(config: Config, bus: Bus, log: Logger): Promise<
   const all = [...bots.values(), requests, exports, imports]
   await Promise.all(all.map((queue) => queue.waitUntilReady()))
   endStart(redis, config)
-  return { config, log, redis, counter, bus, bots, requests, exports, imports, all }
-}
-
-function countCommands(redis: Redis): { count: number } {
-  const counter = { count: 0 }
-  const send = redis.sendCommand.bind(redis)
-  redis.sendCommand = (command, stream) => {
-    counter.count++
-    return send(command, stream)
-  }
-  return counter
+  return { config, log, redis, bus, bots, requests, exports, imports, all }
 }

@@ -9,7 +9,9 @@ import type { Config } from '../../config/config.ts'
 import { badRequest, HttpError, unavailable } from '../../errors.ts'
 import type { Logger } from '../../log.ts'
 import type { Bus } from '../redis/bus.ts'
+import { type LiveWorkers, liveWorkers } from '../redis/presence.ts'
 import type { Redis } from '../redis/redis.ts'
+import { runScript } from '../redis/script.ts'
 import { createAdmission, SLACK_MS } from './admission.ts'
 import {
   BOT_QUEUES,
@@ -24,7 +26,7 @@ import {
 import { type Observation, observation } from './observation.ts'
 import { openParts, type Parts } from './parts.ts'
 import { openReplies, type Replies, type Waiter } from './replies.ts'
-import { keys, LATE, runScript } from './scripts.ts'
+import { keys, LATE } from './scripts.ts'
 
 export interface Wait {
   readonly waitMs: number
@@ -33,11 +35,9 @@ export interface Wait {
   readonly mayBeLate?: boolean
 }
 
-export interface Queues extends Observation {
+export interface Queues extends Observation, LiveWorkers {
   /** Which Redis this is: a job is known in one only. */
   readonly home: string
-  /** Redis commands sent for callers since the process started; tests pin the difference. */
-  readonly commands: number
   /**
    * Adds a run and waits for its reply; undefined when `waitMs` ended first: the run goes on and its
    * result belongs to an AsyncJob. Errors: 429 backlog, 503 no worker or no Redis.
@@ -68,7 +68,7 @@ const BATCH_LANE = 64
 /** Waits up to 30 s for Redis. */
 export async function openQueues(config: Config, bus: Bus, log: Logger): Promise<Queues> {
   const parts = await openParts(config, bus, log)
-  const { redis, counter, all } = parts
+  const { redis, all } = parts
   const jobs = botJobs(parts)
   const replies = await openReplies({
     redis,
@@ -79,13 +79,11 @@ export async function openQueues(config: Config, bus: Bus, log: Logger): Promise
   })
   return {
     home: homeOf(config.redisUrl),
-    get commands() {
-      return counter.count
-    },
     ...botRuns(parts, jobs, replies),
     has: jobs.has,
     ...otherJobs(parts),
     ...observation(parts),
+    ...liveWorkers(redis, BOT_QUEUES),
     async close() {
       replies.close()
       await Promise.allSettled(all.map((queue) => queue.close()))

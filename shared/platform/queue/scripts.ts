@@ -1,17 +1,9 @@
 /** The scripts that Redis runs in one step, and the keys that are ours. Times are Redis' own, in ms. BullMQ's keys are its own. */
-import { createHash } from 'node:crypto'
-import type { Redis } from '../redis/redis.ts'
-
-/** Prefix of every key and of BullMQ's. */
-export const PREFIX = 'botica'
+import { NOW, PREFIX, script } from '../redis/script.ts'
 
 export const keys = {
   /** Sorted set of run ids that are waiting or running; the score is when to forget them. */
   flight: (queue: string, projectId: string) => `${PREFIX}:flight:${queue}:${projectId}`,
-  /** Sorted set of workers that take jobs of a queue; the score is when to forget them. */
-  workers: (queue: string) => `${PREFIX}:workers:${queue}`,
-  /** There while a worker has taken jobs of the queue in the last minute. */
-  seen: (queue: string) => `${PREFIX}:seen:${queue}`,
   input: (runId: string) => `${PREFIX}:input:${runId}`,
   body: (runId: string) => `${PREFIX}:body:${runId}`,
   /** The reply, kept for a web process that may have missed it on its channel. */
@@ -20,25 +12,7 @@ export const keys = {
   late: (runId: string) => `${PREFIX}:late:${runId}`,
   /** The attempt that may write: set before its first write, or when a later attempt ends the run. */
   journal: (runId: string) => `${PREFIX}:journal:${runId}`,
-  /** How far the clock of a worker is behind, in ms; there while it is off. */
-  clock: (workerId: string) => `${PREFIX}:clock:${workerId}`,
-  metrics: (workerId: string) => `${PREFIX}:metrics:${workerId}`,
 } as const
-
-export interface Script {
-  readonly text: string
-  readonly sha: string
-}
-
-/** Redis runs it by its hash. */
-export function script(text: string): Script {
-  return { text, sha: createHash('sha1').update(text).digest('hex') }
-}
-
-/** Lua: `now` in ms. */
-export const NOW = `
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)`
 
 /**
  * KEYS flight, workers, seen; ARGV most in flight, durable (1: they may wait for a worker, however long it takes to
@@ -90,29 +64,3 @@ local reply = redis.call('GET', KEYS[1])
 if reply then return reply end
 redis.call('SET', KEYS[2], '1', 'PX', ARGV[1])
 return false`)
-
-/** KEYS workers, seen; ARGV worker id, ms to live. Answers how many workers are alive. */
-export const HEARTBEAT = script(`${NOW}
-redis.call('ZADD', KEYS[1], now + tonumber(ARGV[2]), ARGV[1])
-redis.call('SET', KEYS[2], '1', 'PX', 60000)
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
-return redis.call('ZCARD', KEYS[1])`)
-
-/** KEYS workers. Answers the ids of the workers that are alive. */
-export const ALIVE = script(`${NOW}
-return redis.call('ZRANGEBYSCORE', KEYS[1], now, '+inf')`)
-
-/** Runs by hash; a restarted Redis has forgotten the text and gets it again. */
-export async function runScript(
-  redis: Redis,
-  { text, sha }: Script,
-  keyNames: readonly string[],
-  values: readonly (string | number)[],
-): Promise<unknown> {
-  try {
-    return await redis.evalsha(sha, keyNames.length, ...keyNames, ...values)
-  } catch (error) {
-    if (!(error instanceof Error && error.message.startsWith('NOSCRIPT'))) throw error
-    return redis.eval(text, keyNames.length, ...keyNames, ...values)
-  }
-}

@@ -5,8 +5,8 @@
 import { DelayedError, type Job, UnrecoverableError, WaitingError, Worker } from 'bullmq'
 import type { Logger } from '../../log.ts'
 import type { Redis } from '../redis/redis.ts'
+import { PREFIX } from '../redis/script.ts'
 import type { BotQueue, ExecuteJob } from './jobs.ts'
-import { PREFIX } from './scripts.ts'
 
 /** A job is done, or comes again after a while. */
 export type JobEnd =

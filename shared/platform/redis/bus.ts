@@ -5,8 +5,8 @@
  */
 import type { Config } from '../../config/config.ts'
 import type { Logger } from '../../log.ts'
-import { PREFIX } from '../queue/scripts.ts'
 import { openRedis, type Redis, untilReady } from './redis.ts'
+import { PREFIX } from './script.ts'
 
 /** A kind of message, with the type of its content. One file defines and publishes each kind. */
 export interface MessageKind<Message> {

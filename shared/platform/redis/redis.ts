@@ -18,14 +18,8 @@ export type RedisPurpose = 'request' | 'subscribe' | 'worker'
 const REFUSAL = /^(WRONGPASS|NOAUTH|NOPERM|ERR (invalid password|invalid DB|DB index|AUTH))/
 
 /** Connects in the background; `untilReady` waits for it. */
-export function openRedis(
-  config: Config,
-  purpose: RedisPurpose,
-  log: Logger,
-  connectionName?: string,
-): Redis {
+export function openRedis(config: Config, purpose: RedisPurpose, log: Logger): Redis {
   const redis = createRedis(config.redisUrl, config.redisTlsInsecure, {
-    ...(connectionName === undefined ? {} : { connectionName }),
     retryStrategy: (attempt) => Math.min(50 * attempt, 1000),
     ...(purpose === 'request'
       ? {

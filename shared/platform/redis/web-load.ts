@@ -3,8 +3,8 @@
  * leaves more to them and to PostgreSQL, which answers them. Nothing depends on it but speed.
  */
 import { performance } from 'node:perf_hooks'
-import { PREFIX } from '../queue/scripts.ts'
 import type { Redis } from './redis.ts'
+import { PREFIX } from './script.ts'
 
 const KEY = `${PREFIX}:web-busy`
 const TELL_MS = 500

@@ -315,22 +315,18 @@ t.test('large inputs and results make the round trip', async (t) => {
   t.equal(answer.body.input, input)
 })
 
-t.test(
-  'a hot execute costs web no SQL, and Redis commands for admission and job alone',
-  async (t) => {
-    const { database, queues } = botica.services
-    let fewest = { sql: Infinity, redis: Infinity }
-    const deadline = Date.now() + 60_000
-    // Now and then a session is read again in the background, which may fall into many of these on a busy machine.
-    for (let runs = 0; runs < 10 || (fewest.sql > 0 && Date.now() < deadline); runs++) {
-      const before = { sql: database.statements, redis: queues.commands }
-      t.equal((await execute(admin, echo)).status, 200)
-      const cost = { sql: database.statements - before.sql, redis: queues.commands - before.redis }
-      if (cost.sql + cost.redis < fewest.sql + fewest.redis) fewest = cost
-    }
-    t.strictSame(fewest, { sql: 0, redis: 2 })
-  },
-)
+t.test('sends no SQL from web for a warm execute', async (t) => {
+  const { database } = botica.services
+  let fewest = Infinity
+  const deadline = Date.now() + 60_000
+  // Now and then a session is read again in the background, which may fall into many of these on a busy machine.
+  for (let runs = 0; runs < 10 || (fewest > 0 && Date.now() < deadline); runs++) {
+    const before = database.statements
+    t.equal((await execute(admin, echo)).status, 200)
+    fewest = Math.min(fewest, database.statements - before)
+  }
+  t.equal(fewest, 0)
+})
 
 t.test('a caller that goes stops its run', async (t) => {
   const id = await aBot(botica, handler('await new Promise(() => {})'), {

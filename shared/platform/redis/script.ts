@@ -1,0 +1,36 @@
+/** Lua scripts that Redis runs in one step. */
+import { createHash } from 'node:crypto'
+import type { Redis } from './redis.ts'
+
+/** Prefix of every key and channel. */
+export const PREFIX = 'botica'
+
+export interface Script {
+  readonly text: string
+  readonly sha: string
+}
+
+/** Redis runs it by its hash. */
+export function script(text: string): Script {
+  return { text, sha: createHash('sha1').update(text).digest('hex') }
+}
+
+/** Lua: `now` in ms. */
+export const NOW = `
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)`
+
+/** Runs by hash; a restarted Redis has forgotten the text and gets it again. */
+export async function runScript(
+  redis: Redis,
+  { text, sha }: Script,
+  keyNames: readonly string[],
+  values: readonly (string | number)[],
+): Promise<unknown> {
+  try {
+    return await redis.evalsha(sha, keyNames.length, ...keyNames, ...values)
+  } catch (error) {
+    if (!(error instanceof Error && error.message.startsWith('NOSCRIPT'))) throw error
+    return redis.eval(text, keyNames.length, ...keyNames, ...values)
+  }
+}
