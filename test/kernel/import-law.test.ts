@@ -42,7 +42,7 @@ const PACKAGES: ReadonlyMap<string, RegExp> = new Map([
   ['koa', /^server\//],
   ['@koa/router', /^server\//],
   ['@koa/cors', /^server\//],
-  ['isolated-vm', /^worker\/executor\//],
+  ['isolated-vm', /^worker\/executor\/sandbox\.ts$/],
   ['bullmq', /^shared\/platform\/queue\//],
 ])
 

@@ -1,10 +1,6 @@
-/**
- * The code of one bot version and how it gets into an isolate. The compiled form is kept beside the text, in
- * memory only: it is machine code, so it is never taken from elsewhere.
- */
-import type ivm from 'isolated-vm'
-import { cachedDataOf, type Enter } from './guest-code.ts'
+/** The code of one bot version, and how it gets into an isolate. */
 import type { CodeMessage } from './messages.ts'
+import type { Code, Context, Isolate, Module } from './sandbox.ts'
 
 const BOT = 'botica:bot'
 /** Takes the exports of a module; offered before any code of the bot runs. */
@@ -16,11 +12,10 @@ const CLOSE = '\n})'
 export class BotCode {
   readonly shortRuns = new ShortRuns()
   readonly #text: string
-  readonly #format: 'commonjs' | 'module'
-  readonly #file: string
+  readonly #code: Code
+  readonly #isModule: boolean
   readonly #libraries: readonly Library[]
   #isChecked = false
-  #cachedData: ivm.ExternalCopy<ArrayBuffer> | undefined
 
   /** `libraries` are those that the bot names. */
   constructor(
@@ -28,72 +23,48 @@ export class BotCode {
     text: string,
     libraries: readonly Library[],
   ) {
-    this.#format = format
-    this.#file = file
-    this.#libraries = libraries
     this.#text = text.startsWith('#!') ? `//${text}` : text
+    this.#isModule = format === 'module'
+    this.#libraries = libraries
+    this.#code = this.#isModule
+      ? { text: this.#text, file, isCachedAtOnce: true }
+      : { text: OPEN + this.#text + CLOSE, file, columns: OPEN.length, isCachedAtOnce: true }
   }
 
   /** Ends with the handler on its way, or rejects with what compiling or the top level threw. */
-  async load(
-    isolate: ivm.Isolate,
-    context: ivm.Context,
-    enter: Enter,
-    timeout: number,
-  ): Promise<void> {
-    for (const library of this.#libraries) await library.install(isolate, context, enter)
-    if (this.#format === 'module') await this.#loadModule(isolate, context, enter, timeout)
-    else await this.#loadScript(isolate, context, enter, timeout)
-    await Promise.all(this.#libraries.map((library) => library.keepCache(isolate)))
+  async load(isolate: Isolate, context: Context, timeout: number): Promise<void> {
+    for (const { name, code } of this.#libraries) await context.run(code, undefined, 'extend', name)
+    await (this.#isModule ? this.#loadModule(context, timeout) : this.#loadScript(context, timeout))
+    // Behind the load of the bot: the cache covers the functions that have run, half the time in the next isolate.
+    for (const { code } of this.#libraries) if (!code.cache) await isolate.makeCache(code)
   }
 
-  async #loadScript(isolate: ivm.Isolate, context: ivm.Context, enter: Enter, timeout: number) {
+  async #loadScript(context: Context, timeout: number): Promise<void> {
     if (!this.#isChecked) {
       // Text that closes the wrapper would run outside the glue's try. It cannot close both of these.
-      const method = await isolate.compileScript(`${METHOD_OPEN}${this.#text}\n} })`, {
-        filename: this.#file,
-        columnOffset: 0 - METHOD_OPEN.length,
-      })
-      method.release()
+      const text = `${METHOD_OPEN}${this.#text}\n} })`
+      await context.check({ text, file: this.#code.file, columns: METHOD_OPEN.length })
       this.#isChecked = true
     }
-    const script = await isolate.compileScript(
-      OPEN + this.#text + CLOSE,
-      this.#options(OPEN.length),
-    )
-    this.#keepCache(script)
-    const main = await script.run(context, { reference: true, release: true })
-    await enter.apply(undefined, ['load', main.derefInto({ release: true })], { timeout })
+    await context.run(this.#code, timeout, 'load')
   }
 
-  async #loadModule(isolate: ivm.Isolate, context: ivm.Context, enter: Enter, timeout: number) {
-    const module = await isolate.compileModule(this.#text, this.#options(0))
-    this.#keepCache(module)
-    await module.instantiate(context, (name) =>
-      importedModule(isolate, context, enter, { name, importer: this.#text }),
-    )
+  async #loadModule(context: Context, timeout: number): Promise<void> {
+    const module = await context.compileModule(this.#code)
+    await module.link((name) => importedModule(context, name, this.#text))
     // A top level may wait: what imports the module runs when it is through.
-    const main = await isolate.compileModule(
-      `import adopt from '${ADOPT}'\nimport * as bot from '${BOT}'\nadopt(bot)`,
-      { filename: 'botica:main' },
-    )
-    await main.instantiate(context, (name) =>
-      name === ADOPT ? importedModule(isolate, context, enter, { name, importer: '' }) : module,
-    )
-    await main.evaluate({ timeout })
+    const text = `import adopt from '${ADOPT}'\nimport * as bot from '${BOT}'\nadopt(bot)`
+    const main = await context.compileModule({ text, file: 'botica:main' })
+    await main.link((name) => (name === ADOPT ? importedModule(context, name, '') : module))
+    await main.evaluate(timeout)
   }
+}
 
-  #options(columns: number): ivm.ScriptInfo {
-    return {
-      filename: this.#file,
-      columnOffset: 0 - columns,
-      ...(this.#cachedData ? { cachedData: this.#cachedData } : { produceCachedData: true }),
-    }
-  }
-
-  #keepCache(compiled: ivm.Script | ivm.Module): void {
-    this.#cachedData ??= cachedDataOf(compiled)
-  }
+/** A library that bots may use as one script: an isolate gets it before the code of a bot that names it. */
+export interface Library {
+  readonly name: string
+  /** A function of `require` and `host`. */
+  readonly code: Code
 }
 
 /** Names that the importer takes from a module; a module that is not there is made to have them. */
@@ -105,13 +76,8 @@ function namesIn(importer: string, module: string): string {
 }
 
 /** A module of the table (@medplum/core, crypto, …) as an ES module. Runs before any bot code. */
-async function importedModule(
-  isolate: ivm.Isolate,
-  context: ivm.Context,
-  enter: Enter,
-  { name, importer }: { readonly name: string; readonly importer: string },
-): Promise<ivm.Module> {
-  const offered = await enter.apply(undefined, ['offer', name, namesIn(importer, name)])
+async function importedModule(context: Context, name: string, importer: string): Promise<Module> {
+  const offered = await context.call(undefined, 'offer', name, namesIn(importer, name))
   const names: unknown = JSON.parse(String(offered))
   // Reading a name loads the file behind it, so names that the importer cannot mean stay untouched.
   const wantsAll = /\*\s*(as|from)\b/.test(importer)
@@ -124,59 +90,13 @@ async function importedModule(
     const text = JSON.stringify(key)
     lines.push(`const v${index} = found[${text}]`, `export { v${index} as ${text} }`)
   }
-  const module = await isolate.compileModule(lines.join('\n'), { filename: 'botica:import' })
-  await module.instantiate(context, () => {
+  const module = await context.compileModule({ text: lines.join('\n'), file: 'botica:import' })
+  await module.link(() => {
     throw new Error(`Cannot find module '${name}'`)
   })
   await module.evaluate()
-  await enter.apply(undefined, ['withdraw', name])
+  await context.call(undefined, 'withdraw', name)
   return module
-}
-
-/** The line of the log that a failure of the code's top level leaves, with the frames that are in the code. */
-export function loadingLog({ stack = '' }: Error): string {
-  const [own = ''] = stack.split(/\n *at \(<isolated-vm boundary>\)/)
-  return `${new Date().toISOString()} ERROR ${own}\n`
-}
-
-// * A library that bots may use as one script, which an isolate gets before the code of a bot that names it. Its code cache
-// is made in the first of these isolates, and kept in memory only.
-
-export class Library {
-  readonly #name: string
-  readonly #source: string
-  readonly #filename: string
-  #cachedData: ivm.ExternalCopy<ArrayBuffer> | undefined
-
-  /** `source` is the text of a function of `require` and `host`. */
-  constructor(name: string, source: string) {
-    this.#name = name
-    this.#source = source
-    this.#filename = `botica:guest/${name}`
-  }
-
-  /** Hands it to the glue, whose module of that name it then is. Before any code of the bot. */
-  async install(isolate: ivm.Isolate, context: ivm.Context, enter: Enter): Promise<void> {
-    const cachedData = this.#cachedData
-    const script = await isolate.compileScript(this.#source, {
-      filename: this.#filename,
-      ...(cachedData ? { cachedData } : {}),
-    })
-    const main = await script.run(context, { reference: true, release: true })
-    await enter.apply(undefined, ['extend', this.#name, main.derefInto({ release: true })])
-  }
-
-  /**
-   * Once the bot is loaded: the cache covers the functions that have run, half the time in the next isolate. Rejects
-   * when the isolate has ended.
-   */
-  async keepCache(isolate: ivm.Isolate): Promise<void> {
-    if (this.#cachedData) return
-    const options = { filename: this.#filename, produceCachedData: true }
-    const script = await isolate.compileScript(this.#source, options)
-    this.#cachedData ??= cachedDataOf(script)
-    script.release()
-  }
 }
 
 /**

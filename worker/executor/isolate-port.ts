@@ -1,13 +1,12 @@
 /** The interface between an isolate and its executor: its runs, and their ends. */
-import type ivm from 'isolated-vm'
 import { type BotCode, HERE_MS } from './bot-code.ts'
-import type { GuestCode } from './guest-code.ts'
 import type { CallKind, DoneMessage, RunMessage } from './messages.ts'
+import type { Code, Engine } from './sandbox.ts'
 
 export interface IsolatePort {
-  readonly ivm: typeof ivm
+  readonly engine: Engine
   /** Set before the first run. */
-  guest: GuestCode
+  glue: Code
   readonly share: ProcessorShare
   /** Has `watch` of the isolate called often, until that answers false. */
   watch(isolate: Watched): void
@@ -49,7 +48,7 @@ export interface ActiveRun {
   readonly message: RunMessage
   readonly startedAt: number
   /** Time inside the isolate when its processor time was last counted. */
-  countedNs: bigint
+  countedMs: number
   readonly timers: Map<number, NodeJS.Timeout>
   readonly deadline: NodeJS.Timeout
   readonly end: (end: RunEnd) => void
@@ -66,7 +65,7 @@ export interface ActiveRun {
   hereMs: number
 }
 
-type Begun = Pick<ActiveRun, 'countedNs' | 'deadline' | 'end' | 'followed' | 'isHere'>
+type Begun = Pick<ActiveRun, 'countedMs' | 'deadline' | 'end' | 'followed' | 'isHere'>
 
 export function activeRun(message: RunMessage, begun: Begun): ActiveRun {
   return {

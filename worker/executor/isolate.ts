@@ -2,13 +2,12 @@
  * One isolate: built once for a bot version and membership, then used for one run after the other. Its life
  * ends with `dispose`, after any failure that V8 or a limit caused, and by the rules of warm-isolates.ts.
  */
-import type ivm from 'isolated-vm'
-import { type BotCode, HERE_MS, loadingLog } from './bot-code.ts'
+import { type BotCode, HERE_MS } from './bot-code.ts'
 import { answerCryptoCall } from './crypto-calls.ts'
-import type { Enter } from './guest-code.ts'
 import type { ActiveRun, BotRun, IsolatePort, RunEnd, Watched } from './isolate-port.ts'
 import { activeRun, type FollowedLog, followLog, MAX_TIMERS, takesCall } from './isolate-port.ts'
 import { CALL_KINDS, type Failure, RESULT_KINDS, type ReplyMessage } from './messages.ts'
+import { type Context, type Copied, type Isolate, stackInside } from './sandbox.ts'
 import { type Inmate, type SharedIsolate, TURN_MS } from './shared-isolate.ts'
 import { answerSyncCall } from './sync-calls.ts'
 
@@ -29,9 +28,8 @@ export class BotIsolate implements Watched, Inmate {
   idleSince = 0
   readonly #port: IsolatePort
   readonly #home: SharedIsolate | undefined
-  readonly #isolate: ivm.Isolate
-  readonly #context: ivm.Context
-  readonly #enter: Enter
+  readonly #isolate: Isolate
+  readonly #context: Context
   /** As it was measured last. */
   lastHeapMb: number | undefined
   #isLoaded = false
@@ -49,20 +47,13 @@ export class BotIsolate implements Watched, Inmate {
     this.#port = port
     this.#home = home
     home?.join(this)
-    this.#isolate =
-      home?.isolate ??
-      new port.ivm.Isolate({
-        memoryLimit: memoryMb,
-        onCatastrophicError: (message) => this.#onCatastrophe(message),
-      })
-    this.#context = this.#isolate.createContextSync()
-    const onSent = (...said: unknown[]) => this.#onSent(said)
-    const send = new port.ivm.Callback(onSent, { ignored: true })
-    const ask = new port.ivm.Callback((kind: unknown, question: unknown) =>
-      this.#answer(kind, question),
-    )
-    const sendHere = new port.ivm.Callback((...said: unknown[]) => void this.#saidHere.push(said))
-    this.#enter = port.guest.boot(this.#isolate, this.#context, { send, ask, sendHere })
+    const onFatal = (failure: 'memory' | 'timeout') => port.fatal(this.runNumber, failure)
+    this.#isolate = home?.isolate ?? port.engine.openIsolate({ memoryMb, onFatal })
+    this.#context = this.#isolate.openContext(port.glue, {
+      send: (...said) => this.#onSent(said),
+      sendHere: (...said) => void this.#saidHere.push(said),
+      ask: (kind, question) => this.#answer(kind, question),
+    })
   }
 
   get isUsable(): boolean {
@@ -96,7 +87,7 @@ export class BotIsolate implements Watched, Inmate {
     const { wallMs, resultBytes, logBytes } = message.limits
     this.#lastCpuMs = 0
     this.#active = activeRun(message, {
-      countedNs: this.#isolate.cpuTime,
+      countedMs: this.#isolate.enteredMs,
       deadline: setTimeout(() => void this.#onDeadline(), wallMs),
       end: onEnd,
       followed: message.follow ? this.#follow(message.run) : undefined,
@@ -109,12 +100,11 @@ export class BotIsolate implements Watched, Inmate {
   }
 
   /** Hears what the run says only afterwards, or never: then the run begins anew elsewhere. */
-  #enterHere(active: ActiveRun, what: string, args: ivm.Transferable[]): void {
+  #enterHere(active: ActiveRun, what: string, args: Copied[]): void {
     this.#saidHere = []
     const beganAt = performance.now()
     try {
-      const timeout = Math.ceil(active.hereMs)
-      this.#enter.applySync(undefined, [`${what} here`, ...args], { timeout })
+      this.#context.callHere(Math.ceil(active.hereMs), `${what} here`, ...args)
     } catch {
       this.dispose()
       this.#end({ status: 'error', kind: 'undefined', cpuMs: 0 }, '', '', { isTooLong: true })
@@ -129,7 +119,7 @@ export class BotIsolate implements Watched, Inmate {
     active.isWatchedSoon = false
   }
 
-  #goOn(active: ActiveRun, what: string, ...args: ivm.Transferable[]): void {
+  #goOn(active: ActiveRun, what: string, ...args: Copied[]): void {
     // A call on its way may have an effect, and its answer would be taken for one of the attempt after this one.
     active.isHere &&= active.calls.size === 0 && active.hereMs > HERE_MS / 2
     if (active.isHere) this.#enterHere(active, what, args)
@@ -174,20 +164,19 @@ export class BotIsolate implements Watched, Inmate {
 
   #follow(run: number): FollowedLog {
     return followLog(
-      () => this.#enter.apply(undefined, ['log', run], { timeout: LOG_GRACE_MS }),
+      () => this.#context.call(LOG_GRACE_MS, 'log', run),
       (text) => this.#port.log(run, text),
     )
   }
 
   /** Used heap in MB. */
   async heapMb(): Promise<number> {
-    const { used_heap_size, externally_allocated_size } = await this.#isolate.getHeapStatistics()
-    this.lastHeapMb = (used_heap_size + externally_allocated_size) / (1024 * 1024)
+    this.lastHeapMb = await this.#isolate.heapMb()
     return this.lastHeapMb
   }
 
-  makeGuestCache(): string {
-    return this.#port.guest.makeCache(this.#isolate)
+  makeGlueCache(): Promise<string> {
+    return this.#isolate.makeCache(this.#port.glue)
   }
 
   /** True after the first run and after those that computed. */
@@ -208,19 +197,18 @@ export class BotIsolate implements Watched, Inmate {
 
   dispose(): void {
     if (!this.#home) {
-      if (!this.#isolate.isDisposed) this.#isolate.dispose()
+      this.#isolate.dispose()
       return
     }
     this.#isDropped = true
     if (this.#isReleased) return
     this.#isReleased = true
-    this.#enter.release()
     this.#context.release()
     this.#home.leave(this)
   }
 
   async #load(code: BotCode, run: number): Promise<void> {
-    const load = () => code.load(this.#isolate, this.#context, this.#enter, this.#turnMs())
+    const load = () => code.load(this.#isolate, this.#context, this.#turnMs())
     const error = await (this.#home
       ? this.#home.enter(this, load, this.#spend)
       : load().catch((reason: unknown) => reason))
@@ -234,7 +222,8 @@ export class BotIsolate implements Watched, Inmate {
   #failLoading(error: unknown): void {
     const cpuMs = this.#cpuMs()
     const message = error instanceof Error ? error.message : 'Bot could not be loaded'
-    const log = error instanceof Error ? loadingLog(error) : ''
+    const log =
+      error instanceof Error ? `${new Date().toISOString()} ERROR ${stackInside(error)}\n` : ''
     this.#end({ status: 'error', failure: 'thrown', kind: 'string', cpuMs }, message, log)
   }
 
@@ -254,9 +243,7 @@ export class BotIsolate implements Watched, Inmate {
   // interrupted. One that does neither is disposed of without.
   async #onDeadline(): Promise<void> {
     const run = this.#active?.run
-    const log = this.#enter
-      .apply(undefined, ['log', run], { timeout: LOG_GRACE_MS })
-      .catch(() => '')
+    const log = this.#context.call(LOG_GRACE_MS, 'log', run).catch(() => '')
     const late = new Promise<string>((resolve) => setTimeout(resolve, LOG_GRACE_MS, ''))
     const text = await Promise.race([log, late])
     if (this.#active?.run === run) this.stop('timeout', typeof text === 'string' ? text : '')
@@ -268,7 +255,7 @@ export class BotIsolate implements Watched, Inmate {
     const run = this.#active?.run ?? 0
     const late = setTimeout(() => this.#port.stuck(run), STUCK_MS)
     const settle = () => clearTimeout(late)
-    this.#enter.apply(undefined, ['log', 0], { timeout: 1 }).then(settle, settle)
+    this.#context.call(1, 'log', 0).then(settle, settle)
   }
 
   #onSent(said: readonly unknown[]): void {
@@ -344,14 +331,14 @@ export class BotIsolate implements Watched, Inmate {
     active.timers.delete(id)
   }
 
-  #reenter(what: string, ...args: ivm.Transferable[]): void {
+  #reenter(what: string, ...args: Copied[]): void {
     if (this.#isGone) return
     if (this.#active) this.#active.isHere = false
     this.#port.watch(this)
     const timeout = this.#turnMs()
-    if (!this.#home) this.#enter.applyIgnored(undefined, [what, ...args], { timeout })
+    if (!this.#home) this.#context.send(timeout, what, ...args)
     else {
-      const entry = () => this.#enter.apply(undefined, [what, ...args], { timeout })
+      const entry = () => this.#context.call(timeout, what, ...args)
       void this.#home.enter(this, entry, this.#spend)
     }
   }
@@ -364,13 +351,13 @@ export class BotIsolate implements Watched, Inmate {
   /** For how long the isolate was entered since its processor time was last counted. */
   get uncountedMs(): number {
     if (!this.#active || this.#home || this.#isolate.isDisposed) return 0
-    return Number(this.#isolate.cpuTime - this.#active.countedNs) / 1e6
+    return this.#isolate.enteredMs - this.#active.countedMs
   }
 
   #cpuMs(): number {
     if (this.#active && !this.#home && !this.#isolate.isDisposed) {
       this.#lastCpuMs += this.uncountedMs * this.#port.share.value
-      this.#active.countedNs = this.#isolate.cpuTime
+      this.#active.countedMs = this.#isolate.enteredMs
     }
     return this.#lastCpuMs
   }
@@ -391,10 +378,5 @@ export class BotIsolate implements Watched, Inmate {
     const wallMs = performance.now() - active.startedAt
     const unsent = active.followed?.rest(log) ?? ''
     active.end({ ...loss, message: { ...message, wallMs }, body, log, unsent })
-  }
-
-  #onCatastrophe(message: string): void {
-    const failure = message.includes('memory') ? 'memory' : 'timeout'
-    this.#port.fatal(this.#active?.run ?? 0, failure)
   }
 }

@@ -1,18 +1,17 @@
 /**
  * The executor: a child process of the worker that runs the bots of one project and holds nothing of value.
  * Its environment is a setting of the allocator; it has no credentials and may read hardly a file. Frames come in
- * and go out on file descriptor 3; the arguments are the path of isolated-vm's addon, because its own loader would
- * probe files that this process may not read, and the number of isolates there is memory for.
+ * and go out on file descriptor 3; the arguments are the path of the addon of sandbox.ts, and the number of isolates
+ * there is memory for.
  */
 import { Socket } from 'node:net'
-import type ivm from 'isolated-vm'
-import { BotCode, Library } from './bot-code.ts'
+import { BotCode, type Library } from './bot-code.ts'
 import { type Frame, FrameReader, writeFrame } from './frames.ts'
-import { GuestCode } from './guest-code.ts'
 import type { BotIsolate } from './isolate.ts'
 import type { BotRun, IsolatePort, RunEnd, Watched } from './isolate-port.ts'
 import { ProcessorShare } from './isolate-port.ts'
 import type { FromExecutor, RunMessage, ToExecutor } from './messages.ts'
+import { Engine } from './sandbox.ts'
 import { WarmIsolates } from './warm-isolates.ts'
 
 const BEAT_MS = 1000
@@ -22,6 +21,8 @@ const WATCH_MS = 5
 const LATE_MS = 0.5
 /** For so long what was heard is acted on before timers have their turn. */
 const TURN_MS = 5
+/** Frames of the glue and of libraries carry this name, and stay out of what authors see. */
+const GLUE = 'botica:guest'
 const SMALL_BOT = `exports.handler = async (medplum, event) => {
   console.log('input', event.input)
   return event.input
@@ -37,12 +38,11 @@ const heard: Frame<ToExecutor>[] = []
 let hearing: NodeJS.Immediate | undefined
 let watching: NodeJS.Timeout | undefined
 
-const library = loadAddon(process.argv[2] ?? '')
 const share = new ProcessorShare()
 const port: IsolatePort = {
-  ivm: library,
+  engine: new Engine(process.argv[2] ?? ''),
   share,
-  guest: new GuestCode(library, '', ''),
+  glue: { text: '', file: GLUE },
   watch,
   call: (run, call, kind, payload) => say({ t: 'call', run, call, kind }, payload),
   log: (run, text) => say({ t: 'log', run }, text),
@@ -88,7 +88,7 @@ function hear({ header, parts: [first = '', second] }: Frame<ToExecutor>): void 
       running.get(header.run)?.stop('cancelled')
       return
     case 'library':
-      libraries.set(header.name, new Library(header.name, first))
+      libraries.set(header.name, libraryOf(header.name, first))
       return
     case 'code': {
       const used = header.libraries.flatMap((name) => libraries.get(name) ?? [])
@@ -105,18 +105,21 @@ function hear({ header, parts: [first = '', second] }: Frame<ToExecutor>): void 
 
 /** Called once by boot.cjs: `source` is the script of the guest, `cache` its code cache or ''. */
 export function open(source: string, cache: string, makeCodeCache: () => string): void {
-  port.guest = new GuestCode(library, source, cache)
-  if (port.guest.isCached) {
+  port.glue = { text: source, file: GLUE }
+  if (cache !== '') {
+    port.engine.setCache(port.glue, cache)
     beatFromNowOn()
     return
   }
   const run = firstRun()
   const isolate = warm.take(run.message)
-  isolate.run(run, () => {
-    if (isolate.isUsable) say({ t: 'cache' }, isolate.makeGuestCache(), makeCodeCache())
-    void warm.giveBack(run.message, isolate)
-    beatFromNowOn()
-  })
+  isolate.run(run, () => void makeCaches(run, isolate, makeCodeCache))
+}
+
+async function makeCaches(run: BotRun, isolate: BotIsolate, makeCodeCache: () => string) {
+  if (isolate.isUsable) say({ t: 'cache' }, await isolate.makeGlueCache(), makeCodeCache())
+  await warm.giveBack(run.message, isolate)
+  beatFromNowOn()
 }
 
 /** The caches cover what has run before they are made: 1.4 of 9 ms of the first run in each executor to come. */
@@ -225,11 +228,8 @@ function withinBytes(text: string, limit: number): string {
   return `${bytes.subarray(0, half).toString()}\n…\n${bytes.subarray(-half).toString()}`
 }
 
-function loadAddon(path: string): typeof ivm {
-  const addon: { exports: { ivm?: typeof ivm } } = { exports: {} }
-  process.dlopen(addon, path)
-  if (addon.exports.ivm === undefined) throw new Error('This is no addon of isolates')
-  return addon.exports.ivm
+function libraryOf(name: string, text: string): Library {
+  return { name, code: { text, file: `${GLUE}/${name}` } }
 }
 
 function die(): void {

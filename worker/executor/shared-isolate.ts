@@ -3,9 +3,9 @@
  * run finds nothing of another; what they share is the thread and the memory. Entries are made one after the other:
  * the oldest is under way, and its run is at fault when the isolate is lost.
  */
-import type ivm from 'isolated-vm'
 import type { IsolatePort } from './isolate-port.ts'
 import type { Failure } from './messages.ts'
+import { type Isolate, isInterruption, saysDisposed } from './sandbox.ts'
 
 /** For so long a run may keep the thread from its neighbours at a time. */
 export const TURN_MS = 2000
@@ -14,8 +14,6 @@ const STUCK_MS = 4000
 /** A context that waits takes so much; the isolate gets it for each, beyond the limit of a run. */
 const CONTEXT_MB = 1
 export const MOST_CONTEXTS = 64
-const ENDED_BY_MEMORY = /disposed during execution/
-const INTERRUPTED = 'Script execution timed out.'
 
 /** A context of the isolate, as the isolate sees it. */
 export interface Inmate {
@@ -32,23 +30,21 @@ interface Entry {
 }
 
 export class SharedIsolate {
-  readonly isolate: ivm.Isolate
+  readonly isolate: Isolate
   readonly #port: IsolatePort
   readonly #inmates = new Set<Inmate>()
   /** Entries under way and in line, the oldest first. */
   readonly #entries = new Set<Entry>()
   /** When an entry ended last, or began after a rest. */
   #movedAt = 0
-  #countedNs = 0n
+  #countedMs = 0
   #made = 0
 
   constructor(port: IsolatePort, memoryMb: number) {
     this.#port = port
-    this.isolate = new port.ivm.Isolate({
-      memoryLimit: memoryMb + MOST_CONTEXTS * CONTEXT_MB,
-      onCatastrophicError: (message) => {
-        port.fatal(this.#head?.runNumber ?? 0, message.includes('memory') ? 'memory' : 'timeout')
-      },
+    this.isolate = port.engine.openIsolate({
+      memoryMb: memoryMb + MOST_CONTEXTS * CONTEXT_MB,
+      onFatal: (failure) => port.fatal(this.#head?.runNumber ?? 0, failure),
     })
   }
 
@@ -69,7 +65,7 @@ export class SharedIsolate {
   /** The last one takes the isolate along. */
   leave(inmate: Inmate): void {
     this.#inmates.delete(inmate)
-    if (this.#inmates.size === 0 && !this.isolate.isDisposed) this.isolate.dispose()
+    if (this.#inmates.size === 0) this.isolate.dispose()
   }
 
   /** Answers what it was rejected with, undefined otherwise. `spent` hears the processor time of the entry. */
@@ -85,10 +81,9 @@ export class SharedIsolate {
       await work()
       return undefined
     } catch (error) {
-      const message = error instanceof Error ? error.message : ''
       // Only V8 ends an isolate; a message alone may be of a bot's making.
-      if (this.isolate.isDisposed && ENDED_BY_MEMORY.test(message)) this.lose(by, 'memory')
-      else if (message === INTERRUPTED) by.onInterrupted()
+      if (this.isolate.isDisposed && saysDisposed(error)) this.lose(by, 'memory')
+      else if (isInterruption(error)) by.onInterrupted()
       return error
     } finally {
       this.#entries.delete(entry)
@@ -112,7 +107,7 @@ export class SharedIsolate {
 
   /** Ends it for all; `guilty` is whose fault it was, where that is known. */
   lose(guilty: Inmate | undefined, failure: Failure): void {
-    if (!this.isolate.isDisposed) this.isolate.dispose()
+    this.isolate.dispose()
     for (const one of [...this.#inmates]) {
       if (guilty === undefined) one.onLost('unknown')
       else one.onLost(one === guilty ? failure : 'another')
@@ -126,8 +121,8 @@ export class SharedIsolate {
 
   #spentMs(): number {
     if (this.isolate.isDisposed) return 0
-    const before = this.#countedNs
-    this.#countedNs = this.isolate.cpuTime
-    return (Number(this.#countedNs - before) / 1e6) * this.#port.share.value
+    const before = this.#countedMs
+    this.#countedMs = this.isolate.enteredMs
+    return (this.#countedMs - before) * this.#port.share.value
   }
 }
