@@ -23,7 +23,6 @@ import {
   publishNotifications,
   socketSubscriptions,
 } from '../shared/subscriptions/socket-subscriptions.ts'
-import { createAudit } from './bots/audit.ts'
 import {
   type Executors,
   executorsWithin,
@@ -32,7 +31,6 @@ import {
 } from './bots/executors/executors.ts'
 import { startSweep } from './bots/left-runs.ts'
 import { createMetrics, type RunMetrics } from './bots/metrics.ts'
-import { createRecentRuns } from './bots/recent-runs.ts'
 import { Runner } from './bots/run.ts'
 import { createRunReports } from './bots/run-reports.ts'
 import { startSchedules } from './bots/schedules/run.ts'
@@ -61,7 +59,7 @@ async function main(): Promise<void> {
   const metrics = createMetrics(() => executors.stats(), services.storage)
   const stats = createStats()
   const followed = await openFollowed(services.bus)
-  const reports = createRunReports(createAudit(services), createRecentRuns(services), followed)
+  const reports = createRunReports(services, followed)
   const runner = new Runner({ services, runs, executors, reports, metrics, stats })
   const opened: Opened = { services, runs, runner, metrics }
   const features = await startFeatures(opened)

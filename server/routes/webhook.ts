@@ -1,8 +1,8 @@
 /** `/webhook/{membership}`: runs a Bot for whoever knows the address. */
 
 import { systemPrincipal } from '../../shared/access/principal.ts'
+import { actingAs, type FoundBot, requireCode, toFound } from '../../shared/bots/bot.ts'
 import { createJob, type RunCall, runBot } from '../../shared/bots/execute.ts'
-import { actingAs, type FoundBot, requireCode, toFound } from '../../shared/bots/execute-bot.ts'
 import { forbidden, HttpError, notFound, tooManyRequests } from '../../shared/errors.ts'
 import { parseReference } from '../../shared/fhir/resource.ts'
 import type { Session } from '../../shared/identity/principals.ts'

@@ -1,7 +1,7 @@
 /** The rules and parts of writes that features register with the Repository, and the caches that a change drops. */
 import { downloadPart } from '../binary/downloads.ts'
 import { pendingRunPart } from '../bots/async-jobs.ts'
-import { forgetFound } from '../bots/execute-bot.ts'
+import { forgetFound } from '../bots/bot.ts'
 import { botRules, schedulePart } from '../bots/write-rules.ts'
 import type { Outbound } from '../config/outbound.ts'
 import { definitionRules } from '../identity/definitions.ts'

@@ -5,8 +5,7 @@ import { isObject, type Resource } from '../fhir/resource.ts'
 import { type Session, within } from '../identity/principals.ts'
 import type { Services } from '../services.ts'
 import { platformMeta } from '../store/rows/version.ts'
-import { codeLocation } from './bot.ts'
-import { memberOf } from './execute-bot.ts'
+import { codeLocation, memberOf } from './bot.ts'
 
 /** A Bot that may be run, and as whom. */
 export interface BotTarget {

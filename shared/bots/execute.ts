@@ -10,8 +10,7 @@ import { depthOf, MAX_DEPTH } from '../request/quota.ts'
 import { outcomeReply } from '../request/reply.ts'
 import type { FhirReply, Operation, OperationCall } from '../request/request.ts'
 import { createAsyncJob, settleAsyncJob } from './async-jobs.ts'
-import { botLimits, maxQueueMs } from './bot.ts'
-import { type FoundBot, findBot, runAs } from './execute-bot.ts'
+import { botLimits, type FoundBot, findBot, maxQueueMs, runAs } from './bot.ts'
 import { encodeReply, readInput, visibleHeaders } from './execute-reply.ts'
 
 const LONGEST_WAIT_S = 110

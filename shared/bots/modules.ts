@@ -12,142 +12,40 @@ import {
   PDF,
 } from './libraries/table.ts'
 
-const core = [
-  'CPT',
-  'ContentType',
-  'Hl7Context',
-  'Hl7Field',
-  'Hl7Message',
-  'Hl7Segment',
-  'ICD10',
-  'LOINC',
-  'MedplumClient',
-  'NDC',
-  'OperationOutcomeError',
-  'RXNORM',
-  'SNOMED',
-  'UCUM',
-  'addProfileToResource',
-  'allOk',
-  'badRequest',
-  'calculateAge',
-  'capitalize',
-  'createReference',
-  'created',
-  'decodeBase64',
-  'deepClone',
-  'deepEquals',
-  'encodeBase64',
-  'findResourceByCode',
-  'forbidden',
-  'formatAddress',
-  'formatCodeableConcept',
-  'formatDate',
-  'formatDateTime',
-  'formatFamilyName',
-  'formatGivenName',
-  'formatHl7DateTime',
-  'formatHumanName',
-  'formatPeriod',
-  'formatQuantity',
-  'generateId',
-  'getAllQuestionnaireAnswers',
-  'getCodeBySystem',
-  'getDateProperty',
-  'getDisplayString',
-  'getExtension',
-  'getExtensionValue',
-  'getIdentifier',
-  'getQuestionnaireAnswers',
-  'getReferenceString',
-  'isEmpty',
-  'isNotFound',
-  'isObject',
-  'isOk',
-  'isReference',
-  'isResource',
-  'isString',
-  'normalizeErrorString',
-  'normalizeOperationOutcome',
-  'notFound',
-  'parseHl7DateTime',
-  'parseReference',
-  'resolveId',
-  'setCodeBySystem',
-  'setIdentifier',
-  'sleep',
-  'unauthorized',
-]
+/** The names in a text. */
+const names = (text: string): readonly string[] => text.trim().split(/\s+/)
 
-const buffer = ['Blob', 'Buffer', 'File', 'atob', 'btoa', 'constants', 'default', 'kMaxLength']
+const core = names(`
+  CPT ContentType Hl7Context Hl7Field Hl7Message Hl7Segment ICD10 LOINC MedplumClient NDC OperationOutcomeError
+  RXNORM SNOMED UCUM addProfileToResource allOk badRequest calculateAge capitalize createReference created
+  decodeBase64 deepClone deepEquals encodeBase64 findResourceByCode forbidden formatAddress
+  formatCodeableConcept formatDate formatDateTime formatFamilyName formatGivenName formatHl7DateTime
+  formatHumanName formatPeriod formatQuantity generateId getAllQuestionnaireAnswers getCodeBySystem
+  getDateProperty getDisplayString getExtension getExtensionValue getIdentifier getQuestionnaireAnswers
+  getReferenceString isEmpty isNotFound isObject isOk isReference isResource isString normalizeErrorString
+  normalizeOperationOutcome notFound parseHl7DateTime parseReference resolveId setCodeBySystem setIdentifier
+  sleep unauthorized`)
+
+const buffer = names('Blob Buffer File atob btoa constants default kMaxLength')
 
 /** Names of a library; see libraries/crypto. */
-const cryptoLibrary = [
-  'KeyObject',
-  'constants',
-  'createCipheriv',
-  'createDecipheriv',
-  'createPrivateKey',
-  'createPublicKey',
-  'createSecretKey',
-  'createSign',
-  'createVerify',
-  'diffieHellman',
-  'generateKeyPair',
-  'generateKeyPairSync',
-  'getHashes',
-  'getRandomValues',
-  'hkdf',
-  'hkdfSync',
-  'pbkdf2',
-  'pbkdf2Sync',
-  'privateDecrypt',
-  'publicEncrypt',
-  'randomFillSync',
-  'randomInt',
-  'scrypt',
-  'scryptSync',
-  'sign',
-  'subtle',
-  'verify',
-  'webcrypto',
-]
+const cryptoLibrary = names(`
+  KeyObject constants createCipheriv createDecipheriv createPrivateKey createPublicKey createSecretKey
+  createSign createVerify diffieHellman generateKeyPair generateKeyPairSync getHashes getRandomValues hkdf
+  hkdfSync pbkdf2 pbkdf2Sync privateDecrypt publicEncrypt randomFillSync randomInt scrypt scryptSync sign subtle
+  verify webcrypto`)
 
-const crypto = [
-  'createHash',
-  'createHmac',
-  'default',
-  'randomBytes',
-  'randomUUID',
-  'timingSafeEqual',
-]
+const crypto = names('createHash createHmac default randomBytes randomUUID timingSafeEqual')
 
 const nodeFetch = ['Headers', 'Request', 'Response', 'default']
 
-const process = [
-  'argv',
-  'browser',
-  'cwd',
-  'emitWarning',
-  'env',
-  'nextTick',
-  'platform',
-  'version',
-  'versions',
-]
+const process = names('argv browser cwd emitWarning env nextTick platform version versions')
 
 const querystring = ['decode', 'default', 'encode', 'escape', 'parse', 'stringify', 'unescape']
 
-const timers = [
-  'clearImmediate',
-  'clearInterval',
-  'clearTimeout',
-  'default',
-  'promises',
-  'setImmediate',
-  'setInterval',
-  'setTimeout',
-]
+const timers = names(
+  'clearImmediate clearInterval clearTimeout default promises setImmediate setInterval setTimeout',
+)
 
 const url = ['URL', 'URLSearchParams', 'default']
 

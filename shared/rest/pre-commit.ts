@@ -6,9 +6,9 @@ import { randomUUIDv7 } from 'node:crypto'
 import { changedBeyondRights } from '../access/guarded/rights.ts'
 import { type Change, SUBSCRIPTION } from '../access/subscription.ts'
 import { withContentOf, withoutContent } from '../binary/content.ts'
+import { actingAs } from '../bots/bot.ts'
 import { authorOf, type BotTarget, findTarget, isTarget } from '../bots/event-target.ts'
 import { createJob } from '../bots/execute.ts'
-import { actingAs } from '../bots/execute-bot.ts'
 import {
   badRequest,
   conflict,

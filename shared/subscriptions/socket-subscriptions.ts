@@ -1,7 +1,7 @@
 /** Subscriptions of web sockets as resources: created, read by id, deleted and never stored; and the tokens that bind sockets to them. */
 import type { Principal } from '../access/principal.ts'
 import { SUBSCRIPTION } from '../access/subscription.ts'
-import { actingAs } from '../bots/execute-bot.ts'
+import { actingAs } from '../bots/bot.ts'
 import {
   badRequest,
   businessRule,

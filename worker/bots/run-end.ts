@@ -3,7 +3,7 @@ import { RunLost } from '../../shared/errors.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/platform/queue/jobs.ts'
 import { interrupted } from '../../shared/platform/queue/replies.ts'
 import type { Bridge } from './bridge.ts'
-import { withRunId } from './event.ts'
+import { withRunId } from './load.ts'
 import type { RunReport } from './run-reports.ts'
 import type { Attempted, Done, RunResult } from './run-result.ts'
 

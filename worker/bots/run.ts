@@ -13,9 +13,15 @@ import type { Runs } from '../../shared/platform/queue/runs.ts'
 import type { JobEnd, TakenJob } from '../../shared/platform/queue/worker.ts'
 import type { Services } from '../../shared/services.ts'
 import { Bridge } from './bridge.ts'
-import { eventText, withRunId } from './event.ts'
 import type { Executors } from './executors/executors.ts'
-import { createLoader, createRunToken, type LoadedBot, type Loader } from './load.ts'
+import {
+  createLoader,
+  createRunToken,
+  eventText,
+  type LoadedBot,
+  type Loader,
+  withRunId,
+} from './load.ts'
 import type { RunMetrics } from './metrics.ts'
 import { retryAfterMs } from './retries.ts'
 import { BACK, endOf, SHUTDOWN, unavailable } from './run-end.ts'

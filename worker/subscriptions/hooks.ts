@@ -2,8 +2,8 @@
 
 import { createHmac, randomBytes } from 'node:crypto'
 import { type Hook, isSuccess, type SubscriptionTerms } from '../../shared/access/subscription.ts'
+import { actingAs } from '../../shared/bots/bot.ts'
 import type { BotTarget, NoTarget } from '../../shared/bots/event-target.ts'
-import { actingAs } from '../../shared/bots/execute-bot.ts'
 import type { Config } from '../../shared/config/config.ts'
 import { fetchOutside } from '../../shared/platform/outbound/fetch-outside.ts'
 import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'

@@ -9,10 +9,16 @@
 import { availableParallelism } from 'node:os'
 import { unavailable } from '../../../shared/errors.ts'
 import type { Logger } from '../../../shared/log.ts'
-import { type ActiveRun, type Death, type Ended, type Host, remainingMs } from '../active-run.ts'
-import { Quarantine } from '../quarantine.ts'
 import { type BotRun, failed, type RunFailure, type RunResult, resultOf } from '../run-result.ts'
-import { ExecutorProcess } from './process.ts'
+import {
+  type ActiveRun,
+  type Death,
+  type Ended,
+  ExecutorProcess,
+  type Host,
+  remainingMs,
+} from './process.ts'
+import { Quarantine } from './quarantine.ts'
 import { Spares } from './spares.ts'
 import { Tenant } from './tenant.ts'
 

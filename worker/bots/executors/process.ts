@@ -3,17 +3,20 @@
  * It is killed, never asked to stop: its threads may be past listening.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
-import { readdirSync, readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
-import { getPriority, setPriority } from 'node:os'
-import { platform } from 'node:process'
 import type { Duplex } from 'node:stream'
 import { fileURLToPath } from 'node:url'
 import { type Frame, FrameReader, writeFrame } from '../../executor/frames.ts'
-import type { FromExecutor, ToExecutor } from '../../executor/messages.ts'
-import { type ActiveRun, answerCall, type Death, type Ended, remainingMs } from '../active-run.ts'
+import type {
+  CallMessage,
+  DoneMessage,
+  FromExecutor,
+  ReplyMessage,
+  ToExecutor,
+} from '../../executor/messages.ts'
 import { librarySource } from '../libraries/sources.ts'
-import type { BotRun } from '../run-result.ts'
+import type { BotRun, HostCall } from '../run-result.ts'
+import { memoryOf, stepBehindOnceBusy } from './linux.ts'
 import { executorInput, keepCaches } from './sources.ts'
 
 const BOOT = fileURLToPath(new URL('../../executor/boot.cjs', import.meta.url))
@@ -38,6 +41,42 @@ const BLOATED_MB = 400
 const LOOK_MS = 1000
 /** Codes an executor keeps by hash. */
 const MAX_CODES = 200
+
+/** How an executor ended; `guilty` is the run that made it, where that is known. */
+export type Death =
+  | { readonly cause: 'exit' | 'heartbeat' | 'memory' | 'closed' }
+  | { readonly cause: 'timeout' | 'memory' | 'cancelled'; readonly guilty: number }
+
+export type Ended =
+  | {
+      readonly t: 'done'
+      readonly message: DoneMessage
+      readonly body: string
+      readonly log: string
+    }
+  /** `isGuilty` is undefined when the fault may lie with any run of the process, or outside of it. */
+  | { readonly t: 'died'; readonly death: Death; readonly isGuilty: boolean | undefined }
+
+export type Host = (call: HostCall) => Promise<string>
+
+export interface ActiveRun {
+  readonly run: BotRun
+  readonly host: Host
+  readonly signal: AbortSignal
+  /** When its wall limit ends, in epoch ms; set at its first start and kept when it is repeated. */
+  deadline: number | undefined
+  sideEffects: number
+  isResting: boolean
+  /** Called when `isResting` has changed; a run that ends stops resting first. */
+  onRest: (isResting: boolean) => void
+  /** Set by the process that has the run. */
+  end: (ended: Ended) => void
+}
+
+/** The rest of the wall limit in ms. */
+export function remainingMs({ run, deadline }: ActiveRun): number {
+  return deadline === undefined ? run.limits.wallMs : deadline - Date.now()
+}
 
 export class ExecutorProcess {
   readonly startedAt = Date.now()
@@ -196,7 +235,7 @@ export class ExecutorProcess {
     this.rssMb = rssMb
     this.ownMb = ownMb
     if (this.active.size === 0) return
-    if (platform === 'linux') stepBehindOnceBusy(this.pid, this.#behind)
+    stepBehindOnceBusy(this.pid, this.#behind)
     const limits = [...this.active.values()].map(({ run }) => run.limits.memoryMb)
     const runsMb = limits.reduce((sum, limit) => sum + limit, 0)
     // V8 enforces the limits late, and warm isolates that came since the process last rested take their part.
@@ -292,6 +331,42 @@ function rest(run: ActiveRun, isResting: boolean): void {
   run.onRest(isResting)
 }
 
+const MAX_READ_LENGTH = 16_384
+const MAX_MESSAGE = 2000
+
+/** Hands the call to the host and its answer to the executor, unless the run ended meanwhile. */
+async function answerCall(
+  run: ActiveRun,
+  { run: id, call, kind }: CallMessage,
+  payload: string,
+  reply: (message: ReplyMessage, text: string) => void,
+): Promise<void> {
+  // Noted before it is done: the executor may die while it is under way.
+  if (mayHaveEffect(kind, payload)) run.sideEffects++
+  try {
+    const text = await run.host({ kind, payload })
+    reply({ t: 'reply', run: id, call, ok: true, mayBeginAnew: run.sideEffects === 0 }, text)
+  } catch (error) {
+    const text = error instanceof Error ? error.message : 'The call failed'
+    const mayBeginAnew = run.sideEffects === 0
+    reply({ t: 'reply', run: id, call, ok: false, mayBeginAnew }, text.slice(0, MAX_MESSAGE))
+  }
+}
+
+// Requests that only read are small; a large one, or one that is not understood, counts as an effect: the
+// price is one repeat less after a crash.
+function mayHaveEffect(kind: string, payload: string): boolean {
+  if (kind === 'token') return false
+  if (payload.length > MAX_READ_LENGTH) return true
+  try {
+    const { method, path }: { method?: unknown; path?: unknown } = JSON.parse(payload)
+    // A bot may be run by GET, too.
+    return !(method === 'GET' || method === 'HEAD') || /(\$|%24)execute/i.test(String(path))
+  } catch {
+    return true
+  }
+}
+
 function executorArguments(mostIsolates: number): string[] {
   const addon = addonPath()
   return [
@@ -318,51 +393,4 @@ function addonPath(): string {
     foundAddon = loader.path(folder)
   }
   return foundAddon
-}
-
-/** Linux only; elsewhere memory is bounded by the isolates' own limits. */
-function memoryOf(pid: number): { readonly rssMb: number; readonly ownMb: number } | undefined {
-  if (platform !== 'linux') return undefined
-  try {
-    const status = readFileSync(`/proc/${pid}/status`, 'latin1')
-    const match = /^VmRSS:\s+(\d+) kB\nRssAnon:\s+(\d+) kB/m.exec(status)
-    return match ? { rssMb: Number(match[1]) / 1024, ownMb: Number(match[2]) / 1024 } : undefined
-  } catch {
-    return undefined
-  }
-}
-
-// * How executors share the processor with everybody else (Linux). The bots of one that have used much step behind:
-// whoever serves others, and the bots of a project that asks for little, then need not wait for a crowd of runs.
-// It costs nothing while nobody else wants the processor. Nobody but root can step forward again, so it lasts as
-// long as the process does. Its first thread runs no bot, it hands runs over: it stays, since a place for which
-// it waited behind the bots that compute would be empty meanwhile.
-
-/** Below this process: a core is then shared 3 : 1. https://man7.org/linux/man-pages/man7/sched.7.html */
-const BEHIND = 5
-const LOWEST = 19
-const MUCH_MS = 1000
-/** The kernel reports in hundredths of a second, whatever its own clock. */
-const TICK_MS = 10
-
-/** `behind` are the threads that have stepped behind; those that came since the last look follow. */
-function stepBehindOnceBusy(pid: number, behind: Set<string>): void {
-  try {
-    if (behind.size === 0 && usedMs(pid) < MUCH_MS) return
-    const priority = Math.min(getPriority() + BEHIND, LOWEST)
-    for (const thread of readdirSync(`/proc/${pid}/task`)) {
-      if (Number(thread) === pid || behind.has(thread)) continue
-      setPriority(Number(thread), priority)
-      behind.add(thread)
-    }
-  } catch {
-    // The process, or a thread of it, ended meanwhile; or this is no Linux.
-  }
-}
-
-/** User and system time; the fields after the command, which may hold spaces and brackets itself (proc(5)). */
-function usedMs(pid: number): number {
-  const text = readFileSync(`/proc/${pid}/stat`, 'latin1')
-  const fields = text.slice(text.lastIndexOf(')') + 2).split(' ')
-  return (Number(fields[11]) + Number(fields[12])) * TICK_MS
 }

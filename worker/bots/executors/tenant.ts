@@ -1,6 +1,5 @@
 /** The executor of one project, and the runs that wait for a place in it. */
-import type { ActiveRun, Ended } from '../active-run.ts'
-import type { ExecutorProcess } from './process.ts'
+import type { ActiveRun, Ended, ExecutorProcess } from './process.ts'
 
 export interface TenantLimits {
   /** Runs of one bot that use CPU at a time; one that only waits leaves its place to another. */

@@ -5,8 +5,7 @@ import {
   type RunLease,
   systemPrincipal,
 } from '../../../shared/access/principal.ts'
-import { codeLocation, maxQueueMs } from '../../../shared/bots/bot.ts'
-import { actingAs } from '../../../shared/bots/execute-bot.ts'
+import { actingAs, codeLocation, maxQueueMs } from '../../../shared/bots/bot.ts'
 import {
   type DueSchedule,
   dueSchedules,

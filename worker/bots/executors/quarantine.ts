@@ -3,10 +3,9 @@
  * executors. Each gets a process for itself, which ends with it.
  */
 import { LRUCache } from 'lru-cache'
-import { type ActiveRun, type Ended, remainingMs } from './active-run.ts'
-import type { ExecutorProcess } from './executors/process.ts'
-import type { Spares } from './executors/spares.ts'
-import type { BotRun } from './run-result.ts'
+import type { BotRun } from '../run-result.ts'
+import { type ActiveRun, type Ended, type ExecutorProcess, remainingMs } from './process.ts'
+import type { Spares } from './spares.ts'
 
 const KILLS = 2
 const KILLS_WITHIN_MS = 10 * 60_000

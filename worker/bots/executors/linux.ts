@@ -1,0 +1,52 @@
+/** Memory and priority of an executor, as Linux has them. Elsewhere the limits of its isolates have to do. */
+import { readdirSync, readFileSync } from 'node:fs'
+import { getPriority, setPriority } from 'node:os'
+import { platform } from 'node:process'
+
+/** Undefined where it cannot be known. */
+export function memoryOf(
+  pid: number,
+): { readonly rssMb: number; readonly ownMb: number } | undefined {
+  if (platform !== 'linux') return undefined
+  try {
+    const status = readFileSync(`/proc/${pid}/status`, 'latin1')
+    const match = /^VmRSS:\s+(\d+) kB\nRssAnon:\s+(\d+) kB/m.exec(status)
+    return match ? { rssMb: Number(match[1]) / 1024, ownMb: Number(match[2]) / 1024 } : undefined
+  } catch {
+    return undefined
+  }
+}
+
+// An executor that has used much of the processor is served after the other processes, so these need not wait for a
+// crowd of runs. It costs nothing while the processor is free. Only root can raise a priority again, so it lasts as
+// long as the process. Its first thread keeps its priority: it runs no long code of bots, and hands runs over.
+
+/** Below this process: a core is then shared 3 : 1. https://man7.org/linux/man-pages/man7/sched.7.html */
+const BEHIND = 5
+const LOWEST = 19
+const MUCH_MS = 1000
+/** The kernel reports in hundredths of a second, whatever its own clock. */
+const TICK_MS = 10
+
+/** `behind` are the threads that have stepped behind; those that came since the last look follow. */
+export function stepBehindOnceBusy(pid: number, behind: Set<string>): void {
+  if (platform !== 'linux') return
+  try {
+    if (behind.size === 0 && usedMs(pid) < MUCH_MS) return
+    const priority = Math.min(getPriority() + BEHIND, LOWEST)
+    for (const thread of readdirSync(`/proc/${pid}/task`)) {
+      if (Number(thread) === pid || behind.has(thread)) continue
+      setPriority(Number(thread), priority)
+      behind.add(thread)
+    }
+  } catch {
+    // The process, or a thread of it, ended meanwhile.
+  }
+}
+
+/** User and system time; the fields after the command, which may hold spaces and brackets itself (proc(5)). */
+function usedMs(pid: number): number {
+  const text = readFileSync(`/proc/${pid}/stat`, 'latin1')
+  const fields = text.slice(text.lastIndexOf(')') + 2).split(' ')
+  return (Number(fields[11]) + Number(fields[12])) * TICK_MS
+}
