@@ -102,33 +102,29 @@ export async function requireAuthor({ services, principal, id = '' }: OperationC
 }
 
 function partsOf({ id, started, record }: BotRunRow): readonly unknown[] {
-  const { memoryMb, requester, runAs, error, hold } = record
-  return [
-    { name: 'runId', valueUuid: `urn:uuid:${id}` },
-    { name: 'status', valueCode: record.status },
-    { name: 'started', valueInstant: started.toISOString() },
-    { name: 'durationMs', valueDecimal: record.durationMs },
-    { name: 'cpuMs', valueDecimal: record.cpuMs },
-    ...(memoryMb === undefined ? [] : [{ name: 'memoryMb', valueDecimal: memoryMb }]),
-    { name: 'botVersion', valueString: String(record.version) },
-    { name: 'attempt', valueInteger: record.attempt },
-    { name: 'mode', valueCode: record.mode },
-    ...(hold === undefined
-      ? []
-      : [
-          { name: 'waitedFor', valueCode: hold.reason },
-          { name: 'waitedMs', valueDecimal: hold.ms },
-        ]),
-    ...(requester === undefined
-      ? []
-      : [{ name: 'requester', valueReference: { reference: requester } }]),
-    ...(runAs === undefined ? [] : [{ name: 'runAs', valueReference: { reference: runAs } }]),
-    { name: 'traceId', valueString: record.traceId },
-    ...(error === undefined || error === '' ? [] : [{ name: 'error', valueString: error }]),
-    ...(record.archive === undefined ? [] : [{ name: 'replayable', valueBoolean: true }]),
-    // FHIR has no empty strings.
-    ...(record.log === '' ? [] : [{ name: 'log', valueString: record.log }]),
+  const { requester, runAs, hold } = record
+  const parts: readonly (readonly [name: string, type: string, value: unknown])[] = [
+    ['runId', 'Uuid', `urn:uuid:${id}`],
+    ['status', 'Code', record.status],
+    ['started', 'Instant', started.toISOString()],
+    ['durationMs', 'Decimal', record.durationMs],
+    ['cpuMs', 'Decimal', record.cpuMs],
+    ['memoryMb', 'Decimal', record.memoryMb],
+    ['botVersion', 'String', String(record.version)],
+    ['attempt', 'Integer', record.attempt],
+    ['mode', 'Code', record.mode],
+    ['waitedFor', 'Code', hold?.reason],
+    ['waitedMs', 'Decimal', hold?.ms],
+    ['requester', 'Reference', requester && { reference: requester }],
+    ['runAs', 'Reference', runAs && { reference: runAs }],
+    ['traceId', 'String', record.traceId],
+    ['error', 'String', record.error],
+    ['replayable', 'Boolean', record.archive && true],
+    ['log', 'String', record.log],
   ]
+  // FHIR has no empty strings.
+  const known = parts.filter(([, , value]) => value !== undefined && value !== '')
+  return known.map(([name, type, value]) => ({ name, [`value${type}`]: value }))
 }
 
 function readCount(text: string | null): number {

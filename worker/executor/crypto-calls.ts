@@ -2,7 +2,8 @@
  * Cryptography of the guest by Node. A key is bytes in its question and forgotten with the answer, so that there is
  * nothing here to leak or to use up; what a question may cost is bounded, and counts as the run's processor time.
  */
-import type { JsonWebKeyInput, KeyObject } from 'node:crypto'
+import type { JsonWebKeyInput, KeyObject, ScryptOptions } from 'node:crypto'
+import { promisify } from 'node:util'
 
 export type Question = Readonly<Record<string, unknown>>
 
@@ -65,56 +66,38 @@ export const cryptoAnswers: Readonly<Record<string, (question: Question) => unkn
     )
     return Buffer.from(derived).toString('base64')
   },
-  pbkdf2: (question) => {
-    const { password, salt, iterations, length, digest } = pbkdf2Parameters(question)
-    return crypto().pbkdf2Sync(password, salt, iterations, length, digest).toString('base64')
-  },
-  scrypt: (question) => {
-    const { password, salt, length, options } = scryptParameters(question)
-    return crypto().scryptSync(password, salt, length, options).toString('base64')
-  },
-  'key-pair': (question) => {
-    const { type, options } = pairParameters(question, MAX_MODULUS_BITS_SYNC)
-    // One function with overloads by type, which is checked.
-    return pairOf(crypto().generateKeyPairSync(type as 'rsa', options as { modulusLength: number }))
-  },
+  pbkdf2: (question) =>
+    crypto()
+      .pbkdf2Sync(...pbkdf2Parameters(question))
+      .toString('base64'),
+  scrypt: (question) =>
+    crypto()
+      .scryptSync(...scryptParameters(question))
+      .toString('base64'),
+  'key-pair': (question) =>
+    pairOf(crypto().generateKeyPairSync(...pairParameters(question, MAX_MODULUS_BITS_SYNC))),
 }
 
 /** Answered later, by a thread beside the one that serves all runs. */
 const laterAnswers: Readonly<Record<string, (question: Question) => Promise<unknown>>> = {
   pbkdf2: async (question) => {
-    const { password, salt, iterations, length, digest } = pbkdf2Parameters(question)
-    const { promise, settle } = settled<Buffer>()
-    crypto().pbkdf2(password, salt, iterations, length, digest, settle)
-    return (await promise).toString('base64')
+    const derived = await promisify(crypto().pbkdf2)(...pbkdf2Parameters(question))
+    return derived.toString('base64')
   },
   scrypt: async (question) => {
-    const { password, salt, length, options } = scryptParameters(question)
-    const { promise, settle } = settled<Buffer>()
-    crypto().scrypt(password, salt, length, options, settle)
-    return (await promise).toString('base64')
+    const [password, salt, length, options] = scryptParameters(question)
+    const derive = promisify<Buffer, Buffer, number, ScryptOptions, Buffer>(crypto().scrypt)
+    return (await derive(password, salt, length, options)).toString('base64')
   },
   'key-pair': async (question) => {
-    const { type, options } = pairParameters(question, MAX_MODULUS_BITS)
-    const { promise, settle } = settled<Pair>()
-    const hear = (error: Error | null, publicKey: KeyObject, privateKey: KeyObject) =>
-      settle(error, { publicKey, privateKey })
-    // One function with overloads by type, which is checked.
-    crypto().generateKeyPair(type as 'rsa', options as { modulusLength: number }, hear)
-    return pairOf(await promise)
+    const make = promisify(crypto().generateKeyPair)
+    return pairOf(await make(...pairParameters(question, MAX_MODULUS_BITS)))
   },
 }
 
 interface Pair {
   readonly privateKey: KeyObject
   readonly publicKey: KeyObject
-}
-
-/** A promise, and the callback that Node's functions settle it by. */
-function settled<T>() {
-  const { promise, resolve, reject } = Promise.withResolvers<T>()
-  const settle = (error: Error | null, value: T) => (error ? reject(error) : resolve(value))
-  return { promise, settle }
 }
 
 let last: Promise<unknown> = Promise.resolve()
@@ -271,13 +254,7 @@ function pbkdf2Parameters({ password, salt, iterations, length, digest }: Questi
   if (!(Number(iterations) >= 1) || rounds > MAX_ITERATIONS) {
     throw new RangeError(`PBKDF2 may have ${MAX_ITERATIONS} iterations`)
   }
-  return {
-    password: bytes(password),
-    salt: bytes(salt),
-    iterations: Number(iterations),
-    length: derived,
-    digest: name,
-  }
+  return [bytes(password), bytes(salt), Number(iterations), derived, name] as const
 }
 
 function scryptParameters({ password, salt, length, N = 16_384, r = 8, p = 1 }: Question) {
@@ -286,28 +263,37 @@ function scryptParameters({ password, salt, length, N = 16_384, r = 8, p = 1 }: 
     throw new RangeError('scrypt may use 64 MB, and N * r * p may be 2 ** 20')
   }
   const options = { N: Number(N), r: Number(r), p: Number(p), maxmem: 256 * MAX_SCRYPT_BLOCKS }
-  return { password: bytes(password), salt: bytes(salt), length: lengthOf(length), options }
+  return [bytes(password), bytes(salt), lengthOf(length), options] as const
 }
 
-function pairParameters({ type, modulusLength, namedCurve }: Question, mostBits: number) {
-  const name = text(type)
-  if (!KEY_TYPES.includes(name)) throw new TypeError('The type of the key is not supported')
-  if (name === 'ec') {
-    const curves: Readonly<Record<string, string>> = {
-      'P-256': 'prime256v1',
-      'P-384': 'secp384r1',
-      'P-521': 'secp521r1',
-    }
-    const curve = curves[text(namedCurve)] ?? text(namedCurve)
+function pairParameters(question: Question, mostBits: number) {
+  const type = text(question.type)
+  if (!KEY_TYPES.includes(type)) throw new TypeError('The type of the key is not supported')
+  // One function with overloads by type, which is checked.
+  return [
+    type as 'rsa',
+    pairOptions(type, question, mostBits) as { modulusLength: number },
+  ] as const
+}
+
+const CURVE_NAMES: Readonly<Record<string, string>> = {
+  'P-256': 'prime256v1',
+  'P-384': 'secp384r1',
+  'P-521': 'secp521r1',
+}
+
+function pairOptions(type: string, { modulusLength, namedCurve }: Question, mostBits: number) {
+  if (type === 'ec') {
+    const curve = CURVE_NAMES[text(namedCurve)] ?? text(namedCurve)
     if (!CURVES.includes(curve)) throw new TypeError('The curve is not supported')
-    return { type: name, options: { namedCurve: curve } }
+    return { namedCurve: curve }
   }
-  if (!name.startsWith('rsa')) return { type: name, options: {} }
+  if (!type.startsWith('rsa')) return {}
   const bits = Number(modulusLength)
   if (!(bits >= 1024 && bits <= mostBits)) {
     throw new RangeError(`A new RSA key may have 1024 to ${mostBits} bits`)
   }
-  return { type: name, options: { modulusLength: bits } }
+  return { modulusLength: bits }
 }
 
 function pairOf({ privateKey, publicKey }: Pair) {

@@ -54,22 +54,6 @@ t.test('idle isolates give way to those of many runs', async (t) => {
   t.ok((await Promise.all(runs)).every(({ status }) => status === 'ok'))
 })
 
-t.test('runs that end at once come to their executor in numbers', async (t) => {
-  const code = handler(
-    'if (event.input.ms) await new Promise((go) => setTimeout(go, event.input.ms))',
-  )
-  const ofMs = (ms: number) => aRun(code, { input: JSON.stringify({ ms }) })
-  const together = async () => {
-    const runs = Array.from({ length: 10 }, () => run(executors, ofMs(0)))
-    const { running } = executors.stats()
-    await Promise.all(runs)
-    return running
-  }
-  await until(async () => (await together()) === 10, PATIENCE_MS)
-  await run(executors, ofMs(5))
-  t.equal(await together(), 2, 'until one of them takes longer')
-})
-
 t.test('runs that compute take turns', async (t) => {
   const busy = aRun(
     handler(`const from = Date.now()

@@ -104,6 +104,7 @@ export async function openExecutors(options: ExecutorsOptions): Promise<Executor
 
 export class Executors {
   readonly #options: ExecutorsOptions
+  readonly #memoryMb: number
   readonly #spares: Spares
   readonly #quarantine: Quarantine
   /** In the order of last use. */
@@ -117,8 +118,8 @@ export class Executors {
 
   constructor(options: ExecutorsOptions) {
     this.#options = options
-    const { memoryMb = Number.POSITIVE_INFINITY } = options
-    const start = options.start ?? (() => new ExecutorProcess(runsWithin(memoryMb)))
+    this.#memoryMb = options.memoryMb ?? Number.POSITIVE_INFINITY
+    const start = options.start ?? (() => new ExecutorProcess(runsWithin(this.#memoryMb)))
     this.#spares = new Spares(options.log, options.spares, start)
     this.#quarantine = new Quarantine(this.#spares)
     this.#checks = setInterval(() => this.#check(), CHECK_MS)
@@ -175,9 +176,8 @@ export class Executors {
 
   /** Runs that there is room for; few while those under way take far more than they were reckoned with. */
   get room(): number {
-    const { memoryMb = Number.POSITIVE_INFINITY } = this.#options
-    if (this.#ownMb > memoryMb * TOO_MUCH) return FEWEST_RUNS
-    return runsWithin(memoryMb)
+    if (this.#ownMb > this.#memoryMb * TOO_MUCH) return FEWEST_RUNS
+    return runsWithin(this.#memoryMb)
   }
 
   stats(): ExecutorsStats {
@@ -316,16 +316,14 @@ export class Executors {
 
   /** Executors that bots have made large: the one longest idle gives its memory back. */
   #shed(): void {
-    const { memoryMb = Number.POSITIVE_INFINITY } = this.#options
     this.#ownMb = this.#processes().reduce((sum, process) => sum + process.ownMb, 0)
-    if (this.#ownMb <= memoryMb - WORKER_MB) return
+    if (this.#ownMb <= this.#memoryMb - WORKER_MB) return
     const bound = this.#bound()
     if (bound.length > FEWEST_EXECUTORS) bound.find(({ isIdle }) => isIdle)?.retire()
   }
 
   #tenantLimits() {
-    const { isolatesPerBot, memoryMb = Number.POSITIVE_INFINITY } = this.#options
-    const { runsPerExecutor = runsWithin(memoryMb) } = this.#options
+    const { isolatesPerBot, runsPerExecutor = runsWithin(this.#memoryMb) } = this.#options
     return { isolatesPerBot, runsPerExecutor, maxAgeMs: MAX_AGE_MS }
   }
 

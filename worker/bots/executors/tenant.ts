@@ -14,13 +14,6 @@ const FEWEST_CALLED = 16
 /** After so many runs an executor ends; a start costs as much as a thousand. */
 const MAX_RUNS = 100_000
 
-/**
- * Runs of a bot whose last one ended within this time are done one after the other on the executor's own thread, so more
- * of them may be on their way there: what they cost besides is paid once for all that come together.
- */
-const AT_ONCE_MS = 1
-const MOST_AT_ONCE = 16
-
 /** The pause of a project that has called once is taken for so long. */
 const UNKNOWN_PAUSE_MS = 60_000
 
@@ -42,8 +35,6 @@ export class Tenant {
   readonly #limits: TenantLimits
   readonly #waiting: Waiting[] = []
   readonly #running = new Map<string, number>()
-  /** Bots whose runs end at once. */
-  readonly #quick = new Set<string>()
   #pauseMs = 2 * UNKNOWN_PAUSE_MS
   readonly #byDepth = new Map<number, number>()
   #active = 0
@@ -101,7 +92,7 @@ export class Tenant {
 
   /** Starts what may start; called when a place, or the executor, becomes free. */
   pump(): void {
-    const { runsPerExecutor } = this.#limits
+    const { isolatesPerBot, runsPerExecutor } = this.#limits
     for (let at = 0; at < this.#waiting.length; ) {
       const waiting = this.#waiting[at]
       if (!this.executor?.isAlive || !waiting) return
@@ -109,24 +100,12 @@ export class Tenant {
       // Callers keep their places while they wait, so each depth has its own: no ring can form.
       const places = Math.max(depth && FEWEST_CALLED, Math.floor(runsPerExecutor / 2 ** depth))
       const isFull = (this.#byDepth.get(depth) ?? 0) >= places
-      if (isFull || (this.#running.get(botKey) ?? 0) >= this.#placesOf(botKey)) at++
+      if (isFull || (this.#running.get(botKey) ?? 0) >= isolatesPerBot) at++
       else {
         this.#waiting.splice(at, 1)
         void this.#start(this.executor, waiting)
       }
     }
-  }
-
-  #placesOf(botKey: string): number {
-    const { isolatesPerBot } = this.#limits
-    return this.#quick.has(botKey) ? Math.max(MOST_AT_ONCE, isolatesPerBot) : isolatesPerBot
-  }
-
-  /** A fresh isolate takes its time before its run begins. */
-  #noteEnd({ botKey, fresh }: ActiveRun['run'], ended: Ended): void {
-    const isQuick = ended.t === 'done' && ended.message.wallMs < AT_ONCE_MS && fresh !== true
-    if (isQuick) this.#quick.add(botKey)
-    else this.#quick.delete(botKey)
   }
 
   /** Fails everything that waits; the executor could not be started. */
@@ -161,7 +140,6 @@ export class Tenant {
     active.onRest = onRestHere
     const ended = await executor.start(active)
     active.onRest = onRest
-    this.#noteEnd(active.run, ended)
     this.#active--
     count(this.#byDepth, depth, -1)
     count(this.#running, botKey, -1)
