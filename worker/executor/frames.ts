@@ -6,8 +6,6 @@
  * all little endian. The header is a small JSON object; the parts are texts (code, event, result, log) that
  * travel raw, so that no text is encoded twice. Both sides bound what they accept.
  */
-import type { Duplex } from 'node:stream'
-
 export interface Frame<Header> {
   readonly header: Header
   readonly parts: readonly string[]
@@ -35,19 +33,6 @@ export function encodeFrame(header: object, parts: readonly string[] = []): Buff
   at += frame.write(head, at)
   for (const part of parts) at += frame.write(part, at)
   return frame
-}
-
-/**
- * Writes the frame together with all others of this turn of the event loop: every write wakes the peer, and
- * cost a worker a sixth of its time. Errors: as encodeFrame.
- */
-export function writeFrame(pipe: Duplex, header: object, parts: readonly string[]): void {
-  const frame = encodeFrame(header, parts)
-  if (pipe.writableCorked === 0) {
-    pipe.cork()
-    setImmediate(() => pipe.uncork())
-  }
-  pipe.write(frame)
 }
 
 /** Collects chunks of a stream into frames; `Header` is what the peer is trusted, or checked, to send. */

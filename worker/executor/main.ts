@@ -6,7 +6,7 @@
  */
 import { Socket } from 'node:net'
 import { BotCode, type Library } from './bot-code.ts'
-import { type Frame, FrameReader, writeFrame } from './frames.ts'
+import { encodeFrame, type Frame, FrameReader } from './frames.ts'
 import type { BotIsolate } from './isolate.ts'
 import type { BotRun, IsolatePort, RunEnd, Watched } from './isolate-port.ts'
 import { ProcessorShare } from './isolate-port.ts'
@@ -217,7 +217,7 @@ function beat(): void {
 }
 
 function say(message: FromExecutor, ...parts: string[]): void {
-  writeFrame(pipe, message, parts)
+  pipe.write(encodeFrame(message, parts))
 }
 
 /** The head and the tail of a text that is too long; the glue counted characters, not bytes. */

@@ -6,7 +6,7 @@ import { type ChildProcess, spawn } from 'node:child_process'
 import { createRequire } from 'node:module'
 import type { Duplex } from 'node:stream'
 import { fileURLToPath } from 'node:url'
-import { type Frame, FrameReader, writeFrame } from '../../executor/frames.ts'
+import { encodeFrame, type Frame, FrameReader } from '../../executor/frames.ts'
 import type {
   CallMessage,
   DoneMessage,
@@ -313,7 +313,7 @@ export class ExecutorProcess {
   }
 
   #say(message: ToExecutor, ...parts: string[]): void {
-    if (this.isAlive) writeFrame(this.#pipe, message, parts)
+    if (this.isAlive) this.#pipe.write(encodeFrame(message, parts))
   }
 
   #endAll(death: Death): void {
