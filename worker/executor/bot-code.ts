@@ -99,11 +99,9 @@ async function importedModule(context: Context, name: string, importer: string):
   return module
 }
 
-/**
- * Runs of a bot version that are known to be short begin on the executor's own thread: handing one to a thread of its
- * isolate and back wakes several, which costs more than such a run. One that turns out to be longer is begun again on
- * a thread of its own, in another isolate, and nothing of it has come out before.
- */
+// * Runs of a bot version that are known to be short begin on the executor's own thread. To hand one to a thread of its
+// isolate and back costs a fifth of such a run (docs/decisions/0012-paths-and-engine-of-executors.md). One that takes
+// longer begins again on a thread of its own, in another isolate, and only its reads have left the executor before.
 
 /** How long the executor's thread may be kept; hardly a beat is late by it. */
 export const HERE_MS = 20

@@ -14,12 +14,12 @@ import { answerSyncCall } from './sync-calls.ts'
 /** How long a run that ran out of time may take to hand over its log. */
 const LOG_GRACE_MS = 150
 const STUCK_MS = 1000
-/** Asking for the heap takes 0.1 ms, as a short run, which hardly fills it; a busy thread is not waited for. */
+/** The heap is not measured after a short run, which would cost a sixth more. A busy thread is not waited for. */
 const WORTH_MEASURING_CPU_MS = 3
 const MEASURING_MS = 25
 /** A run that waits and used less CPU since the last look rests. */
 const RESTING_CPU_MS = 0.5
-/** One that sets a longer timer most likely waits for it, which is looked at so soon after. */
+/** A run that sets a longer timer is checked soon after: it most likely waits, and its slot is free at once. */
 const LONG_TIMER_MS = 10
 const SOON_MS = 1
 

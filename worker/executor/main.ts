@@ -198,7 +198,7 @@ function watch(isolate: Watched): void {
 function watchAll(): void {
   let enteredMs = 0
   for (const isolate of running.values()) {
-    // To ask hundreds that rest took a tenth of the processor.
+    // Its time is counted at each entry. Hundreds of runs that wait would cost a tenth of the processor here.
     if (isolate.isHere) continue
     const { uncountedMs } = isolate
     enteredMs += uncountedMs

@@ -1,6 +1,6 @@
 /**
- * Isolates of V8: contexts, code, host functions and limits. No other file knows isolated-vm
- * (docs/decisions/0012-executors-without-needless-paths.md), so another engine has to offer what this file exports.
+ * Isolates of V8: contexts, code, host functions and limits. No other file imports isolated-vm, so this is what another
+ * engine has to offer (docs/decisions/0012-paths-and-engine-of-executors.md).
  */
 import type ivm from 'isolated-vm'
 
