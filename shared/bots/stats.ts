@@ -3,9 +3,8 @@
  * project in Redis now and then, so that a run costs no command. Totals outlive the workers.
  */
 
-import { BOT_QUEUES, type ExecuteJob } from '../platform/queue/jobs.ts'
+import { BOT_QUEUES, type ExecuteJob, keys } from '../platform/queue/jobs.ts'
 import type { Observation } from '../platform/queue/observation.ts'
-import { keys } from '../platform/queue/scripts.ts'
 import type { Redis } from '../platform/redis/redis.ts'
 import { PREFIX } from '../platform/redis/script.ts'
 

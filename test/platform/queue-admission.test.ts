@@ -3,7 +3,7 @@ import { Redis } from 'ioredis'
 import t from 'tap'
 import { readConfig } from '../../shared/config/config.ts'
 import { createAdmission } from '../../shared/platform/queue/admission.ts'
-import { keys } from '../../shared/platform/queue/scripts.ts'
+import { keys } from '../../shared/platform/queue/jobs.ts'
 import { aJob } from '../fixtures/bots/execute-job.ts'
 
 const redis = new Redis(readConfig().redisUrl)

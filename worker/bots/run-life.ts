@@ -20,6 +20,10 @@
  * - ended: its reply is published, and its result is in its AsyncJob, or its row is gone.
  * - lost: the worker has lost the lease, and writes nothing more; the worker that has it now ends the run.
  * - cancelled: by its AsyncJob, by a caller that has gone, or by its deadline.
+ *
+ * A bot that a run calls is never queued: with every slot held by a caller, it would wait forever. It begins as leased, in the
+ * slot and under the lease of its caller, has its own time limit, is one level deeper (at most 10), writes under its caller's
+ * mark, and stops when its caller stops.
  */
 import { randomUUID } from 'node:crypto'
 import type { RunLease } from '../../shared/access/principal.ts'

@@ -3,9 +3,9 @@ import { LRUCache } from 'lru-cache'
 import { HttpError, tooManyRequests, unavailable } from '../../errors.ts'
 import { presenceKeys } from '../redis/presence.ts'
 import type { Redis } from '../redis/redis.ts'
-import { runScript } from '../redis/script.ts'
+import { NOW, runScript, script } from '../redis/script.ts'
 import type { BotQueue, ExecuteJob } from './jobs.ts'
-import { ADMIT, keys } from './scripts.ts'
+import { keys } from './jobs.ts'
 
 /** A run is remembered so long beyond its deadline. */
 export const SLACK_MS = 60_000
@@ -15,6 +15,27 @@ const PROJECTS = 10_000
 /** After so long without a run the project starts again in lane 0. */
 const FORGET_MS = 2000
 const LANE_0 = 8
+
+/**
+ * KEYS flight, workers, seen; ARGV most in flight, durable (1: they may wait for a worker, however long it takes to
+ * come), then runId and ms to remember it of each run. Returns how many runs of the project are in flight with each run,
+ * -1 for one that comes when too many are, and -2 for all of them when there was no worker for a minute.
+ */
+const ADMIT = script(`${NOW}
+local counts = {}
+local isDead = ARGV[2] == '0' and redis.call('ZCOUNT', KEYS[2], now, '+inf') == 0
+  and redis.call('EXISTS', KEYS[3]) == 0
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+local count = redis.call('ZCARD', KEYS[1])
+for i = 3, #ARGV, 2 do
+  if isDead then table.insert(counts, -2)
+  elseif count >= tonumber(ARGV[1]) then table.insert(counts, -1)
+  else
+    count = count + redis.call('ZADD', KEYS[1], now + tonumber(ARGV[i + 1]), ARGV[i])
+    table.insert(counts, count)
+  end
+end
+return counts`)
 
 export interface Admission {
   /** Errors: 429 backlog, 503 no worker. */

@@ -2,6 +2,7 @@
 
 import type { RunLease } from '../../access/principal.ts'
 import { messageKind } from '../redis/bus.ts'
+import { PREFIX } from '../redis/script.ts'
 
 /** The queue of requests that are answered later; its jobs carry no data, their id says all. */
 export const REQUESTS = 'requests'
@@ -92,3 +93,17 @@ export interface ExecuteReply {
 export const REPLY = messageKind<ExecuteReply>('reply')
 /** The id of a run, or of an accepted request, that is to end. */
 export const CANCEL = messageKind<string>('cancel')
+
+/** Keys next to BullMQ's. */
+export const keys = {
+  /** Sorted set of run ids that are waiting or running; the score is when to forget them. */
+  flight: (queue: string, projectId: string) => `${PREFIX}:flight:${queue}:${projectId}`,
+  input: (runId: string) => `${PREFIX}:input:${runId}`,
+  body: (runId: string) => `${PREFIX}:body:${runId}`,
+  /** The reply, kept for a web process that may have missed it on its channel. */
+  reply: (runId: string) => `${PREFIX}:reply:${runId}`,
+  /** Set when the caller was sent away with a status URL: the result belongs to the AsyncJob. */
+  late: (runId: string) => `${PREFIX}:late:${runId}`,
+  /** The attempt that may write: set before its first write, or when a later attempt ends the run. */
+  journal: (runId: string) => `${PREFIX}:journal:${runId}`,
+} as const

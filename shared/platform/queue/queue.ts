@@ -11,7 +11,7 @@ import type { Logger } from '../../log.ts'
 import type { Bus } from '../redis/bus.ts'
 import { type LiveWorkers, liveWorkers } from '../redis/presence.ts'
 import type { Redis } from '../redis/redis.ts'
-import { runScript } from '../redis/script.ts'
+import { runScript, script } from '../redis/script.ts'
 import { createAdmission, SLACK_MS } from './admission.ts'
 import {
   BOT_QUEUES,
@@ -22,11 +22,21 @@ import {
   type ExecuteReply,
   type IMPORTS,
   INLINE_BYTES,
+  keys,
 } from './jobs.ts'
 import { type Observation, observation } from './observation.ts'
 import { openParts, type Parts } from './parts.ts'
 import { openReplies, type Replies, type Waiter } from './replies.ts'
-import { keys, LATE } from './scripts.ts'
+
+/**
+ * KEYS reply, late; ARGV ms to keep the mark. Answers the reply when the run has ended, else sets
+ * the late mark, so that either this caller or the worker writes the AsyncJob, never neither.
+ */
+const LATE = script(`
+local reply = redis.call('GET', KEYS[1])
+if reply then return reply end
+redis.call('SET', KEYS[2], '1', 'PX', ARGV[1])
+return false`)
 
 export interface Wait {
   readonly waitMs: number

@@ -9,8 +9,7 @@ import type { Logger } from '../../log.ts'
 import { lastTurn, ownTurn } from '../event-loop-turns.ts'
 import type { Bus } from '../redis/bus.ts'
 import type { Redis } from '../redis/redis.ts'
-import { type ExecuteJob, type ExecuteReply, REPLY } from './jobs.ts'
-import { keys } from './scripts.ts'
+import { type ExecuteJob, type ExecuteReply, keys, REPLY } from './jobs.ts'
 
 export interface Waiter {
   /** Undefined when the time is over, `gone` when the caller is. */

@@ -4,14 +4,33 @@ import type { Logger } from '../../log.ts'
 import type { Bus } from '../redis/bus.ts'
 import { openPresence, type Presence } from '../redis/presence.ts'
 import { openRedis, type Redis, untilReady } from '../redis/redis.ts'
-import { runScript } from '../redis/script.ts'
-import { CANCEL, type ExecuteJob, type ExecuteReply, INLINE_BYTES } from './jobs.ts'
-import { keys, MARK, REPLY } from './scripts.ts'
+import { runScript, script } from '../redis/script.ts'
+import { CANCEL, type ExecuteJob, type ExecuteReply, INLINE_BYTES, keys } from './jobs.ts'
 
 /** Replies of longer runs are stored too: the channel may have broken meanwhile. */
 const KEEP_AFTER_MS = 2000
 const REPLY_TTL_MS = 60_000
 const CANCEL_MEMORY_MS = 60_000
+
+/** KEYS journal; ARGV the attempt, ms to keep the mark. Answers the attempt that may write: the first that has asked. */
+const MARK = script(`
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2], 'NX')
+return redis.call('GET', KEYS[1])`)
+
+/**
+ * KEYS flight, reply, late, input, journal; ARGV runId, channel ('': nobody waits), message, keep (1: stores the reply even
+ * if somebody has heard it), attempt ('': no other attempt can be under way), ms to keep its mark. Frees the place of the
+ * run, and publishes its reply. Answers the late mark.
+ */
+const REPLY = script(`
+redis.call('ZREM', KEYS[1], ARGV[1])
+if ARGV[2] ~= '' then
+  local heard = redis.call('PUBLISH', ARGV[2], ARGV[3])
+  if heard == 0 or ARGV[4] == '1' then redis.call('SET', KEYS[2], ARGV[3], 'PX', 60000) end
+end
+redis.call('UNLINK', KEYS[4])
+if ARGV[5] ~= '' then redis.call('SET', KEYS[5], ARGV[5], 'PX', ARGV[6], 'NX') end
+return redis.call('GET', KEYS[3])`)
 
 export interface Runs {
   readonly presence: Presence
