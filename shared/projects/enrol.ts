@@ -21,10 +21,11 @@ import type { Condition } from '../query/search-request.ts'
 import { escapeValue } from '../query/values.ts'
 import { givenFields, recordChange } from '../request/admin-audit.ts'
 import type { Services } from '../services.ts'
-import type { Guard, Transaction } from '../store/repository.ts'
+import type { Transaction } from '../store/repository.ts'
 import { find, searchFor } from '../store/rows/lookups.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 import type { WriteResult } from '../store/rows/version.ts'
+import type { Guard } from '../store/transaction.ts'
 import { requireValid } from '../validation/validate.ts'
 import {
   type Enrollee,

@@ -29,8 +29,9 @@ import {
   writeOptions,
 } from '../request/reply.ts'
 import type { FhirReply, Interaction } from '../request/request.ts'
-import type { Guard, Repository } from '../store/repository.ts'
+import type { Repository } from '../store/repository.ts'
 import type { Version, WriteResult } from '../store/rows/version.ts'
+import type { Guard } from '../store/transaction.ts'
 import {
   createSocketSubscription,
   deleteSocketSubscription,

@@ -17,7 +17,7 @@ import {
 } from '../store/events/subscribers.ts'
 import { requireVisible } from '../store/read/binaries.ts'
 import { shownTo } from '../store/read/redact.ts'
-import type { Store, Transact } from '../store/rows/context.ts'
+import type { Store } from '../store/rows/context.ts'
 import { present, toVersion, type VersionRow, versionColumns } from '../store/rows/rows.ts'
 import type { Version } from '../store/rows/version.ts'
 import { hiddenBy, lastContents, rulingsOfContents } from '../store/rulings/rulings.ts'
@@ -103,10 +103,10 @@ export interface Events {
 
 const NOTHING: Matched = { events: [], deliveries: [], notifications: [], hasMore: false }
 
-export function createEvents(store: Store, transact: Transact): Events {
+export function createEvents(store: Store): Events {
   return {
     match: (count, options) =>
-      transact(async (inner) => {
+      store.transact(async (inner) => {
         const { events, taken, hasMore } = await takeEvents(inner.connection, count)
         if (taken.length === 0) return { ...NOTHING, hasMore: false }
         const matched = await matchTaken(inner, events, options)
@@ -118,7 +118,7 @@ export function createEvents(store: Store, transact: Transact): Events {
         return { events, ...matched, hasMore }
       }, []),
     take: (room, received) =>
-      transact(async ({ connection }) => {
+      store.transact(async ({ connection }) => {
         // They share a round trip.
         const [, taken] = await Promise.all([
           deliveriesReceived(connection, received),

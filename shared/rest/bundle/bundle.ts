@@ -3,7 +3,7 @@ import { undoable } from '../../binary/content.ts'
 import { Contended, HttpError, outcome, TooMuchHere } from '../../errors.ts'
 import { type ResponseEntry, responseEntry } from '../../fhir/bundle.ts'
 import { charge, unitsOf } from '../../request/quota.ts'
-import type { FhirReply, Interaction } from '../../request/request.ts'
+import { type FhirReply, type Interaction, through } from '../../request/request.ts'
 import type { Repository, Transaction } from '../../store/repository.ts'
 import { pageReply } from '../interaction.ts'
 import { mayAsk } from '../pre-commit.ts'
@@ -18,7 +18,6 @@ import {
   type Respond,
   requireWanted,
   runEntry,
-  through,
   withDeadline,
 } from './run.ts'
 

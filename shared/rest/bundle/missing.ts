@@ -4,14 +4,14 @@
  */
 import type { ResponseEntry } from '../../fhir/bundle.ts'
 import type { SearchRequest } from '../../query/search-request.ts'
-import type { Interaction } from '../../request/request.ts'
+import { type Interaction, through } from '../../request/request.ts'
 import type { Repository, Transaction } from '../../store/repository.ts'
 import { findMatches } from '../conditional-references.ts'
 import { type Accepted, acceptResource, writeReply } from '../interaction.ts'
 import { beforeWrite } from '../pre-commit.ts'
 import { withAccount } from '../resources.ts'
 import { type Identity, IdentityLost, rewrite, type Step } from './identities.ts'
-import { bodyOf, entryOf, interactionOf, through } from './run.ts'
+import { bodyOf, entryOf, interactionOf } from './run.ts'
 
 /** Nothing fulfils its criteria, and no entry before it is to make that. */
 export interface MissingStep extends Step {

@@ -21,7 +21,12 @@ import { parseBody } from '../../fhir/json.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { auditRefusal } from '../../request/admin-audit.ts'
 import { wholeBody } from '../../request/reply.ts'
-import type { FhirReply, FhirRequest, Interaction } from '../../request/request.ts'
+import {
+  type FhirReply,
+  type FhirRequest,
+  type Interaction,
+  through,
+} from '../../request/request.ts'
 import type { Services } from '../../services.ts'
 import type { Repository } from '../../store/repository.ts'
 import type { Version } from '../../store/rows/version.ts'
@@ -79,10 +84,6 @@ async function carryOutElsewhere(
 /** An entry as a request of its own. */
 export function interactionOf(outer: Interaction, { entry }: Step): Interaction {
   return { ...outer, request: requestOf(outer.request, entry) }
-}
-
-export function through(interaction: Interaction, repository: Repository): Interaction {
-  return { ...interaction, services: { ...interaction.services, repository } }
 }
 
 /** The deletions of a conditional delete, one piece of work each: the pieces of a transaction share statements. */
