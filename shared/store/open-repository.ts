@@ -4,6 +4,7 @@ import { typeName } from '../fhir/definitions.ts'
 import type { Logger } from '../log.ts'
 import type { Database } from '../platform/postgres/database.ts'
 import type { Replicas } from '../platform/postgres/replicas.ts'
+import { retryOnConflict } from '../platform/retry.ts'
 import { createNoSubscriberLeases, createWatchers } from './events/subscribers.ts'
 import { type OwnParametersReader, openOwnParameters } from './index/custom-parameters.ts'
 import { Keys } from './index/keys.ts'
@@ -15,7 +16,7 @@ import { createRecentVersions } from './rows/recent.ts'
 import { createTenants } from './rows/tenants.ts'
 import { openStatistics } from './search/plan/statistics.ts'
 import { inTransaction } from './transaction.ts'
-import { createCoalescer, retrying } from './write/coalesce.ts'
+import { createCoalescer } from './write/coalesce.ts'
 import { createTurns } from './write/conditional.ts'
 import { deleteStatement } from './write/deletions.ts'
 
@@ -90,7 +91,9 @@ export async function openRepository(
     parts,
     turns: createTurns(),
     transact: (work, locks) =>
-      retrying(() => inTransaction(database, store, (inner) => work(inner.store), { locks })),
+      retryOnConflict(() =>
+        inTransaction(database, store, (inner) => work(inner.store), { locks }),
+      ),
     deferred: undefined,
   }
   return new Repository(store, { database, replicas: options.replicas })

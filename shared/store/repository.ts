@@ -23,11 +23,10 @@ import {
   runTransaction,
 } from './transaction.ts'
 import { createConditional, deleteConditional, updateConditional } from './write/conditional.ts'
-import { create } from './write/create.ts'
 import { removeTogether } from './write/deletions.ts'
 import { createPlanned, type PlannedCreates, planCreate } from './write/planned-rows.ts'
 import { remove } from './write/remove.ts'
-import { patch, update } from './write/write.ts'
+import { create, patch, update } from './write/write.ts'
 
 /** Where transactions and the reads of requests go. */
 interface Places {

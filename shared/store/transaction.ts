@@ -6,6 +6,7 @@ import type { Database } from '../platform/postgres/database.ts'
 import { SqlError } from '../platform/postgres/sql-error.ts'
 import type { Connection } from '../platform/postgres/statement.ts'
 import { lockStatement, type TransactionOptions } from '../platform/postgres/transaction.ts'
+import { LOST, retryOnConflict } from '../platform/retry.ts'
 import type { SearchRequest } from '../query/search-request.ts'
 import type { Store } from './rows/context.ts'
 import { type Fetch, fetchAll, type RowKey } from './rows/fetch.ts'
@@ -14,7 +15,6 @@ import type { VersionRow } from './rows/rows.ts'
 import { writeStatement } from './rows/statements.ts'
 import type { PartWritten, StatementPart, Write, Written } from './rows/write-rows.ts'
 import { givesAccounts } from './write/accounts.ts'
-import { retrying } from './write/coalesce.ts'
 import { conditionKey } from './write/conditional.ts'
 import { compareRows, deleteStatement } from './write/deletions.ts'
 import { checkReferences, invalidReferences, missingReferences } from './write/references.ts'
@@ -46,14 +46,17 @@ export async function runTransaction<T>(
   guard: Guard | undefined,
 ): Promise<T> {
   const locks = guard === undefined ? [] : lockedKeys(store, guard)
-  const options = { locks, oneState: guard?.oneState ?? false }
+  // A refused group runs again with a statement for each write, to name the one that fails.
+  let alone = false
   const run = () =>
-    retrying(async () => {
+    retryOnConflict<T>(async () => {
+      const options = { locks, oneState: guard?.oneState ?? false, alone }
       try {
         return await inTransaction(database, store, work, options)
       } catch (error) {
         if (!(error instanceof GroupRefused)) throw error
-        return await inTransaction(database, store, work, { ...options, alone: true })
+        alone = true
+        return LOST
       }
     })
   return locks.reduceRight<() => Promise<T>>((inside, key) => () => store.turns(key, inside), run)()

@@ -12,9 +12,8 @@ import type { Turns } from '../rows/ports.ts'
 import type { Deletion, Version, WriteOptions, WriteResult } from '../rows/version.ts'
 import { needsSql } from '../rulings/rulings.ts'
 import { search } from '../search/page.ts'
-import { create } from './create.ts'
 import { remove } from './remove.ts'
-import { update } from './write.ts'
+import { create, update } from './write.ts'
 
 /** Waiting for the lock in PostgreSQL costs a connection each; waiting here costs none. */
 export function createTurns(): Turns {
