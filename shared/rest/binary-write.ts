@@ -32,7 +32,8 @@ import { chunksOf } from '../platform/storage/storage.ts'
 import { demandsExistence, writeOptions } from '../request/reply.ts'
 import type { FhirReply, Interaction } from '../request/request.ts'
 import type { WriteResult } from '../store/rows/version.ts'
-import { acceptResource, requireSameId, writeReply } from './interaction.ts'
+import { finishWrite } from './finish-write.ts'
+import { acceptResource, requireSameId } from './interaction.ts'
 import { beforeWrite, mayAsk, patched } from './pre-commit.ts'
 
 /** `POST Binary`. Errors: 400, 403, 413. */
@@ -160,7 +161,7 @@ async function write(
     const isKept = url !== undefined && written.content?.includes(url)
     if (isKept) await settleContent(services, url)
     else if (url !== undefined) await removeContent(services, url)
-    return writeReply({ services, principal, ...interaction }, written, warnings)
+    return finishWrite({ services, principal, ...interaction }, written, warnings)
   } catch (error) {
     // After any other failure the resource may be stored all the same; the sweep will know.
     const isRefused = error instanceof HttpError && error.status < 500

@@ -17,10 +17,11 @@ import type { FhirReply, Interaction } from '../request/request.ts'
 import { normalId } from '../store/rows/context.ts'
 import type { Version, WriteOptions, WriteResult } from '../store/rows/version.ts'
 import { withLiteralReferences } from './conditional-references.ts'
-import { acceptResource, afterDeletions, writeReply } from './interaction.ts'
+import { afterDeletions, finishWrite } from './finish-write.ts'
+import { acceptResource } from './interaction.ts'
 import { beforeDelete, beforeWrite, mayAsk } from './pre-commit.ts'
-import { patch, withAccount } from './resources.ts'
 import { criteriaOf, readFullCondition } from './search/criteria.ts'
+import { patch, withAccount } from './write.ts'
 
 /** More matches than this are never deleted by one request. */
 const MAX_DELETIONS = 1000
@@ -43,7 +44,7 @@ export async function createConditional(
   if (isMatch && typeof resource.id === 'string' && normalId(resource.id) !== written.id) {
     throw badRequest('Resource ID did not match resolved ID', `${type}.id`)
   }
-  return writeReply(interaction, written, warnings)
+  return finishWrite(interaction, written, warnings)
 }
 
 /** A bot is asked about what is made only; what was made by others meanwhile is looked for anew. */
@@ -100,7 +101,7 @@ export async function updateConditional(
     ...options,
     keepId: next !== resource,
   })
-  return writeReply(interaction, written, warnings)
+  return finishWrite(interaction, written, warnings)
 }
 
 /** The resource to write where nothing else is found meanwhile. */

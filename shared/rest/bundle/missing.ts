@@ -7,9 +7,10 @@ import type { SearchRequest } from '../../query/search-request.ts'
 import { type Interaction, through } from '../../request/request.ts'
 import type { Repository, Transaction } from '../../store/repository.ts'
 import { findMatches } from '../conditional-references.ts'
-import { type Accepted, acceptResource, writeReply } from '../interaction.ts'
+import { finishWrite } from '../finish-write.ts'
+import { type Accepted, acceptResource } from '../interaction.ts'
 import { beforeWrite } from '../pre-commit.ts'
-import { withAccount } from '../resources.ts'
+import { withAccount } from '../write.ts'
 import { type Identity, IdentityLost, rewrite, type Step } from './identities.ts'
 import { bodyOf, entryOf, interactionOf } from './run.ts'
 
@@ -91,7 +92,7 @@ async function makeTogether(
       ({ step, interaction, resource, warnings }) =>
         async (repository: Repository): Promise<Made> => {
           const written = await repository.create(principal, resource, { keepId: true })
-          const reply = await writeReply(through(interaction, repository), written, warnings)
+          const reply = await finishWrite(through(interaction, repository), written, warnings)
           return { kind: 'made', step, response: entryOf(step, reply) }
         },
     )

@@ -31,9 +31,10 @@ import type { Services } from '../../services.ts'
 import type { Repository } from '../../store/repository.ts'
 import type { Version } from '../../store/rows/version.ts'
 import { deletedReply } from '../conditional.ts'
-import { acceptResource, afterDeletion, writeReply } from '../interaction.ts'
+import { afterDeletion, finishWrite } from '../finish-write.ts'
+import { acceptResource } from '../interaction.ts'
 import { beforeDelete, beforeWrite } from '../pre-commit.ts'
-import { createFrom, patchFrom, updateFrom, withAccount } from '../resources.ts'
+import { createFrom, patchFrom, updateFrom, withAccount } from '../write.ts'
 import { type Entry, entryPath } from './entries.ts'
 import { type Identity, IdentityLost, rewrite, type Step } from './identities.ts'
 
@@ -167,7 +168,7 @@ async function answerMatch(
   if (!may(principal, type, 'create')) throw forbidden()
   await acceptResource(interaction, type, { ...body, id })
   const version = match ?? (await services.repository.read(principal, type, id))
-  return writeReply(interaction, { ...version, outcome: 'unchanged' }, [])
+  return finishWrite(interaction, { ...version, outcome: 'unchanged' })
 }
 
 /** Creates under the id that other entries already refer to, unless a match has appeared. */
@@ -186,7 +187,7 @@ async function createMatched(
   try {
     const { repository } = services
     const written = await repository.createConditional(principal, next, condition, options)
-    return writeReply(interaction, written, warnings)
+    return finishWrite(interaction, written, warnings)
   } catch (error) {
     // The store's word for a match under another id than the one promised to the other entries.
     const isLost =

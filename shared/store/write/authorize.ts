@@ -1,4 +1,4 @@
-/** Whether a write is allowed, as far as that can be told before its version is prepared. */
+/** Checks whether a write is allowed, before its version is prepared. */
 import { randomUUIDv7 } from 'node:crypto'
 import { fieldsNotCreated, hiddenFields, keep } from '../../access/fields/fields.ts'
 import { REGISTRY_TYPES } from '../../access/policy.ts'
