@@ -47,31 +47,19 @@ export async function createConditional(
   return finishWrite(interaction, written, warnings)
 }
 
-/** A bot is asked about what is made only; what was made by others meanwhile is looked for anew. */
+/** A bot is asked only about what is made. */
 async function createAsking(
   interaction: Interaction,
   resource: Resource,
   condition: SearchRequest,
 ): Promise<WriteResult> {
   const { services, principal } = interaction
-  const { repository } = services
   if (!may(principal, condition.type, 'create')) throw forbidden()
-  const matching = async (): Promise<WriteResult | undefined> => {
-    const match = await findMatch(interaction, condition)
-    return match && { ...match, outcome: 'unchanged' }
-  }
-  const match = await matching()
-  if (match !== undefined) return match
+  const match = await findMatch(interaction, condition)
+  if (match !== undefined) return { ...match, outcome: 'unchanged' }
   const next = await beforeWrite(interaction, 'create', resource)
-  if (next === resource) return repository.createConditional(principal, resource, condition)
-  const options = { keepId: true }
-  try {
-    return await repository.createConditional(principal, next, condition, options)
-  } catch (error) {
-    const late = await matching()
-    if (late === undefined) throw error
-    return late
-  }
+  const options = { keepId: next !== resource, isMissing: true }
+  return services.repository.createConditional(principal, next, condition, options)
 }
 
 /** Errors: 412 for several. */

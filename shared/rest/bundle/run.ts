@@ -6,7 +6,6 @@ import { may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import {
   badRequest,
-  conflict,
   forbidden,
   HttpError,
   issue,
@@ -36,7 +35,7 @@ import { acceptResource } from '../interaction.ts'
 import { beforeDelete, beforeWrite } from '../pre-commit.ts'
 import { createFrom, patchFrom, updateFrom, withAccount } from '../write.ts'
 import { type Entry, entryPath } from './entries.ts'
-import { type Identity, IdentityLost, rewrite, type Step } from './identities.ts'
+import { type Identity, rewrite, type Step, takeMatch } from './identities.ts'
 
 /** The router, handed down because it leads here. */
 export type Respond = (
@@ -122,13 +121,13 @@ async function carryOut(
       if (!isMade) return answerMatch(interaction, identity, body)
       return identity.condition === undefined || isLocked
         ? createFrom(interaction, type, body, id)
-        : createMatched(interaction, identity, body)
+        : createMatched(interaction, step, identity, body)
     case 'conditional-update':
       if (!isMade) return updateFrom(interaction, type, id, { ...body, id })
       if (entry.headers['if-match'] !== undefined) throw preconditionFailed()
       return isLocked
         ? createFrom(interaction, type, body, id)
-        : createMatched(interaction, identity, body)
+        : createMatched(interaction, step, identity, body)
     case 'update':
       return updateFrom(interaction, type, id, body)
     default:
@@ -171,29 +170,27 @@ async function answerMatch(
   return finishWrite(interaction, { ...version, outcome: 'unchanged' })
 }
 
-/** Creates under the id that other entries already refer to, unless a match has appeared. */
+/** Creates under the id that other entries refer to, unless another request has made a match. */
 async function createMatched(
   interaction: Interaction,
+  { entry, identities }: Step,
   identity: Identity,
   body: Resource,
 ): Promise<FhirReply> {
   const { services, principal } = interaction
   const { type, id, condition } = identity
+  if (condition === undefined) return createFrom(interaction, type, body, id)
   const sent = withAccount(interaction, { ...body, id })
   const { resource, warnings } = await acceptResource(interaction, type, sent)
-  if (condition === undefined) return createFrom(interaction, type, body, id)
   const next = await beforeWrite(interaction, 'create', resource)
-  const options = { keepId: true }
-  try {
-    const { repository } = services
-    const written = await repository.createConditional(principal, next, condition, options)
-    return finishWrite(interaction, written, warnings)
-  } catch (error) {
-    // The store's word for a match under another id than the one promised to the other entries.
-    const isLost =
-      error instanceof HttpError && error.message.startsWith('Resource ID did not match')
-    throw isLost ? new IdentityLost() : error
+  const { repository } = services
+  const options = { keepId: true, isMissing: true }
+  const written = await repository.createConditional(principal, next, condition, options)
+  if (written.id !== id) takeMatch(identity, identities, written)
+  if (written.outcome === 'unchanged' && entry.route.kind === 'conditional-update') {
+    return updateFrom(interaction, type, written.id, { ...body, id: written.id })
   }
+  return finishWrite(interaction, written, warnings)
 }
 
 /** A JSON Patch travels as a Binary. https://hl7.org/fhir/R4/http.html#patch */
@@ -265,9 +262,6 @@ export function failedEntry(
     const { method, path } = entry instanceof HttpError || !entry ? request : entry
     auditRefusal(services, principal, { ...request, method, path }, error)
     return { status: error.status, outcome: JSON.stringify(error.outcome) }
-  }
-  if (error instanceof IdentityLost) {
-    return failedEntry(interaction, conflict('Too many concurrent changes, try again'), entry)
   }
   const { services, request } = interaction
   services.log.error({ err: error, requestId: request.requestId }, 'bundle entry failed')

@@ -44,11 +44,8 @@ export async function createConditional(
   { resource, condition, options = {} }: ConditionalCreate,
 ): Promise<WriteResult> {
   allow(principal, resource.resourceType, 'create')
-  const answer = (match: Version): WriteResult => {
-    requireMatchedId(resource, match)
-    return { ...match, outcome: 'unchanged' }
-  }
-  const match = await findOne(store, principal, condition)
+  const answer = (match: Version): WriteResult => ({ ...match, outcome: 'unchanged' })
+  const match = options.isMissing ? undefined : await findOne(store, principal, condition)
   if (match !== undefined) return answer(match)
   return locked(store, principal, {
     condition,
