@@ -32,7 +32,6 @@ import {
 import { type Candidate, candidateOf, fitsAsSeen, fitsCriteria } from './event-match.ts'
 import { filedIn, forgetEvents, takeEvents } from './outbox.ts'
 import { deliveriesReceived, type Receipt } from './state.ts'
-import { type AskedChange, type PreCommit, preCommitOf, withUnseen } from './store-pre-commit.ts'
 
 export interface MatchOptions {
   /** Finds the author of a Subscription, whose view of a resource decides; undefined without an active membership. */
@@ -86,14 +85,6 @@ export interface Events {
   subscriptionOf(delivery: Delivery): Promise<ActiveSubscription | undefined>
   /** The newest version of the resource of a delivery and whether it is deleted. */
   newestOf(delivery: Delivery): Promise<{ readonly ver: number; readonly isDeleted: boolean }>
-  /** The bot that is to be asked about a write, which nothing forbids yet; three statements at most. Errors: 400. */
-  preCommit(
-    principal: Principal,
-    change: Change,
-    asked: AskedChange,
-  ): Promise<PreCommit | undefined>
-  /** Merges what a Principal wrote with what it does not see of the version. */
-  withUnseen(principal: Principal, row: VersionRow, next: Resource): Promise<Resource>
   /**
    * Returns what a Principal sees of a version, whether it is the newest or not; undefined: nothing. Also undefined
    * where it does not see that the change is one that was `waited` for.
@@ -142,8 +133,6 @@ export function createEvents(store: Store): Events {
       const row = await readVersion(store, filedIn(delivery), delivery)
       return { ver: row?.ver ?? 0, isDeleted: row === undefined || row.content === null }
     },
-    preCommit: (principal, change, asked) => preCommitOf(store, principal, change, asked),
-    withUnseen: (principal, row, next) => withUnseen(store, principal, row, next),
     seen: (principal, row, waited) => versionSeen(store, principal, row, waited),
   }
 }

@@ -281,7 +281,7 @@ export function requireDistinct(steps: readonly Step[]): void {
 export interface Identities {
   /** fullUrl of an entry → `Type/id` it stands for. */
   readonly targets: Map<string, string>
-  /** What entries that were carried out refer to. */
+  /** Targets that entries refer to which were carried out. */
   readonly used: Set<string>
 }
 
