@@ -14,8 +14,7 @@ import { isResourceType } from '../fhir/definitions.ts'
 import { isObject } from '../fhir/resource.ts'
 import { acceptRequest } from '../jobs/async-requests.ts'
 import { auditRefusal } from '../request/admin-audit.ts'
-import { requireKept } from '../request/conditional-headers.ts'
-import { readJson, readPreferences, wantsPretty } from '../request/negotiate.ts'
+import { readJson, readPreferences, requireKept, wantsPretty } from '../request/negotiate.ts'
 import { charge, depthOf, unitsOf } from '../request/quota.ts'
 import { FHIR_JSON, failureReply, indented, withTracing } from '../request/reply.ts'
 import {
@@ -195,7 +194,8 @@ async function answerRoute(
     return finish(await operation.run(call), preferences)
   }
   const asked = { services, principal, request }
-  const asking = ONLY_READ.has(route.kind) ? await forReads(asked) : asked
+  const hasReplicas = services.replicas !== undefined
+  const asking = hasReplicas && ONLY_READ.has(route.kind) ? await forReads(asked) : asked
   const version = await versionWithContent(asking.services, principal, request, route)
   if (version !== undefined) return contentReply(asking.services, request, version)
   const preferences = readPreferences(request)

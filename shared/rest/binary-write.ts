@@ -33,8 +33,8 @@ import { demandsExistence, writeOptions } from '../request/reply.ts'
 import type { FhirReply, Interaction } from '../request/request.ts'
 import type { WriteResult } from '../store/rows/version.ts'
 import { finishWrite } from './finish-write.ts'
-import { acceptResource, requireSameId } from './interaction.ts'
-import { beforeWrite, mayAsk, patched } from './pre-commit.ts'
+import { acceptResource, mayAskBots, requireSameId } from './interaction.ts'
+import { beforeWrite, patched } from './pre-commit.ts'
 
 /** `POST Binary`. Errors: 400, 403, 413. */
 export async function createBinary(interaction: Interaction): Promise<FhirReply> {
@@ -105,7 +105,7 @@ async function update(interaction: Interaction, sent: Draft, id: string): Promis
 
 /** An update as a pre-commit bot leaves it, before its content is read. */
 async function askedAbout(interaction: Interaction, draft: Draft, id: string): Promise<Draft> {
-  if (!mayAsk(interaction)) return draft
+  if (!mayAskBots(interaction)) return draft
   const change = async (current: Resource) => changed(current, draft, undefined)
   const options = writeOptions(interaction.request)
   const made = await patched(interaction, { type: 'Binary', id, apply: change, options }).catch(

@@ -18,8 +18,8 @@ import { normalId } from '../store/rows/context.ts'
 import type { Version, WriteOptions, WriteResult } from '../store/rows/version.ts'
 import { withLiteralReferences } from './conditional-references.ts'
 import { afterDeletions, finishWrite } from './finish-write.ts'
-import { acceptResource } from './interaction.ts'
-import { beforeDelete, beforeWrite, mayAsk } from './pre-commit.ts'
+import { acceptResource, mayAskBots } from './interaction.ts'
+import { beforeDelete, beforeWrite } from './pre-commit.ts'
 import { criteriaOf, readFullCondition } from './search/criteria.ts'
 import { patch, withAccount } from './write.ts'
 
@@ -37,7 +37,7 @@ export async function createConditional(
   const sent = withAccount(interaction, readJson(request))
   const body = await withLiteralReferences(interaction, sent)
   const { resource, warnings } = await acceptResource(interaction, type, body)
-  const written = mayAsk(interaction)
+  const written = mayAskBots(interaction)
     ? await createAsking(interaction, resource, condition)
     : await services.repository.createConditional(principal, resource, condition)
   const isMatch = written.outcome !== 'created'
@@ -82,7 +82,7 @@ export async function updateConditional(
   const { resource, warnings } = await acceptResource(interaction, type, body)
   const options = writeOptions(request)
   const { repository } = services
-  const next = mayAsk(interaction)
+  const next = mayAskBots(interaction)
     ? await askedAbout(interaction, resource, condition, options)
     : resource
   const written = await repository.updateConditional(principal, next, condition, {
@@ -127,7 +127,7 @@ export async function deleteConditional(
   const { services, principal, request } = interaction
   const condition = await readFullCondition(interaction, type, request.query)
   const limit = mostDeletions(condition, request.query)
-  if (mayAsk(interaction)) await askAboutMatches(interaction, condition, limit)
+  if (mayAskBots(interaction)) await askAboutMatches(interaction, condition, limit)
   const deleted = await services.repository.deleteConditional(principal, condition, limit)
   return deletedReply(interaction, await afterDeletions(interaction, deleted))
 }

@@ -41,6 +41,12 @@ export async function acceptResource(
   return acceptValid(interaction, body)
 }
 
+/** False where no pre-commit bot can be asked about anything. */
+export function mayAskBots({ services, principal, request }: Interaction): boolean {
+  const isOn = services.config.preCommitBots && principal.project.preCommit === true
+  return isOn && request.isPreCommitted !== true
+}
+
 /** Errors: 400 when the body of an update has another id than the address, or none. */
 export function requireSameId(sent: unknown, id: string): void {
   if (sent === undefined) throw badRequest('Missing id', 'id')

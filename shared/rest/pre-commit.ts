@@ -49,17 +49,11 @@ import { prepare, rowOf } from '../store/write/prepare.ts'
 import { candidateOf, fitsAsSeen, fitsCriteria } from '../subscriptions/event-match.ts'
 import { createEvents, eventBody } from '../subscriptions/events.ts'
 import { withLiteralReferences } from './conditional-references.ts'
-import { acceptResource } from './interaction.ts'
+import { acceptResource, mayAskBots } from './interaction.ts'
 
 const WAIT_MS = 5000
 /** The attempts at a patch whose resource others change meanwhile. */
 const ATTEMPTS = 3
-
-/** False where no bot can be asked about anything. */
-export function mayAsk({ services, principal, request }: Interaction): boolean {
-  const isOn = services.config.preCommitBots && principal.project.preCommit === true
-  return isOn && request.isPreCommitted !== true
-}
 
 /**
  * A new or changed resource as it is to be written; with an id where a bot was asked about it. Of a Binary
@@ -72,7 +66,7 @@ export async function beforeWrite(
   ifMatch?: WriteOptions['ifMatch'],
 ): Promise<Resource> {
   const { resourceType: type } = resource
-  if (!mayAsk(interaction)) return resource
+  if (!mayAskBots(interaction)) return resource
   const { id = randomUUIDv7() } = resource
   const sent = { ...resource, id }
   const isBinary = type === 'Binary'
@@ -101,7 +95,7 @@ export async function beforeDelete(
   ifMatch?: WriteOptions['ifMatch'],
 ): Promise<void> {
   const resource = { resourceType: type, id }
-  if (mayAsk(interaction)) await ask(interaction, { change: 'delete', resource, ifMatch })
+  if (mayAskBots(interaction)) await ask(interaction, { change: 'delete', resource, ifMatch })
 }
 
 interface Patch {
@@ -128,7 +122,7 @@ export async function patchAsking(interaction: Interaction, patch: Patch): Promi
   const { services, principal } = interaction
   const { type, id, apply, options = {} } = patch
   const { repository } = services
-  if (!mayAsk(interaction)) return repository.patch(principal, { type, id }, apply, options)
+  if (!mayAskBots(interaction)) return repository.patch(principal, { type, id }, apply, options)
   const attempt = async () => {
     const { resource, ver } = await patched(interaction, patch)
     const next = await beforeWrite(interaction, 'update', { ...resource, id }, [ver])

@@ -1,4 +1,5 @@
 /** Reads of one resource. https://hl7.org/fhir/R4/http.html#read */
+import { SUBSCRIPTION } from '../access/subscription.ts'
 import { textOf } from '../binary/attachments.ts'
 import { withData } from '../binary/read.ts'
 import { notFound } from '../errors.ts'
@@ -12,9 +13,9 @@ import { readSocketSubscription, storedOrHeld } from '../subscriptions/socket-su
 export async function read(interaction: Interaction, type: string, id: string): Promise<FhirReply> {
   const { services, principal } = interaction
   const stored = () => services.repository.read(principal, type, id)
+  if (type !== SUBSCRIPTION) return replyWith(interaction, await stored())
   const held = () => readSocketSubscription(services, principal, id)
-  const version = await storedOrHeld(type, stored, held)
-  return replyWith(interaction, version)
+  return replyWith(interaction, await storedOrHeld(type, stored, held))
 }
 
 export async function vread(

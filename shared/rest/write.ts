@@ -38,7 +38,13 @@ import {
 import { createBinary, createBinaryFrom, updateBinary, updateBinaryFrom } from './binary-write.ts'
 import { literalReferences, withLiteralReferences } from './conditional-references.ts'
 import { afterDeletion, finishWrite } from './finish-write.ts'
-import { type Accepted, acceptResource, acceptValid, requireSameId } from './interaction.ts'
+import {
+  type Accepted,
+  acceptResource,
+  acceptValid,
+  mayAskBots,
+  requireSameId,
+} from './interaction.ts'
 import { changeOf } from './patch/fhirpath.ts'
 import { beforeDelete, beforeWrite, patchAsking } from './pre-commit.ts'
 
@@ -55,14 +61,14 @@ export async function createFrom(
   id: string | undefined,
 ): Promise<FhirReply> {
   const { services, principal } = interaction
-  if (isBinary(body) && type === 'Binary') return createBinaryFrom(interaction, body, id)
+  if (type === 'Binary' && isBinary(body)) return createBinaryFrom(interaction, body, id)
   const { resource, warnings } = await acceptNew(interaction, type, body)
   if (type === SUBSCRIPTION && isOfSocket(resource)) {
     const made = await createSocketSubscription(services, principal, resource, id)
     return finishWrite(interaction, made, warnings)
   }
   const made = id === undefined ? resource : { ...resource, id }
-  const next = await beforeWrite(interaction, 'create', made)
+  const next = mayAskBots(interaction) ? await beforeWrite(interaction, 'create', made) : made
   const keepId = next.id !== undefined
   const written = await services.repository.create(principal, next, { keepId })
   return finishWrite(interaction, written, warnings)
@@ -105,7 +111,8 @@ export async function acceptNew(
   const sent = withAccount(interaction, withoutId(body))
   // A Project is the same whichever way it is made.
   const whole = type === 'Project' ? newProject(sent, interaction.services.config) : sent
-  const literal = await withLiteralReferences(interaction, whole)
+  const hasQuestion = interaction.request.body?.includes('?') === true
+  const literal = hasQuestion ? await withLiteralReferences(interaction, whole) : whole
   return acceptResource(interaction, type, literal)
 }
 
@@ -142,7 +149,7 @@ export async function updateFrom(
   body: unknown,
 ): Promise<FhirReply> {
   const { services, principal, request } = interaction
-  if (isBinary(body) && type === 'Binary') {
+  if (type === 'Binary' && isBinary(body)) {
     requireSameId(body.id, id)
     return updateBinaryFrom(interaction, body, id)
   }

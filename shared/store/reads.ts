@@ -5,7 +5,7 @@ import { HttpError, notFound } from '../errors.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { SearchRequest } from '../query/search-request.ts'
 import {
-  isBinary,
+  BINARY,
   readBinaries,
   requireVisible,
   visibleHistory,
@@ -68,7 +68,7 @@ export class Reads {
     return this.#read(undefined, (store) =>
       readLinked(principal, type, async (reader) => {
         const version = await read(store, reader, type, id)
-        return isBinary(type) ? requireVisible(store, reader, version) : version
+        return type === BINARY ? requireVisible(store, reader, version) : version
       }),
     )
   }
@@ -79,7 +79,7 @@ export class Reads {
     references: readonly ResourceId[],
     signal?: AbortSignal,
   ): Promise<readonly (Version | undefined)[]> {
-    const hasBinary = references.some(({ type }) => isBinary(type))
+    const hasBinary = references.some(({ type }) => type === BINARY)
     return this.#read(signal, (store) =>
       readManyLinked(principal, references, async (reader, asked) => {
         const versions = await readMany(store, reader, asked)
@@ -100,7 +100,7 @@ export class Reads {
     return this.#read(undefined, (store) =>
       readLinked(principal, type, async (reader) => {
         const version = await readVersion(store, reader, { type, id, ver })
-        return isBinary(type) ? requireVisible(store, reader, version) : version
+        return type === BINARY ? requireVisible(store, reader, version) : version
       }),
     )
   }
@@ -115,7 +115,7 @@ export class Reads {
     return this.#read(undefined, (store) =>
       readLinked(principal, type, async (reader) => {
         const page = await history(store, reader, type, { id, request })
-        return isBinary(type) ? visibleHistory(store, reader, page) : page
+        return type === BINARY ? visibleHistory(store, reader, page) : page
       }),
     )
   }

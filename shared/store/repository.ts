@@ -7,7 +7,7 @@ import type { Replica, Replicas } from '../platform/postgres/replicas.ts'
 import type { Connection } from '../platform/postgres/statement.ts'
 import { lockStatement } from '../platform/postgres/transaction.ts'
 import type { SearchRequest } from '../query/search-request.ts'
-import { isBinary, requireVisibleId } from './read/binaries.ts'
+import { BINARY, requireVisibleId } from './read/binaries.ts'
 import { isLinked, type ResourceId, requireOwn } from './read/read.ts'
 import { Reads, type ReplicaStore } from './reads.ts'
 import { rowKey, type Store } from './rows/context.ts'
@@ -281,7 +281,7 @@ async function requireChangeable(
   id: string,
 ): Promise<void> {
   await requireOwn(store, principal, type, id)
-  if (isBinary(type)) await requireVisibleId(store, principal, id)
+  if (type === BINARY) await requireVisibleId(store, principal, id)
 }
 
 /** Resolves once replicas know of the write; a failed write may have been committed. Errors: those of `work`, the primary's. */

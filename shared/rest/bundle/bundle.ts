@@ -5,8 +5,7 @@ import { type ResponseEntry, responseEntry } from '../../fhir/bundle.ts'
 import { charge, unitsOf } from '../../request/quota.ts'
 import { type FhirReply, type Interaction, through } from '../../request/request.ts'
 import type { Repository, Transaction } from '../../store/repository.ts'
-import { pageReply } from '../interaction.ts'
-import { mayAsk } from '../pre-commit.ts'
+import { mayAskBots, pageReply } from '../interaction.ts'
 import { type BundleRequest, type EntryPlan, entryPath, inStages, type Stage } from './entries.ts'
 import { identify, planEntry, requireDistinct, type Step } from './identities.ts'
 import { type AskedPlans, askAhead } from './pre-commit.ts'
@@ -98,7 +97,7 @@ async function runBatch(
     for (const [i, response] of made.entries()) responses[paid[i]?.entry.index ?? 0] = response
   }
   // Each may wait for a bot, which waits for its turn.
-  const asks = mayAsk(interaction)
+  const asks = mayAskBots(interaction)
   for (const { stage, items } of inStages(steps)) {
     const lanes = Map.groupBy(items, (step) => laneOf(stage, step, asks))
     const missing = lanes.get('missing') ?? []

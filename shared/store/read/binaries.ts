@@ -13,11 +13,7 @@ import { toVersion } from '../rows/rows.ts'
 import type { BinaryHead, HistoryPage, Version } from '../rows/version.ts'
 import { readMany } from './read.ts'
 
-const BINARY = 'Binary'
-
-export function isBinary(type: string): boolean {
-  return type === BINARY
-}
+export const BINARY = 'Binary'
 
 /** The version itself. Errors: 404. */
 export async function requireVisible(

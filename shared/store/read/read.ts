@@ -273,7 +273,8 @@ export async function requireOwn(
 }
 
 export function isLinked(principal: Principal, type: string): boolean {
-  return principal.project.linked !== undefined && linkedProjects(principal, type).length > 0
+  const { linked = [] } = principal.project
+  return linked.length > 0 && linkedProjects(principal, type).length > 0
 }
 
 /** The Principal as a reader of those linked Projects that share a type. */
