@@ -14,18 +14,18 @@ import { isResourceType } from '../fhir/definitions.ts'
 import { isObject } from '../fhir/resource.ts'
 import { acceptRequest } from '../jobs/async-requests.ts'
 import { auditRefusal } from '../request/admin-audit.ts'
-import { requireKept } from '../request/conditional-headers.ts'
-import { readJson, readPreferences, wantsPretty } from '../request/negotiate.ts'
+import { readJson, readPreferences, requireKept, wantsPretty } from '../request/negotiate.ts'
 import { charge, depthOf, unitsOf } from '../request/quota.ts'
 import { FHIR_JSON, failureReply, indented, withTracing } from '../request/reply.ts'
-import type {
-  FhirReply,
-  FhirRequest,
-  Handle,
-  Interaction,
-  Operation,
-  Preferences,
-  Route,
+import {
+  type FhirReply,
+  type FhirRequest,
+  forReads,
+  type Handle,
+  type Interaction,
+  type Operation,
+  type Preferences,
+  type Route,
 } from '../request/request.ts'
 import { bundle, WRITES } from '../rest/bundle/bundle.ts'
 import { readBundle } from '../rest/bundle/entries.ts'
@@ -38,8 +38,9 @@ import {
 } from '../rest/conditional.ts'
 import { history, historyOf } from '../rest/history.ts'
 import { answerOnce, isIdempotent } from '../rest/idempotency.ts'
-import { create, patch, read, remove, update, vread } from '../rest/resources.ts'
+import { read, vread } from '../rest/resources.ts'
 import { search, searchCompartment, searchSystem } from '../rest/search/search.ts'
+import { create, patch, remove, update } from '../rest/write.ts'
 import type { Services } from '../services.ts'
 import { isLegalId, normalId } from '../store/rows/context.ts'
 import type { Version } from '../store/rows/version.ts'
@@ -185,18 +186,28 @@ async function answerRoute(
 ): Promise<FhirReply> {
   if (route.kind === 'operation') {
     const { operation, type, id, rest } = route
-    const call = { operation, services, principal, request, type, id, rest }
+    const asked = { operation, services, principal, request, type, id, rest }
+    const call = operation.onlyReads ? await forReads(asked) : asked
     if (operation.area !== undefined) requireArea(principal, operation.area)
     if (operation.ownFormat) return operation.run(call)
-    const asked = readPreferences(request)
-    return finish(await operation.run(call), asked)
+    const preferences = readPreferences(request)
+    return finish(await operation.run(call), preferences)
   }
-  const version = await versionWithContent(services, principal, request, route)
-  if (version !== undefined) return contentReply(services, request, version)
+  const asked = { services, principal, request }
+  const hasReplicas = services.replicas !== undefined
+  const asking = hasReplicas && ONLY_READ.has(route.kind) ? await forReads(asked) : asked
+  const version = await versionWithContent(asking.services, principal, request, route)
+  if (version !== undefined) return contentReply(asking.services, request, version)
   const preferences = readPreferences(request)
-  const reply = await run({ services, principal, request, preferences }, route)
+  const reply = await run({ ...asking, preferences }, route)
   return finish(reply, preferences)
 }
+
+/** Kinds of routes that a replica may answer. */
+const ONLY_READ: ReadonlySet<string> = new Set([
+  ...['read', 'vread', 'history', 'type-history', 'system-history'],
+  ...['search', 'search-form', 'system-search', 'compartment-search'],
+])
 
 /** The bundle charges the cost of its entries. */
 const answerEntry: Respond = (services, principal, request) =>

@@ -25,7 +25,13 @@ import {
 } from '../errors.ts'
 import { readPreferences, takesGzip } from '../request/negotiate.ts'
 import { textReply } from '../request/reply.ts'
-import type { FhirReply, FhirRequest, Interaction, Operation } from '../request/request.ts'
+import {
+  type FhirReply,
+  type FhirRequest,
+  forReads,
+  type Interaction,
+  type Operation,
+} from '../request/request.ts'
 import { asksForTypes, type Prepared, planOf, prepareDocument } from './document/document.ts'
 import { NOTABLE, variableErrors, type Weight, weigh, weightErrors } from './document/limits.ts'
 import { literalName, locate, scan } from './document/literals.ts'
@@ -186,7 +192,7 @@ async function begin(
   const coerced = variablesOf(prepared, operation, variables, scanned.values)
   if (coerced.errors !== undefined) return refusal(serving.form, coerced.errors)
   const run = new Run({
-    interaction,
+    interaction: operation.operation === 'mutation' ? interaction : await forReads(interaction),
     schema,
     variables: coerced.values,
     keepsDecimals: prepared.asksNumbers,

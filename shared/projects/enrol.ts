@@ -17,14 +17,16 @@ import {
 } from '../fhir/resource.ts'
 import { displayOf, type Session } from '../identity/principals.ts'
 import { requirePolicies } from '../identity/write-rules.ts'
+import { LOST, retryOnConflict } from '../platform/retry.ts'
 import type { Condition } from '../query/search-request.ts'
 import { escapeValue } from '../query/values.ts'
 import { givenFields, recordChange } from '../request/admin-audit.ts'
 import type { Services } from '../services.ts'
-import type { Guard, Transaction } from '../store/repository.ts'
+import type { Transaction } from '../store/repository.ts'
 import { find, searchFor } from '../store/rows/lookups.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 import type { WriteResult } from '../store/rows/version.ts'
+import type { Guard } from '../store/transaction.ts'
 import { requireValid } from '../validation/validate.ts'
 import {
   type Enrollee,
@@ -59,18 +61,16 @@ export interface Enrolment {
 const MEMBER = 'User is already a member of this project'
 const SEVERAL =
   'User has several memberships that fit: give the externalId of one, or change one by its id'
-/** A membership that is deleted while it is updated is looked for again. */
-const ATTEMPTS = 3
 /** The limit for one user in one Project. */
 const MOST_MEMBERSHIPS = 100
 
-/** Errors: 400, 409, 412. */
+/** A membership that is deleted while it is updated is looked for again. Errors: 400, 409, 412. */
 export async function enrol(
   services: Services,
   inviter: Inviter,
   enrollee: Enrollee,
 ): Promise<Enrolment> {
-  for (let attempt = 1; ; attempt++) {
+  return retryOnConflict<Enrolment>(async () => {
     try {
       return await services.repository.transaction(
         (inside) => enrolIn(services, inside, inviter, enrollee),
@@ -78,9 +78,10 @@ export async function enrol(
       )
     } catch (error) {
       const isGone = error instanceof HttpError && error.status === 410
-      if (!isGone || attempt === ATTEMPTS) throw error
+      if (!isGone) throw error
+      return LOST
     }
-  }
+  })
 }
 
 /** The criteria of the decision are locked before the transaction sees its one state of the database. */

@@ -1,10 +1,16 @@
 /** Negotiation of formats and preferences: Accept, `_format`, `_pretty`, Prefer, content types. */
 
 import { isUtf8 } from 'node:buffer'
-import { badRequest, notAcceptable, tooCostly, unsupportedMediaType } from '../errors.ts'
+import {
+  badRequest,
+  notAcceptable,
+  notSupported,
+  tooCostly,
+  unsupportedMediaType,
+} from '../errors.ts'
 import { parseBody } from '../fhir/json.ts'
 import { FHIR_JSON } from './reply.ts'
-import type { FhirRequest, Preferences, Returned } from './request.ts'
+import type { FhirRequest, Preferences, Returned, Route } from './request.ts'
 
 /** Errors: 406 when neither JSON form is acceptable. https://hl7.org/fhir/R4/http.html#mime-type */
 export function readPreferences(request: FhirRequest): Preferences {
@@ -194,5 +200,35 @@ function requireType(request: FhirRequest, isAllowed: (type: string) => boolean)
   const charset = /;\s*charset="?([^";]+)"?/i.exec(header)?.[1]?.trim().toLowerCase()
   if (charset !== undefined && charset !== 'utf-8' && charset !== 'utf8') {
     throw unsupportedMediaType()
+  }
+}
+
+// * Conditions in headers belong to some interactions each; elsewhere they would be promises that nobody keeps.
+
+/** Header → the interactions that keep to it. https://hl7.org/fhir/R4/http.html#concurrency */
+const KEPT: readonly (readonly [header: string, kinds: ReadonlySet<Route['kind']>])[] = [
+  [
+    'If-Match',
+    new Set(['update', 'patch', 'delete', 'conditional-update', 'conditional-patch'] as const),
+  ],
+  ['If-None-Match', new Set(['update', 'conditional-update'] as const)],
+  ['If-None-Exist', new Set(['create'] as const)],
+]
+
+/**
+ * Reads may be answered in spite of a condition, and a bot sees the headers of its call. `pathOf` gives the place of a
+ * header in a bundle. Errors: 400 for a condition of a change that the interaction does not keep to.
+ */
+export function requireKept(
+  method: string,
+  route: Route,
+  headers: Readonly<Record<string, string | undefined>>,
+  pathOf?: (header: string) => string,
+): void {
+  if (method === 'GET' || method === 'HEAD') return
+  if (route.kind === 'operation' && route.operation.acts) return
+  for (const [header, kinds] of KEPT) {
+    if (headers[header.toLowerCase()] === undefined || kinds.has(route.kind)) continue
+    throw notSupported(`${header} does not apply to this interaction`, pathOf?.(header))
   }
 }

@@ -3,6 +3,7 @@ import type { Readable } from 'node:stream'
 import type { Area } from '../access/grant.ts'
 import type { Principal } from '../access/principal.ts'
 import type { Services } from '../services.ts'
+import type { Repository } from '../store/repository.ts'
 
 export interface FhirRequest {
   readonly method: string
@@ -76,6 +77,18 @@ export interface Preferences {
 
 export type Asking = Pick<Interaction, 'services' | 'principal'>
 
+/** The same request on another Repository, such as that of a transaction. */
+export function through<T extends Asking>(asking: T, repository: Repository): T {
+  return { ...asking, services: { ...asking.services, repository } }
+}
+
+/** A request that only reads: a replica may answer it. */
+export async function forReads<T extends Asking>(asking: T): Promise<T> {
+  const { repository } = asking.services
+  const reads = await repository.forReads(asking.principal)
+  return reads === repository ? asking : through(asking, reads)
+}
+
 export type Returned = 'representation' | 'minimal' | 'OperationOutcome'
 
 // An operation states what it is as data, then does it; `api/operations.ts` lists them all.
@@ -106,6 +119,8 @@ export interface Operation {
   readonly methods: readonly string[]
   /** A GET begins something, so that HEAD, which is safe, is none of its methods (RFC 9110 §9.2.1). */
   readonly acts?: true
+  /** It writes nothing, so a replica may answer it. */
+  readonly onlyReads?: true
   /** The reply has a form of its own, which `Accept` and `_pretty` do not change. */
   readonly ownFormat?: true
   /** The scope of the login has to reach it; whether the login may do it is for the operation to say. */

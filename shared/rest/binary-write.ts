@@ -32,8 +32,9 @@ import { chunksOf } from '../platform/storage/storage.ts'
 import { demandsExistence, writeOptions } from '../request/reply.ts'
 import type { FhirReply, Interaction } from '../request/request.ts'
 import type { WriteResult } from '../store/rows/version.ts'
-import { acceptResource, requireSameId, writeReply } from './interaction.ts'
-import { beforeWrite, mayAsk, patched } from './pre-commit.ts'
+import { finishWrite } from './finish-write.ts'
+import { acceptResource, mayAskBots, requireSameId } from './interaction.ts'
+import { beforeWrite, patched } from './pre-commit.ts'
 
 /** `POST Binary`. Errors: 400, 403, 413. */
 export async function createBinary(interaction: Interaction): Promise<FhirReply> {
@@ -104,7 +105,7 @@ async function update(interaction: Interaction, sent: Draft, id: string): Promis
 
 /** An update as a pre-commit bot leaves it, before its content is read. */
 async function askedAbout(interaction: Interaction, draft: Draft, id: string): Promise<Draft> {
-  if (!mayAsk(interaction)) return draft
+  if (!mayAskBots(interaction)) return draft
   const change = async (current: Resource) => changed(current, draft, undefined)
   const options = writeOptions(interaction.request)
   const made = await patched(interaction, { type: 'Binary', id, apply: change, options }).catch(
@@ -160,7 +161,7 @@ async function write(
     const isKept = url !== undefined && written.content?.includes(url)
     if (isKept) await settleContent(services, url)
     else if (url !== undefined) await removeContent(services, url)
-    return writeReply({ services, principal, ...interaction }, written, warnings)
+    return finishWrite({ services, principal, ...interaction }, written, warnings)
   } catch (error) {
     // After any other failure the resource may be stored all the same; the sweep will know.
     const isRefused = error instanceof HttpError && error.status < 500

@@ -17,10 +17,11 @@ import type { FhirReply, Interaction } from '../request/request.ts'
 import { normalId } from '../store/rows/context.ts'
 import type { Version, WriteOptions, WriteResult } from '../store/rows/version.ts'
 import { withLiteralReferences } from './conditional-references.ts'
-import { acceptResource, afterDeletions, writeReply } from './interaction.ts'
-import { beforeDelete, beforeWrite, mayAsk } from './pre-commit.ts'
-import { patch, withAccount } from './resources.ts'
+import { afterDeletions, finishWrite } from './finish-write.ts'
+import { acceptResource, mayAskBots } from './interaction.ts'
+import { beforeDelete, beforeWrite } from './pre-commit.ts'
 import { criteriaOf, readFullCondition } from './search/criteria.ts'
+import { patch, withAccount } from './write.ts'
 
 /** More matches than this are never deleted by one request. */
 const MAX_DELETIONS = 1000
@@ -36,41 +37,29 @@ export async function createConditional(
   const sent = withAccount(interaction, readJson(request))
   const body = await withLiteralReferences(interaction, sent)
   const { resource, warnings } = await acceptResource(interaction, type, body)
-  const written = mayAsk(interaction)
+  const written = mayAskBots(interaction)
     ? await createAsking(interaction, resource, condition)
     : await services.repository.createConditional(principal, resource, condition)
   const isMatch = written.outcome !== 'created'
   if (isMatch && typeof resource.id === 'string' && normalId(resource.id) !== written.id) {
     throw badRequest('Resource ID did not match resolved ID', `${type}.id`)
   }
-  return writeReply(interaction, written, warnings)
+  return finishWrite(interaction, written, warnings)
 }
 
-/** A bot is asked about what is made only; what was made by others meanwhile is looked for anew. */
+/** A bot is asked only about what is made. */
 async function createAsking(
   interaction: Interaction,
   resource: Resource,
   condition: SearchRequest,
 ): Promise<WriteResult> {
   const { services, principal } = interaction
-  const { repository } = services
   if (!may(principal, condition.type, 'create')) throw forbidden()
-  const matching = async (): Promise<WriteResult | undefined> => {
-    const match = await findMatch(interaction, condition)
-    return match && { ...match, outcome: 'unchanged' }
-  }
-  const match = await matching()
-  if (match !== undefined) return match
+  const match = await findMatch(interaction, condition)
+  if (match !== undefined) return { ...match, outcome: 'unchanged' }
   const next = await beforeWrite(interaction, 'create', resource)
-  if (next === resource) return repository.createConditional(principal, resource, condition)
-  const options = { keepId: true }
-  try {
-    return await repository.createConditional(principal, next, condition, options)
-  } catch (error) {
-    const late = await matching()
-    if (late === undefined) throw error
-    return late
-  }
+  const options = { keepId: next !== resource, isMissing: true }
+  return services.repository.createConditional(principal, next, condition, options)
 }
 
 /** Errors: 412 for several. */
@@ -93,14 +82,14 @@ export async function updateConditional(
   const { resource, warnings } = await acceptResource(interaction, type, body)
   const options = writeOptions(request)
   const { repository } = services
-  const next = mayAsk(interaction)
+  const next = mayAskBots(interaction)
     ? await askedAbout(interaction, resource, condition, options)
     : resource
   const written = await repository.updateConditional(principal, next, condition, {
     ...options,
     keepId: next !== resource,
   })
-  return writeReply(interaction, written, warnings)
+  return finishWrite(interaction, written, warnings)
 }
 
 /** The resource to write where nothing else is found meanwhile. */
@@ -138,7 +127,7 @@ export async function deleteConditional(
   const { services, principal, request } = interaction
   const condition = await readFullCondition(interaction, type, request.query)
   const limit = mostDeletions(condition, request.query)
-  if (mayAsk(interaction)) await askAboutMatches(interaction, condition, limit)
+  if (mayAskBots(interaction)) await askAboutMatches(interaction, condition, limit)
   const deleted = await services.repository.deleteConditional(principal, condition, limit)
   return deletedReply(interaction, await afterDeletions(interaction, deleted))
 }

@@ -23,6 +23,7 @@ export const csv: Operation = {
   name: 'csv',
   on: [{ level: 'type' }],
   methods: ['GET'],
+  onlyReads: true,
   ownFormat: true,
   async run(call) {
     const { request, type = '' } = call

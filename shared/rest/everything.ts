@@ -60,6 +60,7 @@ export const everything: Operation = {
   ],
   standard: 'type',
   methods: ['GET', 'POST'],
+  onlyReads: true,
   async run(call) {
     const inputs = readInputs(call, PARAMETERS)
     const interaction = interactionOf(call)

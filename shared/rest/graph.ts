@@ -26,6 +26,7 @@ export const graph: Operation = {
   on: [{ level: 'instance' }],
   standard: 'Resource',
   methods: ['GET', 'POST'],
+  onlyReads: true,
   async run(call) {
     const { services, principal, type = '', id = '' } = call
     const { repository } = services

@@ -1,50 +1,19 @@
 /**
- * Steps that several interactions share: accepting a body, presenting a version or a page of them, replying to a
- * write.
+ * Steps that several interactions share: accepting a body, replying with a page.
  */
 
-import { type Principal, systemPrincipal } from '../access/principal.ts'
-import { SYSTEM_PROJECT } from '../access/project-context.ts'
-import { signerOf, textOf, toBinaryPath } from '../binary/attachments.ts'
-import {
-  allOk,
-  badRequest,
-  badStructure,
-  created,
-  type Issue,
-  invalid,
-  issue,
-  outcome,
-} from '../errors.ts'
+import { systemPrincipal } from '../access/principal.ts'
+import { signerOf, toBinaryPath } from '../binary/attachments.ts'
+import { badRequest, badStructure, type Issue, invalid } from '../errors.ts'
 import { type BundleHead, bundlePieces, bundleText } from '../fhir/bundle.ts'
 import { mapStrings, withoutEmpty, withoutEmptyMembers } from '../fhir/json.ts'
-import {
-  isObject,
-  isResource,
-  parseReference,
-  type Resource,
-  referenceIn,
-} from '../fhir/resource.ts'
+import { isObject, isResource, parseReference, type Resource } from '../fhir/resource.ts'
 import { ownTurn } from '../platform/event-loop-turns.ts'
-import { addMail, type Mail } from '../platform/mail/mails.ts'
-import { endStrangers, isProven, takeIn } from '../projects/ownership.ts'
-import { onBehalfOf } from '../projects/provision.ts'
-import { readUser } from '../projects/users.ts'
-import { changedFields, recordChange } from '../request/admin-audit.ts'
-import {
-  absoluteUrl,
-  emptyReply,
-  outcomeReply,
-  piecesReply,
-  textReply,
-  versionHeaders,
-} from '../request/reply.ts'
+import { absoluteUrl, piecesReply, textReply } from '../request/reply.ts'
 import type { Asking, FhirReply, Interaction } from '../request/request.ts'
 import { checkedDefinitions, SEARCH_PARAMETER } from '../store/index/custom-parameters.ts'
 import { normalId } from '../store/rows/context.ts'
 import { find } from '../store/rows/lookups.ts'
-import { maskedFor, parseVersion } from '../store/rows/rows.ts'
-import type { Deletion, WriteResult } from '../store/rows/version.ts'
 import { boundCodes } from '../terminology/bound-codes.ts'
 import { claimsOf } from '../validation/profiles/run.ts'
 import { requireValid } from '../validation/validate.ts'
@@ -70,6 +39,12 @@ export async function acceptResource(
     )
   }
   return acceptValid(interaction, body)
+}
+
+/** False where no pre-commit bot can be asked about anything. */
+export function mayAskBots({ services, principal, request }: Interaction): boolean {
+  const isOn = services.config.preCommitBots && principal.project.preCommit === true
+  return isOn && request.isPreCommitted !== true
 }
 
 /** Errors: 400 when the body of an update has another id than the address, or none. */
@@ -148,32 +123,6 @@ function withRelativeAddresses({ services }: Interaction, resource: Resource): R
   })
 }
 
-/** The answer to a write, as the Prefer header wants it. */
-export async function writeReply(
-  interaction: Interaction,
-  written: WriteResult,
-  warnings: readonly Issue[],
-): Promise<FhirReply> {
-  await recordWrite(interaction, written)
-  const { returned } = interaction.preferences
-  const isNew = written.outcome === 'created'
-  const status = isNew ? 201 : 200
-  const location = `${written.type}/${written.id}/_history/${written.ver}`
-  const headers = {
-    ...versionHeaders(written),
-    ...(isNew || interaction.request.method === 'POST'
-      ? { Location: absoluteUrl(interaction.services, location) }
-      : {}),
-  }
-  const { lastUpdated } = written
-  if (returned === 'minimal') return { ...emptyReply(status, headers), lastUpdated }
-  if (returned === 'representation') {
-    return { ...textReply(status, textOf(interaction, written), headers), lastUpdated }
-  }
-  const { id, issue } = isNew ? created : allOk
-  return { ...outcomeReply(status, outcome(id, ...issue, ...warnings), headers), lastUpdated }
-}
-
 const CANDIDATES = 100
 
 /**
@@ -241,88 +190,4 @@ export async function pageReply(
     }
   }
   return piecesReply(200, bundlePieces(head, written(), preferences.pretty))
-}
-
-const ADMINISTRATIVE = new Set(['Project', 'ProjectMembership', 'User'])
-const system = systemPrincipal(SYSTEM_PROJECT)
-
-/** Adds the AuditEvent of a write, in the Project of the caller. */
-async function recordWrite(
-  { services, principal }: Interaction,
-  written: WriteResult,
-): Promise<void> {
-  const { type, id, ver, outcome } = written
-  if (!ADMINISTRATIVE.has(type) || principal.membershipId === undefined) return
-  if (outcome === 'unchanged') return
-  const before = ver === 1 ? undefined : await versionBefore(services, principal, { type, id, ver })
-  const fields = changedFields(before ?? {}, parseVersion(written))
-  const interaction = outcome === 'created' ? 'create' : 'update'
-  const { repository } = services
-  await recordChange(repository, principal, {
-    project: principal.project,
-    interaction,
-    target: `${type}/${id}`,
-    fields,
-  })
-  if (type === 'ProjectMembership' && outcome === 'created') {
-    await takeInMember(services, principal, parseVersion(written))
-  }
-}
-
-/** A member that is written without an invite is as unknown as an invited one. */
-async function takeInMember(
-  services: Interaction['services'],
-  principal: Principal,
-  membership: Resource,
-): Promise<void> {
-  const [reference, project] = [membership.user, membership.project].map((value) =>
-    parseReference(referenceIn(value)),
-  )
-  if (reference?.type !== 'User' || project === undefined) return
-  const { repository, config, database, principals } = services
-  const user = await readUser(repository, reference.id)
-  if (user === undefined || isProven(user)) return
-  const name = (await principals.project(project.id))?.name ?? project.id
-  const addMailOf = (id: string, mail: Mail) => addMail(database, id, mail)
-  const admission = { config, repository, addMail: addMailOf }
-  await takeIn(admission, onBehalfOf(principal), { id: project.id, name }, user)
-  await endStrangers(services, reference.id)
-}
-
-/** Masked as the written version is: what the caller does not see of either is no change. */
-async function versionBefore(
-  { repository }: Interaction['services'],
-  principal: Principal,
-  { type, id, ver }: Pick<WriteResult, 'type' | 'id' | 'ver'>,
-): Promise<Resource | undefined> {
-  const before = await repository.readVersion(system, type, id, String(ver - 1))
-  return before.content === undefined ? undefined : parseVersion(maskedFor(principal, before))
-}
-
-/** The same of several, one after the other: each of them is an entry of the audit. */
-export async function afterDeletions(
-  interaction: Pick<Interaction, 'services' | 'principal'>,
-  deleted: readonly Deletion[],
-): Promise<readonly Issue[]> {
-  const warnings: Issue[] = []
-  for (const deletion of deleted) warnings.push(...(await afterDeletion(interaction, deletion)))
-  return warnings
-}
-
-/** Adds the AuditEvent of a deletion; returns warnings, such as that a login works no more. */
-export async function afterDeletion(
-  { services, principal }: Pick<Interaction, 'services' | 'principal'>,
-  { type, id, membership }: Deletion,
-): Promise<readonly Issue[]> {
-  if (ADMINISTRATIVE.has(type) && principal.membershipId !== undefined) {
-    const { repository } = services
-    await recordChange(repository, principal, {
-      project: principal.project,
-      interaction: 'delete',
-      target: `${type}/${id}`,
-    })
-  }
-  if (membership === undefined) return []
-  const text = `The login of ProjectMembership/${membership} works no more`
-  return [issue('warning', 'business-rule', text)]
 }

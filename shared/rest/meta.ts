@@ -12,6 +12,7 @@ export const meta: Operation = {
   on: [{ level: 'system' }, { level: 'type' }, { level: 'instance' }],
   standard: 'Resource',
   methods: ['GET', 'POST'],
+  onlyReads: true,
   async run(call) {
     readInputs(call, [])
     const { services, principal, type = '', id } = call

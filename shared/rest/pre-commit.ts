@@ -1,47 +1,59 @@
 /**
- * Pre-commit bots: a bot is asked about a write before anything of it is locked or stored. What it
- * answers may take the place of what was sent, and goes the way of everything that is sent.
+ * Pre-commit bots: a bot is asked about a write before anything of it is locked or stored. What it answers may take the
+ * place of what was sent, and goes the way of everything that is sent. The version that would be written is composed as
+ * the write will compose it, and decided on like a stored one.
  */
 import { randomUUIDv7 } from 'node:crypto'
+import { fieldsNotCreated, hiddenFields, keep, keptFields } from '../access/fields/fields.ts'
+import { keepPaths } from '../access/fields/paths.ts'
 import { changedBeyondRights } from '../access/guarded/rights.ts'
-import { type Change, SUBSCRIPTION } from '../access/subscription.ts'
+import { may } from '../access/policy.ts'
+import type { Principal } from '../access/principal.ts'
+import { type Change, isNeverAsked, SUBSCRIPTION } from '../access/subscription.ts'
 import { withContentOf, withoutContent } from '../binary/content.ts'
 import { actingAs } from '../bots/bot.ts'
 import { authorOf, type BotTarget, findTarget, isTarget } from '../bots/event-target.ts'
 import { createJob } from '../bots/execute.ts'
 import {
   badRequest,
-  conflict,
   HttpError,
   type Issue,
   issue,
   outcome,
+  preconditionFailed,
   refused,
+  TooMuchHere,
   unavailable,
 } from '../errors.ts'
+import type { OwnParameters } from '../fhir/definitions-data.ts'
 import { parseJson } from '../fhir/json.ts'
-import { isObject, isResource, type Resource } from '../fhir/resource.ts'
+import { isObject, isResource, type Meta, type Resource } from '../fhir/resource.ts'
+import type { Session } from '../identity/principals.ts'
 import type { ExecuteJob, ExecuteReply } from '../platform/queue/jobs.ts'
+import { LOST, retryOnConflict } from '../platform/retry.ts'
 import { DEPTH_HEADER } from '../request/quota.ts'
 import { FHIR_JSON } from '../request/reply.ts'
 import type { Interaction } from '../request/request.ts'
 import type { Services } from '../services.ts'
+import { readWatches } from '../store/events/subscribers.ts'
+import { ownParametersOf } from '../store/index/custom-parameters.ts'
+import type { Store } from '../store/rows/context.ts'
+import type { WritePlace } from '../store/rows/ports.ts'
+import { parseVersion, toVersion, type VersionRow } from '../store/rows/rows.ts'
 import type { WriteOptions, WriteResult } from '../store/rows/version.ts'
+import { hiddenBy, readRuled, rulingsOfContents } from '../store/rulings/rulings.ts'
+import { readonlyBy } from '../store/rulings/write.ts'
+import { accountsGiven } from '../store/write/accounts.ts'
 import { mayWriteGuarded } from '../store/write/guards.ts'
+import { prepare, rowOf } from '../store/write/prepare.ts'
+import { candidateOf, fitsAsSeen, fitsCriteria } from '../subscriptions/event-match.ts'
 import { createEvents, eventBody } from '../subscriptions/events.ts'
-import type { PreCommit } from '../subscriptions/store-pre-commit.ts'
 import { withLiteralReferences } from './conditional-references.ts'
-import { acceptResource } from './interaction.ts'
+import { acceptResource, mayAskBots } from './interaction.ts'
 
 const WAIT_MS = 5000
 /** The attempts at a patch whose resource others change meanwhile. */
 const ATTEMPTS = 3
-
-/** False where no bot can be asked about anything. */
-export function mayAsk({ services, principal, request }: Interaction): boolean {
-  const isOn = services.config.preCommitBots && principal.project.preCommit === true
-  return isOn && request.isPreCommitted !== true
-}
 
 /**
  * A new or changed resource as it is to be written; with an id where a bot was asked about it. Of a Binary
@@ -54,17 +66,19 @@ export async function beforeWrite(
   ifMatch?: WriteOptions['ifMatch'],
 ): Promise<Resource> {
   const { resourceType: type } = resource
-  if (!mayAsk(interaction)) return resource
+  if (!mayAskBots(interaction)) return resource
   const { id = randomUUIDv7() } = resource
   const sent = { ...resource, id }
   const isBinary = type === 'Binary'
-  const asked = await ask(interaction, change, isBinary ? withoutContent(sent) : sent, ifMatch)
+  const shown = isBinary ? withoutContent(sent) : sent
+  const asked = await ask(interaction, { change, resource: shown, ifMatch })
   if (asked === undefined) return resource
-  const { found, target, value } = asked
+  const { row, target, value } = asked
   if (!isResource(value) || value.resourceType !== type || value.id !== id) return sent
-  const events = interaction.services.repository.feature(createEvents)
   const answer = isBinary ? withoutContent(value) : value
-  const whole = await events.withUnseen(target.session.principal, found.row, answer)
+  const whole = await interaction.services.repository.feature((store) =>
+    withUnseen(store, target.session.principal, row, answer),
+  )
   const literal = await withLiteralReferences(interaction, whole)
   const { resource: accepted } = await acceptResource(interaction, type, literal)
   const next = { ...accepted, id }
@@ -80,134 +94,222 @@ export async function beforeDelete(
   id: string,
   ifMatch?: WriteOptions['ifMatch'],
 ): Promise<void> {
-  if (mayAsk(interaction)) await ask(interaction, 'delete', { resourceType: type, id }, ifMatch)
+  const resource = { resourceType: type, id }
+  if (mayAskBots(interaction)) await ask(interaction, { change: 'delete', resource, ifMatch })
 }
 
-/** The result of a patch. */
-export interface Patched {
-  readonly resource: Resource
-  /** The version that it was made of. */
-  readonly ver: number
-}
-
-type Apply = (current: Resource) => Promise<Resource>
-
-interface PatchedResource {
+interface Patch {
   readonly type: string
   readonly id: string
-  readonly apply: Apply
-  readonly options: WriteOptions
-}
-
-/** A patch that stops short of its write. Errors: those of the patch. */
-export async function patched(
-  { services, principal }: Interaction,
-  { type, id, apply, options }: PatchedResource,
-): Promise<Patched> {
-  let made: Patched | undefined
-  const stop = new Error('The patch is not written yet')
-  const keep = async (current: Resource) => {
-    made = { resource: await apply(current), ver: Number(current.meta?.versionId) }
-    throw stop
-  }
-  await services.repository
-    .patch(principal, { type, id }, keep, options)
-    .catch((error: unknown) => {
-      if (error !== stop) throw error
-    })
-  if (made === undefined) throw stop
-  return made
-}
-
-interface AskedPatch {
-  readonly type: string
-  readonly id: string
-  readonly apply: Apply
+  readonly apply: (current: Resource) => Promise<Resource>
   readonly options?: WriteOptions | undefined
 }
 
+/** A patch that is not written, and the version that it was made of. Errors: those of the patch. */
+export async function patched(
+  { services, principal }: Interaction,
+  { type, id, apply, options = {} }: Patch,
+): Promise<{ readonly resource: Resource; readonly ver: number }> {
+  const version = await services.repository.read(principal, type, id)
+  const { ifMatch, mostHere = Number.POSITIVE_INFINITY } = options
+  if (ifMatch && !ifMatch.includes(version.ver)) throw preconditionFailed()
+  if ((version.content?.length ?? 0) > mostHere) throw new TooMuchHere()
+  return { resource: await apply(parseVersion(version)), ver: version.ver }
+}
+
 /** As `repository.patch`: what a bot was asked about is written over the version that it was made of alone. */
-export async function patchAsking(
-  interaction: Interaction,
-  { type, id, apply, options = {} }: AskedPatch,
-): Promise<WriteResult> {
+export async function patchAsking(interaction: Interaction, patch: Patch): Promise<WriteResult> {
   const { services, principal } = interaction
-  if (!mayAsk(interaction)) {
-    return services.repository.patch(principal, { type, id }, apply, options)
-  }
-  for (let attempt = 1; attempt <= ATTEMPTS; attempt++) {
-    const { resource, ver } = await patched(interaction, { type, id, apply, options })
+  const { type, id, apply, options = {} } = patch
+  const { repository } = services
+  if (!mayAskBots(interaction)) return repository.patch(principal, { type, id }, apply, options)
+  const attempt = async () => {
+    const { resource, ver } = await patched(interaction, patch)
     const next = await beforeWrite(interaction, 'update', { ...resource, id }, [ver])
     try {
-      return await services.repository.update(principal, next, { ...options, ifMatch: [ver] })
+      return await repository.update(principal, next, { ...options, ifMatch: [ver] })
     } catch (error) {
       const isLostRace = error instanceof HttpError && error.status === 412
       if (!isLostRace || options.ifMatch !== undefined) throw error
+      return LOST
     }
   }
-  throw conflict('Too many concurrent changes, try again')
+  return retryOnConflict(attempt, { attempts: ATTEMPTS })
+}
+
+/** A write that a bot may be asked about. The resource has its id, and of a deletion no more. */
+interface AskedWrite {
+  readonly change: Change
+  readonly resource: Resource
+  readonly ifMatch: WriteOptions['ifMatch']
+}
+
+/** A version that would be written; an update of what does not exist is a create. */
+interface Composed {
+  readonly change: Change
+  /** For a deletion the last version. */
+  readonly row: VersionRow
+}
+
+interface FoundBot extends Composed {
+  readonly subscription: Resource
+  readonly author: Session
+  /** Id of the Bot. */
+  readonly bot: string
 }
 
 interface BotAnswer {
-  readonly found: PreCommit
+  readonly row: VersionRow
   readonly target: BotTarget
-  /** The answer of the bot. */
   readonly value: unknown
 }
 
 /** Undefined where no bot waits for it, or none that the author of its Subscription may notify. */
-async function ask(
-  interaction: Interaction,
-  change: Change,
-  resource: Resource,
-  ifMatch: WriteOptions['ifMatch'],
-): Promise<BotAnswer | undefined> {
-  const { services, principal, request } = interaction
-  const { repository, log } = services
-  const skipped = (subscription: string, reason: string) =>
-    log.warn({ subscription, reason }, 'A pre-commit bot was not asked')
-  const { number } = principal.project
-  /** Undefined for an author that has lost the right to make such Subscriptions, too. */
-  const authored = async (subscription: Resource) => {
-    const author = await authorOf(services, subscription, number)
-    if (author !== undefined && mayWriteGuarded(author.principal, SUBSCRIPTION, 'create')) {
-      return author
-    }
-    skipped(subscription.id ?? '', 'author')
-    return undefined
-  }
-  const viewer = async (subscription: Resource) => (await authored(subscription))?.principal
-  const found = await repository
-    .feature(createEvents)
-    .preCommit(principal, change, { resource, ifMatch, author: viewer, skipped })
+async function ask(interaction: Interaction, asked: AskedWrite): Promise<BotAnswer | undefined> {
+  const { services, request } = interaction
+  const { resource } = asked
+  if (isNeverAsked(resource.resourceType)) return undefined
+  const { repository } = services
+  const found = await repository.feature((store) => findBot(store, interaction, asked))
   if (found === undefined) return undefined
-  const { subscription, bot, row } = found
-  const skip = (reason: string) => {
-    skipped(subscription.id ?? '', reason)
-    return undefined
-  }
-  const author = await authored(subscription)
-  if (author === undefined) return undefined
+  const { author, row } = found
+  const skip = (reason: string) => logSkipped(services, found.subscription, reason)
   if ((await repository.feature(createEvents).seen(author.principal, row)) === undefined)
     return skip('access')
-  const target = await findTarget(services, author, bot)
+  const target = await findTarget(services, author, found.bot)
   if (!isTarget(target)) {
     if (target.isOff) return skip(target.text)
     throw badRequest(`The pre-commit bot cannot run: ${target.text}`)
   }
   const body = await eventBody(services, target.session.principal, row)
   if (body === undefined) return skip('access of the bot')
-  const shown = found.change === 'delete' ? body : beforeContent(resource, body)
+  // A Binary that is not written yet has no address for its content. The text is that of a resource.
+  const isBare = resource.resourceType === 'Binary' && found.change !== 'delete'
+  const shown = isBare ? JSON.stringify(withoutContent(parseJson(body) as Resource)) : body
   const job = jobOf(interaction, found, { target, resource, body: shown })
   const { kind, body: text = '' } = await run(services, job, request.signal)
-  return { found, target, value: kind === 'json' ? parseJson(text) : undefined }
+  return { row, target, value: kind === 'json' ? parseJson(text) : undefined }
 }
 
-/** A Binary that is not written yet has no address for its content. */
-function beforeContent({ resourceType }: Resource, body: string): string {
-  if (resourceType !== 'Binary') return body
-  // The text of a resource, platform meta spliced in.
-  return JSON.stringify(withoutContent(parseJson(body) as Resource))
+function logSkipped({ log }: Services, { id }: Resource, reason: string): undefined {
+  log.warn({ subscription: id, reason }, 'A pre-commit bot was not asked')
+  return undefined
+}
+
+/** The first bot that waits for the write; undefined for what the write rejects. */
+async function findBot(
+  store: Store,
+  { services, principal }: Interaction,
+  asked: AskedWrite,
+): Promise<FoundBot | undefined> {
+  const { connection, watchers } = store
+  const { resourceType: type } = asked.resource
+  const { number: project } = principal.project
+  const at = new Date()
+  const watches = await readWatches(connection, [{ project, type, at }])
+  const stored = watches.filter(({ isStored }) => isStored)
+  if (stored.length === 0) return undefined
+  const own = await ownParametersOf(store.ownParameters, connection, principal, project)
+  let made: Composed | undefined
+  for (const watch of stored) {
+    // The clock of PostgreSQL may be ahead of this one.
+    const time = watch.since > at ? watch.since : at
+    const watcher = await watchers.at(connection, watch, time, own)
+    const bot = watcher?.terms.hook?.bot
+    if (!watcher?.terms.isPreCommit || bot === undefined) continue
+    made ??= await compose(store, principal, asked, own)
+    if (made === undefined) return undefined
+    const { change, row } = made
+    const { subscription, terms } = watcher
+    const candidate = candidateOf(
+      store,
+      { change, type, subject: row, previous: undefined, at },
+      own,
+    )
+    try {
+      if (!(await fitsCriteria(store, candidate, watcher))) continue
+      const author = await authorFor(services, subscription, project)
+      if (author === undefined) logSkipped(services, subscription, 'author')
+      else if (
+        await fitsAsSeen(store, author.principal, { change, row, previous: undefined }, terms)
+      )
+        return { ...made, subscription, author, bot }
+    } catch (error) {
+      if (!(error instanceof HttpError) || error.status >= 500) throw error
+      logSkipped(services, subscription, error.message)
+    }
+  }
+  return undefined
+}
+
+/** Undefined also for an author that has lost the right to make such Subscriptions. */
+async function authorFor(
+  services: Services,
+  subscription: Resource,
+  project: number,
+): Promise<Session | undefined> {
+  const author = await authorOf(services, subscription, project)
+  return author && mayWriteGuarded(author.principal, SUBSCRIPTION, 'create') ? author : undefined
+}
+
+async function compose(
+  store: Store,
+  principal: Principal,
+  { change, resource, ifMatch }: AskedWrite,
+  own: OwnParameters | undefined,
+): Promise<Composed | undefined> {
+  const { resourceType: type, id = '' } = resource
+  const { isSuperAdmin, project } = principal
+  const before =
+    change === 'create'
+      ? undefined
+      : await readRuled(store, principal, type, { id, interactions: ['read', change] })
+  const made = (next: Resource, stored: Resource | undefined, place: WritePlace): Composed => ({
+    change: stored === undefined ? 'create' : 'update',
+    row: rowOf(
+      prepare({ store, principal, resource: next, place, stored, options: {} }),
+      new Date(),
+    ),
+  })
+  if (before === undefined) {
+    const isMade = change === 'create' || isSuperAdmin || project.updateAsCreate
+    const isElsewhere = isSuperAdmin && (resource.meta?.project ?? project.id) !== project.id
+    if (change === 'delete' || !isMade || isElsewhere || !may(principal, type, 'create')) {
+      return undefined
+    }
+    const next = keep(resource, undefined, fieldsNotCreated(principal, type))
+    return made(next, undefined, {
+      ...{ kind: 'insert', project: project.number, projectId: project.id, id, ver: 1, own },
+      after: undefined,
+      accounts: accountsGiven(principal, type),
+    })
+  }
+  const { row, rulings } = before
+  const { read, [change]: changing } = rulings
+  const { project: projectId } = JSON.parse(`{${row.meta_ext}}`) as Meta
+  if (read === undefined || changing === undefined || projectId !== project.id) return undefined
+  const isLive = row.content !== null
+  if (ifMatch !== undefined && !(isLive && ifMatch.includes(row.ver))) return undefined
+  if (change === 'delete') return isLive ? { change, row } : undefined
+  const live = isLive ? parseVersion(toVersion(row)) : undefined
+  const unseen = [...hiddenBy(read), ...hiddenBy(changing), ...readonlyBy(changing)]
+  const next = keepPaths(keep(resource, live, keptFields(principal, type)), live, unseen)
+  const { project: number, ver, lu: after } = row
+  const kind = isLive ? 'update' : 'insert'
+  return made(next, live, { kind, project: number, projectId, id, ver: ver + 1, after, own })
+}
+
+/** Merges what a Principal wrote with what it does not see of the version. */
+async function withUnseen(
+  store: Store,
+  principal: Principal,
+  row: VersionRow,
+  next: Resource,
+): Promise<Resource> {
+  const whole = parseVersion(toVersion(row))
+  const [rulings] = await rulingsOfContents(store, principal, ['read'], [row])
+  const kept = keep(next, whole, hiddenFields(principal, next.resourceType))
+  return keepPaths(kept, whole, hiddenBy(rulings?.read))
 }
 
 interface AskedBot {
@@ -218,7 +320,7 @@ interface AskedBot {
 
 function jobOf(
   { services, principal, request }: Interaction,
-  { subscription, change }: PreCommit,
+  { subscription, change }: FoundBot,
   { target, resource: { resourceType: type, id }, body }: AskedBot,
 ): ExecuteJob {
   const call = {
@@ -271,10 +373,8 @@ async function run(
 
 function timedOut({ runId }: ExecuteJob): HttpError {
   const text = `Bot timed out after ${WAIT_MS / 1000} s`
-  return new HttpError(
-    400,
-    outcome(undefined, issue('error', 'timeout', text, { diagnostics: runId })),
-  )
+  const fault = issue('error', 'timeout', text, { diagnostics: runId })
+  return new HttpError(400, outcome(undefined, fault))
 }
 
 /** A bot may throw an outcome of its own making, with anything in it. */

@@ -1,327 +1,301 @@
-/** The one door to resources: every read and write, as a Principal. */
-import type { Grant } from '../access/grant.ts'
-import type { Principal } from '../access/principal.ts'
-import { linkedProjects } from '../access/project-context.ts'
-import { forbidden, HttpError } from '../errors.ts'
+/** Every read and write of resources, as a Principal: the only access to them. */
+import { type Principal, SYSTEM_PROJECT_NUMBER } from '../access/principal.ts'
 import type { Resource } from '../fhir/resource.ts'
-import type { Mail } from '../platform/mail/mails.ts'
+import { addMail, type Mail } from '../platform/mail/mails.ts'
+import type { Database } from '../platform/postgres/database.ts'
+import type { Replica, Replicas } from '../platform/postgres/replicas.ts'
 import type { Connection } from '../platform/postgres/statement.ts'
+import { lockStatement } from '../platform/postgres/transaction.ts'
 import type { SearchRequest } from '../query/search-request.ts'
-import type { MetaSummary } from './read/meta-summary.ts'
-import type { Store, Transact } from './rows/context.ts'
-import type {
-  BinaryHead,
-  Deletion,
-  HistoryPage,
-  HistoryRequest,
-  SearchPage,
-  Version,
-  WriteOptions,
-  WriteResult,
-} from './rows/version.ts'
-import type { Ruled } from './rulings/rows.ts'
-import type { CompartmentPage, CompartmentRequest } from './search/compartment.ts'
-import { plan } from './search/page.ts'
-import type { ReferenceSearch } from './search/per-reference.ts'
-import type { PlannedCreates } from './write/planned-rows.ts'
+import { BINARY, requireVisibleId } from './read/binaries.ts'
+import { isLinked, type ResourceId, requireOwn } from './read/read.ts'
+import { Reads, type ReplicaStore } from './reads.ts'
+import { rowKey, type Store } from './rows/context.ts'
+import { createFetch, fetchTogether } from './rows/fetch.ts'
+import type { Deletion, WriteOptions, WriteResult } from './rows/version.ts'
+import { needsSql } from './rulings/rulings.ts'
+import {
+  type Failed,
+  type Guard,
+  type Inner,
+  lockedKeys,
+  runTogether,
+  runTransaction,
+} from './transaction.ts'
+import { createConditional, deleteConditional, updateConditional } from './write/conditional.ts'
+import { removeTogether } from './write/deletions.ts'
+import { createPlanned, type PlannedCreates, planCreate } from './write/planned-rows.ts'
+import { remove } from './write/remove.ts'
+import { create, patch, update } from './write/write.ts'
 
-export interface ResourceId {
-  readonly type: string
-  readonly id: string
+/** Where transactions and the reads of requests go. */
+interface Places {
+  readonly database: Database
+  readonly replicas: Replicas | undefined
 }
 
-export interface Repository {
-  /** Errors: 403 not allowed, 400 bad reference, 409 unique violation. One SQL statement. */
-  create(principal: Principal, resource: Resource, options?: WriteOptions): Promise<WriteResult>
+export class Repository extends Reads {
+  readonly #places: Places | undefined
+
+  /** `places` undefined: inside a transaction. */
+  constructor(store: Store, places: Places | undefined, replica?: ReplicaStore) {
+    super(store, replica)
+    this.#places = places
+  }
+
   /**
-   * Adds a create under the id of the resource to those that a transaction is to write soon; false where only the
-   * write itself can tell. Errors: as create.
+   * Returns the Repository for a request that only reads: on a replica that has all writes of the
+   * caller's Projects, otherwise on the primary. Rights and the registry are read on the primary.
    */
-  planCreate(principal: Principal, resource: Resource, plans: PlannedCreates): Promise<boolean>
-  /** Errors: 403, 404 unknown or not visible, 410 deleted. One SQL statement. */
-  read(principal: Principal, type: string, id: string): Promise<Version>
-  /** In the order asked; undefined where unknown, invisible or deleted. One SQL statement. */
-  readMany(
-    principal: Principal,
-    references: readonly ResourceId[],
-    signal?: AbortSignal,
-  ): Promise<readonly (Version | undefined)[]>
-  /** Reads the Binaries that exist and are visible. Two SQL statements at most. */
-  readBinaries(
-    principal: Principal,
-    ids: readonly string[],
-  ): Promise<ReadonlyMap<string, BinaryHead>>
-  readVersion(principal: Principal, type: string, id: string, ver: string): Promise<Version>
-  /** Errors: 403, 404 for an id that was never used or is not visible, 400 for a bad cursor. */
-  history(
-    principal: Principal,
-    type: string,
-    id: string,
-    request: HistoryRequest,
-  ): Promise<HistoryPage>
-  /** Reads the history of a type, or of all types when undefined. One SQL statement; a second one for a total. */
-  historyOf(
-    principal: Principal,
-    type: string | undefined,
-    request: HistoryRequest,
-  ): Promise<HistoryPage>
+  async forReads(principal: Principal): Promise<Repository> {
+    const { project, isSuperAdmin } = principal
+    const { replicas } = this.#places ?? {}
+    if (replicas === undefined || isSuperAdmin) return this
+    if (project.number === SYSTEM_PROJECT_NUMBER) return this
+    const linked = project.linked?.map(({ number }) => number) ?? []
+    const replica = await replicas.choose([project.number, ...linked])
+    if (replica === undefined) return this
+    const failed = () => replicas.failed(replica)
+    return new Repository(this.store, this.#places, {
+      store: storeOn(this.store, replica),
+      failed,
+    })
+  }
+
+  /** For pieces of work that run concurrently: their reads by id, and deletions, of one turn share a statement. */
+  sideBySide(): Repository {
+    const { connection } = this.store
+    const shared = { fetch: fetchTogether(connection), remove: removeTogether(connection) }
+    return new Repository({ ...this.store, ...shared }, this.#places)
+  }
+
+  /** Errors: 403 not allowed, 400 bad reference, 409 unique violation. One SQL statement. */
+  create(principal: Principal, resource: Resource, options?: WriteOptions): Promise<WriteResult> {
+    return this.#write(principal, (store) =>
+      ruled(store, { principal, type: resource.resourceType }, ['create'], (inner) =>
+        create(inner, principal, resource, options),
+      ),
+    )
+  }
+
   /** Errors: 403, 404, 412. An unchanged body writes nothing. */
-  update(principal: Principal, resource: Resource, options?: WriteOptions): Promise<WriteResult>
+  update(principal: Principal, resource: Resource, options?: WriteOptions): Promise<WriteResult> {
+    const { resourceType: type, id = '' } = resource
+    return this.#write(principal, async (store) => {
+      await requireChangeable(store, principal, type, id)
+      return ruled(store, { principal, type }, ['create', 'update'], (inner) =>
+        update(inner, principal, resource, options),
+      )
+    })
+  }
+
   /** Reads, applies `change`, writes; a lost race re-reads and applies it again. */
   patch(
     principal: Principal,
-    target: ResourceId,
+    { type, id }: ResourceId,
     change: (current: Resource) => Resource | Promise<Resource>,
-    options?: WriteOptions,
-  ): Promise<WriteResult>
-  /** Returns the policy's rulings on a resource, for every interaction. Errors: 404. */
-  rulings(principal: Principal, type: string, id: string): Promise<Ruled['rulings']>
-  /** Returns a grant's condition on rows `r`, without values; `true`: none. */
-  criteriaSql(principal: Principal, type: string, grant: Grant): string
+    options: WriteOptions = {},
+  ): Promise<WriteResult> {
+    return this.#write(principal, async (store) => {
+      await requireChangeable(store, principal, type, id)
+      return ruled(store, { principal, type }, ['create', 'update'], (inner) =>
+        patch(inner, principal, { type, id, apply: change, options }),
+      )
+    })
+  }
+
   /** Idempotent; the version returned is the deletion. */
-  delete(principal: Principal, type: string, id: string, options?: WriteOptions): Promise<Deletion>
-  /** One SQL statement; one more for `_total` and for each step of includes. */
-  search(
+  delete(
     principal: Principal,
-    request: SearchRequest,
-    /** Cancels its statements in PostgreSQL. Errors: its reason. */
-    signal?: AbortSignal,
-  ): Promise<SearchPage>
-  /** Answers whether a search would find a resource that is not stored. Costs no statement. */
-  finder(principal: Principal, request: SearchRequest): (resource: Resource) => boolean
-  /** Checks a resource as its write would, as far as that looks at nothing else. Errors: 400. */
-  requireForm(principal: Principal, resource: Resource): void
-  /** The deletions that a search with `_deleted=true` asks for. One statement, one more for a total. */
-  searchDeleted(principal: Principal, request: SearchRequest): Promise<SearchPage>
-  /** How a search would be answered, by running it. Errors: as `search`. */
-  explain(principal: Principal, request: SearchRequest): Promise<Explanation>
-  /** The same over several types, one request each; what they share is taken from the first. */
-  searchTypes(
-    principal: Principal,
-    requests: readonly SearchRequest[],
-    signal?: AbortSignal,
-  ): Promise<SearchPage>
-  /** All types of a compartment in one order. Errors: 403, 404, 410. Two SQL statements. */
-  compartment(principal: Principal, request: CompartmentRequest): Promise<CompartmentPage>
+    type: string,
+    id: string,
+    options?: WriteOptions,
+  ): Promise<Deletion> {
+    return this.#write(principal, async (store) => {
+      await requireChangeable(store, principal, type, id)
+      return remove(store, principal, { type, id, options })
+    })
+  }
+
   /** If-None-Exist: 0 matches creates, 1 returns it as `unchanged`, more is 412. Racing calls never make twins. */
   createConditional(
     principal: Principal,
     resource: Resource,
     condition: SearchRequest,
     options?: WriteOptions,
-  ): Promise<WriteResult>
+  ): Promise<WriteResult> {
+    return this.#write(principal, (store) =>
+      createConditional(store, principal, { resource, condition, options }),
+    )
+  }
+
   /** `PUT Type?query`. */
   updateConditional(
     principal: Principal,
     resource: Resource,
     condition: SearchRequest,
     options?: WriteOptions,
-  ): Promise<WriteResult>
+  ): Promise<WriteResult> {
+    return this.#write(principal, (store) =>
+      updateConditional(store, principal, { resource, condition, options }),
+    )
+  }
+
   /** `DELETE Type?query`; more matches than `limit` is 412. */
   deleteConditional(
     principal: Principal,
     condition: SearchRequest,
     limit: number,
-  ): Promise<readonly Deletion[]>
-  /** As `search` for each; a request that cannot be answered fails alone. One statement for 200. */
-  searchMany(
-    principal: Principal,
-    requests: readonly SearchRequest[],
-  ): Promise<readonly PromiseSettledResult<SearchPage>[]>
-  /** A page for each of many references, in their order. One SQL statement; one more for each that is common. */
-  searchPerReference(
-    principal: Principal,
-    search: ReferenceSearch,
-    maxRows: number,
-    signal?: AbortSignal,
-  ): Promise<readonly SearchPage[]>
-  /** How many there are for each of many references, in their order. One SQL statement. */
-  countPerReference(
-    principal: Principal,
-    search: ReferenceSearch,
-    signal?: AbortSignal,
-  ): Promise<readonly number[]>
-  /** Lists what is in use in `meta` of a type, or of all. Errors: 403. */
-  metaSummary(principal: Principal, type: string | undefined): Promise<MetaSummary>
+  ): Promise<readonly Deletion[]> {
+    return this.#write(principal, (store) =>
+      deleteConditional(store, principal, { condition, limit }),
+    )
+  }
+
   /**
-   * The statements of a feature, made by `open` once for this Repository. They run where those of the Repository
-   * run, so inside a transaction they are a part of it.
+   * Adds a create under the id of the resource to those that a transaction is to write soon; false where only the
+   * write itself can tell. Errors: as create.
    */
-  feature<T>(open: (store: Store, transact: Transact) => T): T
+  async planCreate(
+    principal: Principal,
+    resource: Resource,
+    plans: PlannedCreates,
+  ): Promise<boolean> {
+    if (isLinked(principal, resource.resourceType)) return false
+    return planCreate(this.store, principal, resource, plans)
+  }
+
+  /**
+   * The statements of a feature, opened on this Repository's connection: inside a transaction they are a part
+   * of it.
+   */
+  feature<T>(open: (store: Store) => T): T {
+    return open(this.store)
+  }
+
   /**
    * All or nothing: everything `work` does through the Repository it is given. What PostgreSQL cannot
    * serialise is run again from the start, up to three times, then 409.
    */
-  transaction<T>(work: (repository: Transaction) => Promise<T>, guard?: Guard): Promise<T>
-  /** For work that runs side by side: rows that are read by id, or deleted, in one turn are one statement. */
-  sideBySide(): Repository
+  transaction<T>(work: (inside: Transaction) => Promise<T>, guard?: Guard): Promise<T> {
+    if (this.#places === undefined) throw new Error('A transaction opens its own part')
+    const { database, replicas } = this.#places
+    const done = runTransaction(
+      database,
+      this.store,
+      (inner) => work(new Transaction(inner)),
+      guard,
+    )
+    return replicas === undefined ? done : marked(replicas, guard?.principal, done)
+  }
+
+  #write<T>(principal: Principal, work: (store: Store) => Promise<T>): Promise<T> {
+    const { replicas } = this.#places ?? {}
+    const done = work(this.store)
+    return replicas === undefined ? done : marked(replicas, principal, done)
+  }
 }
 
-/** Conditions that no other conditional write of equal criteria may decide on meanwhile. */
-export interface Guard {
-  readonly principal: Principal
-  readonly conditions: readonly SearchRequest[]
-  /** All reads of the transaction see one state; else each statement sees what is there by then. */
-  readonly oneState: boolean
-}
+/** A transaction that begins inside another one is a part of it: it has its locks, and no state of its own. */
+export class Transaction extends Repository {
+  readonly #inner: Inner
 
-export interface Transaction extends Repository {
+  constructor(inner: Inner) {
+    super(inner.store, undefined)
+    this.#inner = inner
+  }
+
+  override async transaction<T>(
+    work: (inside: Transaction) => Promise<T>,
+    guard?: Guard,
+  ): Promise<T> {
+    const locks = guard === undefined ? [] : lockedKeys(this.store, guard)
+    if (locks.length > 0) await this.store.connection.query(lockStatement(locks))
+    return work(this)
+  }
+
   /** Sent by a worker once all is committed. One SQL statement. */
-  addMail(projectId: string, mail: Mail): Promise<string>
+  addMail(projectId: string, mail: Mail): Promise<string> {
+    return addMail(this.store.connection, projectId, mail)
+  }
+
   /** Statements about what is no resource, such as the jobs that resources name; they commit with the rest. */
-  beside<T>(work: (connection: Connection) => Promise<T>): Promise<T>
+  beside<T>(work: (connection: Connection) => Promise<T>): Promise<T> {
+    return work(this.store.connection)
+  }
+
   /** False when one was not written: the transaction must not be committed. Errors: for an id that is taken. */
-  createPlanned(principal: Principal, plans: PlannedCreates): Promise<boolean>
+  createPlanned(principal: Principal, plans: PlannedCreates): Promise<boolean> {
+    return createPlanned(this.store, principal, plans)
+  }
+
   /** Rows that are read by id later on are asked for now, in the same round trip as what comes next. */
-  readAhead(principal: Principal, references: readonly ResourceId[]): void
+  readAhead(principal: Principal, references: readonly ResourceId[]): void {
+    this.#inner.readAhead(references.map(({ type, id }) => rowKey(this.store, principal, type, id)))
+  }
+
   /**
-   * Runs pieces of work side by side, each through a Repository of its own: their reads by id are one
+   * Runs pieces of work concurrently, each through a Repository of its own: their reads by id are one
    * statement, their inserts one, their updates one, their deletions one. Throws the failure of the
    * first that failed, in their order, as `failed` makes it; 400 for references that do not resolve.
    */
   together<T>(
     pieces: readonly ((repository: Repository) => Promise<T>)[],
-    failed: (index: number, error: unknown) => unknown,
-  ): Promise<T[]>
-}
-
-/** A Repository whose reads go on in linked Projects, as far as those share the type. */
-export function withLinked(own: Repository): Repository {
-  return {
-    ...own,
-    read: (principal, type, id) =>
-      readLinked(principal, type, (reader) => own.read(reader, type, id)),
-    readMany: (principal, references, signal) => readManyLinked(own, principal, references, signal),
-    readVersion: (principal, type, id, ver) =>
-      readLinked(principal, type, (reader) => own.readVersion(reader, type, id, ver)),
-    history: (principal, type, id, request) =>
-      readLinked(principal, type, (reader) => own.history(reader, type, id, request)),
-    planCreate: async (principal, resource, plans) =>
-      readersIn(principal, resource.resourceType).length === 0 &&
-      own.planCreate(principal, resource, plans),
-    async update(principal, resource, options) {
-      const { resourceType, id = '' } = resource
-      await requireOwn(own, principal, resourceType, id)
-      return own.update(principal, resource, options)
-    },
-    async patch(principal, target, change, options) {
-      await requireOwn(own, principal, target.type, target.id)
-      return own.patch(principal, target, change, options)
-    },
-    async delete(principal, type, id, options) {
-      await requireOwn(own, principal, type, id)
-      return own.delete(principal, type, id, options)
-    },
+    failed: Failed,
+  ): Promise<T[]> {
+    const runs = pieces.map(
+      (piece) => (store: Store) => piece(new Transaction({ ...this.#inner, store })),
+    )
+    return runTogether(this.#inner, runs, failed)
   }
 }
 
-/** Errors: those of the own Project, when no other has it. */
-function readLinked<T>(
-  principal: Principal,
-  type: string,
-  read: (reader: Principal) => Promise<T>,
-): Promise<T> {
-  const readers = readersIn(principal, type)
-  return readers.length === 0 ? read(principal) : readAny(principal, readers, read)
+const stores = new WeakMap<Replica, { readonly primary: Store; readonly store: Store }>()
+
+function storeOn(primary: Store, replica: Replica): Store {
+  const known = stores.get(replica)
+  if (known?.primary === primary) return known.store
+  const { database } = replica
+  const store = { ...primary, connection: database, fetch: createFetch(database) }
+  stores.set(replica, { primary, store })
+  return store
 }
 
-async function readAny<T>(
-  principal: Principal,
-  readers: readonly Principal[],
-  read: (reader: Principal) => Promise<T>,
+/** Writes in a transaction where only PostgreSQL can rule on what was written. */
+function ruled<T>(
+  store: Store,
+  caller: { readonly principal: Principal; readonly type: string },
+  interactions: readonly ('create' | 'update')[],
+  work: (store: Store) => Promise<T>,
 ): Promise<T> {
-  try {
-    return await read(principal)
-  } catch (error) {
-    if (!isUnknown(error)) throw error
-    for (const reader of readers) {
-      const found = await read(reader).catch(orUndefined)
-      if (found !== undefined) return found
-    }
-    throw error
-  }
+  const { principal, type } = caller
+  const isLate = interactions.some((one) => needsSql(store, principal, type, one))
+  return isLate ? store.transact(work, []) : work(store)
 }
 
-/** Errors: 403 for what only a linked Project has. */
-async function requireOwn(
-  own: Repository,
+/** Errors: 403 for what only a linked Project has, 404 for a Binary that is not visible. */
+async function requireChangeable(
+  store: Store,
   principal: Principal,
   type: string,
   id: string,
 ): Promise<void> {
-  const readers = readersIn(principal, type)
-  if (readers.length === 0) return
-  const [mine] = await own.readMany(principal, [{ type, id }])
-  if (mine !== undefined) return
-  for (const reader of readers) {
-    const [theirs] = await own.readMany(reader, [{ type, id }])
-    if (theirs !== undefined) throw forbidden()
-  }
+  await requireOwn(store, principal, type, id)
+  if (type === BINARY) await requireVisibleId(store, principal, id)
 }
 
-/** One statement, and one more for each linked Project while something is missing. */
-async function readManyLinked(
-  own: Repository,
-  principal: Principal,
-  references: readonly ResourceId[],
-  signal: AbortSignal | undefined,
-): ReturnType<Repository['readMany']> {
-  const found = [...(await own.readMany(principal, references, signal))]
-  for (const { number } of principal.project.linked ?? []) {
-    const missing = references.flatMap((reference, place) => {
-      const readers = found[place] === undefined ? readersIn(principal, reference.type) : []
-      const reader = readers.find(({ project }) => project.number === number)
-      return reader === undefined ? [] : [{ reference, place, reader }]
-    })
-    const [first] = missing
-    if (first === undefined) continue
-    const asked = missing.map(({ reference }) => reference)
-    const more = await own.readMany(first.reader, asked, signal)
-    for (const [i, { place }] of missing.entries()) found[place] = more[i]
-  }
-  return found
-}
-
-/** The Principal as a reader of those linked Projects that share a type. */
-function readersIn(principal: Principal, type: string): readonly Principal[] {
-  return linkedProjects(principal, type).map(({ id, number, units }) => ({
-    ...principal,
-    isProjectAdmin: false,
-    // Its rows know nothing of the search parameters of the Principal's own Project.
-    project: { ...principal.project, id, number, units, linked: [], parameters: undefined },
-  }))
-}
-
-function isUnknown(error: unknown): boolean {
-  return error instanceof HttpError && error.status === 404
-}
-
-function orUndefined(error: unknown): undefined {
-  if (isUnknown(error) || (error instanceof HttpError && error.status === 410)) return undefined
-  throw error
-}
-
-// The cost of a search, for callers who may know: its statement, how its rows are found, PostgreSQL's plan.
-
-interface Explanation {
-  /** `keys`, `ids`, `dates`, `join` or `walk`; undefined when nothing is visible. */
-  readonly driver: string | undefined
-  readonly sql: string
-  readonly plan: readonly string[]
-}
-
-/** Errors: as `search`. The statement is run, but its rows stay in PostgreSQL. */
-export async function explain(
-  store: Store,
-  principal: Principal,
-  request: SearchRequest,
-): Promise<Explanation> {
-  const found = await plan(store, principal, request)
-  if (found === undefined) return { driver: undefined, sql: '', plan: [] }
-  const { text, values } = found.statement
-  const rows = await store.connection.query<{ 'QUERY PLAN': string }>({
-    text: `explain (analyze, buffers) ${text}`,
-    values,
+/** Resolves once replicas know of the write; a failed write may have been committed. Errors: those of `work`, the primary's. */
+async function marked<T>(
+  replicas: Replicas,
+  principal: Principal | undefined,
+  work: Promise<T>,
+): Promise<T> {
+  const isOne = principal !== undefined && !principal.isSuperAdmin
+  const project = isOne ? principal.project.number : undefined
+  const done = await work.catch(async (error: unknown) => {
+    await replicas.written(project).catch(() => undefined)
+    throw error
   })
-  return { driver: found.ways, sql: text, plan: rows.map((row) => row['QUERY PLAN']) }
+  await replicas.written(project)
+  return done
 }

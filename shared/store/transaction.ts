@@ -1,11 +1,13 @@
 /** Transactions of the repository: one connection, a group that shares statements, one check at the end. */
 
 import { setImmediate as nextTurn } from 'node:timers/promises'
+import type { Principal } from '../access/principal.ts'
 import type { Database } from '../platform/postgres/database.ts'
 import { SqlError } from '../platform/postgres/sql-error.ts'
 import type { Connection } from '../platform/postgres/statement.ts'
-import type { TransactionOptions } from '../platform/postgres/transaction.ts'
-import type { Guard } from './repository.ts'
+import { lockStatement, type TransactionOptions } from '../platform/postgres/transaction.ts'
+import { LOST, retryOnConflict } from '../platform/retry.ts'
+import type { SearchRequest } from '../query/search-request.ts'
 import type { Store } from './rows/context.ts'
 import { type Fetch, fetchAll, type RowKey } from './rows/fetch.ts'
 import type { CheckedReference, Deleted, Deletion, Submit } from './rows/ports.ts'
@@ -13,10 +15,20 @@ import type { VersionRow } from './rows/rows.ts'
 import { writeStatement } from './rows/statements.ts'
 import type { PartWritten, StatementPart, Write, Written } from './rows/write-rows.ts'
 import { givesAccounts } from './write/accounts.ts'
-import { retrying } from './write/coalesce.ts'
 import { conditionKey } from './write/conditional.ts'
 import { compareRows, deleteStatement } from './write/deletions.ts'
 import { checkReferences, invalidReferences, missingReferences } from './write/references.ts'
+
+/** Conditions that no other conditional write of equal criteria may decide on meanwhile. */
+export interface Guard {
+  readonly principal: Principal
+  readonly conditions: readonly SearchRequest[]
+  /** All reads of the transaction see one state; otherwise each statement sees the state of its time. */
+  readonly oneState: boolean
+}
+
+/** Makes the error of a transaction from that of one of its pieces. */
+export type Failed = (index: number, error: unknown) => unknown
 
 /** A store inside a transaction, and the group of it. */
 export interface Inner {
@@ -34,14 +46,17 @@ export async function runTransaction<T>(
   guard: Guard | undefined,
 ): Promise<T> {
   const locks = guard === undefined ? [] : lockedKeys(store, guard)
-  const options = { locks, oneState: guard?.oneState ?? false }
+  // A refused group runs again with a statement for each write, to name the one that fails.
+  let alone = false
   const run = () =>
-    retrying(async () => {
+    retryOnConflict<T>(async () => {
+      const options = { locks, oneState: guard?.oneState ?? false, alone }
       try {
         return await inTransaction(database, store, work, options)
       } catch (error) {
         if (!(error instanceof GroupRefused)) throw error
-        return await inTransaction(database, store, work, { ...options, alone: true })
+        alone = true
+        return LOST
       }
     })
   return locks.reduceRight<() => Promise<T>>((inside, key) => () => store.turns(key, inside), run)()
@@ -83,7 +98,7 @@ export async function inTransaction<T>(
     const group = new StatementGroup(connection, alone)
     const ahead = createReadAhead(connection, group.fetch)
     const { submit, remove } = group
-    const inner: Store = {
+    const inner: Store = nested({
       ...store,
       connection,
       fetch: ahead.fetch,
@@ -95,7 +110,7 @@ export async function inTransaction<T>(
       announce,
       written,
       deferred,
-    }
+    })
     const result = await work({ store: inner, group, readAhead: ahead.read })
     await checkReferences(connection, deferred)
     for (const [part, rows] of done) await part.beforeCommit?.(connection, rows)
@@ -106,6 +121,18 @@ export async function inTransaction<T>(
   const rows = [...done].flatMap(([part, rows]) => rows.map((row) => [part, row] as const))
   await Promise.all(rows.map(([part, row]) => store.written(part, row)))
   return result
+}
+
+/** A transaction inside this one has its locks, and no connection of its own. */
+function nested(store: Store): Store {
+  const inner: Store = {
+    ...store,
+    async transact(work, locks) {
+      if (locks.length > 0) await store.connection.query(lockStatement(locks))
+      return work(inner)
+    },
+  }
+  return inner
 }
 
 /** Early reads are one statement, and each result is given once: a second read sees what is there by then. */
@@ -137,7 +164,7 @@ function createReadAhead(connection: Connection, fetch: Fetch) {
 export async function runTogether<T>(
   { store, group }: Inner,
   pieces: readonly ((store: Store) => Promise<T>)[],
-  failed: (index: number, error: unknown) => unknown,
+  failed: Failed,
 ): Promise<T[]> {
   const own = pieces.map((): CheckedReference[] => [])
   const owned = () =>
@@ -150,7 +177,7 @@ export async function runTogether<T>(
   }
   let checked: ReturnType<typeof check> | undefined
   const results = await group.run(
-    pieces.map((piece, i) => () => piece({ ...store, deferred: own[i] })),
+    pieces.map((piece, i) => () => piece(nested({ ...store, deferred: own[i] }))),
     failed,
     () => {
       checked = check()
@@ -177,11 +204,7 @@ interface Group {
    * Throws the failure of the first piece that failed, in their order, as `failed` makes it. Whatever
    * `sent` sends goes out behind the writes, before these are answered.
    */
-  run<T>(
-    pieces: readonly (() => Promise<T>)[],
-    failed: (index: number, error: unknown) => unknown,
-    sent: () => void,
-  ): Promise<T[]>
+  run<T>(pieces: readonly (() => Promise<T>)[], failed: Failed, sent: () => void): Promise<T[]>
 }
 
 /**
@@ -224,11 +247,7 @@ class StatementGroup implements Group {
     this.#alone = alone
   }
 
-  async run<T>(
-    pieces: readonly (() => Promise<T>)[],
-    failed: (index: number, error: unknown) => unknown,
-    sent: () => void,
-  ) {
+  async run<T>(pieces: readonly (() => Promise<T>)[], failed: Failed, sent: () => void) {
     this.#live += pieces.length
     this.#afterWrites = sent
     const running: Promise<unknown>[] = []

@@ -17,7 +17,7 @@ import {
 } from '../store/events/subscribers.ts'
 import { requireVisible } from '../store/read/binaries.ts'
 import { shownTo } from '../store/read/redact.ts'
-import type { Store, Transact } from '../store/rows/context.ts'
+import type { Store } from '../store/rows/context.ts'
 import { present, toVersion, type VersionRow, versionColumns } from '../store/rows/rows.ts'
 import type { Version } from '../store/rows/version.ts'
 import { hiddenBy, lastContents, rulingsOfContents } from '../store/rulings/rulings.ts'
@@ -32,7 +32,6 @@ import {
 import { type Candidate, candidateOf, fitsAsSeen, fitsCriteria } from './event-match.ts'
 import { filedIn, forgetEvents, takeEvents } from './outbox.ts'
 import { deliveriesReceived, type Receipt } from './state.ts'
-import { type AskedChange, type PreCommit, preCommitOf, withUnseen } from './store-pre-commit.ts'
 
 export interface MatchOptions {
   /** Finds the author of a Subscription, whose view of a resource decides; undefined without an active membership. */
@@ -86,14 +85,6 @@ export interface Events {
   subscriptionOf(delivery: Delivery): Promise<ActiveSubscription | undefined>
   /** The newest version of the resource of a delivery and whether it is deleted. */
   newestOf(delivery: Delivery): Promise<{ readonly ver: number; readonly isDeleted: boolean }>
-  /** The bot that is to be asked about a write, which nothing forbids yet; three statements at most. Errors: 400. */
-  preCommit(
-    principal: Principal,
-    change: Change,
-    asked: AskedChange,
-  ): Promise<PreCommit | undefined>
-  /** Merges what a Principal wrote with what it does not see of the version. */
-  withUnseen(principal: Principal, row: VersionRow, next: Resource): Promise<Resource>
   /**
    * Returns what a Principal sees of a version, whether it is the newest or not; undefined: nothing. Also undefined
    * where it does not see that the change is one that was `waited` for.
@@ -103,10 +94,10 @@ export interface Events {
 
 const NOTHING: Matched = { events: [], deliveries: [], notifications: [], hasMore: false }
 
-export function createEvents(store: Store, transact: Transact): Events {
+export function createEvents(store: Store): Events {
   return {
     match: (count, options) =>
-      transact(async (inner) => {
+      store.transact(async (inner) => {
         const { events, taken, hasMore } = await takeEvents(inner.connection, count)
         if (taken.length === 0) return { ...NOTHING, hasMore: false }
         const matched = await matchTaken(inner, events, options)
@@ -118,7 +109,7 @@ export function createEvents(store: Store, transact: Transact): Events {
         return { events, ...matched, hasMore }
       }, []),
     take: (room, received) =>
-      transact(async ({ connection }) => {
+      store.transact(async ({ connection }) => {
         // They share a round trip.
         const [, taken] = await Promise.all([
           deliveriesReceived(connection, received),
@@ -142,8 +133,6 @@ export function createEvents(store: Store, transact: Transact): Events {
       const row = await readVersion(store, filedIn(delivery), delivery)
       return { ver: row?.ver ?? 0, isDeleted: row === undefined || row.content === null }
     },
-    preCommit: (principal, change, asked) => preCommitOf(store, principal, change, asked),
-    withUnseen: (principal, row, next) => withUnseen(store, principal, row, next),
     seen: (principal, row, waited) => versionSeen(store, principal, row, waited),
   }
 }

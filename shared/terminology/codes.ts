@@ -118,6 +118,7 @@ export function terminologyOperation(
     ]),
     standard: 'type',
     methods: ['GET', 'POST'],
+    onlyReads: true,
     run(call) {
       const inputs = readInputs(call, parameters(call.type ?? ''))
       const terminology = openTerminology(call.services, call.principal)

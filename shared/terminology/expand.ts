@@ -196,6 +196,7 @@ export const expandProfile: Operation = {
   name: 'expand-profile',
   on: [{ type: 'StructureDefinition', level: 'type' }],
   methods: ['GET', 'POST'],
+  onlyReads: true,
   async run(call) {
     if (!may(call.principal, 'StructureDefinition', 'search')) throw forbidden()
     const url = readInputs(call, [{ name: 'url', kind: 'text' }]).required('url')

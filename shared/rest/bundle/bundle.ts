@@ -3,13 +3,11 @@ import { undoable } from '../../binary/content.ts'
 import { Contended, HttpError, outcome, TooMuchHere } from '../../errors.ts'
 import { type ResponseEntry, responseEntry } from '../../fhir/bundle.ts'
 import { charge, unitsOf } from '../../request/quota.ts'
-import type { FhirReply, Interaction } from '../../request/request.ts'
+import { type FhirReply, type Interaction, through } from '../../request/request.ts'
 import type { Repository, Transaction } from '../../store/repository.ts'
-import { pageReply } from '../interaction.ts'
-import { mayAsk } from '../pre-commit.ts'
+import { mayAskBots, pageReply } from '../interaction.ts'
 import { type BundleRequest, type EntryPlan, entryPath, inStages, type Stage } from './entries.ts'
 import { identify, planEntry, requireDistinct, type Step } from './identities.ts'
-import { createRaces, isMissing, type MissingStep, MOST_MISSING, makeMissing } from './missing.ts'
 import { type AskedPlans, askAhead } from './pre-commit.ts'
 import {
   createAnswerRoom,
@@ -18,7 +16,6 @@ import {
   type Respond,
   requireWanted,
   runEntry,
-  through,
   withDeadline,
 } from './run.ts'
 
@@ -42,10 +39,11 @@ export async function bundle(
 }
 
 /**
- * Entries run side by side. Those that read or write one row share statements and may be many; each
- * of the others takes a connection. A twin needs what the entry before it has made.
+ * Entries of a stage, in this order, run concurrently in so many lanes. Those that read or write one row share
+ * statements; each of the others takes a connection. What others may refer to comes first; a twin needs what the
+ * entry before it has made.
  */
-const LANES = { sharing: 256, alone: 4, twin: 4 }
+const LANES = { missing: 4, sharing: 256, alone: 4, twin: 4 }
 
 /** A batch in its time. When `late` aborts, entries that have not begun fail; `outer` is what may be cancelled. */
 interface TimedBatch {
@@ -66,10 +64,10 @@ async function runBatch(
   const room = createAnswerRoom(interaction.services.config.maxBundleBytes)
   const plans = plansOf(interaction, entries, failed)
   const steps = await identify(interaction, plans, failed)
-  const races = createRaces(interaction)
   const inside = through(interaction, interaction.services.repository.sideBySide())
+  const { services, principal, request } = interaction
   const pay = async ({ entry }: Step) => {
-    const { services, principal, request } = interaction
+    requireWanted(outer)
     try {
       room.require()
       late.throwIfAborted()
@@ -82,34 +80,70 @@ async function runBatch(
   }
   const runPaid = async (step: Step) => {
     try {
-      const response = await races.run(step, (current) => runEntry(inside, current, respond, false))
-      responses[step.entry.index] = room.fill(step, response)
+      responses[step.entry.index] = room.fill(step, await runEntry(inside, step, respond, false))
     } catch (error) {
       failed(step.entry, error)
     }
   }
   const run = async (step: Step) => {
-    requireWanted(outer)
     if (await pay(step)) await runPaid(step)
   }
-  const runMissing = async (portion: readonly MissingStep[]) => {
-    requireWanted(outer)
-    const paid: MissingStep[] = []
-    for (const step of portion) if (await pay(step)) paid.push(step)
-    const made = await makeMissing(inside, paid)
-    const undecided = made.flatMap(({ kind, step }) => (kind === 'undecided' ? step : []))
-    // An entry whose search fails now fails when it is carried out.
-    await races.lookAgain(undecided).catch(() => undefined)
-    for (const one of made) {
-      if (one.kind === 'made') {
-        races.began(one.step)
-        responses[one.step.entry.index] = one.response
-      } else if (one.kind === 'invalid') failed(one.step.entry, one.error)
-      else await runPaid(one.step)
+  const runMissing = async (missing: readonly Step[]) => {
+    const paid: Step[] = []
+    for (const step of missing) if (await pay(step)) paid.push(step)
+    const made = await createMissing(inside, paid, respond)
+    if (made === undefined) return inLanes(LANES.missing, paid, runPaid)
+    // Each place belongs to the step in that place.
+    for (const [i, response] of made.entries()) responses[paid[i]?.entry.index ?? 0] = response
+  }
+  // Each may wait for a bot, which waits for its turn.
+  const asks = mayAskBots(interaction)
+  for (const { stage, items } of inStages(steps)) {
+    const lanes = Map.groupBy(items, (step) => laneOf(stage, step, asks))
+    const missing = lanes.get('missing') ?? []
+    for (let from = 0; from < missing.length && !asks; from += MOST_MISSING) {
+      await runMissing(missing.slice(from, from + MOST_MISSING))
+    }
+    if (!asks) lanes.delete('missing')
+    for (const lane of ['missing', 'sharing', 'alone', 'twin'] as const) {
+      await inLanes(stage === 'operation' ? 1 : LANES[lane], lanes.get(lane) ?? [], run)
     }
   }
-  await runStages(steps, { asks: mayAsk(interaction), run, runMissing })
   return responses
+}
+
+/** So many searches are one statement. */
+const MOST_MISSING = 200
+
+/**
+ * Creates what conditional entries have found missing, in one transaction under the locks of their criteria. Undefined
+ * where one of them cannot be created: then none is, and each is to be run on its own.
+ */
+async function createMissing(
+  interaction: Interaction,
+  steps: readonly Step[],
+  respond: Respond,
+): Promise<readonly ResponseEntry[] | undefined> {
+  const { services, principal } = interaction
+  const conditions = steps.flatMap(({ identity }) => identity?.condition ?? [])
+  const used = new Set<string>()
+  const create = async (transaction: Transaction) => {
+    const asked = conditions.map((condition) => ({ ...condition, sort: [] }))
+    const pages = await transaction.searchMany(principal, asked)
+    const areMissing = pages.every(
+      (page) => page.status === 'fulfilled' && page.value.versions.length === 0,
+    )
+    if (!areMissing) return undefined
+    const pieces = steps.map((step) => (repository: Repository) => {
+      const own = { ...step, identities: { ...step.identities, used } }
+      return runEntry(through(interaction, repository), own, respond, true)
+    })
+    return transaction.together(pieces, (_, error) => error)
+  }
+  const guard = { principal, conditions, oneState: false }
+  const made = await services.repository.transaction(create, guard).catch(() => undefined)
+  if (made !== undefined) for (const target of used) steps[0]?.identities.used.add(target)
+  return made
 }
 
 /** Plans of the entries that can be run; `failed` gets the others. */
@@ -130,36 +164,13 @@ function plansOf(
   })
 }
 
-interface Running {
-  /** Each step may wait for a bot, which waits for its turn. */
-  readonly asks: boolean
-  readonly run: (step: Step) => Promise<void>
-  readonly runMissing: (portion: readonly MissingStep[]) => Promise<void>
-}
-
-async function runStages(
-  steps: readonly Step[],
-  { asks, run, runMissing }: Running,
-): Promise<void> {
-  for (const { stage, items } of inStages(steps)) {
-    const missing = items.filter(isMissing)
-    for (let from = 0; from < missing.length; from += MOST_MISSING) {
-      await runMissing(missing.slice(from, from + MOST_MISSING))
-    }
-    const others = items.filter((step) => !isMissing(step))
-    const ways = Map.groupBy(others, (step) => wayOf(stage, step, asks))
-    for (const way of ['sharing', 'alone', 'twin'] as const) {
-      await inLanes(stage === 'operation' ? 1 : LANES[way], ways.get(way) ?? [], run)
-    }
-  }
-}
-
-function wayOf(
+function laneOf(
   stage: Stage,
   { entry, identity, isTwin, matches }: Step,
   asks: boolean,
 ): keyof typeof LANES {
   if (isTwin) return 'twin'
+  if (identity?.condition !== undefined && identity.isNew) return 'missing'
   if (stage === 'GET') return entry.route.kind === 'read' ? 'sharing' : 'alone'
   if (asks) return 'alone'
   if (stage === 'DELETE') return matches.length < 2 ? 'sharing' : 'alone'

@@ -5,7 +5,7 @@
  */
 import { randomUUIDv7 } from 'node:crypto'
 import type { Principal } from '../../access/principal.ts'
-import { badRequest, HttpError, issue, multipleMatches, outcome } from '../../errors.ts'
+import { badRequest, conflict, HttpError, issue, multipleMatches, outcome } from '../../errors.ts'
 import { mapStrings } from '../../fhir/json.ts'
 import { isObject } from '../../fhir/resource.ts'
 import type { SearchRequest } from '../../query/search-request.ts'
@@ -25,17 +25,14 @@ import { type Entry, type EntryPlan, entryPath } from './entries.ts'
 
 export interface Identity {
   readonly type: string
-  readonly id: string
+  id: string
   /** The criteria of a conditional entry. */
   readonly condition: SearchRequest | undefined
   /** The resource that fulfils the criteria. */
-  readonly match: Version | undefined
+  match: Version | undefined
   /** The id was made for this entry; nothing exists under it yet. */
-  readonly isNew: boolean
+  isNew: boolean
 }
-
-/** A racing request made the resource that this bundle was to make. */
-export class IdentityLost extends Error {}
 
 /** An entry that is ready to be carried out. */
 export interface Step {
@@ -227,25 +224,38 @@ function severalMatches(entry: Entry): HttpError {
   return new HttpError(412, outcome(id, ...issues.map((item) => ({ ...item, expression }))))
 }
 
+/**
+ * Another request has made what this entry was to make: from now on the entry, its twins and links to it mean that
+ * resource. Errors: 409 once an entry refers to the id that was made for this one.
+ */
+export function takeMatch(identity: Identity, { targets, used }: Identities, match: Version): void {
+  const target = `${identity.type}/${identity.id}`
+  if (used.has(target)) throw conflict('Too many concurrent changes, try again')
+  for (const [link, meant] of targets) {
+    if (meant === target) targets.set(link, `${match.type}/${match.id}`)
+  }
+  Object.assign(identity, { id: match.id, match, isNew: false })
+}
+
 /** The resources that links inside a bundle stand for. */
 function identitiesOf(
   entries: readonly { readonly entry: Entry; readonly identity: Identity | undefined }[],
   targets: ReadonlyMap<string, string>,
 ): Identities {
-  const identities = new Map(targets)
+  const links = new Map(targets)
   for (const { entry, identity } of entries) {
     const { fullUrl, method } = entry
     if (fullUrl === undefined || identity === undefined) continue
     const target = `${identity.type}/${identity.id}`
-    if (/^urn:/i.test(fullUrl)) identities.set(urnKey(fullUrl), target)
+    if (/^urn:/i.test(fullUrl)) links.set(urnKey(fullUrl), target)
     else if (method === 'POST') {
-      identities.set(fullUrl, target)
+      links.set(fullUrl, target)
       // Relative references are relative to the base of the entry's own address.
       const relative = /[A-Za-z]+\/[A-Za-z0-9\-.]{1,64}$/.exec(fullUrl)?.[0]
-      if (relative !== undefined) identities.set(relative, target)
+      if (relative !== undefined) links.set(relative, target)
     }
   }
-  return identities
+  return { targets: links, used: new Set() }
 }
 
 /** Errors: 400 when two entries of a transaction change the same resource. */
@@ -268,12 +278,16 @@ export function requireDistinct(steps: readonly Step[]): void {
 // string, and absolute addresses of entries that get a new id.
 // https://hl7.org/fhir/R4/http.html#trules
 
-/** fullUrl of an entry → `Type/id` it stands for. */
-type Identities = Map<string, string>
+export interface Identities {
+  /** fullUrl of an entry → `Type/id` it stands for. */
+  readonly targets: Map<string, string>
+  /** Targets that entries refer to which were carried out. */
+  readonly used: Set<string>
+}
 
 /** The resource or patch with every link replaced; the same value when there is none. */
 export function rewrite<T>(content: T, identities: Identities): T {
-  if (identities.size === 0) return content
+  if (identities.targets.size === 0) return content
   return mapStrings(content, (text, name) => rewriteText(text, identities, name))
 }
 
@@ -281,12 +295,18 @@ const URN =
   /urn(?::|%3A)uuid(?::|%3A)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|urn(?::|%3A)oid(?::|%3A)[0-2](?:\.\d+)+/gi
 
 function rewriteText(text: string, identities: Identities, name: string): string {
-  if (name === 'reference') {
-    const target = identities.get(text)
-    if (target !== undefined) return target
+  const { targets, used } = identities
+  const target = name === 'reference' ? targets.get(text) : undefined
+  if (target !== undefined) {
+    used.add(target)
+    return target
   }
   if (!/urn(?::|%3A)/i.test(text)) return text
-  return text.replace(URN, (urn) => identities.get(urnKey(urn)) ?? urn)
+  return text.replace(URN, (urn) => {
+    const meant = targets.get(urnKey(urn)) ?? urn
+    used.add(meant)
+    return meant
+  })
 }
 
 /** One spelling of a urn: percent signs decoded, hexadecimal digits in lower case. */

@@ -7,8 +7,9 @@ import type { Resource } from '../../fhir/resource.ts'
 import { writeOptions } from '../../request/reply.ts'
 import type { Interaction } from '../../request/request.ts'
 import { isOfSocket } from '../../subscriptions/socket-subscriptions.ts'
-import { beforeDelete, beforeWrite, mayAsk, patched } from '../pre-commit.ts'
-import { acceptNew, acceptUpdate, patchedBy } from '../resources.ts'
+import { mayAskBots } from '../interaction.ts'
+import { beforeDelete, beforeWrite, patched } from '../pre-commit.ts'
+import { acceptNew, acceptUpdate, patchedBy } from '../write.ts'
 import type { Entry, EntryPlan } from './entries.ts'
 import { identify, requireDistinct, rewrite, type Step } from './identities.ts'
 import { bodyOf, interactionOf, patchOf, requireWanted } from './run.ts'
@@ -25,7 +26,7 @@ export async function askAhead(
   plans: readonly EntryPlan[],
   failed: (index: number, error: unknown) => unknown,
 ): Promise<AskedPlans> {
-  if (!mayAsk(interaction)) return { plans, check: () => undefined }
+  if (!mayAskBots(interaction)) return { plans, check: () => undefined }
   const steps = await identify(interaction, plans, ({ index }, error) => {
     throw failed(index, error)
   })

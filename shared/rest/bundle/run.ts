@@ -6,7 +6,6 @@ import { may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import {
   badRequest,
-  conflict,
   forbidden,
   HttpError,
   issue,
@@ -21,16 +20,22 @@ import { parseBody } from '../../fhir/json.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { auditRefusal } from '../../request/admin-audit.ts'
 import { wholeBody } from '../../request/reply.ts'
-import type { FhirReply, FhirRequest, Interaction } from '../../request/request.ts'
+import {
+  type FhirReply,
+  type FhirRequest,
+  type Interaction,
+  through,
+} from '../../request/request.ts'
 import type { Services } from '../../services.ts'
 import type { Repository } from '../../store/repository.ts'
 import type { Version } from '../../store/rows/version.ts'
 import { deletedReply } from '../conditional.ts'
-import { acceptResource, afterDeletion, writeReply } from '../interaction.ts'
+import { afterDeletion, finishWrite } from '../finish-write.ts'
+import { acceptResource } from '../interaction.ts'
 import { beforeDelete, beforeWrite } from '../pre-commit.ts'
-import { createFrom, patchFrom, updateFrom, withAccount } from '../resources.ts'
+import { createFrom, patchFrom, updateFrom, withAccount } from '../write.ts'
 import { type Entry, entryPath } from './entries.ts'
-import { type Identity, IdentityLost, rewrite, type Step } from './identities.ts'
+import { type Identity, rewrite, type Step, takeMatch } from './identities.ts'
 
 /** The router, handed down because it leads here. */
 export type Respond = (
@@ -81,10 +86,6 @@ export function interactionOf(outer: Interaction, { entry }: Step): Interaction 
   return { ...outer, request: requestOf(outer.request, entry) }
 }
 
-export function through(interaction: Interaction, repository: Repository): Interaction {
-  return { ...interaction, services: { ...interaction.services, repository } }
-}
-
 /** The deletions of a conditional delete, one piece of work each: the pieces of a transaction share statements. */
 export function deletions(interaction: Interaction, { matches }: Step) {
   const { principal } = interaction
@@ -120,13 +121,13 @@ async function carryOut(
       if (!isMade) return answerMatch(interaction, identity, body)
       return identity.condition === undefined || isLocked
         ? createFrom(interaction, type, body, id)
-        : createMatched(interaction, identity, body)
+        : createMatched(interaction, step, identity, body)
     case 'conditional-update':
       if (!isMade) return updateFrom(interaction, type, id, { ...body, id })
       if (entry.headers['if-match'] !== undefined) throw preconditionFailed()
       return isLocked
         ? createFrom(interaction, type, body, id)
-        : createMatched(interaction, identity, body)
+        : createMatched(interaction, step, identity, body)
     case 'update':
       return updateFrom(interaction, type, id, body)
     default:
@@ -166,32 +167,30 @@ async function answerMatch(
   if (!may(principal, type, 'create')) throw forbidden()
   await acceptResource(interaction, type, { ...body, id })
   const version = match ?? (await services.repository.read(principal, type, id))
-  return writeReply(interaction, { ...version, outcome: 'unchanged' }, [])
+  return finishWrite(interaction, { ...version, outcome: 'unchanged' })
 }
 
-/** Creates under the id that other entries already refer to, unless a match has appeared. */
+/** Creates under the id that other entries refer to, unless another request has made a match. */
 async function createMatched(
   interaction: Interaction,
+  { entry, identities }: Step,
   identity: Identity,
   body: Resource,
 ): Promise<FhirReply> {
   const { services, principal } = interaction
   const { type, id, condition } = identity
+  if (condition === undefined) return createFrom(interaction, type, body, id)
   const sent = withAccount(interaction, { ...body, id })
   const { resource, warnings } = await acceptResource(interaction, type, sent)
-  if (condition === undefined) return createFrom(interaction, type, body, id)
   const next = await beforeWrite(interaction, 'create', resource)
-  const options = { keepId: true }
-  try {
-    const { repository } = services
-    const written = await repository.createConditional(principal, next, condition, options)
-    return writeReply(interaction, written, warnings)
-  } catch (error) {
-    // The store's word for a match under another id than the one promised to the other entries.
-    const isLost =
-      error instanceof HttpError && error.message.startsWith('Resource ID did not match')
-    throw isLost ? new IdentityLost() : error
+  const { repository } = services
+  const options = { keepId: true, isMissing: true }
+  const written = await repository.createConditional(principal, next, condition, options)
+  if (written.id !== id) takeMatch(identity, identities, written)
+  if (written.outcome === 'unchanged' && entry.route.kind === 'conditional-update') {
+    return updateFrom(interaction, type, written.id, { ...body, id: written.id })
   }
+  return finishWrite(interaction, written, warnings)
 }
 
 /** A JSON Patch travels as a Binary. https://hl7.org/fhir/R4/http.html#patch */
@@ -263,9 +262,6 @@ export function failedEntry(
     const { method, path } = entry instanceof HttpError || !entry ? request : entry
     auditRefusal(services, principal, { ...request, method, path }, error)
     return { status: error.status, outcome: JSON.stringify(error.outcome) }
-  }
-  if (error instanceof IdentityLost) {
-    return failedEntry(interaction, conflict('Too many concurrent changes, try again'), entry)
   }
   const { services, request } = interaction
   services.log.error({ err: error, requestId: request.requestId }, 'bundle entry failed')

@@ -13,8 +13,8 @@ import { interactionOf, type ParameterDefinition, readInputs } from '../../reque
 import { absoluteUrl, textReply, versionHeaders } from '../../request/reply.ts'
 import type { Operation, OperationCall } from '../../request/request.ts'
 import { parseVersion } from '../../store/rows/rows.ts'
-import { createTogether } from '../resources.ts'
 import { canonicalOf } from '../search/criteria.ts'
+import { createTogether } from '../write.ts'
 
 const MOST_ACTIONS = 100
 const MOST_LEVELS = 5

@@ -18,7 +18,7 @@ import type { Repository } from '../../store/repository.ts'
 import { searchFor } from '../../store/rows/lookups.ts'
 import { parseVersion } from '../../store/rows/rows.ts'
 import { pageReply } from '../interaction.ts'
-import { createTogether } from '../resources.ts'
+import { createTogether } from '../write.ts'
 import { fitting, type Span } from './availability.ts'
 import {
   type Calendar,

@@ -21,8 +21,8 @@ import { parseVersion } from '../../store/rows/rows.ts'
 import type { Version } from '../../store/rows/version.ts'
 import { entryOf } from '../everything.ts'
 import { pageReply } from '../interaction.ts'
-import { createFrom } from '../resources.ts'
 import { found } from '../search/criteria.ts'
+import { createFrom } from '../write.ts'
 import { conceptKeys } from './lastn.ts'
 
 const MOST_REFERENCES = 1000

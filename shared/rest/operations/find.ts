@@ -42,6 +42,7 @@ export const find: Operation = {
     { type: 'Appointment', level: 'type' },
   ],
   methods: ['GET', 'POST'],
+  onlyReads: true,
   async run(call) {
     const inputs = readInputs(call, PARAMETERS)
     const span = spanOf(inputs)

@@ -24,6 +24,7 @@ export const lastn: Operation = {
   on: [{ type: 'Observation', level: 'type' }],
   standard: 'type',
   methods: ['GET', 'POST'],
+  onlyReads: true,
   async run(call) {
     const query = queryOf(call.request)
     const max = maxOf(query.get('max') ?? '1')

@@ -43,6 +43,7 @@ export const match: Operation = {
   on: [{ type: 'Patient', level: 'type' }],
   standard: 'type',
   methods: ['POST'],
+  onlyReads: true,
   async run(call) {
     const inputs = readInputs(call, [
       { name: 'resource', kind: 'resource' },

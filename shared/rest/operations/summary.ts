@@ -118,6 +118,7 @@ export const summary: Operation = {
   ],
   definition: 'http://hl7.org/fhir/uv/ips/OperationDefinition/summary',
   methods: ['GET', 'POST'],
+  onlyReads: true,
   async run(call) {
     const inputs = readInputs(call, [
       { name: 'identifier', kind: 'token' },

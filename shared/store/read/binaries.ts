@@ -8,60 +8,12 @@ import type { Principal } from '../../access/principal.ts'
 import { notFound } from '../../errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import { isObject, type Meta, parseReference } from '../../fhir/resource.ts'
-import type { Repository } from '../repository.ts'
 import { isLegalId, readRow, type Store, scopeOf } from '../rows/context.ts'
 import { toVersion } from '../rows/rows.ts'
 import type { BinaryHead, HistoryPage, Version } from '../rows/version.ts'
 import { readMany } from './read.ts'
 
-const BINARY = 'Binary'
-
-/** The same Repository, whose Binaries are the visible ones. */
-export function withVisibleBinaries(store: Store, own: Repository): Repository {
-  const requireTarget = async (principal: Principal, type: string, id: string) => {
-    if (type === BINARY) await requireVisibleId(store, principal, id)
-  }
-  return {
-    ...own,
-    read: (principal, type, id) => {
-      const found = own.read(principal, type, id)
-      return type === BINARY
-        ? found.then((version) => requireVisible(store, principal, version))
-        : found
-    },
-    readMany: (principal, references, signal) => {
-      const found = own.readMany(principal, references, signal)
-      return references.some(({ type }) => type === BINARY)
-        ? found.then((versions) => visibleVersions(store, principal, versions))
-        : found
-    },
-    readVersion: async (principal, type, id, ver) => {
-      const version = await own.readVersion(principal, type, id, ver)
-      return type === BINARY ? requireVisible(store, principal, version) : version
-    },
-    history: async (principal, type, id, request) => {
-      const found = await own.history(principal, type, id, request)
-      return type === BINARY ? visibleHistory(store, principal, found) : found
-    },
-    historyOf: async (principal, type, request) => {
-      const found = await own.historyOf(principal, type, request)
-      const versions = await visibleVersions(store, principal, found.versions)
-      return { ...found, versions: versions.filter((version) => version !== undefined) }
-    },
-    update: async (principal, resource, options) => {
-      await requireTarget(principal, resource.resourceType, resource.id ?? '')
-      return own.update(principal, resource, options)
-    },
-    patch: async (principal, target, change, options) => {
-      await requireTarget(principal, target.type, target.id)
-      return own.patch(principal, target, change, options)
-    },
-    delete: async (principal, type, id, options) => {
-      await requireTarget(principal, type, id)
-      return own.delete(principal, type, id, options)
-    },
-  }
-}
+export const BINARY = 'Binary'
 
 /** The version itself. Errors: 404. */
 export async function requireVisible(
@@ -75,13 +27,17 @@ export async function requireVisible(
 }
 
 /** Errors: 404 for a Binary that may not be read, so may not be changed either. */
-async function requireVisibleId(store: Store, principal: Principal, id: string) {
+export async function requireVisibleId(
+  store: Store,
+  principal: Principal,
+  id: string,
+): Promise<void> {
   const row = await readRow(store, principal, BINARY, id)
   if (row !== undefined) await requireVisible(store, principal, toVersion(row, id))
 }
 
 /** Without the versions that are not visible. Errors: 404 when none is left. */
-async function visibleHistory(
+export async function visibleHistory(
   store: Store,
   principal: Principal,
   page: HistoryPage,
@@ -93,7 +49,7 @@ async function visibleHistory(
 }
 
 /** Binaries that the Principal may not see become undefined; other types stay. */
-async function visibleVersions(
+export async function visibleVersions(
   store: Store,
   principal: Principal,
   versions: readonly (Version | undefined)[],

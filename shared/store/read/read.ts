@@ -1,7 +1,8 @@
 /** Read, vread and reads of many, as a Principal: one statement each, on primary keys. */
 import { may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
-import { forbidden, gone, notFound } from '../../errors.ts'
+import { linkedProjects } from '../../access/project-context.ts'
+import { forbidden, gone, HttpError, notFound } from '../../errors.ts'
 import { isResourceType, typeNumber } from '../../fhir/definitions.ts'
 import { publishedById } from '../../fhir/published.ts'
 import type { Statement } from '../../platform/postgres/statement.ts'
@@ -46,9 +47,12 @@ function publishedVersion(type: string, id: string): Version {
   return { type, id, ver: 1, lastUpdated, content, metaAt: 0, metaExtension: '' }
 }
 
-interface VersionId {
+export interface ResourceId {
   readonly type: string
   readonly id: string
+}
+
+interface VersionId extends ResourceId {
   readonly ver: string
 }
 
@@ -88,7 +92,7 @@ export async function readVersion(
 async function readRuledVersion(
   store: Store,
   principal: Principal,
-  { type, id }: Omit<VersionId, 'ver'>,
+  { type, id }: ResourceId,
   ver: number,
 ): Promise<Version> {
   const newest = await readRuled(store, principal, type, { id, interactions: ['read', 'vread'] })
@@ -129,7 +133,7 @@ async function rowOf(
 export async function readMany(
   store: Store,
   principal: Principal,
-  references: readonly Omit<VersionId, 'ver'>[],
+  references: readonly ResourceId[],
 ): Promise<readonly (Version | undefined)[]> {
   const asked = references.map(({ type, id }, place) => ({ type, id, place }))
   const sought = asked.filter(
@@ -202,4 +206,92 @@ async function seenRows<Row extends VersionRow>(
     })
   }
   return found
+}
+
+// * Reads that continue in linked Projects, as far as those share the type.
+
+/** Errors: those of the own Project, when no other has it. */
+export async function readLinked<T>(
+  principal: Principal,
+  type: string,
+  readAs: (reader: Principal) => Promise<T>,
+): Promise<T> {
+  if (!isLinked(principal, type)) return readAs(principal)
+  try {
+    return await readAs(principal)
+  } catch (error) {
+    if (!isUnknown(error)) throw error
+    for (const reader of readersIn(principal, type)) {
+      const found = await readAs(reader).catch(orUndefined)
+      if (found !== undefined) return found
+    }
+    throw error
+  }
+}
+
+/** Calls `readAs` for the own Project, and once more for each linked Project while something is missing. */
+export async function readManyLinked(
+  principal: Principal,
+  references: readonly ResourceId[],
+  readAs: (
+    reader: Principal,
+    asked: readonly ResourceId[],
+  ) => Promise<readonly (Version | undefined)[]>,
+): Promise<readonly (Version | undefined)[]> {
+  const found = [...(await readAs(principal, references))]
+  for (const { number } of principal.project.linked ?? []) {
+    const missing = references.flatMap((reference, place) => {
+      const readers = found[place] === undefined ? readersIn(principal, reference.type) : []
+      const reader = readers.find(({ project }) => project.number === number)
+      return reader === undefined ? [] : [{ reference, place, reader }]
+    })
+    const [first] = missing
+    if (first === undefined) continue
+    const more = await readAs(
+      first.reader,
+      missing.map(({ reference }) => reference),
+    )
+    for (const [i, { place }] of missing.entries()) found[place] = more[i]
+  }
+  return found
+}
+
+/** Errors: 403 for what only a linked Project has. */
+export async function requireOwn(
+  store: Store,
+  principal: Principal,
+  type: string,
+  id: string,
+): Promise<void> {
+  if (!isLinked(principal, type)) return
+  for (const reader of [principal, ...readersIn(principal, type)]) {
+    const [found] = await readMany(store, reader, [{ type, id }])
+    if (found === undefined) continue
+    if (reader === principal) return
+    throw forbidden()
+  }
+}
+
+export function isLinked(principal: Principal, type: string): boolean {
+  const { linked = [] } = principal.project
+  return linked.length > 0 && linkedProjects(principal, type).length > 0
+}
+
+/** The Principal as a reader of those linked Projects that share a type. */
+function readersIn(principal: Principal, type: string): readonly Principal[] {
+  return linkedProjects(principal, type).map(({ id, number, units }) => ({
+    ...principal,
+    isProjectAdmin: false,
+    // Its rows know nothing of the search parameters of the Principal's own Project.
+    project: { ...principal.project, id, number, units, linked: [], parameters: undefined },
+  }))
+}
+
+function isUnknown(error: unknown): boolean {
+  return error instanceof HttpError && error.status === 404
+}
+
+function orUndefined(error: unknown): undefined {
+  if (isUnknown(error) || (error instanceof HttpError && error.status === 410)) return undefined
+  throw error
 }

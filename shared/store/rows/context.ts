@@ -55,6 +55,7 @@ export interface Store {
   readonly parts: readonly WritePart[]
   /** One at a time for equal conditional writes, and changes of one resource, of this process. */
   readonly turns: Turns
+  readonly transact: Transact
   /** Inside a transaction: references that are checked at its end. */
   readonly deferred: CheckedReference[] | undefined
 }

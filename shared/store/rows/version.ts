@@ -37,6 +37,8 @@ export interface WriteOptions {
   readonly mostHere?: number
   /** Keep the id of the resource on create (the service's own seeding, super admins). */
   readonly keepId?: boolean
+  /** A search of the caller has just found no match of a conditional create: only the one under the lock is left. */
+  readonly isMissing?: boolean
   /** Unique values inside one scope, e.g. `User.email` → 409 on a second owner. */
   readonly unique?: readonly { readonly scope: string; readonly value: string }[]
 }

@@ -49,8 +49,9 @@ export function needsSql(
   interaction: Interaction,
 ): boolean {
   const grants = grantsFor(principal, type, interaction)
+  if (grants === undefined) return false
   const place = placeOf(keys, principal, type)
-  return grants?.some((grant) => decideInMemory(place, grant) === undefined) ?? false
+  return grants.some((grant) => decideInMemory(place, grant) === undefined)
 }
 
 interface HeldContent {

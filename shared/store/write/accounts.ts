@@ -1,12 +1,11 @@
 /**
  * The accounts that a new resource is given: that of its creator's policy, and those of the patients it
  * is about. Few patients hold any, so a create does not ask for them: the writing statement refuses what
- * belongs to a patient with accounts, and the create begins anew with these. Patients that were met so
+ * belongs to a patient with accounts, and the create is prepared again with these. Patients found so
  * are known from then on and asked for before the first attempt.
  */
 import { grantsFor } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
-import { HttpError } from '../../errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import type { Meta, Reference, Resource } from '../../fhir/resource.ts'
 import { accountsOf } from '../index/index-rows.ts'
@@ -17,9 +16,6 @@ import type { Write } from '../rows/write-rows.ts'
 const PATIENT = 'Patient'
 /** A Group may name thousands, of whom few hold accounts: those are found first. */
 const MANY_PATIENTS = 20
-
-/** A create was refused because of accounts that it has to inherit. */
-export class InheritsAccounts extends Error {}
 
 /** By the policy of its creator. */
 export function accountsGiven(principal: Principal, type: string): readonly Reference[] {
@@ -38,29 +34,6 @@ export function patientsOf(
   return patientCompartments(resource).map((reference) =>
     keys.rowId(PATIENT, reference.slice(PATIENT.length + 1)),
   )
-}
-
-/**
- * Runs `rule` on a new resource; with the accounts of its patients where these may matter. Errors:
- * those of `rule`; a 403 only when they do not help.
- */
-export async function ruleOnHeir<T>(
-  store: Store,
-  project: number,
-  patients: readonly string[],
-  rule: (inherited: readonly Reference[] | undefined) => T,
-): Promise<T> {
-  if (patients.length === 0) return rule([])
-  if (patients.some((id) => store.holders.has(id)))
-    return rule(await inheritedAccounts(store, project, patients))
-  try {
-    return rule(undefined)
-  } catch (error) {
-    if (!(error instanceof HttpError) || error.status !== 403) throw error
-    const inherited = await inheritedAccounts(store, project, patients)
-    if (inherited.length === 0) throw error
-    return rule(inherited)
-  }
 }
 
 /** As they are now, in the order of the patients. Reads that are asked for together share a statement. */
@@ -113,4 +86,16 @@ export function givesAccounts({ type, metaExtension }: Write): boolean {
 
 export function distinctAccounts(accounts: readonly Reference[]): readonly Reference[] {
   return [...new Map(accounts.map((item) => [item.reference, item])).values()]
+}
+
+/** The accounts of a resource that comes back after its deletion, as if it were new. */
+export async function newAccounts(
+  store: Store,
+  principal: Principal,
+  project: number,
+  resource: Resource,
+): Promise<readonly Reference[]> {
+  const patients = patientsOf(store, principal, resource)
+  const inherited = await inheritedAccounts(store, project, patients)
+  return distinctAccounts([...accountsGiven(principal, resource.resourceType), ...inherited])
 }

@@ -3,42 +3,27 @@
  * statement. Answers come after commit. If a batch fails its members run one by one, so that each gets its own
  * error.
  */
-import { badRequest, Contended, conflict, RunLost, racesLost } from '../../errors.ts'
+import { Contended, conflict, RunLost } from '../../errors.ts'
 import type { Database } from '../../platform/postgres/database.ts'
 import { SqlError } from '../../platform/postgres/sql-error.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
+import { retryOnConflict } from '../../platform/retry.ts'
 import type { NoSubscriberLeases } from '../events/subscribers.ts'
 import { createBatches, type Pending } from '../rows/batches.ts'
-import { isLegalId, normalId, type Store } from '../rows/context.ts'
+import type { Store } from '../rows/context.ts'
 import type { Submit } from '../rows/ports.ts'
 import { timeText } from '../rows/rows.ts'
 import { HOLDER } from '../rows/side-rows.ts'
 import { writeStatement } from '../rows/statements.ts'
 import type { WriteResult } from '../rows/version.ts'
 import type { Write, Written } from '../rows/write-rows.ts'
-import { InheritsAccounts } from './accounts.ts'
 import type { Prepared } from './prepare.ts'
 import { invalidReferences } from './references.ts'
 
 const MAX_ROWS = 100
 const MAX_BATCH_CHARACTERS = 4_000_000
-const RETRIES = 3
 
 type Waiting = Pending<Write, readonly Written[]>
-
-/** Runs `work` again, up to three times with jitter, when PostgreSQL asks for it; then 409. */
-export async function retrying<T>(work: () => Promise<T>): Promise<T> {
-  for (let attempt = 0; ; attempt++) {
-    try {
-      return await work()
-    } catch (error) {
-      if (!(error instanceof Contended)) throw error
-      if (attempt === RETRIES) throw racesLost(error.sqlState)
-      const pauseMs = 50 * 2 ** attempt * (0.75 + Math.random() / 2)
-      await new Promise((resolve) => setTimeout(resolve, pauseMs))
-    }
-  }
-}
 
 /** One write, one statement: inside a transaction, or when a batch has failed. */
 export function submitAlone(connection: Connection): Submit {
@@ -67,7 +52,7 @@ export function createCoalescer(
         const isOfOne = error instanceof SqlError || error instanceof RunLost
         const again = error instanceof Contended || (isOfOne && batch.length > 1)
         for (const { item, resolve, reject } of batch) {
-          if (again) await retrying(() => alone(item)).then(resolve, reject)
+          if (again) await retryOnConflict(() => alone(item)).then(resolve, reject)
           else reject(error)
         }
       }
@@ -95,59 +80,55 @@ function takeBatch(queue: readonly Waiting[], share: number): [Waiting[], Waitin
   return [batch, rest]
 }
 
-/** The time of the write; undefined when an update found another version than it expected. */
-export async function submit(
-  store: Store,
-  type: string,
-  prepared: Prepared,
-): Promise<Date | undefined> {
+/**
+ * Returns the time of the write; undefined when an update found another version than it expected, `held` when
+ * a patient of a new resource holds accounts. Errors: 400 for references, 409.
+ */
+export async function submit(store: Store, prepared: Prepared): Promise<Date | 'held' | undefined> {
   const { write, references } = prepared
+  const { resourceType: type } = prepared.resource
   // A statement behind the writes looks for them, before the writes are answered.
   store.deferred?.push(...references)
   const rows = await store.submit(write).catch((error: unknown) => {
     const isSecond = error instanceof SqlError && error.constraint === 'unique_key_pkey'
     throw isSecond ? conflict(`${type} with this value already exists`) : error
   })
-  if (rows.some(({ target }) => target === HOLDER)) throw new InheritsAccounts()
+  if (rows.some(({ target }) => target === HOLDER)) return 'held'
   const missing = rows.flatMap(({ target }) => target ?? [])
   if (missing.length > 0) {
     throw invalidReferences(missing.map((place) => references[place]?.path ?? type))
   }
-  if (rows.length > 0) for (const { p, k } of write.rows?.codes ?? []) store.seenCodes.add(p ^ k)
   if (rows.some(({ hasEvents }) => hasEvents)) store.announce()
-  if (rows.length > 0) {
-    const { project, parts } = write
-    for (const { part, row } of parts) await store.written(part, { project, row })
-  }
+  if (rows.length === 0) return undefined
+  for (const { p, k } of write.rows?.codes ?? []) store.seenCodes.add(p ^ k)
+  const { project, parts } = write
+  for (const { part, row } of parts) await store.written(part, { project, row })
   return rows[0]?.lu ?? undefined
-}
-
-interface Submitted {
-  readonly type: string
-  readonly id: string
-  readonly statement: Prepared
-  readonly lastUpdated: Date
-  readonly outcome: WriteResult['outcome']
 }
 
 /** Returns the written version, which the next change of it need not read. */
 export function resultOf(
   { recent }: Store,
-  { type, id, statement: { write }, lastUpdated, outcome }: Submitted,
+  { write, resource }: Prepared,
+  id: string,
+  { lastUpdated, outcome }: Pick<WriteResult, 'lastUpdated' | 'outcome'>,
 ): WriteResult {
-  const { ver, metaAt, metaExtension } = write
+  const { project, ver, metaAt, metaExtension } = write
   const content = write.head + timeText(lastUpdated) + write.tail
   recent?.keep({
-    project: write.project,
-    type: write.type,
-    id: write.id,
-    ver,
-    lu: lastUpdated,
-    content,
-    meta_at: metaAt,
-    meta_ext: metaExtension,
+    ...{ project, type: write.type, id: write.id, ver, lu: lastUpdated, content },
+    ...{ meta_at: metaAt, meta_ext: metaExtension },
   })
-  return { type, id, ver, lastUpdated, content, metaAt, metaExtension, outcome }
+  return {
+    type: resource.resourceType,
+    id,
+    ver,
+    lastUpdated,
+    content,
+    metaAt,
+    metaExtension,
+    outcome,
+  }
 }
 
 /** The row is there, or an id of it. */
@@ -156,10 +137,4 @@ export function isTaken(error: unknown): boolean {
     error instanceof SqlError &&
     /^(version|resource|idx_string|idx_range)_pkey$/.test(error.constraint ?? '')
   )
-}
-
-/** Errors: 400. */
-export function givenId(id: string): string {
-  if (!isLegalId(id)) throw badRequest('Incorrect resource ID')
-  return normalId(id)
 }

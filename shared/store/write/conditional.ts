@@ -7,14 +7,13 @@ import { unlinked } from '../../access/project-context.ts'
 import { badRequest, multipleMatches } from '../../errors.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { isCondition, type SearchRequest } from '../../query/search-request.ts'
-import { allow, normalId, type Store, scopeOf, type Transact } from '../rows/context.ts'
+import { allow, normalId, type Store, scopeOf } from '../rows/context.ts'
 import type { Turns } from '../rows/ports.ts'
 import type { Deletion, Version, WriteOptions, WriteResult } from '../rows/version.ts'
 import { needsSql } from '../rulings/rulings.ts'
 import { search } from '../search/page.ts'
-import { create } from './create.ts'
 import { remove } from './remove.ts'
-import { update } from './write.ts'
+import { create, update } from './write.ts'
 
 /** Waiting for the lock in PostgreSQL costs a connection each; waiting here costs none. */
 export function createTurns(): Turns {
@@ -41,18 +40,14 @@ interface ConditionalCreate {
 
 export async function createConditional(
   store: Store,
-  transact: Transact,
   principal: Principal,
   { resource, condition, options = {} }: ConditionalCreate,
 ): Promise<WriteResult> {
   allow(principal, resource.resourceType, 'create')
-  const answer = (match: Version): WriteResult => {
-    requireMatchedId(resource, match)
-    return { ...match, outcome: 'unchanged' }
-  }
-  const match = await findOne(store, principal, condition)
+  const answer = (match: Version): WriteResult => ({ ...match, outcome: 'unchanged' })
+  const match = options.isMissing ? undefined : await findOne(store, principal, condition)
   if (match !== undefined) return answer(match)
-  return locked(store, transact, principal, {
+  return locked(store, principal, {
     condition,
     work: async (inner) => {
       const late = await findOne(inner, principal, condition)
@@ -69,7 +64,6 @@ interface ConditionalUpdate {
 
 export async function updateConditional(
   store: Store,
-  transact: Transact,
   principal: Principal,
   { resource, condition, options = {} }: ConditionalUpdate,
 ): Promise<WriteResult> {
@@ -81,9 +75,11 @@ export async function updateConditional(
   const match = await findOne(store, principal, condition)
   if (match !== undefined) {
     const isRuledLate = needsSql(store, principal, match.type, 'update')
-    return isRuledLate ? transact((inner) => overwrite(inner, match), []) : overwrite(store, match)
+    return isRuledLate
+      ? store.transact((inner) => overwrite(inner, match), [])
+      : overwrite(store, match)
   }
-  return locked(store, transact, principal, {
+  return locked(store, principal, {
     condition,
     work: async (inner) => {
       const late = await findOne(inner, principal, condition)
@@ -101,13 +97,12 @@ export async function updateConditional(
 
 export async function deleteConditional(
   store: Store,
-  transact: Transact,
   principal: Principal,
   { condition, limit }: { readonly condition: SearchRequest; readonly limit: number },
 ): Promise<readonly Deletion[]> {
   allow(principal, condition.type, 'delete')
   if (condition.conditions.length === 0) throw badRequest('Search criteria are required')
-  return locked(store, transact, principal, {
+  return locked(store, principal, {
     condition,
     work: async (inner) => {
       const { versions } = await search(inner, unlinked(principal), firstPage(condition, limit + 1))
@@ -144,12 +139,11 @@ interface LockedWork<T> {
 
 async function locked<T>(
   store: Store,
-  transact: Transact,
   principal: Principal,
   { condition, work }: LockedWork<T>,
 ): Promise<T> {
   const key = conditionKey(store, principal, condition)
-  const run = () => transact(work, [key])
+  const run = () => store.transact(work, [key])
   return store.deferred ? run() : store.turns(key, run)
 }
 

@@ -1,8 +1,4 @@
-/**
- * The one door for what a write of a type has to keep to besides its policy, whatever path it takes: the rule that a
- * feature has registered for the type. The service's own work (no membership) is trusted.
- */
-import { hiddenFields, keep } from '../../access/fields/fields.ts'
+/** Checks of guarded elements (access/guarded/elements.ts), for the rules of the types that have some. */
 import { authorsChanges, guardedChanges } from '../../access/guarded/elements.ts'
 import { hasAllRights } from '../../access/guarded/rights.ts'
 import { grantsFor } from '../../access/policy.ts'
@@ -11,24 +7,6 @@ import { refused } from '../../errors.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { type Attempt, readRow, type Store } from '../rows/context.ts'
 import { parseVersion, toVersion } from '../rows/rows.ts'
-import type { Ruling } from '../rulings/rows.ts'
-
-/** `ruling` is that of an update. Errors: 400, 403. */
-export async function checkAttempt(
-  attempt: Omit<Attempt, 'meant' | 'isNamed'>,
-  ruling?: Ruling,
-): Promise<void> {
-  const { store, principal, interaction, sent, kept } = attempt
-  const { resourceType: type } = sent
-  const rule = store.rules.get(type)
-  if (rule?.check === undefined || principal.membershipId === undefined) return
-  const isNamed =
-    interaction === 'create'
-      ? hasNamedGrant(principal, type, interaction)
-      : ruling !== undefined && ruling !== 'all' && ruling.isNamed
-  const unseen = hiddenFields(principal, type).filter((name) => name in sent)
-  await rule.check({ ...attempt, meant: keep(kept, sent, unseen), isNamed })
-}
 
 /** Checks the guarded elements (access/guarded/elements.ts) that a write changes, and returns their paths. Errors: 403. */
 export function checkGuarded({ principal, before, meant, isNamed }: Attempt): readonly string[] {
@@ -67,7 +45,7 @@ export function mayWriteGuarded(
   return principal.isProjectAdmin || hasNamedGrant(principal, type, interaction)
 }
 
-function hasNamedGrant(
+export function hasNamedGrant(
   principal: Principal,
   type: string,
   interaction: 'create' | 'update' | 'delete',

@@ -28,7 +28,8 @@ import {
 } from '../rows/side-rows.ts'
 import { WireList, type WireType } from '../rows/wire-list.ts'
 import type { Write } from '../rows/write-rows.ts'
-import { draft } from './create.ts'
+import { authorizeCreate } from './authorize.ts'
+import { decideCreate } from './write.ts'
 
 /** The answer of the statement: one with `isHeld` must not be committed. */
 export interface PlannedAnswer {
@@ -317,11 +318,15 @@ export async function planCreate(
   const { resourceType: type } = resource
   const isPlain = !principal.isSuperAdmin && grantsFor(principal, type, 'create') === undefined
   if (!isPlain || store.rules.get(type)?.admit !== undefined) return false
-  const { own, heirOf, decide } = await draft(store, principal, resource, { keepId: true })
+  const authorized = await authorizeCreate(store, principal, resource, { keepId: true })
+  const { own, heirOf } = authorized
   if (heirOf.some((patient) => store.holders.has(patient))) return false
   if (plans.rows.length === 0) plans.own = own
   if (plans.own !== own) return false
-  const { write, references } = decide(heirOf.length === 0 ? [] : undefined).prepared
+  const { write, references } = decideCreate(
+    authorized,
+    heirOf.length === 0 ? [] : undefined,
+  ).prepared
   if (!plans.rows.add(write)) return false
   // In a transaction references are looked for once all is written.
   plans.references.push(...references)

@@ -54,7 +54,9 @@ export function prepare(preparation: Preparation): Prepared {
     derived ??= indexRows(store, project, indexed, { parameters: own })
     return derived
   }
-  const references = referencesToCheck({ store, principal, project, resource, selfId: id })
+  const references = principal.project.checkReferencesOnWrite
+    ? referencesToCheck({ store, principal, project, resource, selfId: id })
+    : []
   const unique = options.unique ?? newUniqueValues(rule, indexed, stored)
   const author = meta.author?.reference
   const draft = { store, principal, place, resource: indexed, stored, tail: content.tail }

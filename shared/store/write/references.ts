@@ -28,7 +28,6 @@ export function referencesToCheck({
   resource,
   selfId,
 }: Referring): readonly CheckedReference[] {
-  if (!principal.project.checkReferencesOnWrite) return []
   const found: CheckedReference[] = []
   const { meta: _meta, ...rest } = resource
   visitReferences(rest, resource.resourceType, (text, path) => {

@@ -3,18 +3,15 @@ import { may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { conflict, forbidden, HttpError, notFound, preconditionFailed } from '../../errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
+import { LOST, retryOnConflict } from '../../platform/retry.ts'
 import { eventOrigin } from '../events/rows.ts'
 import { allow, isLegalId, readRow, type Store, scopeOf } from '../rows/context.ts'
 import type { Deleted } from '../rows/ports.ts'
 import { toVersion } from '../rows/rows.ts'
 import type { Deletion, Version, WriteOptions } from '../rows/version.ts'
 import { isPlain, readRuled } from '../rulings/rulings.ts'
-import { retrying } from './coalesce.ts'
 import { profileKey } from './deletions.ts'
 import { authorId } from './prepare.ts'
-
-/** Other processes win one race at a time. */
-const LOST_RACES = 8
 
 interface Removal {
   readonly type: string
@@ -43,30 +40,30 @@ function isSeen(principal: Principal, type: string): boolean {
   return may(principal, type, 'read') && isPlain(principal, type, 'read')
 }
 
-/** Deletes the version that was ruled on: one that came in between is ruled on anew. */
-async function removeRuled(
+/** Deletes the version that was ruled on; a newer version is ruled on again. */
+function removeRuled(store: Store, principal: Principal, removal: Removal): Promise<Deletion> {
+  const inTransaction = store.deferred !== undefined
+  return retryOnConflict(() => removeStored(store, principal, removal), { inTransaction })
+}
+
+async function removeStored(
   store: Store,
   principal: Principal,
   { type, id, options = {} }: Removal,
-): Promise<Deletion> {
-  for (let attempt = 0; attempt <= LOST_RACES; attempt++) {
-    const before = await readRuled(store, principal, type, {
-      id,
-      interactions: ['read', 'delete'],
-    })
-    if (before?.rulings.read === undefined) throw notFound()
-    const { row } = before
-    if (row.content === null) return { ...toVersion(row, id), membership: undefined }
-    if (before.rulings.delete === undefined) throw forbidden('criteria of every entry for delete')
-    if (options.ifMatch && !options.ifMatch.includes(row.ver)) throw preconditionFailed()
-    try {
-      return await removeRow(store, principal, { type, id, options: { ifMatch: [row.ver] } })
-    } catch (error) {
-      const isLostRace = error instanceof HttpError && error.status === 412
-      if (!isLostRace || options.ifMatch) throw error
-    }
+): Promise<Deletion | typeof LOST> {
+  const before = await readRuled(store, principal, type, { id, interactions: ['read', 'delete'] })
+  if (before?.rulings.read === undefined) throw notFound()
+  const { row } = before
+  if (row.content === null) return { ...toVersion(row, id), membership: undefined }
+  if (before.rulings.delete === undefined) throw forbidden('criteria of every entry for delete')
+  if (options.ifMatch && !options.ifMatch.includes(row.ver)) throw preconditionFailed()
+  try {
+    return await removeRow(store, principal, { type, id, options: { ifMatch: [row.ver] } })
+  } catch (error) {
+    const isLostRace = error instanceof HttpError && error.status === 412
+    if (!isLostRace || options.ifMatch) throw error
+    return LOST
   }
-  throw conflict('Too many concurrent changes, try again')
 }
 
 async function removeRow(
@@ -92,8 +89,8 @@ async function removeRow(
         part.removal?.type === type ? [{ part, order }] : [],
       ),
     }
-    const run = () => store.remove(deletion)
-    return store.deferred ? run() : retrying(run)
+    const inTransaction = store.deferred !== undefined
+    return retryOnConflict(() => store.remove(deletion), { inTransaction })
   }
   let rows = await removeIn(scope.project)
   if (rows.length === 0 && scope.everywhere) {

@@ -1,4 +1,13 @@
-/** Update and patch: policy, then one statement to read, if need be, and one to write, after commit the answer. */
+/**
+ * The write of one resource. A create, an update and a patch take these steps, on every path:
+ *
+ *   authorize  rights, fields and the rule of the type; a change is decided on the version that it replaces
+ *   prepare    the version and its index rows, which the policy decides on again
+ *   write      one statement, shared with concurrent writes (coalesce.ts)
+ *   reply      the version as the caller may see it
+ *
+ * A change that loses a race starts over on the new version.
+ */
 import { keep, keptFields, refuseMasks } from '../../access/fields/fields.ts'
 import { keepPaths } from '../../access/fields/paths.ts'
 import type { Principal } from '../../access/principal.ts'
@@ -14,6 +23,7 @@ import {
   tooLarge,
 } from '../../errors.ts'
 import type { Meta, Reference, Resource } from '../../fhir/resource.ts'
+import { LOST, retryOnConflict } from '../../platform/retry.ts'
 import { ownParametersOf } from '../index/custom-parameters.ts'
 import { shownTo } from '../read/redact.ts'
 import { allow, normalId, readRow, rowKey, type Store, scopeOf } from '../rows/context.ts'
@@ -22,16 +32,94 @@ import { parseVersion, toVersion, type VersionRow } from '../rows/rows.ts'
 import type { Version, WriteOptions, WriteResult } from '../rows/version.ts'
 import type { Ruled, Ruling } from '../rulings/rows.ts'
 import { hiddenBy, readRuled, ruleOnRow } from '../rulings/rulings.ts'
-import { hiddenAfter, readonlyBy, ruleOnChange, ruleOnWritten } from '../rulings/write.ts'
-import { accountsGiven, distinctAccounts, inheritedAccounts, patientsOf } from './accounts.ts'
-import { givenId, isTaken, resultOf, submit } from './coalesce.ts'
-import { create } from './create.ts'
-import { checkAttempt } from './guards.ts'
+import {
+  hiddenAfter,
+  readonlyBy,
+  ruleOnChange,
+  ruleOnNew,
+  ruleOnWritten,
+} from '../rulings/write.ts'
+import { accountsGiven, distinctAccounts, inheritedAccounts, newAccounts } from './accounts.ts'
+import { type AuthorizedCreate, authorizeCreate, checkAttempt, givenId } from './authorize.ts'
+import { isTaken, resultOf, submit } from './coalesce.ts'
 import { type Prepared, prepare, saysTheSame } from './prepare.ts'
 
-/** Writes of this process take turns, so only other processes win races: one of them at a time. */
-const LOST_RACES = 8
 const INTERACTIONS = ['read', 'update'] as const
+
+/** A version to write, and the policy entry that governs it; undefined: PostgreSQL decides once it is written. */
+interface Decided {
+  readonly prepared: Prepared
+  readonly ruling: Ruling
+}
+
+/** Errors: 400, 403, 409. Two statements more where it inherits accounts that this process did not know of. */
+export async function create(
+  store: Store,
+  principal: Principal,
+  resource: Resource,
+  options: WriteOptions = {},
+): Promise<WriteResult> {
+  const { resourceType: type } = resource
+  const authorized = await authorizeCreate(store, principal, resource, options)
+  const { id } = authorized
+  const write = (decided: Decided) =>
+    submit(store, decided.prepared).catch((error: unknown) => {
+      throw isTaken(error) ? conflict(`${type}/${id} exists already`) : error
+    })
+  let decided = await prepareCreate(authorized)
+  let written = await write(decided)
+  if (written === 'held') {
+    decided = decideCreate(authorized, await inherited(authorized))
+    written = await write(decided)
+  }
+  if (!(written instanceof Date)) throw new Error('An insert wrote no row')
+  const { prepared, ruling } = decided
+  const governing = await ruleOnWritten(store, principal, 'create', {
+    prepared,
+    decided: ruling,
+    stored: undefined,
+  })
+  const result = resultOf(store, prepared, id, { lastUpdated: written, outcome: 'created' })
+  return shownTo(principal, result, hiddenBy(governing))
+}
+
+/** Reads the accounts of its patients first where they are known to hold some, or decide. Errors: 400, 403. */
+async function prepareCreate(authorized: AuthorizedCreate): Promise<Decided> {
+  const { store, heirOf } = authorized
+  if (heirOf.length === 0) return decideCreate(authorized, [])
+  if (heirOf.some((id) => store.holders.has(id))) {
+    return decideCreate(authorized, await inherited(authorized))
+  }
+  try {
+    return decideCreate(authorized, undefined)
+  } catch (error) {
+    if (!(error instanceof HttpError) || error.status !== 403) throw error
+    const accounts = await inherited(authorized)
+    if (accounts.length === 0) throw error
+    return decideCreate(authorized, accounts)
+  }
+}
+
+/** `accounts` undefined: the statement writes nothing if one of its patients holds some. Errors: 400, 403. */
+export function decideCreate(
+  authorized: AuthorizedCreate,
+  accounts: readonly Reference[] | undefined,
+): Decided {
+  const { store, principal, options, resource, id, project, projectId, own, heirOf } = authorized
+  const given = accountsGiven(principal, resource.resourceType)
+  const place: WritePlace = {
+    ...{ kind: 'insert', ver: 1, after: undefined, project, projectId, id, own },
+    accounts: distinctAccounts([...given, ...(accounts ?? [])]),
+    ...(accounts === undefined ? { heirOf } : {}),
+  }
+  return ruleOnNew(store, principal, resource, (next) =>
+    prepare({ store, principal, resource: next, place, stored: undefined, options }),
+  )
+}
+
+function inherited({ store, project, heirOf }: AuthorizedCreate): Promise<readonly Reference[]> {
+  return inheritedAccounts(store, project, heirOf)
+}
 
 /** Errors: 400, 403, 404, 409, 412. A lost race is run again on the new state. */
 export async function update(
@@ -87,25 +175,23 @@ async function change(wanted: Wanted): Promise<WriteResult> {
   const { store, principal, type, id } = wanted
   allow(principal, type, 'update')
   allow(principal, type, 'read')
-  const run = () => changeNow(wanted)
+  const inTransaction = store.deferred !== undefined
+  const run = async () =>
+    (await changeRecent(wanted)) ??
+    (await retryOnConflict(() => changeStored(wanted), { inTransaction }))
   // A transaction may hold the row that the one before it in the line is waiting for.
-  if (store.deferred) return run()
+  if (inTransaction) return run()
   const { project } = scopeOf(principal, type)
   return store.turns(store.keys.self(project, type, `${type}/${id}`), run)
 }
 
-async function changeNow(wanted: Wanted): Promise<WriteResult> {
+async function changeStored(wanted: Wanted): Promise<WriteResult | typeof LOST> {
   const { store, principal, type, id, options } = wanted
-  const early = await changeRecent(wanted)
-  if (early !== undefined) return early
-  for (let attempt = 0; attempt <= LOST_RACES; attempt++) {
-    const before = await readRuled(store, principal, type, { id, interactions: INTERACTIONS })
-    const planned = await planChange(wanted, before)
-    const result = isChange(planned) ? await writeChange(store, principal, planned) : planned
-    if (result !== undefined) return result
-    if (options.ifMatch) throw preconditionFailed()
-  }
-  throw conflict('Too many concurrent changes, try again')
+  const before = await readRuled(store, principal, type, { id, interactions: INTERACTIONS })
+  const planned = await planChange(wanted, before)
+  const result = isChange(planned) ? await writeChange(store, principal, planned) : planned
+  if (result === LOST && options.ifMatch) throw preconditionFailed()
+  return result
 }
 
 /**
@@ -118,31 +204,30 @@ async function changeRecent(wanted: Wanted): Promise<WriteResult | undefined> {
   if (row === undefined) return undefined
   const before = await ruleOnRow(store, principal, type, { row, interactions: INTERACTIONS })
   const planned = before && (await planChange(wanted, before).catch(() => undefined))
-  const result = isChange(planned) ? await writeChange(store, principal, planned) : undefined
-  if (result === undefined) store.recent?.drop(row)
-  return result
+  const result = isChange(planned) ? await writeChange(store, principal, planned) : LOST
+  if (result !== LOST) return result
+  store.recent?.drop(row)
+  return undefined
 }
 
 /** A change that is allowed and says something new. */
-interface Change {
-  readonly prepared: Prepared
+interface Change extends Decided {
   readonly isLive: boolean
   readonly stored: Resource | undefined
-  readonly ruling: Ruling
   /** The paths that the caller does not see of the version before. */
   readonly hidden: readonly string[]
   readonly id: string
 }
 
-function isChange(planned: Change | WriteResult | undefined): planned is Change {
-  return planned !== undefined && 'prepared' in planned
+function isChange(planned: Change | WriteResult | typeof LOST | undefined): planned is Change {
+  return typeof planned === 'object' && 'prepared' in planned
 }
 
-/** The result, where nothing is left to be changed; undefined when another write came first. */
+/** The result, where nothing is left to be changed. */
 async function planChange(
   wanted: Wanted,
   before: Ruled | undefined,
-): Promise<Change | WriteResult | undefined> {
+): Promise<Change | WriteResult | typeof LOST> {
   const { store, principal, type, id, options, next } = wanted
   const row = before?.row
   const { read: seen, update: changing } = before?.rulings ?? {}
@@ -224,33 +309,22 @@ function requireRoom(
   if (write.tail.length > Math.max(largest, lengthOf(live))) throw tooLarge()
 }
 
-/** Undefined when another write came first. */
 async function writeChange(
   store: Store,
   principal: Principal,
   { prepared, isLive, stored, ruling, hidden, id }: Change,
-): Promise<WriteResult | undefined> {
-  const { resourceType: type } = prepared.resource
-  const written = await submit(store, type, prepared).catch((error: unknown) => {
+): Promise<WriteResult | typeof LOST> {
+  const written = await submit(store, prepared).catch((error: unknown) => {
     if (isLive || !isTaken(error)) throw error
-    // Somebody else has brought the deleted resource back. A failed statement ends a transaction.
+    // Another caller has restored the deleted resource. A failed statement ends a transaction.
     if (store.deferred) throw conflict('Too many concurrent changes, try again')
     return undefined
   })
-  if (written === undefined) return undefined
-  const result = resultOf(store, {
-    type,
-    id,
-    statement: prepared,
-    lastUpdated: written,
-    outcome: 'updated',
-  })
-  const governing = await ruleOnWritten(store, principal, 'update', {
-    prepared,
-    decided: ruling,
-    stored,
-  })
+  if (!(written instanceof Date)) return LOST
+  const decided = { prepared, decided: ruling, stored }
+  const governing = await ruleOnWritten(store, principal, 'update', decided)
   const left = hiddenAfter(store, principal, prepared)
+  const result = resultOf(store, prepared, id, { lastUpdated: written, outcome: 'updated' })
   return shownTo(principal, result, [...hidden, ...hiddenBy(governing), ...left])
 }
 
@@ -259,7 +333,7 @@ async function createAt(
   principal: Principal,
   resource: Resource,
   options: WriteOptions,
-): Promise<WriteResult | undefined> {
+): Promise<WriteResult | typeof LOST> {
   const mayChoose = principal.isSuperAdmin || principal.project.updateAsCreate || options.keepId
   if (!mayChoose) throw notFound()
   try {
@@ -269,19 +343,7 @@ async function createAt(
     if (!isLostRace || store.deferred) throw error
     // Another create took this id: the next attempt finds the row, if it is visible.
     const found = await readRow(store, principal, resource.resourceType, resource.id ?? '')
-    if (found !== undefined) return undefined
+    if (found !== undefined) return LOST
     throw error
   }
-}
-
-/** The accounts of a resource that comes back after its deletion, as if it were new. */
-async function newAccounts(
-  store: Store,
-  principal: Principal,
-  project: number,
-  resource: Resource,
-): Promise<readonly Reference[]> {
-  const patients = patientsOf(store, principal, resource)
-  const inherited = await inheritedAccounts(store, project, patients)
-  return distinctAccounts([...accountsGiven(principal, resource.resourceType), ...inherited])
 }

@@ -1,0 +1,137 @@
+/** The last steps of a write: its effects outside of the resource, and the reply. */
+import { type Principal, systemPrincipal } from '../access/principal.ts'
+import { SYSTEM_PROJECT } from '../access/project-context.ts'
+import { textOf } from '../binary/attachments.ts'
+import { allOk, created, type Issue, issue, outcome } from '../errors.ts'
+import { parseReference, type Resource, referenceIn } from '../fhir/resource.ts'
+import { addMail, type Mail } from '../platform/mail/mails.ts'
+import { endStrangers, isProven, takeIn } from '../projects/ownership.ts'
+import { onBehalfOf } from '../projects/provision.ts'
+import { readUser } from '../projects/users.ts'
+import { changedFields, recordChange } from '../request/admin-audit.ts'
+import {
+  absoluteUrl,
+  emptyReply,
+  outcomeReply,
+  textReply,
+  versionHeaders,
+} from '../request/reply.ts'
+import type { Asking, FhirReply, Interaction } from '../request/request.ts'
+import { maskedFor, parseVersion } from '../store/rows/rows.ts'
+import type { Deletion, WriteResult } from '../store/rows/version.ts'
+
+const ADMINISTRATIVE = new Set(['Project', 'ProjectMembership', 'User'])
+const system = systemPrincipal(SYSTEM_PROJECT)
+
+/** Records what was written, and replies as the Prefer header asks. */
+export async function finishWrite(
+  interaction: Interaction,
+  written: WriteResult,
+  warnings: readonly Issue[] = [],
+): Promise<FhirReply> {
+  const { type, outcome } = written
+  const isByMember = interaction.principal.membershipId !== undefined
+  if (ADMINISTRATIVE.has(type) && isByMember && outcome !== 'unchanged') {
+    await auditWrite(interaction, written)
+    if (type === 'ProjectMembership' && outcome === 'created') {
+      await claimUser(interaction, parseVersion(written))
+    }
+  }
+  return writeReply(interaction, written, warnings)
+}
+
+function writeReply(
+  interaction: Interaction,
+  written: WriteResult,
+  warnings: readonly Issue[],
+): FhirReply {
+  const { returned } = interaction.preferences
+  const isNew = written.outcome === 'created'
+  const status = isNew ? 201 : 200
+  const location = `${written.type}/${written.id}/_history/${written.ver}`
+  const headers = {
+    ...versionHeaders(written),
+    ...(isNew || interaction.request.method === 'POST'
+      ? { Location: absoluteUrl(interaction.services, location) }
+      : {}),
+  }
+  const { lastUpdated } = written
+  if (returned === 'minimal') return { ...emptyReply(status, headers), lastUpdated }
+  if (returned === 'representation') {
+    return { ...textReply(status, textOf(interaction, written), headers), lastUpdated }
+  }
+  const { id, issue } = isNew ? created : allOk
+  return { ...outcomeReply(status, outcome(id, ...issue, ...warnings), headers), lastUpdated }
+}
+
+/** Adds the AuditEvent of a write, in the Project of the caller. */
+async function auditWrite(
+  { services, principal }: Interaction,
+  written: WriteResult,
+): Promise<void> {
+  const { type, id, ver, outcome } = written
+  const before = ver === 1 ? undefined : await versionBefore(services, principal, { type, id, ver })
+  await recordChange(services.repository, principal, {
+    project: principal.project,
+    interaction: outcome === 'created' ? 'create' : 'update',
+    target: `${type}/${id}`,
+    fields: changedFields(before ?? {}, parseVersion(written)),
+  })
+}
+
+/** Voids the credentials of an unproven user who becomes a member without an invite, and mails the user. */
+async function claimUser(
+  { services, principal }: Interaction,
+  membership: Resource,
+): Promise<void> {
+  const [reference, project] = [membership.user, membership.project].map((value) =>
+    parseReference(referenceIn(value)),
+  )
+  if (reference?.type !== 'User' || project === undefined) return
+  const { repository, config, database, principals } = services
+  const user = await readUser(repository, reference.id)
+  if (user === undefined || isProven(user)) return
+  const name = (await principals.project(project.id))?.name ?? project.id
+  const addMailOf = (id: string, mail: Mail) => addMail(database, id, mail)
+  const admission = { config, repository, addMail: addMailOf }
+  await takeIn(admission, onBehalfOf(principal), { id: project.id, name }, user)
+  await endStrangers(services, reference.id)
+}
+
+/** Masked as the written version is: what the caller does not see of either is no change. */
+async function versionBefore(
+  { repository }: Interaction['services'],
+  principal: Principal,
+  { type, id, ver }: Pick<WriteResult, 'type' | 'id' | 'ver'>,
+): Promise<Resource | undefined> {
+  const before = await repository.readVersion(system, type, id, String(ver - 1))
+  return before.content === undefined ? undefined : parseVersion(maskedFor(principal, before))
+}
+
+/** The same of several, one after the other: each of them is an entry of the audit. */
+export async function afterDeletions(
+  interaction: Asking,
+  deleted: readonly Deletion[],
+): Promise<readonly Issue[]> {
+  const warnings: Issue[] = []
+  for (const deletion of deleted) warnings.push(...(await afterDeletion(interaction, deletion)))
+  return warnings
+}
+
+/** Adds the AuditEvent of a deletion; returns warnings, such as that a login works no more. */
+export async function afterDeletion(
+  { services, principal }: Asking,
+  { type, id, membership }: Deletion,
+): Promise<readonly Issue[]> {
+  if (ADMINISTRATIVE.has(type) && principal.membershipId !== undefined) {
+    const { repository } = services
+    await recordChange(repository, principal, {
+      project: principal.project,
+      interaction: 'delete',
+      target: `${type}/${id}`,
+    })
+  }
+  if (membership === undefined) return []
+  const text = `The login of ProjectMembership/${membership} works no more`
+  return [issue('warning', 'business-rule', text)]
+}

@@ -1,0 +1,256 @@
+/**
+ * The write of one resource, from request to reply. REST, the entries of bundles, GraphQL and bots take these steps:
+ *
+ *   accept  conditional references, profiles and validation   interaction.ts
+ *   ask     a pre-commit bot may change or reject it          pre-commit.ts
+ *   write   authorize, prepare, write                         Repository (store/write/write.ts)
+ *   record  an AuditEvent; the credentials of a new member    finish-write.ts
+ *   reply   as the Prefer header asks                         finish-write.ts
+ *
+ * https://hl7.org/fhir/R4/http.html#create
+ */
+import { randomUUIDv7 } from 'node:crypto'
+import { SUBSCRIPTION } from '../access/subscription.ts'
+import { isBinary, withContentOf } from '../binary/content.ts'
+import { allOk, badRequest, HttpError, outcome, preconditionFailed } from '../errors.ts'
+import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
+import { newProject } from '../projects/provision.ts'
+import { readJson, readPatchBody } from '../request/negotiate.ts'
+import { charge, WRITE } from '../request/quota.ts'
+import {
+  demandsExistence,
+  emptyReply,
+  etagOf,
+  outcomeReply,
+  writeOptions,
+} from '../request/reply.ts'
+import type { FhirReply, Interaction } from '../request/request.ts'
+import type { Repository } from '../store/repository.ts'
+import type { WriteResult } from '../store/rows/version.ts'
+import type { Guard } from '../store/transaction.ts'
+import {
+  createSocketSubscription,
+  deleteSocketSubscription,
+  isOfSocket,
+  refuseSocketChange,
+  storedOrHeld,
+} from '../subscriptions/socket-subscriptions.ts'
+import { createBinary, createBinaryFrom, updateBinary, updateBinaryFrom } from './binary-write.ts'
+import { literalReferences, withLiteralReferences } from './conditional-references.ts'
+import { afterDeletion, finishWrite } from './finish-write.ts'
+import {
+  type Accepted,
+  acceptResource,
+  acceptValid,
+  mayAskBots,
+  requireSameId,
+} from './interaction.ts'
+import { changeOf } from './patch/fhirpath.ts'
+import { beforeDelete, beforeWrite, patchAsking } from './pre-commit.ts'
+
+export async function create(interaction: Interaction, type: string): Promise<FhirReply> {
+  if (type === 'Binary') return createBinary(interaction)
+  return createFrom(interaction, type, readJson(interaction.request), undefined)
+}
+
+/** Creates under a given new id, or under one that the store makes. */
+export async function createFrom(
+  interaction: Interaction,
+  type: string,
+  body: unknown,
+  id: string | undefined,
+): Promise<FhirReply> {
+  const { services, principal } = interaction
+  if (type === 'Binary' && isBinary(body)) return createBinaryFrom(interaction, body, id)
+  const { resource, warnings } = await acceptNew(interaction, type, body)
+  if (type === SUBSCRIPTION && isOfSocket(resource)) {
+    const made = await createSocketSubscription(services, principal, resource, id)
+    return finishWrite(interaction, made, warnings)
+  }
+  const made = id === undefined ? resource : { ...resource, id }
+  const next = mayAskBots(interaction) ? await beforeWrite(interaction, 'create', made) : made
+  const keepId = next.id !== undefined
+  const written = await services.repository.create(principal, next, { keepId })
+  return finishWrite(interaction, written, warnings)
+}
+
+/**
+ * Creates what an operation makes, all of it or nothing, under ids by which the resources name each other. `check` sees
+ * the state that they are added to. Errors: as create.
+ */
+export async function createTogether(
+  interaction: Interaction,
+  made: readonly Resource[],
+  check: (inside: Repository) => Promise<void> = async () => {},
+  guard?: Guard,
+): Promise<readonly WriteResult[]> {
+  const { services, principal, request } = interaction
+  await charge(services, principal, { request, units: WRITE * made.length })
+  const accepted: Resource[] = []
+  for (const body of made) {
+    const { resource } = await acceptNew(interaction, body.resourceType, body)
+    const id = body.id ?? randomUUIDv7()
+    accepted.push(await beforeWrite(interaction, 'create', { ...resource, id }))
+  }
+  return services.repository.transaction(async (inside) => {
+    await check(inside)
+    const written: WriteResult[] = []
+    for (const resource of accepted) {
+      written.push(await inside.create(principal, resource, { keepId: true }))
+    }
+    return written
+  }, guard)
+}
+
+/** Checks a new resource, whose id is not the sender's to choose. Errors: 400. */
+export async function acceptNew(
+  interaction: Interaction,
+  type: string,
+  body: unknown,
+): Promise<Accepted> {
+  const sent = withAccount(interaction, withoutId(body))
+  // A Project is the same whichever way it is made.
+  const whole = type === 'Project' ? newProject(sent, interaction.services.config) : sent
+  const hasQuestion = interaction.request.body?.includes('?') === true
+  const literal = hasQuestion ? await withLiteralReferences(interaction, whole) : whole
+  return acceptResource(interaction, type, literal)
+}
+
+/** `?_account=Type/id` names the account of what is created; the store lets administrators do so. Errors: 400. */
+export function withAccount({ request }: Interaction, body: unknown): unknown {
+  const reference = request.query.get('_account')
+  if (reference === null || !isObject(body)) return body
+  if (parseReference(reference) === undefined) throw badRequest('_account must be Type/id')
+  const { meta = {} } = body
+  // Validation reports a meta that is no object.
+  return isObject(meta) ? { ...body, meta: { ...meta, accounts: [{ reference }] } } : body
+}
+
+/** The id of a created resource is the server's: whatever was sent in its place is dropped unread. */
+function withoutId(body: unknown): unknown {
+  if (!isObject(body)) return body
+  const { id: _id, ...rest } = body
+  return rest
+}
+
+export async function update(
+  interaction: Interaction,
+  type: string,
+  id: string,
+): Promise<FhirReply> {
+  if (type === 'Binary') return updateBinary(interaction, id)
+  return updateFrom(interaction, type, id, readJson(interaction.request))
+}
+
+export async function updateFrom(
+  interaction: Interaction,
+  type: string,
+  id: string,
+  body: unknown,
+): Promise<FhirReply> {
+  const { services, principal, request } = interaction
+  if (type === 'Binary' && isBinary(body)) {
+    requireSameId(body.id, id)
+    return updateBinaryFrom(interaction, body, id)
+  }
+  const { resource, warnings } = await acceptUpdate(interaction, type, id, body)
+  const options = writeOptions(request)
+  if (demandsExistence(request)) await requireExisting(interaction, type, id)
+  const next = await beforeWrite(interaction, 'update', { ...resource, id }, options.ifMatch)
+  const written = await storedOrHeld(
+    type,
+    () => services.repository.update(principal, next, options),
+    () => refuseSocketChange(services, principal, id),
+  )
+  return finishWrite(interaction, written, warnings)
+}
+
+/** Checks a resource that takes the place of another. Errors: 400. */
+export async function acceptUpdate(
+  interaction: Interaction,
+  type: string,
+  id: string,
+  body: unknown,
+): Promise<Accepted> {
+  if (isObject(body) && body.resourceType === type) requireSameId(body.id, id)
+  const literal = await withLiteralReferences(interaction, body)
+  return acceptResource(interaction, type, literal)
+}
+
+export async function patch(
+  interaction: Interaction,
+  type: string,
+  id: string,
+): Promise<FhirReply> {
+  return patchFrom(interaction, type, id, readPatchBody(interaction.request))
+}
+
+export async function patchFrom(
+  interaction: Interaction,
+  type: string,
+  id: string,
+  body: unknown,
+): Promise<FhirReply> {
+  const { services, principal, request } = interaction
+  const change = patchedBy(interaction, type, body)
+  const options = { ...writeOptions(request), largest: services.config.maxBodyBytes }
+  if (demandsExistence(request)) await requireExisting(interaction, type, id)
+  const written = await storedOrHeld(
+    type,
+    () => patchAsking(interaction, { type, id, apply: change, options }),
+    () => refuseSocketChange(services, principal, id),
+  )
+  return finishWrite(interaction, written)
+}
+
+/** Applies a patch to a version and checks the result. Errors: 400 for what is no patch. */
+export function patchedBy(
+  interaction: Interaction,
+  type: string,
+  body: unknown,
+): (current: Resource) => Promise<Resource> {
+  const patched = changeOf(body)
+  const hasQuestion = JSON.stringify(body).includes('?')
+  return async (current) => {
+    const next = patched(current)
+    const kept = type === 'Binary' ? withContentOf(current, next) : next
+    const literal = hasQuestion ? await literalReferences(interaction, kept) : kept
+    const { resource } = await acceptValid(interaction, literal)
+    return resource
+  }
+}
+
+export async function remove(
+  interaction: Interaction,
+  type: string,
+  id: string,
+): Promise<FhirReply> {
+  const { services, principal, request } = interaction
+  const options = writeOptions(request)
+  if (demandsExistence(request)) await requireExisting(interaction, type, id)
+  await beforeDelete(interaction, type, id, options.ifMatch)
+  const deletion = await storedOrHeld(
+    type,
+    () => services.repository.delete(principal, type, id, options),
+    () => deleteSocketSubscription(services, principal, id),
+  )
+  const warnings = await afterDeletion(interaction, deletion)
+  const headers = { ETag: etagOf(deletion) }
+  if (interaction.preferences.returned === 'minimal') return emptyReply(200, headers)
+  return outcomeReply(200, outcome(allOk.id, ...allOk.issue, ...warnings), headers)
+}
+
+/** `If-Match: *` is 412 for what does not exist. */
+async function requireExisting(interaction: Interaction, type: string, id: string): Promise<void> {
+  const { services, principal } = interaction
+  try {
+    await services.repository.read(principal, type, id)
+  } catch (error) {
+    if (isAbsent(error)) throw preconditionFailed()
+    throw error
+  }
+}
+
+function isAbsent(error: unknown): boolean {
+  return error instanceof HttpError && (error.status === 404 || error.status === 410)
+}

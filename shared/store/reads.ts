@@ -1,0 +1,236 @@
+/** The reads of resources, as a Principal: in its own Project and in linked ones, on the primary or on a replica. */
+import { type Grant, INTERACTIONS } from '../access/grant.ts'
+import type { Principal } from '../access/principal.ts'
+import { HttpError, notFound } from '../errors.ts'
+import type { Resource } from '../fhir/resource.ts'
+import type { SearchRequest } from '../query/search-request.ts'
+import {
+  BINARY,
+  readBinaries,
+  requireVisible,
+  visibleHistory,
+  visibleVersions,
+} from './read/binaries.ts'
+import { history, historyOf } from './read/history.ts'
+import { type MetaSummary, metaSummary } from './read/meta-summary.ts'
+import {
+  type ResourceId,
+  read,
+  readLinked,
+  readMany,
+  readManyLinked,
+  readVersion,
+} from './read/read.ts'
+import { type Store, until } from './rows/context.ts'
+import type {
+  BinaryHead,
+  HistoryPage,
+  HistoryRequest,
+  SearchPage,
+  Version,
+} from './rows/version.ts'
+import type { Ruled } from './rulings/rows.ts'
+import { criteriaSql, readRuled } from './rulings/rulings.ts'
+import {
+  type CompartmentPage,
+  type CompartmentRequest,
+  readCompartment,
+} from './search/compartment.ts'
+import { searchDeleted } from './search/deleted.ts'
+import { type Explanation, explain } from './search/explain.ts'
+import { finder } from './search/finder.ts'
+import { search, searchMany, searchTypes } from './search/page.ts'
+import {
+  countPerReference,
+  type ReferenceSearch,
+  searchPerReference,
+} from './search/per-reference.ts'
+
+/** The store of the replica that the reads of one request go to. */
+export interface ReplicaStore {
+  readonly store: Store
+  /** Called when a read there has failed. */
+  readonly failed: () => void
+}
+
+export class Reads {
+  protected readonly store: Store
+  readonly #replica: ReplicaStore | undefined
+
+  /** `replica` undefined: reads go to the primary. */
+  constructor(store: Store, replica: ReplicaStore | undefined) {
+    this.store = store
+    this.#replica = replica
+  }
+
+  /** Errors: 403, 404 unknown or not visible, 410 deleted. One SQL statement. */
+  read(principal: Principal, type: string, id: string): Promise<Version> {
+    return this.#read(undefined, (store) =>
+      readLinked(principal, type, async (reader) => {
+        const version = await read(store, reader, type, id)
+        return type === BINARY ? requireVisible(store, reader, version) : version
+      }),
+    )
+  }
+
+  /** In the order asked; undefined where unknown, invisible or deleted. One SQL statement. */
+  readMany(
+    principal: Principal,
+    references: readonly ResourceId[],
+    signal?: AbortSignal,
+  ): Promise<readonly (Version | undefined)[]> {
+    const hasBinary = references.some(({ type }) => type === BINARY)
+    return this.#read(signal, (store) =>
+      readManyLinked(principal, references, async (reader, asked) => {
+        const versions = await readMany(store, reader, asked)
+        return hasBinary ? visibleVersions(store, reader, versions) : versions
+      }),
+    )
+  }
+
+  /** Reads the Binaries that exist and are visible. Two SQL statements at most. */
+  readBinaries(
+    principal: Principal,
+    ids: readonly string[],
+  ): Promise<ReadonlyMap<string, BinaryHead>> {
+    return this.#read(undefined, (store) => readBinaries(store, principal, ids))
+  }
+
+  readVersion(principal: Principal, type: string, id: string, ver: string): Promise<Version> {
+    return this.#read(undefined, (store) =>
+      readLinked(principal, type, async (reader) => {
+        const version = await readVersion(store, reader, { type, id, ver })
+        return type === BINARY ? requireVisible(store, reader, version) : version
+      }),
+    )
+  }
+
+  /** Errors: 403, 404 for an id that was never used or is not visible, 400 for a bad cursor. */
+  history(
+    principal: Principal,
+    type: string,
+    id: string,
+    request: HistoryRequest,
+  ): Promise<HistoryPage> {
+    return this.#read(undefined, (store) =>
+      readLinked(principal, type, async (reader) => {
+        const page = await history(store, reader, type, { id, request })
+        return type === BINARY ? visibleHistory(store, reader, page) : page
+      }),
+    )
+  }
+
+  /** Reads the history of a type, or of all types when undefined. One SQL statement; a second one for a total. */
+  historyOf(
+    principal: Principal,
+    type: string | undefined,
+    request: HistoryRequest,
+  ): Promise<HistoryPage> {
+    return this.#read(undefined, async (store) => {
+      const page = await historyOf(store, principal, type, request)
+      const versions = await visibleVersions(store, principal, page.versions)
+      return { ...page, versions: versions.filter((version) => version !== undefined) }
+    })
+  }
+
+  /** Lists what is in use in `meta` of a type, or of all. Errors: 403. */
+  metaSummary(principal: Principal, type: string | undefined): Promise<MetaSummary> {
+    return this.#read(undefined, (store) => metaSummary(store, principal, type))
+  }
+
+  /**
+   * One SQL statement; one more for `_total` and for each step of includes. `signal` cancels its statements
+   * in PostgreSQL, here and below. Errors: its reason.
+   */
+  search(principal: Principal, request: SearchRequest, signal?: AbortSignal): Promise<SearchPage> {
+    return this.#read(signal, (store) => search(store, principal, request))
+  }
+
+  /** Searches several types, one request each; what they share is taken from the first. */
+  searchTypes(
+    principal: Principal,
+    requests: readonly SearchRequest[],
+    signal?: AbortSignal,
+  ): Promise<SearchPage> {
+    return this.#read(signal, (store) => searchTypes(store, principal, requests))
+  }
+
+  /** As `search` for each; a request that cannot be answered fails alone. One statement for 200. */
+  searchMany(
+    principal: Principal,
+    requests: readonly SearchRequest[],
+  ): Promise<readonly PromiseSettledResult<SearchPage>[]> {
+    return this.#read(undefined, (store) => searchMany(store, principal, requests))
+  }
+
+  /** The deletions that a search with `_deleted=true` asks for. One statement, one more for a total. */
+  searchDeleted(principal: Principal, request: SearchRequest): Promise<SearchPage> {
+    return this.#read(undefined, (store) => searchDeleted(store, principal, request))
+  }
+
+  /** A page for each of many references, in their order. One SQL statement; one more for each that is common. */
+  searchPerReference(
+    principal: Principal,
+    wanted: ReferenceSearch,
+    maxRows: number,
+    signal?: AbortSignal,
+  ): Promise<readonly SearchPage[]> {
+    return this.#read(signal, (store) => searchPerReference(store, principal, wanted, maxRows))
+  }
+
+  /** How many there are for each of many references, in their order. One SQL statement. */
+  countPerReference(
+    principal: Principal,
+    wanted: ReferenceSearch,
+    signal?: AbortSignal,
+  ): Promise<readonly number[]> {
+    return this.#read(signal, (store) => countPerReference(store, principal, wanted))
+  }
+
+  /** All types of a compartment in one order. Errors: 403, 404, 410. Two SQL statements. */
+  compartment(principal: Principal, request: CompartmentRequest): Promise<CompartmentPage> {
+    return this.#read(undefined, (store) => readCompartment(store, principal, request))
+  }
+
+  /** How a search would be answered, by running it on the primary. Errors: as `search`. */
+  explain(principal: Principal, request: SearchRequest): Promise<Explanation> {
+    return explain(this.store, principal, request)
+  }
+
+  /** Answers whether a search would find a resource that is not stored. Costs no statement. */
+  finder(principal: Principal, request: SearchRequest): (resource: Resource) => boolean {
+    return finder(this.store, principal, request)
+  }
+
+  /** Returns the policy's rulings on a resource, for every interaction. Errors: 404. */
+  async rulings(principal: Principal, type: string, id: string): Promise<Ruled['rulings']> {
+    const found = await readRuled(this.store, principal, type, { id, interactions: INTERACTIONS })
+    if (found === undefined) throw notFound()
+    return found.rulings
+  }
+
+  /** Returns a grant's condition on rows `r`, without values; `true`: none. */
+  criteriaSql(principal: Principal, type: string, grant: Grant): string {
+    return criteriaSql(this.store, principal, type, grant)
+  }
+
+  /** Checks a resource as its write would, as far as that depends on nothing else. Errors: 400. */
+  requireForm({ project }: Principal, resource: Resource): void {
+    const rule = this.store.rules.get(resource.resourceType)
+    rule?.checkForm?.(resource)
+    rule?.checkParameters?.(resource, project.parameters)
+  }
+
+  /** Reads that fail on the replica are repeated on the primary, unless the caller is at fault or has gone. */
+  async #read<T>(signal: AbortSignal | undefined, work: (store: Store) => Promise<T>): Promise<T> {
+    if (this.#replica === undefined) return work(until(this.store, signal))
+    try {
+      return await work(until(this.#replica.store, signal))
+    } catch (error) {
+      if (error instanceof HttpError && error.status < 500) throw error
+      if (signal?.aborted) throw error
+      this.#replica.failed()
+      return work(until(this.store, signal))
+    }
+  }
+}
