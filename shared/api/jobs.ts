@@ -2,7 +2,9 @@
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { scopeIn } from '../access/scopes.ts'
 import { finishAsyncJob, JobFinished } from '../bots/async-jobs.ts'
-import { cancelBulkJob, readBulkJob } from '../bulk/exports/export.ts'
+import { exportAsJob } from '../bulk/exports/announce.ts'
+import { cancelJob as cancelExport, findExport } from '../bulk/exports/status.ts'
+import { endImport, findImport, importAsJob } from '../bulk/imports/imports.ts'
 import {
   accepted,
   allOk,
@@ -90,7 +92,11 @@ async function readJob({ repository }: Services, principal: Principal, id: strin
 
 async function cancelJob(services: Services, principal: Principal, id: string): Promise<void> {
   const job = await unless404(() => readJob(services, principal, id))
-  if (job === undefined) return cancelBulkJob(services, principal, id)
+  if (job === undefined) {
+    const found = await findImport(services, principal, id)
+    if (found !== undefined) return endImport(services, principal, found.job)
+    return cancelExport(services, principal, await findExport(services, principal, id))
+  }
   const { resource, author } = job
   if (!isRunning(resource)) throw notCancellable(resource.status)
   // The worker ends what has begun; it knows whether the work is done already.
@@ -125,7 +131,13 @@ async function unless404<T>(read: () => Promise<T>): Promise<T | undefined> {
 export async function readAsyncJob(interaction: Interaction, id: string): Promise<FhirReply> {
   const { services, principal } = interaction
   const stored = await unless404(() => services.repository.read(principal, 'AsyncJob', id))
-  return replyWith(interaction, stored ?? (await readBulkJob(services, principal, id)))
+  if (stored !== undefined) return replyWith(interaction, stored)
+  const found = await findImport(services, principal, id)
+  const version =
+    found === undefined
+      ? await exportAsJob(services, await findExport(services, principal, id))
+      : importAsJob(services, found)
+  return replyWith(interaction, version)
 }
 
 function notCancellable(status: unknown): HttpError {

@@ -1,16 +1,21 @@
 /**
- * Files of exports as they are stored, and the manifest that names them: blocks of whole lines, each packed by
- * itself and ended with a sync flush, so that one after the other, between a header and a trailer, they are one
- * member of gzip. Several members would be legal too, but some clients stop after the first.
- * https://www.rfc-editor.org/rfc/rfc1952
+ * Files of exports: their stored form, and the reply that sends one, packed as stored or unpacked on the way. Blocks of
+ * whole lines are packed separately, each ended with a sync flush. Between a header and a trailer they form one gzip
+ * member; some clients stop after the first of several members. https://www.rfc-editor.org/rfc/rfc1952
  */
+import { Readable } from 'node:stream'
 import { constants, createDeflateRaw, inflateRaw } from 'node:zlib'
-import type { Storage } from '../../platform/storage/storage.ts'
-import { absoluteUrl } from '../../request/reply.ts'
+import { readRange } from '../../binary/read.ts'
+import { notAcceptable, notFound } from '../../errors.ts'
+import { isResourceType } from '../../fhir/definitions.ts'
+import type { ByteRange, Storage } from '../../platform/storage/storage.ts'
+import { chunksOf } from '../../platform/storage/storage.ts'
+import { takesGzip } from '../../request/negotiate.ts'
+import { emptyReply } from '../../request/reply.ts'
+import type { FhirReply, FhirRequest } from '../../request/request.ts'
 import type { Services } from '../../services.ts'
-import type { ExportFiles, ListedFile } from './announce.ts'
-import { listFiles } from './rows/files.ts'
-import type { ExportJob } from './rows/jobs.ts'
+import { type ExportFile, type FileKind, findFile } from './rows/files.ts'
+import { type ExportJob, holdExport } from './rows/jobs.ts'
 
 /** Lines of a block, about; one that is longer is a block of its own. */
 export const BLOCK_BYTES = 4 * 1024 * 1024
@@ -89,65 +94,15 @@ export function fileKey(projectId: string, job: string, part: number, seq: numbe
 interface BlockPlace {
   readonly job: string
   readonly part: number
-  readonly epoch: number
+  /** Number of the lease of the part. */
+  readonly token: number
   readonly seq: number
 }
 
 /** Storage key of a block. */
-export function blockKey(projectId: string, { job, part, epoch, seq }: BlockPlace): string {
-  return `exports/${projectId}/${job}/${part}-${epoch}-${seq}`
+export function blockKey(projectId: string, { job, part, token, seq }: BlockPlace): string {
+  return `exports/${projectId}/${job}/${part}-${token}-${seq}`
 }
-
-/**
- * Makes the manifest of one page, or of all; `sign`: for callers who fetch the files from the storage itself.
- * https://hl7.org/fhir/uv/bulkdata/STU2/export.html#response---complete-status
- */
-export async function manifestOf(
-  services: Services,
-  { id, at, input }: ExportJob,
-  { page, sign }: { readonly page?: number; readonly sign?: Storage['sign'] } = {},
-): Promise<ExportFiles & { readonly request: string }> {
-  const files = await listFiles(services.database, id, page)
-  const all = await Promise.all(
-    files.map(async ({ kind, type, number, part, seq, rows, goesOn }) => {
-      const name = fileName(kind, type, number)
-      const key = fileKey(input.projectId, id, part, seq)
-      const url =
-        (await sign?.(key, SIGNED_SECONDS, contentHeaders(name))) ??
-        `${statusUrl(services, id)}/files/${name}`
-      return { kind, part, seq, goesOn, file: { type, url, count: rows } }
-    }),
-  )
-  const going = new Map(
-    all.filter(({ goesOn }) => goesOn).map(({ part, seq, file }) => [`${part} ${seq}`, file.url]),
-  )
-  const of = (wanted: string) =>
-    all.flatMap(({ kind, part, seq, file }): ListedFile | [] => {
-      if (kind !== wanted) return []
-      const continuesInFile = going.get(`${part} ${seq + 1}`)
-      return continuesInFile === undefined ? file : { ...file, continuesInFile }
-    })
-  const deleted = of('deleted')
-  return {
-    transactionTime: at?.toISOString(),
-    request: input.request,
-    requiresAccessToken: sign === undefined,
-    ...(input.organizedBy === undefined ? {} : { outputOrganizedBy: input.organizedBy }),
-    output: of('output'),
-    ...(deleted.length === 0 ? {} : { deleted }),
-    error: of('error'),
-  }
-}
-
-/** As it is sent: files that are organized by patients hold several types. Records name that of the patients. */
-export function manifestText(manifest: ExportFiles): string {
-  if (manifest.outputOrganizedBy === undefined) return JSON.stringify(manifest)
-  const output = manifest.output.map((file) => ({ ...file, type: undefined }))
-  return JSON.stringify({ ...manifest, output })
-}
-
-/** Time to begin a download; who comes later reads the manifest again. */
-const SIGNED_SECONDS = 300
 
 export function contentHeaders(name: string) {
   return {
@@ -156,10 +111,228 @@ export function contentHeaders(name: string) {
   }
 }
 
-function fileName(kind: string, type: string, number: number): string {
-  return kind === 'output' ? `${number}.${type}.ndjson` : `${number}.${kind}.${type}.ndjson`
+/** Errors: 404, 406. Ranges and conditions are those of the form that is sent. */
+export async function fileReply(
+  services: Services,
+  { headers }: Pick<FhirRequest, 'headers'>,
+  job: ExportJob,
+  name: string,
+): Promise<FhirReply> {
+  const file = await namedFile(services, job, name)
+  requireNdjson(headers.accept)
+  const isPacked = takesGzip(headers['accept-encoding'])
+  const size = isPacked ? GZIP_HEADER.length + file.packed + GZIP_TRAILER_BYTES : file.bytes
+  const etag = `"${job.id}-${name}${isPacked ? '-gzip' : ''}"`
+  const common = {
+    'Cache-Control': 'private, no-store',
+    Vary: 'Accept-Encoding',
+    ETag: etag,
+    'Accept-Ranges': 'bytes',
+  }
+  if (matches(headers['if-none-match'], etag)) return emptyReply(304, common)
+  const isFresh = [undefined, etag].includes(headers['if-range']?.trim())
+  const range = isFresh ? readRange(headers.range, size) : undefined
+  if (range === 'unsatisfiable') {
+    return emptyReply(416, { ...common, 'Content-Range': `bytes */${size}` })
+  }
+  if (!(await holdExport(services.database, job.id))) throw notFound()
+  const { start, end } = range ?? { start: 0, end: size - 1 }
+  return {
+    status: range === undefined ? 200 : 206,
+    headers: {
+      ...common,
+      ...contentHeaders(name),
+      'Content-Length': String(end - start + 1),
+      'X-Content-Type-Options': 'nosniff',
+      ...(isPacked ? { 'Content-Encoding': 'gzip' } : {}),
+      ...(range === undefined ? {} : { 'Content-Range': `bytes ${start}-${end}/${size}` }),
+    },
+    body: undefined,
+    open: async () => {
+      const reads = openReads(services.storage)
+      const segments = isPacked ? packedSegments(reads, job, file) : plainSegments(reads, job, file)
+      const pieces = await started(cut(segments, { start, end }))
+      return readable(pieces, reads.close)
+    },
+  }
 }
 
-export function statusUrl(services: Services, id: string): string {
-  return absoluteUrl(services, `bulkdata/export/${id}`)
+const NAME = /^([1-9]\d{0,5})\.(?:(deleted|error)\.)?([A-Za-z]+)\.ndjson$/
+
+async function namedFile(
+  { database }: Services,
+  { id }: ExportJob,
+  name: string,
+): Promise<ExportFile> {
+  const [, number, kind = 'output', type = ''] = NAME.exec(name) ?? []
+  if (number === undefined || !isResourceType(type)) throw notFound()
+  // The pattern allows these three alone.
+  const file = await findFile(database, id, {
+    kind: kind as FileKind,
+    type,
+    number: Number(number),
+  })
+  if (file === undefined) throw notFound()
+  return file
+}
+
+/** Media types of the file, the narrowest first: the first one that is named decides. */
+const TYPES = ['application/fhir+ndjson', 'application/ndjson', 'application/*', '*/*']
+
+// https://www.rfc-editor.org/rfc/rfc9110#section-12.5.1
+function requireNdjson(accept: string | undefined): void {
+  const ranges = (accept ?? '').split(',').filter((range) => range.trim() !== '')
+  const wanted = new Map(
+    ranges.map((range) => {
+      const [name = ''] = range.split(';')
+      return [name.trim().toLowerCase(), !REFUSED.test(range)]
+    }),
+  )
+  const named = TYPES.find((type) => wanted.has(type)) ?? ''
+  if (ranges.length === 0 || wanted.get(named)) return
+  throw notAcceptable('The file is application/fhir+ndjson')
+}
+
+const REFUSED = /;\s*q=0(\.0*)?\s*(;|$)/i
+
+function matches(header: string | undefined, etag: string): boolean {
+  const tags = (header ?? '').split(',').map((tag) => tag.trim().replace(/^W\//, ''))
+  return tags.includes(etag) || tags.includes('*')
+}
+
+interface Reads extends Pick<Storage, 'get'> {
+  /** Ends the read under way: a storage may have stopped to answer, and a caller have gone. */
+  close(): void
+}
+
+/** One after the other. */
+function openReads(storage: Storage): Reads {
+  let last: Readable | undefined
+  let isClosed = false
+  return {
+    async get(key, range) {
+      last = await storage.get(key, range)
+      if (isClosed) last.destroy()
+      return last
+    },
+    close() {
+      isClosed = true
+      last?.destroy()
+    },
+  }
+}
+
+/** With the first of its stored bytes read: while nothing is sent an answer can say that it failed. */
+async function started(pieces: AsyncGenerator<Buffer>): Promise<AsyncGenerator<Buffer>> {
+  const first: Buffer[] = []
+  let size = 0
+  while (size <= GZIP_HEADER.length) {
+    const { value, done } = await pieces.next()
+    if (done === true) break
+    first.push(value)
+    size += value.length
+  }
+  return (async function* () {
+    yield* first
+    yield* pieces
+  })()
+}
+
+/** Node's own way from a generator would wait for its next piece before it closes anything. */
+function readable(pieces: AsyncGenerator<Buffer>, close: () => void): Readable {
+  return new Readable({
+    highWaterMark: 1,
+    read() {
+      pieces.next().then(
+        ({ value, done }) => this.push(done === true ? null : value),
+        (error: Error) => this.destroy(error),
+      )
+    },
+    destroy(error, callback) {
+      close()
+      callback(error)
+    },
+  })
+}
+
+/** A piece of a file; `read` gives the bytes from `start` to `end` of it. */
+interface Segment {
+  readonly length: number
+  read(range: ByteRange): AsyncIterable<Buffer>
+}
+
+async function* cut(
+  segments: Iterable<Segment>,
+  { start, end }: ByteRange,
+): AsyncGenerator<Buffer> {
+  let at = 0
+  for (const { length, read } of segments) {
+    const [from, to] = [Math.max(start - at, 0), Math.min(end - at, length - 1)]
+    at += length
+    if (from <= to) yield* read({ start: from, end: to })
+  }
+}
+
+/** All lines of a file, block by block. */
+export function plainContent(
+  storage: Storage,
+  job: ExportJob,
+  file: ExportFile,
+): AsyncGenerator<Buffer> {
+  return cut(plainSegments(storage, job, file), { start: 0, end: file.bytes - 1 })
+}
+
+function* packedSegments(
+  reads: Pick<Storage, 'get'>,
+  job: ExportJob,
+  file: ExportFile,
+): Generator<Segment> {
+  yield ofBytes(GZIP_HEADER)
+  for (const block of file.blocks) {
+    const [, , , length] = block
+    yield {
+      length,
+      async *read(range) {
+        yield* chunksOf(await reads.get(keyOf(job, file, block), range))
+      },
+    }
+  }
+  yield ofBytes(gzipTrailer(file.crc, file.bytes))
+}
+
+function* plainSegments(
+  reads: Pick<Storage, 'get'>,
+  job: ExportJob,
+  file: ExportFile,
+): Generator<Segment> {
+  for (const block of file.blocks) {
+    const [, , length, packedLength] = block
+    yield {
+      length,
+      async *read({ start, end }) {
+        const all = { start: 0, end: packedLength - 1 }
+        const packed = await reads.get(keyOf(job, file, block), all)
+        const lines = await unpackBlock(Buffer.concat(await packed.toArray()))
+        yield lines.subarray(start, end + 1)
+      },
+    }
+  }
+}
+
+function ofBytes(bytes: Buffer): Segment {
+  return {
+    length: bytes.length,
+    async *read({ start, end }) {
+      // The taker may release its memory.
+      yield Buffer.from(bytes.subarray(start, end + 1))
+    },
+  }
+}
+
+function keyOf(
+  { id, input }: ExportJob,
+  { part }: ExportFile,
+  [token, seq]: ExportFile['blocks'][number],
+): string {
+  return blockKey(input.projectId, { job: id, part, token, seq })
 }

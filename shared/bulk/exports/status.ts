@@ -18,18 +18,10 @@ import { emptyReply, outcomeReply } from '../../request/reply.ts'
 import type { FhirReply, FhirRequest } from '../../request/request.ts'
 import type { Services } from '../../services.ts'
 import { isUuid } from '../../store/rows/context.ts'
-import { endExport, recordExport } from './announce.ts'
-import { fileReply } from './download.ts'
-import { manifestOf, manifestText, statusUrl } from './file.ts'
+import { endExport, manifestOf, manifestText, recordBulk, statusUrl } from './announce.ts'
+import { fileReply } from './file.ts'
 import { addPage } from './rows/files.ts'
-import {
-  cancelExport,
-  type ExportJob,
-  exportProgress,
-  holdExport,
-  readExport,
-  revokeExport,
-} from './rows/jobs.ts'
+import { type ExportJob, exportProgress, holdExport, readExport } from './rows/jobs.ts'
 
 const PATH = /^bulkdata\/export\/([0-9a-fA-F-]{36})(?:\/files\/([^/]+))?$/
 
@@ -52,7 +44,7 @@ export async function handleExport(
     const { open } = reply
     if (open === undefined) return reply
     const recorded = async () => {
-      await recordExport(services, principal, { id, step: 'download', details: { name } })
+      await recordDownload(services, principal, id, { name })
       return open()
     }
     return { ...reply, open: recorded }
@@ -87,9 +79,7 @@ export async function findExport(
 
 /** Its member has gone. */
 export async function giveUp(services: Services, job: ExportJob): Promise<void> {
-  await endExport(services, job, { status: 'error' }, (connection) =>
-    revokeExport(connection, job.id, REVOKED),
-  )
+  await endExport(services, job, { status: 'error', failure: REVOKED, isRevoked: true })
 }
 
 const REVOKED = { status: 403, text: 'The membership of this export is no longer active' }
@@ -116,10 +106,7 @@ export async function cancelJob(
   principal: Principal,
   job: ExportJob,
 ): Promise<void> {
-  const record = { caller: principal, step: 'cancel', details: { before: job.state } } as const
-  const isFirst = await endExport(services, job, { status: 'cancelled', record }, (connection) =>
-    cancelExport(connection, job.id),
-  )
+  const isFirst = await endExport(services, job, { status: 'cancelled', caller: principal })
   if (!isFirst) throw notFound()
   await services.queues.wake('export', 1)
 }
@@ -212,8 +199,18 @@ async function finalManifest(services: Services, principal: Principal, job: Expo
   if (!(await holdExport(services.database, job.id))) throw notFound()
   const manifest = await manifestOf(services, job, { sign })
   const files = manifest.output.length + manifest.error.length + (manifest.deleted?.length ?? 0)
-  await recordExport(services, principal, { id: job.id, step: 'download', details: { files } })
+  await recordDownload(services, principal, job.id, { files })
   return manifest
+}
+
+function recordDownload(
+  services: Services,
+  principal: Principal,
+  id: string,
+  details: Readonly<Record<string, string | number>>,
+): Promise<void> {
+  const reference = `BulkDataExport/${id}`
+  return recordBulk(services, principal, { reference, step: 'download', details })
 }
 
 const BUCKET = 30

@@ -48,6 +48,8 @@ export interface ReadLines {
   readonly lines: readonly ReadLine[]
   /** Plans of the lines; undefined: none is planned. */
   readonly plans: PlannedCreates | undefined
+  /** References that are searches, by their text: `resolveReferences` comes before the write. */
+  readonly searches: ReadonlyMap<string, ConditionalReference['condition']>
 }
 
 const IMPORTED_TIME = 'fhir/StructureDefinition/imported-lastUpdated'
@@ -67,17 +69,13 @@ interface LinesToRead {
   readonly type: string
   readonly lines: readonly ImportLine[]
   readonly plans: PlannedCreates | undefined
-  readonly beforeSearch?: (() => Promise<void>) | undefined
 }
 
-/**
- * Parses and validates; `plans`: and works out what is written where the ids are free. `beforeSearch` may throw
- * where references that are searches are not to be looked for yet.
- */
+/** Parses and validates; with `plans`, also prepares what is written where the ids are free. */
 export async function readLines(
   services: Services,
   principal: Principal,
-  { type, lines, plans, beforeSearch = async () => {} }: LinesToRead,
+  { type, lines, plans }: LinesToRead,
 ): Promise<ReadLines> {
   const interaction = interactionOf(services, principal)
   const done: ReadLine[] = []
@@ -90,7 +88,19 @@ export async function readLines(
     if (plans === undefined) done.push(...parsed)
     else for (const line of parsed) done.push(await planned(interaction, line, plans))
   }
-  return { lines: await withLiteralReferences(interaction, done, beforeSearch), plans }
+  const searches = new Map<string, ConditionalReference['condition']>()
+  const checked = done.map((line) => {
+    if (!isRead(line.read) || !mayAsk(line)) return line
+    try {
+      for (const { text, condition } of conditionalReferences(interaction, line.read)) {
+        searches.set(text, condition)
+      }
+      return line
+    } catch (error) {
+      return { ...line, read: refusalOf(error) }
+    }
+  })
+  return { lines: checked, plans, searches }
 }
 
 /** Plans lines; the write handles those that cannot be planned, refusals included. */
@@ -168,33 +178,19 @@ export function isRefusal(error: unknown): error is HttpError {
   return error instanceof HttpError && error.status < 500
 }
 
-/** One statement for 200 searches of all lines. */
-async function withLiteralReferences(
-  interaction: Interaction,
-  lines: readonly ReadLine[],
-  beforeSearch: () => Promise<void>,
-): Promise<readonly ReadLine[]> {
-  const asking = new Set(lines.filter((line) => isRead(line.read) && mayAsk(line)))
-  if (asking.size === 0) return lines
-  const asked = new Map<string, ConditionalReference['condition']>()
-  const found = lines.map((line) => {
-    if (line.read instanceof HttpError) return line.read
-    if (!asking.has(line) || isPlanned(line.read)) return []
+/** Replaces references that are searches. One statement for 200 searches of all lines. */
+export async function resolveReferences(
+  services: Services,
+  principal: Principal,
+  read: ReadLines,
+): Promise<ReadLines> {
+  if (read.searches.size === 0) return read
+  const interaction = interactionOf(services, principal)
+  const matches = await findMatches(interaction, read.searches)
+  const lines = read.lines.map((line) => {
+    if (!isRead(line.read) || !mayAsk(line)) return line
     try {
       const references = conditionalReferences(interaction, line.read)
-      for (const { text, condition } of references) asked.set(text, condition)
-      return references
-    } catch (error) {
-      return refusalOf(error)
-    }
-  })
-  if (asked.size > 0) await beforeSearch()
-  const matches = await findMatches(interaction, asked)
-  return lines.map((line, i) => {
-    const references = found[i] ?? []
-    if (references instanceof HttpError) return { ...line, read: references }
-    if (references.length === 0 || !isRead(line.read)) return line
-    try {
       const targets = new Map(references.map((item) => [item.text, targetOf(item, matches)]))
       const literal = (text: string, name: string | undefined) =>
         (name === 'reference' && targets.get(text)) || text
@@ -203,6 +199,7 @@ async function withLiteralReferences(
       return { ...line, read: refusalOf(error) }
     }
   })
+  return { ...read, lines }
 }
 
 /** Undefined for a line that is refused. */

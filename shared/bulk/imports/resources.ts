@@ -19,9 +19,15 @@ import { type Inputs, readInputs } from '../../request/parameters.ts'
 import { absoluteUrl, outcomeReply } from '../../request/reply.ts'
 import type { Operation, OperationCall } from '../../request/request.ts'
 import type { Services } from '../../services.ts'
-import { addImport, type ImportInput, type ImportMode, type NewImport } from './imports.ts'
+import { recordBulk } from '../exports/announce.ts'
+import {
+  addImport,
+  type ImportInput,
+  type ImportMode,
+  importUrl,
+  type NewImport,
+} from './imports.ts'
 import { isImportable } from './lines.ts'
-import { importUrl, recordImport } from './status.ts'
 
 const FORMATS: ReadonlySet<string> = new Set([
   'application/fhir+ndjson',
@@ -77,7 +83,8 @@ export const importResources: Operation = {
     await services.repository.transaction(async (transaction) => {
       const add = (connection: Connection) => addImport(connection, job, MOST_UNDER_WAY)
       if (!(await transaction.beside(add))) throw tooManyRequests(RETRY_SECONDS)
-      await recordImport({ repository: transaction }, principal, { id, step: 'kick-off', details })
+      const record = { reference: `AsyncJob/${id}`, step: 'kick-off', details } as const
+      await recordBulk({ repository: transaction }, principal, record)
     })
     await services.queues.wake('import', MOST_WAKES)
     const url = importUrl(services, id)

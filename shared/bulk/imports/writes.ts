@@ -16,6 +16,7 @@ import {
   type ReadLines,
   readLines,
   refusalOf,
+  resolveReferences,
   withImportedTime,
 } from './lines.ts'
 import { advancePart, type ImportProgress, type TakenPart } from './parts.ts'
@@ -52,11 +53,9 @@ export async function writeLines(
     const written =
       runs.length === 1 && (await carryOut(services, principal, { part, lines, plans }))
     if (written) return written
-    const { lines: left } = await readLines(services, principal, {
-      type: part.type ?? '',
-      lines,
-      plans: undefined,
-    })
+    const again = { type: part.type ?? '', lines, plans: undefined }
+    const read = await readLines(services, principal, again)
+    const { lines: left } = await resolveReferences(services, principal, read)
     return writeRuns(services, principal, part, untilTwins(left))
   }
   return writeRuns(services, principal, part, runs)

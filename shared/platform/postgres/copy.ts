@@ -3,7 +3,7 @@
  * it, and what is read of it waits in PostgreSQL while it cannot be taken further.
  */
 import type { Duplex } from 'node:stream'
-import { Client, type Connection as PgConnection } from 'pg'
+import { Client, escapeLiteral, type Connection as PgConnection } from 'pg'
 import { unavailable } from '../../errors.ts'
 import type { MovingSlice, Slice } from '../storage/storage.ts'
 import { createCopySocket, readRows } from './copy-rows.ts'
@@ -283,3 +283,36 @@ function createFields() {
 }
 
 const NONE = Buffer.alloc(0)
+
+// COPY takes no parameters: `literal` alone writes values into the text of a statement. The driver's own function quotes
+// every value, whose type must be one of these.
+const TYPES = /^(int|smallint|bigint|float8|boolean|text|uuid|timestamptz)(\[\])?$/
+
+/** `'value'::type`. Errors: a type that is not on the list, a value that is no plain one, a NUL. */
+export function literal(value: unknown, type: string): string {
+  if (!TYPES.test(type)) throw new Error(`No literal can be written of type ${type}`)
+  if (value === null || value === undefined) return `null::${type}`
+  return `${escapeLiteral(textOf(value))}::${type}`
+}
+
+function textOf(value: unknown): string {
+  if (Array.isArray(value)) return `{${value.map(itemOf).join(',')}}`
+  if (value instanceof Date) return value.toISOString()
+  switch (typeof value) {
+    case 'string':
+      if (value.includes('\0')) throw new Error('A literal holds no NUL')
+      return value
+    case 'number':
+    case 'bigint':
+    case 'boolean':
+      return String(value)
+    default:
+      throw new Error(`No literal can be written of a ${typeof value}`)
+  }
+}
+
+/** https://www.postgresql.org/docs/current/arrays.html#ARRAYS-IO */
+function itemOf(value: unknown): string {
+  if (value === null || value === undefined) return 'null'
+  return `"${textOf(value).replace(/["\\]/g, '\\$&')}"`
+}

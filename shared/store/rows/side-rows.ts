@@ -26,6 +26,21 @@ export interface Target {
 /** In the place of a target: a patient of the write holds accounts. */
 export const HOLDER = -1
 
+/** The tables of a resource with the columns that both writing statements fill, those of imports too. */
+export const INTO = {
+  resource: 'resource (project, type, id, ver, lu, d_lo, d_hi, nref, keys)',
+  version: 'version (project, type, id, ver, lu, author, content, meta_at, meta_ext)',
+  string: 'idx_string (project, type, p, v, id)',
+  range: 'idx_range (project, type, p, lo, hi, u, id)',
+  code: 'code (project, p, k, system, code, display)',
+  text: 'resource_text (project, type, id, narrative, content)',
+} as const
+
+/** SQL of the content of a version, whose text holds the time of the write. */
+export function contentSql(lu: string): string {
+  return `head || to_char(${lu} at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') || tail`
+}
+
 /** Adds a parameter to the statement and answers its placeholder. */
 export type Bind = (value: unknown, type: string) => string
 
@@ -104,7 +119,7 @@ export function stringRows(
   return [
     `sx as (select * from ${list})`,
     ...(isUpdate ? [remove] : []),
-    `si as (insert into idx_string (project, type, p, v, id)
+    `si as (insert into ${INTO.string}
     select w.project, w.type, sx.p, sx.v, w.id from sx join w using (n)${isUpdate ? KEEP : ''})`,
   ]
 }
@@ -128,7 +143,7 @@ export function rangeRows(
   return [
     `gx as (select * from ${list})`,
     ...(isUpdate ? [remove] : []),
-    `gi as (insert into idx_range (project, type, p, lo, hi, u, id)
+    `gi as (insert into ${INTO.range}
     select w.project, w.type, gx.p, gx.lo, gx.hi, gx.u, w.id from gx join w using (n)${isUpdate ? KEEP : ''})`,
   ]
 }
@@ -143,7 +158,7 @@ export function codeRows(rows: readonly Listed<CodeRow>[], bind: Bind): string {
     ['code', 'text', (row) => row.code],
     ['display', 'text', (row) => row.display ?? null],
   ])
-  return `c as (insert into code (project, p, k, system, code, display)
+  return `c as (insert into ${INTO.code}
     select w.project, x.p, x.k, x.system, x.code, x.display from ${list} join w using (n)
     on conflict do nothing)`
 }
@@ -155,7 +170,7 @@ export function textRows(rows: readonly Listed<ResourceText>[], bind: Bind): str
     ['content', 'text', (row) => row.content],
   ])
   const lexemes = (column: string) => lexemesSql(`x.${column}`, 'w.project', 'w.type')
-  return `tx as (insert into resource_text (project, type, id, narrative, content)
+  return `tx as (insert into ${INTO.text}
     select w.project, w.type, w.id, ${lexemes('narrative')}, ${lexemes('content')}
     from ${list} join w using (n)
     on conflict (project, type, id) do update

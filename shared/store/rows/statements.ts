@@ -20,7 +20,9 @@ import {
   type Bind,
   binder,
   codeRows,
+  contentSql,
   heirRows,
+  INTO,
   type Listed,
   missingTargets,
   rangeRows,
@@ -92,7 +94,7 @@ function timeGiven(times: readonly Listed<Date>[], bind: Bind): string {
 }
 
 const INSERT_RESOURCE = `r as (
-  insert into resource (project, type, id, ver, lu, d_lo, d_hi, nref, keys)
+  insert into ${INTO.resource}
   select project, type, id, ver, lu, d_lo, d_hi, nref, keys from w)`
 
 /** Without keys the row is found as before. */
@@ -107,9 +109,9 @@ const UPDATE_RESOURCE = `w as (
   returning ok.*)`
 
 const INSERT_VERSION = `v as (
-  insert into version (project, type, id, ver, lu, author, content, meta_at, meta_ext)
+  insert into ${INTO.version}
   select project, type, id, ver, lu, author,
-    head || to_char(lu at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') || tail,
+    ${contentSql('lu')},
     meta_at, meta_ext
   from w)`
 

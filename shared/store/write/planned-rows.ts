@@ -22,8 +22,10 @@ import { requireRun } from '../rows/run-leases.ts'
 import {
   compareRanges,
   compareStrings,
+  contentSql,
   distinct,
   holdAccounts,
+  INTO,
   lexemesSql,
 } from '../rows/side-rows.ts'
 import { WireList, type WireType } from '../rows/wire-list.ts'
@@ -218,7 +220,7 @@ const OWNER = `(${list('id')})`
 // Rows are locked in one order by all, as in statements.ts. Those of one resource are nobody else's.
 const textWith = (parts: string) => `with t as materialized (
     select date_trunc('milliseconds', clock_timestamp()) as lu),
-  r as (insert into resource (project, type, id, ver, lu, d_lo, d_hi, nref, keys)
+  r as (insert into ${INTO.resource}
     select $1::int, $2::smallint, id, 1, (select lu from t), d_lo, d_hi, nref,
       (${list('key')})[key_first:key_last]
     from ${rowsOf(
@@ -229,9 +231,9 @@ const textWith = (parts: string) => `with t as materialized (
       ['key_first', 'keyFirst'],
       ['key_last', 'keyLast'],
     )} order by id),
-  v as (insert into version (project, type, id, ver, lu, author, content, meta_at, meta_ext)
+  v as (insert into ${INTO.version}
     select $1::int, $2::smallint, id, 1, (select lu from t), $3::uuid,
-      head || (select to_char(lu at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') from t) || tail,
+      ${contentSql('(select lu from t)')},
       meta_at, meta_ext
     from ${rowsOf(
       ['id', 'id'],
@@ -240,11 +242,11 @@ const textWith = (parts: string) => `with t as materialized (
       ['meta_at', 'metaAt'],
       ['meta_ext', 'metaExtension'],
     )}),
-  s as (insert into idx_string (project, type, p, v, id)
+  s as (insert into ${INTO.string}
     select $1::int, $2::smallint, p, v, ${OWNER}[n]
     from ${rowsOf(['n', 'stringOf'], ['p', 'stringParameter'], ['v', 'stringValue'])}
     order by p, v collate "C"),
-  g as (insert into idx_range (project, type, p, lo, hi, u, id)
+  g as (insert into ${INTO.range}
     select $1::int, $2::smallint, p, lo, hi, u, ${OWNER}[n]
     from ${rowsOf(
       ['n', 'rangeOf'],
@@ -253,7 +255,7 @@ const textWith = (parts: string) => `with t as materialized (
       ['hi', 'rangeHigh'],
       ['u', 'rangeUnit'],
     )} order by p, lo),
-  c as (insert into code (project, p, k, system, code, display)
+  c as (insert into ${INTO.code}
     select $1::int, p, k, system, code, display
     from ${rowsOf(
       ['p', 'codeParameter'],
@@ -263,7 +265,7 @@ const textWith = (parts: string) => `with t as materialized (
       ['display', 'codeDisplay'],
     )} order by p, k
     on conflict do nothing),
-  tx as (insert into resource_text (project, type, id, narrative, content)
+  tx as (insert into ${INTO.text}
     select $1::int, $2::smallint, ${OWNER}[n], ${lexemesSql('narrative', '$1::int', '$2::smallint')},
       ${lexemesSql('content', '$1::int', '$2::smallint')}
     from ${rowsOf(['n', 'wordsOf'], ['narrative', 'narrative'], ['content', 'content'])}),

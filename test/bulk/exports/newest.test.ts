@@ -107,7 +107,7 @@ for (const [versions, expected] of [
         return content
       },
       {
-        line: (_, line) => void lines.push(bufferOf(line).toString()),
+        add: (_, line) => void lines.push(bufferOf(line).toString()),
         undo: () => void lines.pop(),
         bad: async (id) => void lines.push(id.toString('latin1', 15) === 'a' ? BAD : 'another'),
       },

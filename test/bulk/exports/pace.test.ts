@@ -4,7 +4,7 @@ import { readConfig } from '../../../shared/config/config.ts'
 import { createLogger } from '../../../shared/log.ts'
 import { openRedis } from '../../../shared/platform/redis/redis.ts'
 import { publishWebLoad, watchWebLoad } from '../../../shared/platform/redis/web-load.ts'
-import { createPace } from '../../../worker/bulk/exports/block.ts'
+import { createPace } from '../../../worker/bulk/exports/exporting.ts'
 import { until } from '../../fixtures/botica.ts'
 
 const DONE_MS = 60_000

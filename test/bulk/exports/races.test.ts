@@ -10,18 +10,17 @@ import { Registry } from 'prom-client'
 import t from 'tap'
 import { cancelExport } from '../../../shared/bulk/exports/rows/jobs.ts'
 import { cutList, listedIdsSql, listingSql } from '../../../shared/bulk/exports/rows/list.ts'
-import { renewLease, type TakenPart, takePart } from '../../../shared/bulk/exports/rows/parts.ts'
+import { renewLease, takePart } from '../../../shared/bulk/exports/rows/parts.ts'
 import { memberOf } from '../../../shared/bulk/exports/status.ts'
 import { openCopySessions } from '../../../shared/platform/postgres/copy.ts'
 import { openDisk } from '../../../shared/platform/storage/disk.ts'
 import type { Storage } from '../../../shared/platform/storage/storage.ts'
 import type { Services } from '../../../shared/services.ts'
 import { binder } from '../../../shared/store/rows/side-rows.ts'
-import { createBlocks, createPace } from '../../../worker/bulk/exports/block.ts'
-import { createExportMetrics } from '../../../worker/bulk/exports/metrics.ts'
-import { runPart } from '../../../worker/bulk/exports/part.ts'
-import { startExports, sweepExport } from '../../../worker/bulk/exports/run.ts'
-import type { Exporting } from '../../../worker/bulk/exports/writer.ts'
+import { createBlocks } from '../../../worker/bulk/exports/block.ts'
+import type { Exporting } from '../../../worker/bulk/exports/exporting.ts'
+import { createExportMetrics, createPace } from '../../../worker/bulk/exports/exporting.ts'
+import { runPart, startExports, sweepExport } from '../../../worker/bulk/exports/run.ts'
 import { LeaseLost } from '../../../worker/loop.ts'
 import { openBotica, until } from '../../fixtures/botica.ts'
 import { kickOff, manifestOf } from '../../fixtures/exports/exports.ts'
@@ -147,7 +146,8 @@ t.test('who was away while somebody else planned takes nothing from the plan', a
   const first = await nextPart('plan')
   await setLease(url, 'clock_timestamp()')
   const second = await nextPart('plan')
-  await follow(await second(), 'output')
+  await second()
+  await nextPart('output')
   await setLease(url, 'clock_timestamp()')
   t.ok((await first().catch((error: unknown) => error)) instanceof LeaseLost)
   const stop = run()
@@ -205,9 +205,9 @@ t.test('files are left alone while a download of them begins', async (t) => {
 t.test('an export ends together with its records, or is carried on', async (t) => {
   const url = await kickOff(admin, '$export?_type=Patient')
   const path = `BulkDataExport/${idOf(url)}`
-  const planned = await (await nextPart('plan'))()
-  const written = await (await follow(planned, 'output'))()
-  const close = await follow(written, 'close')
+  await (await nextPart('plan'))()
+  await (await nextPart('output'))()
+  const close = await nextPart('close')
   await refuse('AuditEvent', '"code":"completed"')
   await t.rejects(close())
   await refuse('AuditEvent', undefined)
@@ -272,16 +272,9 @@ t.test('a worker leaves although its storage says nothing', async (t) => {
   t.equal((await admin.get(url)).status, 202, 'others carry it on')
 })
 
-/** Takes a part. */
-async function nextPart(kind: string): Promise<() => Promise<TakenPart | undefined>> {
-  return follow(await takePart(database), kind)
-}
-
-/** Returns a function that runs a part at each call, and returns the part that was taken with its end. */
-async function follow(
-  taken: TakenPart | undefined,
-  kind: string,
-): Promise<() => Promise<TakenPart | undefined>> {
+/** Takes a part. Returns a function that runs it at each call. */
+async function nextPart(kind: string): Promise<() => Promise<void>> {
+  const taken = await takePart(database)
   if (taken?.part.kind !== kind) throw new Error(`There is no ${kind}`)
   const principal = await memberOf(botica.services, taken.job.input)
   if (principal === undefined) throw new Error('There is no member')

@@ -1,6 +1,6 @@
 /** How the bytes of an input become batches of lines. */
 import t from 'tap'
-import { batchesOf, type LineBatch } from '../../../worker/bulk/imports/part.ts'
+import { batchesOf, type LineBatch } from '../../../worker/bulk/imports/batches.ts'
 
 const START = { byte: 0, line: 1 }
 const MOST = 1000

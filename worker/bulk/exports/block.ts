@@ -1,11 +1,8 @@
 /**
  * Lines in a buffer, in the form that is stored: of level 0 they have the headers of deflate's stored blocks
  * between them, so that they are copied once. The buffers are taken again by the next blocks: what each part
- * allocated for itself had V8 go through all of its memory three times in an export of 95 MiB. While others wait
- * blocks are written in bursts, with rests between them.
+ * allocated for itself had V8 go through all of its memory three times in an export of 95 MiB.
  */
-
-import { setTimeout as delay } from 'node:timers/promises'
 import { crc32 } from 'node:zlib'
 import {
   BLOCK_BYTES,
@@ -147,57 +144,4 @@ export class Block {
 /** In one piece: who goes on behind it has both, or none. */
 export function lineBehind(header: Slice, line: Slice): Slice {
   return sliceOf(Buffer.concat([bufferOf(header), Buffer.of(LINE_FEED), bufferOf(line)]))
-}
-
-/*
- * Slows exports down while others wait: they go on in bursts, with rests between them. Rests must be
- * longer than it takes PostgreSQL to fill the buffers of a connection, some megabytes: after a shorter one the
- * next block is there already, and only this process has rested.
- */
-
-const BURST_MS = 100
-/** Beside each burst. */
-const REST = 2
-const LONGEST_REST_MS = 500
-/** A look sees only callers that wait at that moment. */
-const REMEMBERED_MS = 500
-
-export interface Pace {
-  /** To be awaited now and then, by all that goes on. */
-  keep(): Promise<void>
-  /** Others wait, or did a moment ago. */
-  isAwaited(): boolean
-}
-
-/** `isBusy`: somebody waits for the processors that exports use. */
-export function createPace(isBusy: () => boolean): Pace {
-  let awaitedUntil = Number.NEGATIVE_INFINITY
-  let burstAt = 0
-  let resting: Promise<void> | undefined
-
-  function isAwaited(): boolean {
-    const now = performance.now()
-    if (isBusy()) {
-      if (now > awaitedUntil) burstAt = now
-      awaitedUntil = now + REMEMBERED_MS
-    }
-    return now <= awaitedUntil
-  }
-
-  async function rest(ms: number): Promise<void> {
-    await delay(Math.min(ms, LONGEST_REST_MS))
-    resting = undefined
-    burstAt = performance.now()
-  }
-
-  return {
-    isAwaited,
-    async keep() {
-      if (isAwaited()) {
-        const burst = performance.now() - burstAt
-        if (burst > BURST_MS) resting ??= rest(burst * REST)
-      }
-      await resting
-    },
-  }
 }

@@ -1,19 +1,34 @@
 /**
- * Takes parts of exports, a few at a time. PostgreSQL knows what is to be done; that somebody says so
- * through Redis only spares the time until the next look.
+ * The exports of a worker. PostgreSQL knows what is to be done; a wake through Redis only saves the time until the next
+ * look. A part is taken by a lease, run from where it was left until its end, and given back or failed otherwise.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { LRUCache } from 'lru-cache'
-import { endExport } from '../../../shared/bulk/exports/announce.ts'
-import { blockKey, fileKey } from '../../../shared/bulk/exports/file.ts'
+import type { Principal } from '../../../shared/access/principal.ts'
+import { rightsDigest } from '../../../shared/access/rights-digest.ts'
+import { endExport, manifestOf } from '../../../shared/bulk/exports/announce.ts'
+import { blockKey, fileKey, plainContent } from '../../../shared/bulk/exports/file.ts'
+import { readDeleted } from '../../../shared/bulk/exports/rows/deletions.ts'
 import {
   endedExport,
+  filesOfPart,
   markSwept,
   wholeFiles,
   writtenBlocks,
 } from '../../../shared/bulk/exports/rows/files.ts'
-import { failExport } from '../../../shared/bulk/exports/rows/jobs.ts'
 import {
+  addIssues,
+  type ExportJob,
+  hasType,
+  type LineWriter,
+  type PlannedJob,
+  readExport,
+  UNREADABLE,
+} from '../../../shared/bulk/exports/rows/jobs.ts'
+import {
+  clearMembers,
+  finishPart,
+  finishPlan,
   PARTS,
   postponePart,
   releasePart,
@@ -21,29 +36,43 @@ import {
   type TakenPart,
   takePart,
 } from '../../../shared/bulk/exports/rows/parts.ts'
+import { planExport, startExport } from '../../../shared/bulk/exports/rows/plan.ts'
+import { readPart } from '../../../shared/bulk/exports/rows/read.ts'
+import { exportStore } from '../../../shared/bulk/exports/rows/scope.ts'
 import { giveUp, memberOf } from '../../../shared/bulk/exports/status.ts'
-import { type CopySessions, openCopySessions } from '../../../shared/platform/postgres/copy.ts'
+import { sliceOf } from '../../../shared/platform/storage/storage.ts'
 import type { Services } from '../../../shared/services.ts'
 import { backoffMs, isAway, LeaseLost, type Loop, startLoop, whileLeased } from '../../loop.ts'
-import { createBlocks, createPace } from './block.ts'
-import type { ExportMetrics } from './metrics.ts'
-import { GivenUp, runPart } from './part.ts'
-import { type Exporting, mostUnderWay } from './writer.ts'
+import { createBlocks } from './block.ts'
+import {
+  createPace,
+  type Exporting,
+  type ExportMetrics,
+  GivenUp,
+  openSources,
+  storageFailed,
+} from './exporting.ts'
+import { mostUnderWay, tooManyUnreadable, writeFiles } from './writer.ts'
 
 const AT_ONCE = 2
 const LOOK_MS = 2000
 const RENEW_MS = PARTS.leaseMs / 3
-/** So often a part may throw, and lose its worker, before its export is given up. */
+/** Failures of a part, and workers that it loses, before its export fails. */
 const MOST_FAILURES = 3
 const MOST_TRIES = 10
 const PAUSE_MS = 1000
 /** An export waits for PostgreSQL and the storage for a day, and looks at least so often. */
 const LONGEST_OUTAGE_MS = 24 * 3_600_000
 const LONGEST_PAUSE_MS = 300_000
-/** How often each export has waited since this worker has ended a part of it. */
+/** An open transaction that holds the time of exports back for longer is logged. */
+const HELD_MS = 60_000
+const MOST_UNREADABLE_SHARE = 0.01
+/** Workers that are woken for a plan. */
+const MOST_WAKES = 4
+/** How often each export has waited since this worker ended a part of it. */
 const waits = new LRUCache<string, number>({ max: 1000 })
 
-/** `stop` leaves parts under way for other workers, behind their last block. */
+/** `stop` leaves parts under way for other workers, after their last block. */
 export function startExports(
   services: Services,
   metrics: ExportMetrics,
@@ -53,14 +82,8 @@ export function startExports(
   const copies = openSources(services)
   const blocks = createBlocks(services.config.exportCompressionLevel)
   const pace = createPace(isBusy)
-  const exporting: Exporting = {
-    ...services,
-    metrics,
-    copies,
-    blocks,
-    pace,
-    wake: () => loop.wake(),
-  }
+  const wake = () => loop.wake()
+  const exporting: Exporting = { ...services, metrics, copies, blocks, pace, wake }
   const loop = startLoop(
     { log, name: 'Exports', everyMs: LOOK_MS, lanes: AT_ONCE, onRest: blocks.clear },
     async (signal, lane) => (lane === 0 || !pace.isAwaited()) && (await work(exporting, signal)),
@@ -74,65 +97,193 @@ export function startExports(
   }
 }
 
-/** Sessions on the primary, and on a replica once that has all that was there when a part was begun. */
-function openSources({ database, replicas }: Services): Exporting['copies'] {
-  const primary = openCopySessions(database)
-  const there = new Map(replicas?.all.map((one) => [one, openCopySessions(one.database)]))
-  return {
-    async open(signal, isBegun) {
-      const replica = isBegun ? undefined : await replicas?.caughtUp()
-      const sessions = replica && there.get(replica)
-      if (replica === undefined || sessions === undefined) return await primary.open(signal)
-      try {
-        return await sessions.open(signal)
-      } catch {
-        signal.throwIfAborted()
-        replicas?.failed(replica)
-        return await primary.open(signal)
-      }
-    },
-    async close() {
-      await Promise.all([primary, ...there.values()].map((one: CopySessions) => one.close()))
-    },
-  }
-}
-
 /** False when there was nothing to do. */
 async function work(services: Exporting, stopping: AbortSignal): Promise<boolean> {
-  return (await takeAndRun(services, stopping)) || (await sweepExport(services))
-}
-
-async function takeAndRun(services: Exporting, stopping: AbortSignal): Promise<boolean> {
-  let taken = await takePart(services.database)
-  if (taken === undefined) return false
-  while (taken !== undefined) taken = await run(services, taken, stopping)
+  const taken = await takePart(services.database)
+  if (taken === undefined) return sweepExport(services)
+  await holdPart(services, taken, stopping)
   return true
 }
 
-/** Answers what is to be run next, if something was taken with its end. */
-async function run(
+/** Runs a part while its lease is renewed. */
+async function holdPart(
   services: Exporting,
   taken: TakenPart,
   stopping: AbortSignal,
-): Promise<TakenPart | undefined> {
+): Promise<void> {
   const { database, log, metrics } = services
   const { job, part } = taken
-  if (part.epoch > 1) metrics.retried()
+  if (part.token > 1) metrics.retried()
   const lease = { log, everyMs: RENEW_MS, renew: () => renewLease(database, job.id, part) }
   try {
     if (part.tries > MOST_TRIES) throw new Error('It has lost its worker again and again')
     const principal = await memberOf(services, job.input)
-    if (principal !== undefined) {
-      const run = (signal: AbortSignal) => runPart(services, principal, taken, signal)
-      const next = await whileLeased(lease, stopping, run)
-      waits.delete(job.id)
-      return next
-    }
-    await giveUp(services, job)
+    if (principal === undefined) return await giveUp(services, job)
+    await whileLeased(lease, stopping, (signal) => runPart(services, principal, taken, signal))
+    waits.delete(job.id)
   } catch (error) {
     await settle(services, taken, error, stopping.aborted)
   }
-  return undefined
+}
+
+/** Errors: GivenUp, LeaseLost, the reason of the signal, failures of PostgreSQL and of the storage. */
+export async function runPart(
+  services: Exporting,
+  principal: Principal,
+  taken: TakenPart,
+  signal: AbortSignal,
+): Promise<void> {
+  const { kind } = taken.part
+  if (rightsDigest(principal) !== taken.job.input.rights) {
+    throw new GivenUp(403, 'What the member may read has changed since the export began')
+  }
+  switch (kind) {
+    case 'plan':
+      return plan(services, principal, taken, signal)
+    case 'output':
+    case 'shared':
+      return output(services, principal, taken, signal)
+    case 'deleted':
+      return deleted(services, principal, taken, signal)
+    case 'close':
+      return close(services, taken, signal)
+    default:
+      return kind satisfies never
+  }
+}
+
+async function plan(
+  services: Exporting,
+  principal: Principal,
+  { job, part }: TakenPart,
+  signal: AbortSignal,
+): Promise<void> {
+  const { database, repository, queues, log, wake } = services
+  const started = await startExport(database, job)
+  if (started === undefined) throw new LeaseLost()
+  const { heldMs } = started
+  if (heldMs > HELD_MS) {
+    log.warn({ export: job.id, heldMs }, 'An open transaction holds the time of an export back')
+  }
+  if (!(await clearMembers(database, job.id, part))) throw new LeaseLost()
+  const planned = { ...job, state: 'active', at: started.at } as const
+  const store = repository.feature(exportStore)
+  const { parts, issues } = await planExport(store, principal, planned, signal)
+  await addIssues(database, job.id, issues)
+  if (!(await finishPlan(database, job.id, part, parts))) throw new LeaseLost()
+  // This worker takes the first one next; the close waits for the others.
+  const others = parts.length - 2
+  if (others <= 0) return
+  wake()
+  // A failure to wake other workers is logged there, and only delays them.
+  void queues.wake('export', Math.min(others, MOST_WAKES))
+}
+
+async function output(
+  services: Exporting,
+  principal: Principal,
+  taken: TakenPart,
+  signal: AbortSignal,
+): Promise<void> {
+  const { job, part } = taken
+  const { repository, config, copies } = services
+  const type = part.type ?? part.types[0]
+  if (!isPlanned(job) || type === undefined) throw new Error('A part of an export has no type')
+  const store = repository.feature(exportStore)
+  await writeFiles(services, taken, { kind: 'output', type }, async (writer) => {
+    const session = await copies.open(signal, part.token > 1)
+    try {
+      const reading = { store, principal, job, baseUrl: config.baseUrl, session }
+      await readPart(reading, part, writer)
+    } finally {
+      await session.close()
+    }
+  })
+  await endObjects(services, taken, signal)
+}
+
+async function deleted(
+  services: Exporting,
+  principal: Principal,
+  taken: TakenPart,
+  signal: AbortSignal,
+): Promise<void> {
+  const { job, part } = taken
+  if (!isPlanned(job) || !hasType(part)) throw new Error('A part of an export has no type')
+  const store = services.repository.feature(exportStore)
+  await writeFiles(services, taken, { kind: 'deleted', type: 'Bundle' }, (writer) =>
+    readDeleted({ store, principal, job }, part, writer),
+  )
+  await endObjects(services, taken, signal)
+}
+
+/** Writes the issues of the export into a file, and ends it. */
+async function close(services: Exporting, taken: TakenPart, signal: AbortSignal): Promise<void> {
+  const { job, part } = taken
+  if (job.issues.length > 0 && part.after === undefined) {
+    const file = { kind: 'error', type: 'OperationOutcome' } as const
+    await writeFiles(services, taken, file, (writer) => writeIssues(job, writer))
+  }
+  await makeObjects(services, taken, signal)
+  const files = await manifestOf(services, job)
+  const count = files.output.reduce((sum, file) => sum + file.count, 0)
+  const lost = job.issues.filter(({ code }) => code === UNREADABLE).length
+  if (lost > MOST_UNREADABLE_SHARE * (count + lost)) throw tooManyUnreadable()
+  if (!(await endExport(services, job, { status: 'completed', part, files }))) throw new LeaseLost()
+}
+
+const NO_ROW = sliceOf(Buffer.alloc(16))
+
+async function writeIssues({ issues }: ExportJob, writer: LineWriter): Promise<void> {
+  for (const one of issues) {
+    const line = JSON.stringify({ resourceType: 'OperationOutcome', issue: [one] })
+    await writer.add(NO_ROW, sliceOf(Buffer.from(line)))
+  }
+}
+
+function isPlanned(job: ExportJob): job is PlannedJob {
+  return job.at !== null
+}
+
+/** Ends a part whose files become one object each; any other part has ended with its last block. */
+async function endObjects(
+  services: Exporting,
+  taken: TakenPart,
+  signal: AbortSignal,
+): Promise<void> {
+  const { job, part } = taken
+  if (!job.input.presigned) return
+  await makeObjects(services, taken, signal)
+  if (!(await finishPart(services.database, job.id, part))) throw new LeaseLost()
+}
+
+/** Makes an object of each file of a written part. Another worker makes the same. Errors: LeaseLost. */
+async function makeObjects(
+  { database, storage }: Services,
+  { job, part }: TakenPart,
+  signal: AbortSignal,
+): Promise<void> {
+  if (!job.input.presigned) return
+  for (const file of await filesOfPart(database, job.id, part.n)) {
+    const key = fileKey(job.input.projectId, job.id, part.n, file.seq)
+    const content = untilAborted(plainContent(storage, job, file), signal)
+    await storage.put(key, content).catch(storageFailed)
+    if (await renewLease(database, job.id, part)) continue
+    // An object made after the export's files are gone would stay.
+    const now = await readExport(database, job.id)
+    if (now === undefined || now.state === 'error') await storage.delete(key)
+    throw new LeaseLost()
+  }
+}
+
+async function* untilAborted(
+  pieces: AsyncIterable<Buffer>,
+  signal: AbortSignal,
+): AsyncGenerator<Buffer> {
+  for await (const piece of pieces) {
+    signal.throwIfAborted()
+    yield piece
+  }
 }
 
 async function settle(
@@ -141,7 +292,7 @@ async function settle(
   error: unknown,
   isStopping: boolean,
 ): Promise<void> {
-  const { database, config, log } = services
+  const { database, log } = services
   if (error instanceof LeaseLost || isStopping) {
     return releasePart(database, job.id, part, false)
   }
@@ -154,9 +305,7 @@ async function settle(
   if (isLast) {
     const failure =
       error instanceof GivenUp ? error.failure : { status: 500, text: 'The export failed' }
-    await endExport(services, job, { status: 'error' }, (connection) =>
-      failExport(connection, job.id, failure, config.exportTtlHours),
-    )
+    await endExport(services, job, { status: 'error', failure })
     return
   }
   await delay(PAUSE_MS)
@@ -173,15 +322,15 @@ async function postpone({ database, log }: Services, { job, part }: TakenPart, c
   await postponePart(database, job.id, part, pauseMs)
 }
 
-/** One export; false when there is none. */
+/** Removes the files of an export that has ended. False when there is none. */
 export async function sweepExport({ database, storage, log }: Services): Promise<boolean> {
   const ended = await endedExport(database)
   if (ended === undefined) return false
   const { id, projectId } = ended
-  for (const { part, kind, epoch, last } of await writtenBlocks(database, id)) {
-    // A worker that died may have stored a few more than it could write down.
+  for (const { part, kind, token, last } of await writtenBlocks(database, id)) {
+    // A worker that died may have stored a few more than it could record.
     for (let seq = 0; seq <= last + mostUnderWay(kind); seq++) {
-      await storage.delete(blockKey(projectId, { job: id, part, epoch, seq }))
+      await storage.delete(blockKey(projectId, { job: id, part, token, seq }))
     }
   }
   for (const { part, seq } of await wholeFiles(database, id)) {

@@ -1,7 +1,7 @@
 /**
- * Lines → blocks → storage. Three blocks of a part are on their way at most, or four: one is filled, the others are
- * packed and stored. Blocks are written down when they are stored and those before them are, so that whoever takes
- * the part over goes on behind them. What files end with is written down together, where several are small.
+ * Lines → blocks → storage. At most three blocks of a part are in progress, or four: one is filled, the others are packed
+ * and stored. A block is recorded once it and those before it are stored, so that another worker continues after it. The
+ * blocks of several small files are recorded together.
  */
 import { BLOCK_BYTES, blockKey } from '../../../shared/bulk/exports/file.ts'
 import {
@@ -12,15 +12,20 @@ import {
   type Position,
   type StoredBlock,
 } from '../../../shared/bulk/exports/rows/files.ts'
-import { type PartKind, ROW_ID_BYTES, uuidOf } from '../../../shared/bulk/exports/rows/jobs.ts'
-import { type Ended, finishPart, type TakenPart } from '../../../shared/bulk/exports/rows/parts.ts'
-import { HttpError, unavailable } from '../../../shared/errors.ts'
-import type { CopySession, CopySessions } from '../../../shared/platform/postgres/copy.ts'
+import {
+  addIssues,
+  type LineWriter,
+  type PartKind,
+  ROW_ID_BYTES,
+  UNREADABLE,
+  uuidOf,
+} from '../../../shared/bulk/exports/rows/jobs.ts'
+import { finishPart, type TakenPart } from '../../../shared/bulk/exports/rows/parts.ts'
+import { issue } from '../../../shared/errors.ts'
 import type { Slice } from '../../../shared/platform/storage/storage.ts'
-import type { Services } from '../../../shared/services.ts'
 import { LeaseLost } from '../../loop.ts'
-import { type Block, type Blocks, lineBehind, type Pace } from './block.ts'
-import type { ExportMetrics } from './metrics.ts'
+import { type Block, type Blocks, lineBehind } from './block.ts'
+import { type Exporting, type FileLimits, GivenUp, storageFailed } from './exporting.ts'
 
 /** A file is followed by the next one beyond. */
 const FILE_LIMITS: FileLimits = { rows: 100_000, bytes: 256 * 1024 * 1024 }
@@ -32,43 +37,13 @@ const ON_THEIR_WAY = { plain: 3, packed: 2 }
 const FILES_TOGETHER = 16
 /** Rows that have arrived when no more are wanted may fill a few more. */
 const FEW_MORE = 6
+/** Rows that cannot be read, beyond which the export fails. */
+const MOST_UNREADABLE = 1000
 
 /** Blocks of a part that may be stored and not written down. */
 export function mostUnderWay(kind: PartKind): number {
   const { plain: most } = ON_THEIR_WAY
   return FEW_MORE + (kind === 'shared' ? (most + 1) * FILES_TOGETHER : most)
-}
-
-export interface ExportWriter {
-  /**
-   * Copies the line; a promise: no more until then. Throws what a block has failed with. `header` is what goes
-   * before the first line of a patient, and again at the beginning of a file that goes on with one.
-   */
-  add(id: Slice, line: Slice, header?: Slice, isFirst?: boolean): Promise<void> | undefined
-  /** Takes the last line back, once: it is in a block that is not full. */
-  undo(): void
-  /** The next lines have this type, and files of their own. */
-  turn(type: string): void
-}
-
-interface FileLimits {
-  readonly rows: number
-  readonly bytes: number
-}
-
-/** The services of a worker that exports. */
-export type Exporting = Services & {
-  readonly metrics: ExportMetrics
-  readonly copies: Pick<CopySessions, 'close'> & {
-    /** `isBegun`: an earlier try of the part has failed, perhaps by where it read. */
-    open(signal: AbortSignal, isBegun: boolean): Promise<CopySession>
-  }
-  readonly blocks: Blocks
-  readonly pace: Pace
-  /** Absent: the usual ones. */
-  readonly fileLimits?: FileLimits
-  /** There may be parts to be taken, by this worker. */
-  wake(): void
 }
 
 interface Stored extends StoredBlock {
@@ -86,31 +61,31 @@ interface File {
 }
 
 /**
- * Goes on in the file that was begun, if there is one; when `write` has ended all is stored, the files have
- * names, and the part is done unless there is more to do: at the close, and where files become objects of their
- * own. Nothing is on its way to the storage any more when it answers or throws: what came there after the part
- * is given back could be missed by whoever takes the files of the export away.
+ * Continues the file that was begun, if there is one. When `write` has ended all is stored, the files have names, and the
+ * part is done; the close, and parts whose files become one object each, have more to do. Nothing is being stored any
+ * more when this resolves or rejects: the removal of the export's files could miss what arrives later.
  */
 export async function writeFiles(
   exporting: Exporting,
   taken: TakenPart,
   { kind, type }: { readonly kind: FileKind; readonly type: string },
-  write: (writer: ExportWriter) => Promise<void>,
-): Promise<Ended | undefined> {
+  write: (writer: LineWriter) => Promise<void>,
+): Promise<void> {
   const { job, part } = taken
-  const last = part.epoch === 1 ? undefined : await lastFile(exporting.database, job.id, part.n)
+  const last = part.token === 1 ? undefined : await lastFile(exporting.database, job.id, part.n)
   const record = new BlockRecord(exporting, taken, kind, type)
   const writer = new FileWriter(exporting, taken, record, fileAfter(last, type))
   try {
     await write(writer)
-    return await writer.end()
+    await writer.end()
   } finally {
     await record.settled()
   }
 }
 
 /** Fills blocks, and files with them. */
-class FileWriter implements ExportWriter {
+class FileWriter implements LineWriter {
+  readonly #exporting: Exporting
   readonly #taken: TakenPart
   readonly #blocks: Blocks
   readonly #limits: FileLimits
@@ -121,6 +96,7 @@ class FileWriter implements ExportWriter {
   #idBefore = Buffer.alloc(ROW_ID_BYTES)
 
   constructor(exporting: Exporting, taken: TakenPart, record: BlockRecord, file: File) {
+    this.#exporting = exporting
     this.#taken = taken
     this.#blocks = exporting.blocks
     this.#limits = exporting.fileLimits ?? FILE_LIMITS
@@ -157,10 +133,17 @@ class FileWriter implements ExportWriter {
     if (next !== this.#file.type) this.#nextFile(next)
   }
 
-  async end(): Promise<Ended | undefined> {
+  async bad(id: Buffer, type = this.#file.type): Promise<void> {
+    const diagnostics = `Row ${uuidOf(id)}`
+    const issues = [issue('error', UNREADABLE, `A ${type} cannot be read`, { diagnostics })]
+    const count = await addIssues(this.#exporting.database, this.#taken.job.id, issues)
+    if (count > MOST_UNREADABLE) throw tooManyUnreadable()
+  }
+
+  async end(): Promise<void> {
     const { job, part } = this.#taken
     this.#endFile()
-    return await this.#record.end(part.kind !== 'close' && !job.input.presigned)
+    await this.#record.end(part.kind !== 'close' && !job.input.presigned)
   }
 
   #swapIds(): void {
@@ -214,7 +197,7 @@ class BlockRecord {
   #together: Promise<Stored>[] = []
   #togetherBytes = 0
   #position: Position
-  #written: Promise<Ended | undefined> = Promise.resolve(undefined)
+  #written = Promise.resolve()
   #failure: { readonly reason: unknown } | undefined
 
   constructor(exporting: Exporting, taken: TakenPart, kind: FileKind, type: string) {
@@ -260,9 +243,7 @@ class BlockRecord {
     this.#written = this.#inOrder(this.#together, this.#written, isLast)
     this.#together = []
     this.#togetherBytes = 0
-    const tracked = this.#written
-      .then(() => undefined, this.#fail)
-      .then(() => void this.#underWay.delete(tracked))
+    const tracked = this.#written.catch(this.#fail).then(() => void this.#underWay.delete(tracked))
     this.#underWay.add(tracked)
     return true
   }
@@ -270,23 +251,18 @@ class BlockRecord {
   /** Gives a file its name when all before it is written down. */
   name(seq: number): void {
     const { job, part } = this.#taken
-    this.#written = this.#written.then(async () => {
-      await nameFile(this.#exporting.database, job.id, part, seq)
-      return undefined
-    })
+    this.#written = this.#written.then(() => nameFile(this.#exporting.database, job.id, part, seq))
     this.#written.catch(this.#fail)
   }
 
   /** Resolves when all is stored and written down, and the part is done where this `endsPart`. */
-  async end(endsPart: boolean): Promise<Ended | undefined> {
-    const isLast = this.writeDown(endsPart) && endsPart
-    const ended = await this.#written
+  async end(endsPart: boolean): Promise<void> {
+    const isEnded = this.writeDown(endsPart)
+    await this.#written
     this.throwFailure()
-    if (isLast || !endsPart) return ended
+    if (isEnded || !endsPart) return
     const { job, part } = this.#taken
-    const last = await finishPart(this.#exporting.database, job, part)
-    if (last === undefined) throw new LeaseLost()
-    return last
+    if (!(await finishPart(this.#exporting.database, job.id, part))) throw new LeaseLost()
   }
 
   /** Nothing is on its way any more when this resolves. */
@@ -303,14 +279,14 @@ class BlockRecord {
     const { storage, blocks } = this.#exporting
     const { job, part } = this.#taken
     const { rows, bytes } = lines
-    const { epoch } = part
+    const { token } = part
     const seq = this.flushed
-    const key = blockKey(job.input.projectId, { job: job.id, part: part.n, epoch, seq })
+    const key = blockKey(job.input.projectId, { job: job.id, part: part.n, token, seq })
     const packed = await lines.pack()
     const packedBytes = packed.length
     await storage.put(key, chunksIn(packed)).catch(storageFailed)
     blocks.give(lines)
-    return { key, file, block: [epoch, seq, bytes, packedBytes, rows], isWhole }
+    return { key, file, block: [token, seq, bytes, packedBytes, rows], isWhole }
   }
 
   /** Deletes blocks without a row: the removal of an export's files would not find them. */
@@ -325,20 +301,15 @@ class BlockRecord {
     storing: readonly Promise<Stored>[],
     before: Promise<unknown>,
     isLast: boolean,
-  ): Promise<Ended | undefined> {
+  ): Promise<void> {
     const { database, metrics } = this.#exporting
     const reached = this.#position
     const [blocks] = await Promise.all([Promise.all(storing), before]).catch(async (reason) => {
       await this.#discard(storing)
       throw reason
     })
-    const ended = await addBlocks(database, this.#taken, {
-      kind: this.#kind,
-      blocks,
-      reached,
-      isLast,
-    })
-    if (ended === undefined) {
+    const written = { kind: this.#kind, blocks, reached, isLast }
+    if (!(await addBlocks(database, this.#taken, written))) {
       await this.#discard(storing)
       throw new LeaseLost()
     }
@@ -346,8 +317,11 @@ class BlockRecord {
       const [, , bytes, packed, rows] = block
       metrics.wrote(rows, bytes, packed)
     }
-    return isLast ? ended : undefined
   }
+}
+
+export function tooManyUnreadable(): GivenUp {
+  return new GivenUp(500, 'Too many resources cannot be read')
 }
 
 function fileAfter(last: Awaited<ReturnType<typeof lastFile>>, type: string): File {
@@ -361,10 +335,4 @@ const NEW_FILE: Readonly<Omit<File, 'type'>> = { seq: 0, rows: 0, bytes: 0, crc:
 
 async function* chunksIn(packed: Uint8Array): AsyncGenerator<Uint8Array> {
   yield packed
-}
-
-/** A storage that is full or away may have room again: the part is written then. Errors: 503. */
-export function storageFailed(error: unknown): never {
-  const isOwn = error instanceof HttpError || error instanceof LeaseLost
-  throw isOwn ? error : unavailable('The storage', error)
 }

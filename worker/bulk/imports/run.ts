@@ -1,23 +1,46 @@
 /**
- * Imports: PostgreSQL knows what is left of each, Redis only wakes. A worker takes one part after the
- * other, and gives back what it does not end; what a dead one had is taken when its lease is over.
+ * The imports of a worker. PostgreSQL knows what is left of each; Redis only wakes. A worker takes one part after the other
+ * and gives back what it does not complete; a part of a dead worker is taken when its lease ends.
  */
-
-import { removeOldImports } from '../../../shared/bulk/imports/imports.ts'
-import { isRefusal } from '../../../shared/bulk/imports/lines.ts'
+import { may } from '../../../shared/access/policy.ts'
+import type { Principal } from '../../../shared/access/principal.ts'
+import { recordBulk } from '../../../shared/bulk/exports/announce.ts'
+import { memberOf } from '../../../shared/bulk/exports/status.ts'
 import {
+  type ImportInput,
+  type ImportPart,
+  readImport,
+  removeOldImports,
+} from '../../../shared/bulk/imports/imports.ts'
+import {
+  type ImportLine,
+  idOf,
+  isRefusal,
+  type ReadLines,
+  readLines,
+  resolveReferences,
+} from '../../../shared/bulk/imports/lines.ts'
+import {
+  endPart,
+  failImport,
+  keepOrder,
+  type LineFailure,
+  notePartSize,
   releasePart,
   renewLease,
+  replaceManifest,
   type TakenPart,
   takePart,
 } from '../../../shared/bulk/imports/parts.ts'
-import { lineFailure, PartLost } from '../../../shared/bulk/imports/writes.ts'
+import { lineFailure, PartLost, writeLines } from '../../../shared/bulk/imports/writes.ts'
 import { waits } from '../../../shared/config/waits.ts'
-import { HttpError } from '../../../shared/errors.ts'
+import { badRequest, forbidden, HttpError } from '../../../shared/errors.ts'
+import type { Connection } from '../../../shared/platform/postgres/statement.ts'
 import type { Services } from '../../../shared/services.ts'
+import { PlannedCreates } from '../../../shared/store/write/planned-rows.ts'
 import { backoffMs, type Loop, startLoop, whileLeased } from '../../loop.ts'
-import { finishManifest, finishPart, importPart, PartTooEarly, type Spare } from './part.ts'
-import { readManifest, unreadable } from './source.ts'
+import { batchesOf, readAhead } from './batches.ts'
+import { openSource, readManifest, unreadable } from './source.ts'
 
 /** More would only share the same processor. */
 const AT_ONCE = 2
@@ -101,4 +124,189 @@ async function afterFailure(services: Services, part: TakenPart, error: unknown)
   }
   const refusal = isRefusal(error) ? error : unreadable(error)
   await finishPart(services, part, { line: nextLine, outcome: lineFailure(nextLine, refusal) })
+}
+
+/** While PostgreSQL writes one batch the next one is made ready. */
+const IN_FLIGHT = 2
+/** An input with more bad lines is not what it should be. */
+const MOST_FAILURES = 10_000
+
+/** The part is to be taken again when those before it are done. */
+class PartTooEarly extends Error {}
+
+/** Memory that nobody uses, of all parts. */
+interface Spare {
+  readonly plans: PlannedCreates[]
+  readonly blocks: Buffer[]
+}
+
+/** Errors: what may be better the next time; PartLost; PartTooEarly. Returns early when `signal` aborts. */
+async function importPart(
+  services: Services,
+  spare: Spare,
+  part: TakenPart,
+  signal: AbortSignal,
+): Promise<void> {
+  const { database, config } = services
+  let isInTurn = false
+  const reached = { line: part.nextLine, failures: 0, allNew: true }
+  const lanes = openLanes(async ({ principal, release, ...read }) => {
+    const { failed, allNew } = await writeLines(services, principal, part, read)
+    reached.failures += failed
+    reached.allNew = allNew
+    release()
+    if (read.plans === undefined) return
+    read.plans.clear()
+    spare.plans.push(read.plans)
+  })
+  try {
+    const principal = await callerOf(services, part)
+    const type = typeFor(principal, part)
+    const source = await openSource(services, principal, { url: part.url, from: part.from, signal })
+    try {
+      if (source.size !== undefined) await notePartSize(database, part, source.size)
+      const place = { byte: part.from, line: part.nextLine }
+      const batches = batchesOf(source.chunks, place, config.maxBodyBytes, spare.blocks)
+      for await (const { lines, release } of readAhead(batches)) {
+        if (signal.aborted) break
+        const left = leftOf(lines, part)
+        if (left.length === 0) continue
+        // Rights are those of the member now, not those of the kick-off.
+        const principal = await callerOf(services, part)
+        const plans = reached.allNew ? (spare.plans.pop() ?? new PlannedCreates()) : undefined
+        const read = await readLines(services, principal, { type, lines: left, plans })
+        if (read.searches.size > 0 && !isInTurn) {
+          // Searches may find what the parts before this one write.
+          if (await keepOrder(database, part)) throw new PartTooEarly()
+          isInTurn = true
+        }
+        const resolved = await resolveReferences(services, principal, read)
+        await lanes.add({ ...resolved, principal, release })
+        reached.line = (lines.at(-1)?.number ?? reached.line) + 1
+        if (reached.failures > MOST_FAILURES) throw badRequest('Too many lines were refused')
+      }
+    } finally {
+      source.close()
+    }
+    await lanes.done()
+  } catch (error) {
+    await lanes.settled()
+    // Where the source was closed in the middle of a line.
+    if (signal.aborted) return
+    if (!isRefusal(error)) throw error
+    const outcome = lineFailure(reached.line, error)
+    await finishPart(services, part, { line: reached.line, outcome })
+    return
+  }
+  if (!signal.aborted) await finishPart(services, part)
+}
+
+/** Errors: 403. */
+function typeFor(principal: Principal, { type }: TakenPart): string {
+  const isOpen = type !== null && may(principal, type, 'create') && may(principal, type, 'update')
+  if (!isOpen) throw forbidden()
+  return type
+}
+
+/** Errors: PartLost where the caller is no member any more, which fails the whole import and not this input alone. */
+async function callerOf(services: Services, part: TakenPart): Promise<Principal> {
+  const principal = await memberOf(services, part.caller)
+  if (principal !== undefined) return principal
+  await failImport(services.database, part.job, forbidden().outcome)
+  throw new PartLost()
+}
+
+/** Without those that are committed already, behind others that are not. */
+function leftOf(lines: readonly ImportLine[], { done }: TakenPart): readonly ImportLine[] {
+  return lines.filter(
+    (line) => !done.some(([start, end]) => line.start >= start && line.start < end),
+  )
+}
+
+/** A batch that is read, and who writes it. */
+interface ReadBatch extends ReadLines {
+  readonly principal: Principal
+  /** To be called once it is written. */
+  release(): void
+}
+
+interface Lanes {
+  /** Waits for a place, and for those in flight that write the same resources. Errors: of any before. */
+  add(batch: ReadBatch): Promise<void>
+  /** Errors: of any. */
+  done(): Promise<void>
+  /** Does not throw. */
+  settled(): Promise<void>
+}
+
+function openLanes(write: (batch: ReadBatch) => Promise<void>): Lanes {
+  const running = new Map<Promise<void>, ReadonlySet<string>>()
+  const failed: { error?: unknown } = {}
+  const check = () => {
+    if ('error' in failed) throw failed.error
+  }
+  return {
+    async add(batch) {
+      const ids = new Set(batch.lines.flatMap((line) => idOf(line) ?? []))
+      const overlaps = () => [...running].find(([, others]) => !others.isDisjointFrom(ids))
+      for (let other = overlaps(); other !== undefined; other = overlaps()) await other[0]
+      while (running.size >= IN_FLIGHT) await Promise.race(running.keys())
+      check()
+      const work = write(batch)
+        .catch((error: unknown) => {
+          failed.error ??= error
+        })
+        .finally(() => running.delete(work))
+      running.set(work, ids)
+    },
+    async done() {
+      await Promise.all(running.keys())
+      check()
+    },
+    async settled() {
+      await Promise.all(running.keys())
+    },
+  }
+}
+
+/** `failure` names an input that could not be read on. */
+function finishPart(services: Services, part: TakenPart, failure?: LineFailure): Promise<void> {
+  return finish(services, part, (connection) => endPart(connection, part, failure))
+}
+
+/** The inputs that a manifest names take its place. */
+function finishManifest(
+  services: Services,
+  part: TakenPart,
+  inputs: readonly ImportInput[],
+): Promise<void> {
+  return finish(services, part, (connection) => replaceManifest(connection, part, inputs))
+}
+
+/** The record is there with the end, or neither is. */
+async function finish(
+  services: Services,
+  { job, caller }: TakenPart,
+  end: (connection: Connection) => Promise<boolean>,
+): Promise<void> {
+  const principal = await memberOf(services, caller)
+  await services.repository.transaction(async (transaction) => {
+    const isEnd = await transaction.beside(end)
+    if (!isEnd || principal === undefined) return
+    const found = await transaction.beside((connection) => readImport(connection, job))
+    const sum = (of: (part: ImportPart) => number) =>
+      (found?.parts ?? []).reduce((total, part) => total + of(part), 0)
+    await recordBulk({ repository: transaction }, principal, {
+      reference: `AsyncJob/${job}`,
+      step: 'completed',
+      details: {
+        inputs: found?.parts.length ?? 0,
+        created: sum(({ created }) => created),
+        updated: sum(({ updated }) => updated),
+        unchanged: sum(({ unchanged }) => unchanged),
+        skipped: sum(({ skipped }) => skipped),
+        failed: sum(({ failed }) => failed),
+      },
+    })
+  })
 }

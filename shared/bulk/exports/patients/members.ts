@@ -1,73 +1,88 @@
 /**
- * Lists the patients whose compartments are exported: those of a Group at the time of the export, or those
- * that were named. They and the rows in their compartments are written to tables: however many they are,
- * no process holds them all.
+ * The patients of an export: members of a Group at the time of the export, or patients that were named. They and the
+ * rows in their compartments are listed in tables, so no process holds all of them.
  */
 import type { Principal } from '../../../access/principal.ts'
 import { type Issue, issue } from '../../../errors.ts'
 import { isResourceType, typeNumber } from '../../../fhir/definitions.ts'
 import { isObject, parseReference, type Resource } from '../../../fhir/resource.ts'
 import { parseDate } from '../../../fhir/values.ts'
-import type { Connection } from '../../../platform/postgres/statement.ts'
 import { keysLiteral } from '../../../store/index/keys.ts'
 import { normalId, type Store } from '../../../store/rows/context.ts'
 import { idOf, parseVersion, toVersion, type VersionRow } from '../../../store/rows/rows.ts'
 import { type Bind, binder } from '../../../store/rows/side-rows.ts'
-import { allSql } from '../../../store/search/tests/grant-tests.ts'
-import type { ExportJob } from '../rows/jobs.ts'
+import type { ExportInput, PlannedJob } from '../rows/jobs.ts'
 import { type Listed, listingSql } from '../rows/list.ts'
-import { readAsOf } from '../rows/scope.ts'
-import { memberSql, rulingSql, type Selection } from '../rows/select.ts'
+import { readAsOf, type TypesAt } from '../rows/scope.ts'
+import { memberSql } from '../rows/select.ts'
 
-/** Patients that are listed by a statement. */
-const AT_ONCE = 200
+/** Members of one statement. */
+export const MEMBERS_AT_ONCE = 200
+/** Later than any write. */
+const FAR = new Date('9999-12-31T00:00:00Z')
+/** Key of a patient that has been deleted: only deletions are in its compartment. */
+const GONE = 0n
 
-/** The patients that were listed, and issues about members that are left out. */
-export interface Listing {
-  readonly listed: readonly Listed[]
-  readonly issues: readonly Issue[]
+/** Members of one type: versions of those that are there and visible, the named ids, and how many of these are missing. */
+export interface MemberPage {
+  readonly type: string
+  readonly rows: readonly VersionRow[]
+  readonly ids: readonly string[]
+  readonly missing: number
 }
 
+/** The members of a Group, or the named patients, at a time. */
+export async function* memberPages(
+  store: Store,
+  principal: Principal,
+  input: ExportInput,
+  at: Date,
+): AsyncGenerator<MemberPage> {
+  for (const [type, all] of await membersOf(store, principal, input, at)) {
+    for (let from = 0; from < all.length; from += MEMBERS_AT_ONCE) {
+      const ids = all.slice(from, from + MEMBERS_AT_ONCE)
+      const rows = await readAsOf(store, principal, type, { ids, at })
+      yield { type, rows, ids, missing: ids.length - rows.length }
+    }
+  }
+}
+
+/** Lists members and the rows in compartments of patients, for an export by type. */
 export async function listMembers(
   store: Store,
   principal: Principal,
-  { id: job, input }: Pick<ExportJob, 'id' | 'input'>,
-  { types, at }: { readonly types: readonly string[]; readonly at: Date },
-): Promise<Listing> {
-  const named = await membersOf(store, principal, input, at)
+  { id, input }: PlannedJob,
+  { types, at }: TypesAt,
+): Promise<{ readonly listed: readonly Listed[]; readonly issues: readonly Issue[] }> {
   const listed: Listed[] = []
   let missing = 0
-  for (const [type, ids] of named) {
-    for (let from = 0; from < ids.length; from += AT_ONCE) {
-      const some = ids.slice(from, from + AT_ONCE)
-      const rows = await readAsOf(store, principal, type, { ids: some, at })
-      missing += some.length - rows.length
-      const found = rows.map(({ content }) => idOf(content ?? ''))
-      if (type === 'Patient') {
-        const here = new Set(found)
-        const gone = some.filter((one) => !here.has(normalId(one)))
-        listed.push(
-          ...(await addPatients(store, principal, { job, members: { found, gone }, types, at })),
-        )
-      } else if (types.includes(type)) {
-        listed.push(...(await addRows(store, job, typeNumber(type), rows)))
-      }
-    }
+  for await (const page of memberPages(store, principal, input, at)) {
+    const { type, rows } = page
+    missing += page.missing
+    if (type !== 'Patient' && !types.includes(type)) continue
+    const { values, bind } = binder()
+    const job = bind(id, 'uuid')
+    const text =
+      type === 'Patient'
+        ? `with m as (${membersSql(store, principal, { ...page, job }, bind)})
+          ${listingSql(job, inCompartments(store, principal, { rows, types, at }, bind))}`
+        : listingSql(job, givenRows(typeNumber(type), rows, bind))
+    listed.push(...(await store.connection.query<Listed>({ text, values })))
   }
   return { listed, issues: leftOut(missing, 'not there or may not be read') }
 }
 
-/** An issue gives the number of members, not their identity. */
+/** Counts members that are left out; an issue does not name them. */
 export function leftOut(members: number, why: string): readonly Issue[] {
   if (members === 0) return []
   return [issue('information', 'informational', `${members} members of the Group are ${why}`)]
 }
 
 /** Ids by type. */
-export async function membersOf(
+async function membersOf(
   store: Store,
   principal: Principal,
-  { level, id = '', patients }: ExportJob['input'],
+  { level, id = '', patients }: ExportInput,
   at: Date,
 ): Promise<ReadonlyMap<string, readonly string[]>> {
   if (level === 'instance') return new Map([['Patient', [id]]])
@@ -78,15 +93,30 @@ export async function membersOf(
   return new Map([['Patient', (members.get('Patient') ?? []).filter((one) => wanted.has(one))]])
 }
 
-/** By type, as Groups say it `at` a time of those who are members `on` a day; nested Groups are entered. */
-export async function groupMembers(
+/** Returns the Patients that the caller sees and, with a Group, that are members of it. */
+export async function patientsIn(
+  store: Store,
+  principal: Principal,
+  ids: readonly string[],
+  group: string | undefined,
+): Promise<ReadonlySet<string>> {
+  const members =
+    group && (await groupMembers(store, principal, { id: group, at: FAR, on: new Date() }))
+  const own = members && new Set(members.get('Patient'))
+  const among = ids.filter((id) => !own || own.has(id))
+  const rows = await readAsOf(store, principal, 'Patient', { ids: among, at: FAR })
+  return new Set(rows.map(({ content }) => idOf(content ?? '')))
+}
+
+/** Ids by type of the members `on` a day, in Groups as they were `at` a time; nested Groups are entered. */
+async function groupMembers(
   store: Store,
   principal: Principal,
   { id, at, on }: { readonly id: string; readonly at: Date; readonly on: Date },
 ): Promise<ReadonlyMap<string, readonly string[]>> {
   const found = new Map<string, Set<string>>()
   const entered = new Set<string>([id])
-  // A Set gives what is added to it while it is read.
+  // Iterating a Set includes items that are added meanwhile.
   for (const group of entered) {
     const [row] = await readAsOf(store, principal, 'Group', { ids: [group], at })
     if (row === undefined) continue
@@ -108,123 +138,81 @@ function activeMembers({ member }: Resource, on: Date) {
   })
 }
 
-/** Key of a patient who is not there any more: in that compartment are deletions alone. */
-export const GONE = 0n
-
-interface AddedPatients {
-  readonly job: string
-  readonly members: { readonly found: readonly string[]; readonly gone: readonly string[] }
-  readonly types: readonly string[]
-  readonly at: Date
+/** Inserts the patients of a page, those that are missing, too. `job` is SQL. */
+export function membersSql(
+  store: Store,
+  principal: Principal,
+  { job, rows, ids }: MemberPage & { readonly job: string },
+  bind: Bind,
+): string {
+  const found = rows.map(({ content }) => `Patient/${idOf(content ?? '')}`)
+  const here = new Set(found)
+  const gone = ids.filter((id) => !here.has(`Patient/${normalId(id)}`)).map((id) => `Patient/${id}`)
+  const keys = [...compartmentKeys(store, principal, rows), ...gone.map(() => GONE)]
+  return `insert into export_member (job, reference, key, id)
+    select ${job}, * from unnest(${bind([...found, ...gone], 'text[]')},
+      ${bind(keysLiteral(keys), 'bigint[]')},
+      ${bind([...rows.map(({ id }) => id), ...gone.map(() => null)], 'uuid[]')})
+    on conflict do nothing`
 }
 
-/** One statement. */
-async function addPatients(
-  { keys, connection }: Store,
+/** Keys that rows in the compartments of these patients hold. */
+export function compartmentKeys(
+  { keys }: Store,
   { project }: Principal,
-  { job, members: { found, gone }, types, at }: AddedPatients,
-): Promise<readonly Listed[]> {
-  const held = found.map((id) => keys.compartment(project.number, `Patient/${id}`))
-  return connection.query<Listed>({
-    // Each row that holds one of several keys is compared with all of them: of 100 keys 14 ms, of ten at a
-    // time 6. Where it sees the keys, PostgreSQL may compare them with those of each row instead.
-    text: `with m as (insert into export_member (job, reference, key)
-        select $1, * from unnest($2::text[], $3::bigint[]) on conflict do nothing)
-      ${listingSql('$1::uuid', SOME_KEYS_AT_A_TIME)}`,
-    values: [
-      job,
-      [...found, ...gone].map((id) => `Patient/${id}`),
-      keysLiteral([...held, ...gone.map(() => GONE)]),
-      keysLiteral(held),
-      project.number,
-      types.map(typeNumber),
-      at,
-    ],
-  })
+  patients: readonly VersionRow[],
+): bigint[] {
+  return patients.map(({ content }) =>
+    keys.compartment(project.number, `Patient/${idOf(content ?? '')}`),
+  )
 }
 
-const SOME_KEYS_AT_A_TIME = `select r.type, r.id, r.ver
-  from (select array_agg(k) as some from unnest($4::bigint[]) with ordinality u(k, n) group by n / 10) k
-  cross join lateral (select r.type, r.id, r.ver from resource r
-    where r.keys && k.some and (r.project = $5) is true and (r.type = any($6)) is true
-      and r.lu <= $7 offset 0) r`
-
-interface ChangedAt {
-  readonly job: string
-  readonly types: readonly string[]
-  readonly at: Date
+/**
+ * Each row that holds one of several keys is compared with all of them: 14 ms for 100 keys, 6 for ten at a time. Where
+ * PostgreSQL sees the keys, it may compare them with those of each row instead.
+ */
+function inCompartments(
+  store: Store,
+  principal: Principal,
+  { rows, types, at }: TypesAt & Pick<MemberPage, 'rows'>,
+  bind: Bind,
+): string {
+  const held = compartmentKeys(store, principal, rows)
+  return `select r.type, r.id, r.ver
+    from (select array_agg(k) as some from unnest(${bind(keysLiteral(held), 'bigint[]')})
+      with ordinality u(k, n) group by n / 10) k
+    cross join lateral (select r.type, r.id, r.ver from resource r
+      where r.keys && k.some and (r.project = ${bind(principal.project.number, 'int')}) is true
+        and (r.type = any(${bind(types.map(typeNumber), 'smallint[]')})) is true
+        and r.lu <= ${bind(at, 'timestamptz')} offset 0) r`
 }
 
-/** Rows in the compartments that were written after the time of the export: what was there before is exported. */
-export async function addChanged(
-  connection: Connection,
+function givenRows(type: number, rows: readonly VersionRow[], bind: Bind): string {
+  const ids = bind(
+    rows.map(({ id }) => id),
+    'uuid[]',
+  )
+  const versions = bind(
+    rows.map(({ ver }) => ver),
+    'int[]',
+  )
+  return `select ${bind(type, 'smallint')} as type, * from unnest(${ids}, ${versions}) x(id, ver)`
+}
+
+/** Lists rows in the compartments that were written after the time of the export; their earlier version is exported. */
+export async function listChangedRows(
+  { connection }: Store,
   { project }: Principal,
-  { job, types, at }: ChangedAt,
+  { id }: PlannedJob,
+  { types, at }: TypesAt,
 ): Promise<readonly Listed[]> {
   const { values, bind } = binder()
-  const time = bind(at, 'timestamptz')
-  const own = bind(project.number, 'int')
+  const [job, time, own] = [bind(id, 'uuid'), bind(at, 'timestamptz'), bind(project.number, 'int')]
   const rows = `select v.type, v.id, v.ver from version n
     cross join lateral (select v.* from version v where v.project = ${own} and v.type = n.type
       and v.id = n.id and v.ver = n.ver - 1 offset 0) v
-    where n.project = ${own}
-      and n.type = any(${bind(types.map(typeNumber), 'smallint[]')})
+    where n.project = ${own} and n.type = any(${bind(types.map(typeNumber), 'smallint[]')})
       and n.lu > ${time} and n.ver > 1 and v.lu <= ${time} and v.content is not null
-      and ${memberSql(bind(job, 'uuid'), 'm.key <> 0')}`
-  return connection.query<Listed>({ text: listingSql(bind(job, 'uuid'), rows), values })
-}
-
-async function addRows(
-  { connection }: Store,
-  job: string,
-  type: number,
-  rows: readonly VersionRow[],
-): Promise<readonly Listed[]> {
-  return connection.query<Listed>({
-    name: 'export-list',
-    text: listingSql(
-      '$1::uuid',
-      'select $2::smallint as type, * from unnest($3::uuid[], $4::int[]) x(id, ver)',
-    ),
-    values: [job, type, rows.map(({ id }) => id), rows.map(({ ver }) => ver)],
-  })
-}
-
-export const PATIENT = typeNumber('Patient')
-
-/** A statement that writes down what `rows` gives, of which it reads `patient`, `place`, `ruling` and `id`. */
-export function compartmentsSql(job: string, rows: string): string {
-  return `insert into export_compartment (job, patient, place, ruling, ids)
-    select ${job}, patient, place, ruling, array_agg(distinct id order by id)
-    from (${rows}) r group by patient, place, ruling`
-}
-
-/** The row is the Patient whose compartment it is. */
-export function isOwnSql(table: string, patient: string): string {
-  return `${table}.type = ${PATIENT} and ${table}.id = ${patient}`
-}
-
-/** Number of the type that is at the place of a compartment. */
-export function typeAtPlace(table: string): string {
-  return `(case ${table}.place when 0 then ${PATIENT} else ${table}.place end)`
-}
-
-/** Selects for rows `r` of several types which grant governs, and whether they are exported. */
-export function rowTestsSql(
-  selections: readonly Selection[],
-  bind: Bind,
-): readonly [ruling: string, tests: string] {
-  const rulings: string[] = []
-  const tests: string[] = []
-  for (const selection of selections) {
-    const { scene, filter, ruled } = selection
-    const when = `when ${typeNumber(scene.type)} then`
-    if (ruled !== undefined) rulings.push(`${when} ${rulingSql(selection, bind)}`)
-    const own = filter === undefined ? scene.visible : [...scene.visible, filter.test]
-    if (own.length > 0) tests.push(`${when} ${allSql(own, bind)}`)
-  }
-  return [
-    rulings.length === 0 ? 'null::int' : `(case r.type ${rulings.join(' ')} end)`,
-    tests.length === 0 ? 'true' : `(case r.type ${tests.join(' ')} else true end)`,
-  ]
+      and ${memberSql(job, 'm.key <> 0')}`
+  return connection.query<Listed>({ text: listingSql(job, rows), values })
 }

@@ -1,28 +1,42 @@
 /**
- * Which Provenance goes with an export: that of which some target is exported, or of it only the newest
- * of each target. https://hl7.org/fhir/uv/bulkdata/STU2/export.html#query-parameters
+ * The Provenance that goes with an export: all that has an exported target, or only the newest of each target.
+ * https://hl7.org/fhir/uv/bulkdata/STU2/export.html#query-parameters
  */
 import type { Principal } from '../../../access/principal.ts'
-import { storedParameters, typeName, typeNumber } from '../../../fhir/definitions.ts'
-import { isObject, parseReference } from '../../../fhir/resource.ts'
-import type { Connection } from '../../../platform/postgres/statement.ts'
-import { bufferOf, type Slice, sliceOf } from '../../../platform/storage/storage.ts'
-import type { Store } from '../../../store/rows/context.ts'
-import { binder } from '../../../store/rows/side-rows.ts'
-import { allSql } from '../../../store/search/tests/grant-tests.ts'
 import {
-  type ExportInput,
-  type LineSink,
-  type PlannedJob,
-  type ProvenanceChoice,
-  uuidOf,
-} from '../rows/jobs.ts'
-import { listingSql } from '../rows/list.ts'
+  isResourceType,
+  storedParameters,
+  typeName,
+  typeNumber,
+} from '../../../fhir/definitions.ts'
+import { isObject, parseReference } from '../../../fhir/resource.ts'
+import { keysLiteral } from '../../../store/index/keys.ts'
+import type { Store } from '../../../store/rows/context.ts'
+import { idOf } from '../../../store/rows/rows.ts'
+import { type Bind, binder } from '../../../store/rows/side-rows.ts'
+import { allSql } from '../../../store/search/tests/grant-tests.ts'
+import type { ExportInput, PlannedJob, ProvenanceChoice } from '../rows/jobs.ts'
+import { compartmentsSql, type Listed, listingSql, typeAtPlace } from '../rows/list.ts'
 import { type AskedExport, typesOf } from '../rows/scope.ts'
-import { type Selection, selectedIds, selectionOf } from '../rows/select.ts'
+import {
+  type ChangedRow,
+  changedPages,
+  changesSql,
+  rowTestsSql,
+  type Selection,
+  selectedIds,
+  selectionOf,
+} from '../rows/select.ts'
 
-/** Targets that are looked at for each at a time: mostly one of the first is exported. */
+const PROVENANCE = typeNumber('Provenance')
+/** Targets of a Provenance that are checked at a time: mostly one of the first is exported. */
 const TARGETS = 10
+/** Row ids of one statement. */
+const AT_ONCE = 1000
+/** Patients, or arrays of a list, whose Provenance one statement finds, and keys that one look at the index compares. */
+const PATIENTS = 100
+const ARRAYS = 16
+const KEYS = 50
 
 /** Undefined: all that the member may see. */
 export function provenanceChoice({
@@ -37,110 +51,12 @@ export function targetTypes(principal: Principal, input: AskedExport): readonly 
   const isTarget = (type: string) => type !== 'Provenance'
   const named = typesOf(principal, input).filter(isTarget)
   if (named.length > 0) return named
-  // Where nothing else is asked for, it is that of what would be.
+  // An export of Provenance alone has the targets of an export without `_type`.
   const usual = { ...input, types: undefined, provenance: undefined }
   return typesOf(principal, usual).filter(isTarget)
 }
 
-/** Row id and content of a Provenance. */
-interface ProvenanceRow {
-  readonly id: string
-  readonly content: string
-}
-
-/** Picks those that go with the export, in their order. */
-type ProvenanceFilter = (rows: readonly ProvenanceRow[]) => Promise<ReadonlySet<string>>
-
-export function provenanceFilter(
-  store: Store,
-  principal: Principal,
-  job: PlannedJob,
-  { own, choice }: { readonly own: Selection; readonly choice: ProvenanceChoice },
-): ProvenanceFilter {
-  const types = new Set(targetTypes(principal, job.input))
-  const selections = new Map<string, Promise<Selection | undefined>>()
-  const selectionFor = (type: string) => {
-    const known = selections.get(type)
-    if (known !== undefined) return known
-    const made = selectionOf(store, principal, type, job)
-    selections.set(type, made)
-    return made
-  }
-
-  /** Returns the references that are exported. */
-  async function exported(references: ReadonlySet<string>): Promise<ReadonlySet<string>> {
-    const found = new Set<string>()
-    const parsed = [...references].flatMap((text) => parseReference(text) ?? [])
-    for (const [type, own] of Map.groupBy(parsed, (one) => one.type)) {
-      const selection = types.has(type) ? await selectionFor(type) : undefined
-      if (selection === undefined) continue
-      for (let from = 0; from < own.length; from += AT_ONCE) {
-        const some = own.slice(from, from + AT_ONCE)
-        const rowIds = some.map(({ id }) => store.keys.rowId(type, id))
-        const ids = await selectedIds(store, selection, rowIds)
-        some.forEach(({ id }, i) => {
-          if (ids.has(rowIds[i] ?? '')) found.add(`${type}/${id}`)
-        })
-      }
-    }
-    return found
-  }
-
-  return async (rows) => {
-    const going = new Set<string>()
-    let open = rows.map(({ id, content }) => ({ id, targets: targetsOf(content) }))
-    while (open.length > 0) {
-      const round = open.map(({ id, targets }) => ({ id, targets: targets.slice(0, TARGETS) }))
-      const found = await exported(new Set(round.flatMap(({ targets }) => targets)))
-      const newest = choice === 'latest' ? await newestOf(store, own, found) : undefined
-      for (const { id, targets } of round) {
-        const goes = (target: string) =>
-          newest === undefined ? found.has(target) : newest.get(target) === id
-        if (targets.some(goes)) going.add(id)
-      }
-      open = open.flatMap(({ id, targets }) => {
-        const left = targets.slice(TARGETS)
-        return going.has(id) || left.length === 0 ? [] : [{ id, targets: left }]
-      })
-    }
-    return going
-  }
-}
-
-const AT_ONCE = 1000
-
-/** Hands on the lines of what goes with the export, some at a time and in their order. */
-export function provenanceLines(filter: ProvenanceFilter, line: LineSink) {
-  let batch: { readonly id: Buffer; readonly content: string; readonly shown: Buffer }[] = []
-  let before = Promise.resolve()
-
-  function flush(): Promise<void> {
-    const rows = batch
-    batch = []
-    before = before.then(async () => {
-      const named = rows.map(({ id, content }) => ({ id: uuidOf(id), content }))
-      const going = await filter(named)
-      for (const [i, { id, shown }] of rows.entries()) {
-        if (going.has(named[i]?.id ?? '')) await line(sliceOf(id), sliceOf(shown))
-      }
-    })
-    return before
-  }
-
-  return {
-    add(id: Slice, content: Slice, shown: Slice): Promise<void> | undefined {
-      batch.push({
-        id: Buffer.from(bufferOf(id)),
-        content: bufferOf(content).toString(),
-        shown: Buffer.from(bufferOf(shown)),
-      })
-      return batch.length < AT_ONCE ? undefined : flush()
-    },
-    end: flush,
-  }
-}
-
-/** `Type/id`, without repeats; Patients first, by which most is found. */
+/** `Type/id` without repeats; Patients first, since most Provenance is found by them. */
 export function targetsOf(content: string): readonly string[] {
   const { target } = JSON.parse(content)
   const references = (Array.isArray(target) ? target : []).flatMap((item) => {
@@ -152,135 +68,321 @@ export function targetsOf(content: string): readonly string[] {
   return [...new Set([...references.filter(isPatient), ...references])]
 }
 
+/** Row id and content of a Provenance. */
+interface ProvenanceRow {
+  readonly id: string
+  readonly content: string
+}
+
+/** Returns the row ids of those that go with the export: for parts that read Provenance by its type. */
+export type ProvenanceFilter = (rows: readonly ProvenanceRow[]) => Promise<ReadonlySet<string>>
+
+export function provenanceFilter(
+  store: Store,
+  principal: Principal,
+  job: PlannedJob,
+  own: Selection,
+): ProvenanceFilter {
+  const isLatest = provenanceChoice(job.input) === 'latest'
+  const types = new Set(targetTypes(principal, job.input))
+  const selections = new Map<string, Promise<Selection | undefined>>()
+
+  /** Returns the references that are exported. */
+  async function exported(references: ReadonlySet<string>): Promise<ReadonlySet<string>> {
+    const found = new Set<string>()
+    const parsed = [...references].flatMap((text) => parseReference(text) ?? [])
+    for (const [type, some] of Map.groupBy(parsed, (one) => one.type)) {
+      if (!types.has(type)) continue
+      const selected = selections.get(type) ?? selectionOf(store, principal, type, job)
+      selections.set(type, selected)
+      const selection = await selected
+      if (selection === undefined) continue
+      const rowIds = new Map(some.map(({ id }) => [store.keys.rowId(type, id), `${type}/${id}`]))
+      const ids = [...rowIds.keys()]
+      for (let from = 0; from < ids.length; from += AT_ONCE) {
+        const there = await selectedIds(store, selection, ids.slice(from, from + AT_ONCE))
+        for (const id of there) found.add(rowIds.get(id) ?? '')
+      }
+    }
+    return found
+  }
+
+  return async (rows) => {
+    const going = new Set<string>()
+    let open = rows.map(({ id, content }) => ({ id, targets: targetsOf(content) }))
+    while (open.length > 0) {
+      const found = await exported(new Set(open.flatMap((row) => row.targets.slice(0, TARGETS))))
+      const newest = isLatest ? await newestAbout(store, own, [...found]) : undefined
+      for (const { id, targets } of open) {
+        const goes = (target: string) =>
+          newest === undefined ? found.has(target) : newest.get(target) === id
+        if (targets.slice(0, TARGETS).some(goes)) going.add(id)
+      }
+      open = open
+        .map(({ id, targets }) => ({ id, targets: targets.slice(TARGETS) }))
+        .filter(({ id, targets }) => targets.length > 0 && !going.has(id))
+    }
+    return going
+  }
+}
+
 /** Target → row id of the newest Provenance about it that the member sees. One statement. */
-async function newestOf(
-  { keys, connection }: Store,
-  { scene, at }: Selection,
-  targets: ReadonlySet<string>,
+async function newestAbout(
+  store: Store,
+  { filter: _, since: __, ...about }: Selection,
+  targets: readonly string[],
 ): Promise<ReadonlyMap<string, string>> {
-  if (targets.size === 0) return new Map()
-  const list = [...targets]
-  const [code = 'target'] = storedParameters('Provenance', 'target')
-  const parameter = keys.param(scene.project, 'Provenance', code)
-  const held = list.map((one) => keys.reference(parameter, keys.target(scene.project, one)))
+  if (targets.length === 0) return new Map()
   const { values, bind } = binder()
-  const rows = await connection.query<{ n: number; id: string }>({
-    text: `select t.n::int, l.id
-      from unnest(${bind(`{${held.join(',')}}`, 'bigint[]')}) with ordinality t(key, n)
-      cross join lateral (
-        select r.id from resource r join version v using (project, type, id, ver)
-        where r.keys @> array[t.key] and (r.project = ${bind(scene.project, 'int')}) is true
-          and (r.type = ${bind(typeNumber(scene.type), 'smallint')}) is true
-          and (r.lu <= ${bind(at, 'timestamptz')}) is true and ${allSql(scene.visible, bind)}
-        order by (v.content::jsonb ->> 'recorded')::timestamptz desc nulls last, r.lu desc, r.id
-        limit 1) l`,
+  const all = { ...about, filter: undefined, since: undefined }
+  const keys = referenceKeys(store, about.scene.project, targets)
+  const rows = await store.connection.query<{ n: number; id: string }>({
+    text: `with k as (select n, n as patient, key
+        from unnest(${bind(keysLiteral(keys), 'bigint[]')}) with ordinality t(key, n))
+      select a.patient::int as n, a.id from (${newestSql(all, bind)}) a`,
     values,
   })
-  return new Map(rows.map(({ n, id }) => [list[n - 1] ?? '', id]))
+  return new Map(rows.map(({ n, id }) => [targets[n - 1] ?? '', id]))
 }
 
-const PROVENANCE = typeNumber('Provenance')
-
-/** False when there is none that could be exported. One statement. */
-export async function hasProvenance(
-  connection: Connection,
-  { project }: Principal,
-  at: Date,
-): Promise<boolean> {
-  const [found] = await connection.query<{ isAny: boolean }>({
-    name: 'export-has-provenance',
-    text: `select exists (select 1 from resource where project = $1 and type = $2)
-      or exists (select 1 from version where project = $1 and type = $2 and lu > $3) as "isAny"`,
-    values: [project.number, PROVENANCE, at],
-  })
-  return found?.isAny === true
+/** Where the Provenance of listed targets is listed itself. */
+interface Listing {
+  readonly job: string
+  readonly about: Selection
+  readonly isLatest: boolean
+  /** Types of the targets. */
+  readonly types: readonly string[]
+  /** SQL of the targets: `patient` (null in exports by type), `type` and row `id`. `job` is SQL, too. */
+  readonly targets: (job: string, bind: Bind) => string
+  /** SQL that lists rows with `patient`, `place`, `ruling`, `type`, `id` and `ver`. */
+  readonly insert: (job: string, rows: string) => string
 }
 
-/** Arrays of the list that one statement goes through. */
-const ARRAYS = 16
+/** Lists the Provenance of the compartments. `types` are those of the targets. */
+export async function addProvenance(
+  store: Store,
+  { id: job, input }: PlannedJob,
+  about: Selection,
+  types: readonly string[],
+): Promise<void> {
+  const isLatest = provenanceChoice({ ...input, level: 'patient' }) === 'latest'
+  const targets = (own: string, range = '') => `select c.patient, ${typeAtPlace('c')} as type, x.id
+    from export_compartment c cross join lateral unnest(c.ids) x(id)
+    where c.job = ${own} and c.place <> ${PROVENANCE} ${range}`
+  const all = {
+    job,
+    about,
+    isLatest,
+    types,
+    targets: (own: string) => targets(own),
+    insert: compartmentsSql,
+  }
+  let low: string | null = null
+  for (;;) {
+    const [next]: { patient: string }[] = await store.connection.query<{ patient: string }>({
+      name: 'export-next-patients',
+      text: `select patient from (select distinct patient from export_compartment
+          where job = $1 and ($2::uuid is null or patient > $2)
+          order by patient limit ${PATIENTS}) p order by patient desc limit 1`,
+      values: [job, low],
+    })
+    if (next === undefined) break
+    const above = low
+    const upTo: string = next.patient
+    const inRange: Listing['targets'] = (own, bind) => {
+      const first = above === null ? '' : `and c.patient > ${bind(above, 'uuid')}`
+      return targets(own, `${first} and c.patient <= ${bind(upTo, 'uuid')}`)
+    }
+    await listAbout(store, { ...all, targets: inRange })
+    low = upTo
+  }
+  // Only current Provenance can be the newest.
+  if (!isLatest) await listChangedAbout(store, all)
+}
 
-/** Answers how many there are, about. */
+/** Lists the Provenance of rows that are listed for an export by type. Returns about how many there are. */
 export async function listProvenance(
   store: Store,
   principal: Principal,
-  job: string,
-  at: Date,
+  job: PlannedJob,
 ): Promise<number> {
   const { connection } = store
+  const selection = await selectionOf(store, principal, 'Provenance', job)
+  if (selection === undefined) return 0
   const [list] = await connection.query<{ arrays: number; types: number[] }>({
     text: `select count(*)::int as arrays, coalesce(array_agg(distinct type), '{}') as types
       from export_list where job = $1 and type <> $2`,
-    values: [job, PROVENANCE],
+    values: [job.id, PROVENANCE],
   })
   const { arrays = 0, types = [] } = list ?? {}
-  let areThere = true
-  for (let from = 0; from < arrays && areThere; from += ARRAYS) {
-    areThere = await listAbout(store, principal, { job, types, at, from })
+  const targets = (own: string, page = '') => `select null::uuid as patient, l.type, x.id
+    from (select type, ids from export_list where job = ${own} and type <> ${PROVENANCE} ${page}) l
+    cross join lateral unnest(l.ids) x(id)`
+  const all: Listing = {
+    job: job.id,
+    about: { ...selection, reach: 'all' },
+    isLatest: provenanceChoice(job.input) === 'latest',
+    types: types.map(typeName),
+    targets: (own) => targets(own),
+    insert: listingSql,
   }
-  await listChanged(connection, principal, { job, at, alone: areThere })
-  const [found] = await connection.query<{ rows: number }>({
+  for (let from = 0; from < arrays; from += ARRAYS) {
+    const page = `order by type, low, high offset ${from} limit ${ARRAYS}`
+    await listAbout(store, { ...all, targets: (own) => targets(own, page) })
+  }
+  if (!all.isLatest) await listChangedAbout(store, all)
+  const [found] = await connection.query<Pick<Listed, 'rows'>>({
     text: `select coalesce(sum(cardinality(ids)), 0)::int as rows
       from export_list where job = $1 and type = $2`,
-    values: [job, PROVENANCE],
+    values: [job.id, PROVENANCE],
   })
   return found?.rows ?? 0
 }
 
-interface AboutScope {
-  readonly job: string
-  readonly types: readonly number[]
-  readonly at: Date
-  readonly from: number
+/** The first key of a row is its own; the key of a reference to the row differs from it by the type. */
+async function listAbout(store: Store, listing: Listing): Promise<void> {
+  const { keys } = store
+  const { types, about } = listing
+  const { project } = about.scene
+  const parameter = targetParameter(store, project)
+  const own = types.map((type) => parameter ^ keys.param(project, type, '_self'))
+  const gone = await listByKeys(store, listing, (targets, bind) => {
+    const [numbers, selves] = [
+      bind(types.map(typeNumber), 'smallint[]'),
+      bind(keysLiteral(own), 'bigint[]'),
+    ]
+    return `select s.*, r.self # t.own as key from (${targets}) s
+      join unnest(${numbers}, ${selves}) t(type, own) on t.type = s.type
+      left join lateral (select r.keys[1] as self from resource r
+        where r.project = ${bind(project, 'int')} and r.type = s.type and r.id = s.id offset 0) r on true`
+  })
+  if (gone.length === 0) return
+  // A target that was deleted since has no row: its key follows from its id.
+  const rows = await store.connection.query<Target & { content: string }>({
+    text: `select e.type, e.id, v.content from unnest($2::smallint[], $3::uuid[]) e(type, id)
+      cross join lateral (select left(v.content, 200) as content from version v
+        where v.project = $1 and v.type = e.type and v.id = e.id and v.content is not null
+        order by v.ver desc limit 1) v`,
+    values: [project, gone.map(({ type }) => type), gone.map(({ id }) => id)],
+  })
+  const names = rows.map(({ type, content }) => `${typeName(type)}/${idOf(content)}`)
+  const held = keysLiteral(referenceKeys(store, project, names))
+  await listByKeys(store, listing, (targets, bind) => {
+    const lists = [
+      bind(
+        rows.map(({ type }) => type),
+        'smallint[]',
+      ),
+      bind(
+        rows.map(({ id }) => id),
+        'uuid[]',
+      ),
+      bind(held, 'bigint[]'),
+    ]
+    return `select s.*, e.key from (${targets}) s join unnest(${lists}) e(type, id, key) using (type, id)`
+  })
 }
 
-/**
- * Each row's first key is its own, and that of a reference to it differs by what is the same for all of a
- * type. False when a row of the list is not there any more: nobody knows what refers to it.
- */
-async function listAbout(
-  { connection, keys }: Store,
-  { project }: Principal,
-  { job, types, at, from }: AboutScope,
-): Promise<boolean> {
-  const [code = 'target'] = storedParameters('Provenance', 'target')
-  const parameter = keys.param(project.number, 'Provenance', code)
-  const own = types.map((type) => parameter ^ keys.param(project.number, typeName(type), '_self'))
+interface Target {
+  readonly type: number
+  readonly id: string
+}
+
+/** Lists the Provenance with the keys that `keyed` selects for targets; returns targets without a key. One statement. */
+async function listByKeys(
+  { connection }: Store,
+  listing: Listing,
+  keyed: (targets: string, bind: Bind) => string,
+): Promise<readonly Target[]> {
   const { values, bind } = binder()
-  const [number, provenance] = [bind(project.number, 'int'), bind(PROVENANCE, 'smallint')]
-  const id = bind(job, 'uuid')
-  const found = `select p.type, p.id, p.ver
-    from (select array_agg(key) as some from k where key is not null group by n / 50) g
-    cross join lateral (select r.type, r.id, r.ver from resource r
-      where r.keys && g.some and (r.project = ${number}) is true and (r.type = ${provenance}) is true
-        and r.lu <= ${bind(at, 'timestamptz')} offset 0) p`
-  const rows = await connection.query({
-    text: `with l as (select type, ids from export_list where job = ${id} and type <> ${provenance}
-          order by type, low, high offset ${bind(from, 'int')} limit ${ARRAYS}),
-        k as materialized (select r.keys[1] # t.own as key, row_number() over () as n
-          from l cross join lateral unnest(l.ids) x(id)
-          join unnest(${bind(types, 'smallint[]')}, ${bind(`{${own.join(',')}}`, 'bigint[]')})
-            t(type, own) on t.type = l.type
-          left join resource r on r.project = ${number} and r.type = l.type and r.id = x.id),
-        w as (${listingSql(id, found)})
-      select 1 from k where key is null limit 1`,
+  const job = bind(listing.job, 'uuid')
+  return connection.query<Target>({
+    text: `with k as materialized (${keyed(listing.targets(job, bind), bind)}),
+        w as (${listing.insert(job, aboutSql(listing, bind))})
+      select distinct type, id from k where key is null`,
     values,
   })
-  return rows.length === 0
 }
 
-/** Lists Provenance changed after the time of the export: its targets are unknown until it is read. */
-async function listChanged(
-  connection: Connection,
-  { project }: Principal,
-  { job, at, alone }: { readonly job: string; readonly at: Date; readonly alone: boolean },
-): Promise<void> {
-  const { values, bind } = binder()
-  const [number, provenance] = [bind(project.number, 'int'), bind(PROVENANCE, 'smallint')]
-  const time = bind(at, 'timestamptz')
-  const changed = `select v.type, v.id, v.ver from version v where v.project = ${number}
-    and v.type = ${provenance} and v.lu > ${time} and v.ver > 1`
-  const all = `select r.type, r.id, r.ver from resource r
-    where r.project = ${number} and r.type = ${provenance}`
-  const rows = alone ? changed : `${changed} union all ${all}`
-  await connection.query({ text: listingSql(bind(job, 'uuid'), rows), values })
+/** SQL of the Provenance about targets `k`, of which it reads `patient` and `key`. */
+function aboutSql({ about, isLatest }: Listing, bind: Bind): string {
+  if (isLatest) return newestSql(about, bind)
+  const { columns, own, asked } = provenanceRows(about, bind)
+  return `select g.patient, p.* from (select patient, array_agg(key) as some
+      from (select *, row_number() over (partition by patient) as n from k where key is not null) k
+      group by patient, n / ${KEYS}) g
+    cross join lateral (select ${columns} from resource r
+      where r.keys && g.some and ${own} and ${asked} offset 0) p`
+}
+
+/** The same of the newest about each target. */
+function newestSql(about: Selection, bind: Bind): string {
+  const { columns, own, asked } = provenanceRows(about, bind)
+  return `select k.patient, p.* from k
+    cross join lateral (select ${columns}, ${asked} as asked
+      from resource r join version v using (project, type, id, ver)
+      where r.keys @> array[k.key] and ${own}
+      order by (v.content::jsonb ->> 'recorded')::timestamptz desc nulls last, r.lu desc, r.id
+      limit 1) p where p.asked`
+}
+
+function provenanceRows(about: Selection, bind: Bind) {
+  const { scene, at, since, filter } = about
+  const [ruling] = rowTestsSql([about], bind)
+  const tests = [
+    ...(since === undefined ? [] : [`r.lu > ${bind(since, 'timestamptz')}`]),
+    ...(filter === undefined ? [] : [allSql([filter.test], bind)]),
+  ]
+  return {
+    columns: `r.type, r.type as place, ${ruling} as ruling, r.id, r.ver`,
+    own: `(r.project = ${bind(scene.project, 'int')}) is true and (r.type = ${PROVENANCE}) is true
+      and r.lu <= ${bind(at, 'timestamptz')} and ${allSql(scene.visible, bind)}`,
+    asked: tests.length === 0 ? 'true' : `(${tests.join(' and ')})`,
+  }
+}
+
+/** Provenance as it was: only its content names its targets of that time. */
+async function listChangedAbout(store: Store, listing: Listing): Promise<void> {
+  const { about } = listing
+  for await (const rows of changedPages(store, about)) {
+    const reading = binder()
+    const contents = await store.connection.query<ChangedRow & { content: string }>({
+      text: `select v.id, v.ver, e.ruling, v.content
+        from ${changesSql(rows, reading.bind)} e(id, ver, ruling)
+        join version v on v.project = ${reading.bind(about.scene.project, 'int')}
+          and v.type = ${PROVENANCE} and v.id = e.id and v.ver = e.ver`,
+      values: reading.values,
+    })
+    const targets = contents.flatMap(({ content, ...row }) =>
+      targetsOf(content).flatMap((text) => {
+        const target = parseReference(text)
+        return target && isResourceType(target.type) ? [{ row, target }] : []
+      }),
+    )
+    const { values, bind } = binder()
+    const job = bind(listing.job, 'uuid')
+    const types = targets.map(({ target }) => typeNumber(target.type))
+    const ids = targets.map(({ target }) => store.keys.rowId(target.type, target.id))
+    const changes = changesSql(
+      targets.map(({ row }) => row),
+      bind,
+      [bind(types, 'smallint[]'), bind(ids, 'uuid[]')],
+    )
+    const found = `select s.patient, ${PROVENANCE}::smallint as type, ${PROVENANCE} as place,
+        e.ruling, e.id, e.ver
+      from ${changes} e(id, ver, ruling, target_type, target)
+      join (${listing.targets(job, bind)}) s on s.type = e.target_type and s.id = e.target`
+    await store.connection.query({ text: listing.insert(job, found), values })
+  }
+}
+
+function targetParameter({ keys }: Store, project: number): bigint {
+  const [code = 'target'] = storedParameters('Provenance', 'target')
+  return keys.param(project, 'Provenance', code)
+}
+
+/** Keys that the rows of Provenance about these targets have. */
+function referenceKeys(store: Store, project: number, targets: readonly string[]): bigint[] {
+  const parameter = targetParameter(store, project)
+  return targets.map((one) => store.keys.reference(parameter, store.keys.target(project, one)))
 }

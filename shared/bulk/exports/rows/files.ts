@@ -4,22 +4,13 @@ import type { Database } from '../../../platform/postgres/database.ts'
 import { isLeased, leaseValues } from '../../../platform/postgres/leases.ts'
 import type { Connection } from '../../../platform/postgres/statement.ts'
 import type { ExportPart, PartKind } from './jobs.ts'
-import {
-  ENDED,
-  type Ended,
-  type EndedRow,
-  endedOf,
-  PARTS,
-  partLease,
-  type TakenPart,
-  takeCloseSql,
-} from './parts.ts'
+import { PARTS, partLease, type TakenPart } from './parts.ts'
 
 export type FileKind = 'output' | 'deleted' | 'error'
 
-/** A block of whole lines, stored by itself: epoch and number of it in the part, then its sizes. */
+/** A block of whole lines, stored by itself: the lease of its part, its number under that lease, and its sizes. */
 export type Block = readonly [
-  epoch: number,
+  token: number,
   seq: number,
   bytes: number,
   packed: number,
@@ -95,21 +86,20 @@ const BLOCKS_SQL = `with b as (select x.*, $7::text || ' ' || x.type as name,
         from p cross join b left join j on true
         on conflict (job, part, seq) do update set rows = f.rows + excluded.rows,
           bytes = f.bytes + excluded.bytes, packed = f.packed + excluded.packed,
-          crc = excluded.crc, blocks = f.blocks || excluded.blocks, number = excluded.number),
-      c as (${takeCloseSql('$6')})
-      ${ENDED}`
+          crc = excluded.crc, blocks = f.blocks || excluded.blocks, number = excluded.number)
+      select n from p`
 
 /**
- * Writes down that blocks are stored, one a file at most; files that are whole have names from then on. With the
- * last ones of a part it is done. One statement. Undefined when the part is no longer held, or its job has ended.
+ * Records stored blocks, at most one for each file; complete files get their names. The last blocks end their part.
+ * One statement. False when the part is no longer held, or its job has ended.
  */
 export async function addBlocks(
   connection: Connection,
   { job, part }: TakenPart,
   { kind, blocks, reached, isLast }: WrittenBlocks,
-): Promise<Ended | undefined> {
+): Promise<boolean> {
   const column = (of: (one: StoredBlock) => unknown) => blocks.map(of)
-  const rows = await connection.query<EndedRow>({
+  const rows = await connection.query({
     name: 'export-blocks',
     text: BLOCKS_SQL,
     values: [
@@ -130,7 +120,7 @@ export async function addBlocks(
       column(({ file }) => file.goesOn),
     ],
   })
-  return endedOf(job, rows)
+  return rows.length > 0
 }
 
 /** The numbers of files, with one more for the kind and type that `f` names. */
@@ -264,11 +254,11 @@ export async function endedExport(connection: Connection): Promise<EndedExport |
   return found
 }
 
-/** Blocks of one taking of a part. */
+/** Blocks written under one lease of a part. */
 interface Written {
   readonly part: number
   readonly kind: PartKind
-  readonly epoch: number
+  readonly token: number
   /** The last one that was written down; -1 for none. */
   readonly last: number
 }
@@ -279,11 +269,11 @@ export async function writtenBlocks(
 ): Promise<readonly Written[]> {
   return connection.query<Written>({
     name: 'export-written',
-    text: `select p.n as part, p.kind, e.epoch, coalesce(max((b.value->>1)::int), -1) as last
-      from export_part p cross join generate_series(1, p.epoch) e(epoch)
+    text: `select p.n as part, p.kind, e.token, coalesce(max((b.value->>1)::int), -1) as last
+      from export_part p cross join generate_series(1, p.epoch) e(token)
       left join export_file f on f.job = p.job and f.part = p.n
-      left join jsonb_array_elements(f.blocks) b on (b.value->>0)::int = e.epoch
-      where p.job = $1 and p.kind <> 'plan' group by p.n, p.kind, e.epoch`,
+      left join jsonb_array_elements(f.blocks) b on (b.value->>0)::int = e.token
+      where p.job = $1 and p.kind <> 'plan' group by p.n, p.kind, e.token`,
     values: [job],
   })
 }

@@ -148,36 +148,24 @@ export async function cancelExport(connection: Connection, id: string): Promise<
   return rows.length > 0
 }
 
-/** Ends a job that cannot be carried on; does nothing for one that has ended. */
+/**
+ * Ends a job that cannot be completed; `isRevoked`: also one that is, since its member has gone. False for any other job
+ * that has ended.
+ */
 export async function failExport(
   connection: Connection,
   id: string,
   failure: NonNullable<ExportJob['failure']>,
-  keepHours: number,
+  { keepHours, isRevoked }: { readonly keepHours: number; readonly isRevoked: boolean },
 ): Promise<boolean> {
   const rows = await connection.query({
     name: 'export-fail',
-    text: `update export_job set state = 'error', failure = $2, finished = clock_timestamp(),
-        expires = clock_timestamp() + $3::float8 * interval '1 hour'
-      where id = $1 and state in ('accepted', 'active') returning id`,
-    values: [id, JSON.stringify(failure), keepHours],
-  })
-  return rows.length > 0
-}
-
-/** Whoever it belonged to has gone: nobody gets its files any more. False when somebody was first. */
-export async function revokeExport(
-  connection: Connection,
-  id: string,
-  failure: NonNullable<ExportJob['failure']>,
-): Promise<boolean> {
-  const rows = await connection.query({
-    name: 'export-revoke',
     text: `update export_job set state = 'error', failure = $2,
         finished = coalesce(finished, clock_timestamp()),
-        expires = coalesce(expires, clock_timestamp() + interval '1 hour')
-      where id = $1 and state in ('accepted', 'active', 'completed') returning id`,
-    values: [id, JSON.stringify(failure)],
+        expires = coalesce(expires, clock_timestamp() + $3::float8 * interval '1 hour')
+      where id = $1 and (state in ('accepted', 'active') or ($4 and state = 'completed'))
+      returning id`,
+    values: [id, JSON.stringify(failure), keepHours, isRevoked],
   })
   return rows.length > 0
 }
@@ -219,7 +207,8 @@ export async function holdExport(connection: Connection, id: string): Promise<bo
 export interface ExportPart {
   readonly n: number
   readonly kind: PartKind
-  readonly epoch: number
+  /** Number of the lease that a worker holds; 1 for the first. */
+  readonly token: number
   /** Taken so often since it last came forward, and thrown so often. */
   readonly tries: number
   readonly failures: number
@@ -234,6 +223,12 @@ export interface ExportPart {
   readonly after: string | undefined
 }
 
+export type TypedPart = Pick<ExportPart, 'low' | 'high' | 'after'> & { readonly type: string }
+
+export function hasType(part: ExportPart): part is ExportPart & { readonly type: string } {
+  return part.type !== undefined
+}
+
 /** `plan` makes the others, of which `shared` is several types; `close` is taken when they are done. */
 export type PartKind = 'plan' | 'output' | 'shared' | 'deleted' | 'close'
 
@@ -245,18 +240,20 @@ export interface Range {
   readonly ids?: readonly string[]
 }
 
-export interface Lines {
-  readonly line: LineSink
-  /** Takes the last line back. */
-  readonly undo: () => void
-  readonly bad: BadRowSink
+/** The destination of the lines of a part. */
+export interface LineWriter {
+  /**
+   * Copies a line, whose bytes may change afterwards; a promise: no more until then. `header` goes before the first line of
+   * a patient, and again at the beginning of a file that continues with one.
+   */
+  add(id: Slice, line: Slice, header?: Slice, isFirst?: boolean): Promise<void> | undefined
+  /** Takes the last line back, once. */
+  undo(): void
+  /** The next lines have this type, and files of their own. */
+  turn(type: string): void
+  /** Takes the row id of what cannot be read; `type`: not that of the file. */
+  bad(id: Buffer, type?: string): Promise<void>
 }
-
-/** Takes a row id and its line, which are its own only until it returns; a promise: no more until then. */
-export type LineSink = (id: Slice, line: Slice) => Promise<void> | undefined
-
-/** Takes the row id of what cannot be read. */
-type BadRowSink = (id: Buffer) => Promise<void>
 
 /** Row ids as COPY gives them, and as text. */
 

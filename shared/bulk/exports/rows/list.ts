@@ -1,7 +1,8 @@
 /**
- * Rows that an export has found before they are read: arrays of row ids, sorted, some of them perhaps in
- * several. `low` and `high` are the first and the last of an array.
+ * Rows that the plan of an export has found: sorted arrays of row ids, `low` and `high` the first and the last of an array.
+ * A row may be in several. Exports by patient have them for each compartment.
  */
+import { typeNumber } from '../../../fhir/definitions.ts'
 import type { Connection } from '../../../platform/postgres/statement.ts'
 import type { Bind } from '../../../store/rows/side-rows.ts'
 import type { Range } from './jobs.ts'
@@ -24,13 +25,26 @@ export function listingSql(job: string, rows: string): string {
     returning type, cardinality(ids) as rows`
 }
 
+/** Inserts the result of `rows`, of which it reads `patient`, `place`, `ruling` and `id`. */
+export function compartmentsSql(job: string, rows: string): string {
+  return `insert into export_compartment (job, patient, place, ruling, ids)
+    select ${job}, patient, place, ruling, array_agg(distinct id order by id)
+    from (${rows}) r group by patient, place, ruling`
+}
+
+/** The number of the type at a place of a compartment. */
+export function typeAtPlace(table: string): string {
+  const patient = typeNumber('Patient')
+  return `(case ${table}.place when 0 then ${patient} else ${table}.place end)`
+}
+
 /** Selects the listed ids of a type, each once and in order, as the column `id`. */
 export function listedIdsSql(job: string, type: number, range: Range, bind: Bind): string {
-  return `select distinct id from (${listedSql(job, type, range, bind)}) l order by id`
+  return `select distinct id from (${listedRowsSql(job, type, range, bind)}) l order by id`
 }
 
 /** The same in no order, and some of them perhaps several times. */
-export function listedSql(
+export function listedRowsSql(
   job: string,
   type: number,
   { low, high, ids }: Range,

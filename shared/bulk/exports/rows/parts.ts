@@ -1,7 +1,6 @@
 /**
- * Parts of exports. A worker holds one by a lease, which it renews; when it dies another one takes the part
- * and goes on behind the last block that was written down. `epoch` counts who has held it: whoever comes
- * too late with an older one changes nothing.
+ * Parts of exports. A worker holds a part by a lease, which it renews. When the worker dies another one takes the
+ * part and continues after the last recorded block. Changes with the token of an older lease have no effect.
  */
 import { typeName, typeNumber } from '../../../fhir/definitions.ts'
 import {
@@ -15,18 +14,13 @@ import {
   releaseLeased,
 } from '../../../platform/postgres/leases.ts'
 import type { Connection } from '../../../platform/postgres/statement.ts'
-import type { ExportJob, ExportPart, PartKind } from './jobs.ts'
+import type { ExportJob, ExportPart } from './jobs.ts'
 
 export type NewPart = Pick<ExportPart, 'n' | 'kind' | 'type' | 'types' | 'low' | 'high'>
 
 export interface TakenPart {
   readonly job: ExportJob
   readonly part: ExportPart
-}
-
-/** The worker that ends a part takes the part that follows, without a wake. */
-export interface Ended {
-  readonly next: TakenPart | undefined
 }
 
 export const PARTS: LeaseTable = {
@@ -37,19 +31,14 @@ export const PARTS: LeaseTable = {
   leaseMs: 30_000,
 }
 
-export function partLease(job: string, { n, epoch }: Pick<ExportPart, 'n' | 'epoch'>): Lease {
-  return { key: [job, n], token: epoch }
+export function partLease(job: string, { n, token }: Pick<ExportPart, 'n' | 'token'>): Lease {
+  return { key: [job, n], token }
 }
 
 /** Running exports of one Project. */
 export const MOST_RUNNING = 2
 
-interface PartRow {
-  readonly n: number
-  readonly kind: PartKind
-  readonly epoch: number
-  readonly tries: number
-  readonly failures: number
+interface PartRow extends Pick<ExportPart, 'n' | 'kind' | 'token' | 'tries' | 'failures'> {
   readonly type: number | null
   readonly types: readonly number[] | null
   readonly low: string | null
@@ -76,7 +65,7 @@ export async function takePart(connection: Connection): Promise<TakenPart | unde
       t as (update export_part p set state = 'active', tries = p.tries + 1, ${leaseRow(PARTS, 'p')}
         from c where p.job = c.job and p.n = c.n
         returning p.*)
-      select ${columnsOf('t')},
+      select t.n, t.kind, t.epoch as token, t.tries, t.failures, t.type, t.types, t.low, t.high, t.after,
         jsonb_build_object('id', j.id, 'project', j.project, 'state', j.state, 'input', j.input,
           'requested', j.requested, 'at', to_char(j.at at time zone 'utc', '${ISO}'),
           'issues', j.issues) as export
@@ -86,11 +75,6 @@ export async function takePart(connection: Connection): Promise<TakenPart | unde
   if (row === undefined) return undefined
   const { export: job, ...part } = row
   return { job: { ...job, at: job.at === null ? null : new Date(job.at) }, part: partOf(part) }
-}
-
-function columnsOf(table: string): string {
-  const names = ['n', 'kind', 'epoch', 'tries', 'failures', 'type', 'types', 'low', 'high', 'after']
-  return names.map((name) => `${table}.${name}`).join()
 }
 
 function partOf(row: PartRow): ExportPart {
@@ -155,48 +139,19 @@ export async function postponePart(
   })
 }
 
-/** With the last of the others the close is taken. Undefined when the part is no longer held. One statement. */
+/** False when the part is no longer held. */
 export async function finishPart(
   connection: Connection,
-  job: ExportJob,
+  job: string,
   part: ExportPart,
-): Promise<Ended | undefined> {
-  const rows = await connection.query<EndedRow>({
+): Promise<boolean> {
+  const rows = await connection.query({
     name: 'export-part-done',
-    text: `with p as (update export_part set state = 'done', lease = null
-        where ${isLeased(PARTS)} and state = 'active' returning job, n),
-      c as (${takeCloseSql('true')})
-      ${ENDED}`,
-    values: leaseValues(partLease(job.id, part)),
+    text: `update export_part set state = 'done', lease = null
+      where ${isLeased(PARTS)} and state = 'active' returning n`,
+    values: leaseValues(partLease(job, part)),
   })
-  return endedOf(job, rows)
-}
-
-/**
- * Takes the close in a statement whose `p` ends a part, when `isLast` holds and no part is left. Two that
- * are the last ones end at once, and see each other at work: then it waits for whoever takes it.
- */
-export function takeCloseSql(isLast: string): string {
-  return `update export_part c set state = 'active', tries = c.tries + 1, ${leaseRow(PARTS, 'c')}
-    from p where ${isLast} and c.job = p.job and c.kind = 'close' and c.state = 'waiting'
-      and not exists (select 1 from export_part o
-        where o.job = p.job and o.n not in (p.n, c.n) and o.state <> 'done')
-    returning ${columnsOf('c')}`
-}
-
-/** The result of such a statement, whose `c` has taken the close. */
-export const ENDED = `select to_jsonb(c) as close, j.issues
-  from p join export_job j on j.id = p.job left join c on true`
-
-export interface EndedRow {
-  readonly close: PartRow | null
-  readonly issues: ExportJob['issues']
-}
-
-export function endedOf(job: ExportJob, [row]: readonly EndedRow[]): Ended | undefined {
-  if (row === undefined) return undefined
-  const { close, issues } = row
-  return { next: close === null ? undefined : { job: { ...job, issues }, part: partOf(close) } }
+  return rows.length > 0
 }
 
 /**
@@ -209,7 +164,7 @@ export async function clearMembers(
   job: string,
   part: ExportPart,
 ): Promise<boolean> {
-  if (part.epoch === 1) return true
+  if (part.token === 1) return true
   const rows = await connection.query({
     name: 'export-clear',
     text: `with p as (select job from export_part
@@ -223,44 +178,33 @@ export async function clearMembers(
   return rows.length > 0
 }
 
-/**
- * The plan is done with the parts that it has made, or not at all; that of the number `taken` is its planner's.
- * Undefined when the plan is no longer held. One statement.
- */
+/** Ends the plan and adds the parts that it has made, or does neither. False when the plan is no longer held. */
 export async function finishPlan(
   connection: Connection,
-  job: ExportJob,
+  job: string,
   plan: ExportPart,
-  { parts, taken }: { readonly parts: readonly NewPart[]; readonly taken: number | undefined },
-): Promise<Ended | undefined> {
+  parts: readonly NewPart[],
+): Promise<boolean> {
   const column = (of: (part: NewPart) => unknown) => parts.map((part) => of(part) ?? null)
-  const [row] = await connection.query<Pick<ExportJob, 'issues'>>({
+  const rows = await connection.query({
     name: 'export-planned',
     text: `with p as (update export_part set state = 'done', lease = null
-        where ${isLeased(PARTS)} and state = 'active' returning job),
-      n as (insert into export_part (job, n, kind, type, types, low, high, state, epoch, tries, lease)
-        select p.job, x.n, x.kind, x.type, x.types::smallint[], x.low, x.high, t.state, t.times,
-          t.times, case when t.times > 0 then ${leaseEnd(PARTS)} end
-        from p cross join unnest($4::int[], $5::text[], $6::smallint[], $7::text[], $8::uuid[],
-            $9::uuid[]) x(n, kind, type, types, low, high)
-          cross join lateral (select 'active' as state, 1 as times where x.n = $10
-            union all select 'waiting', 0 where x.n is distinct from $10) t)
-      select j.issues from p join export_job j on j.id = p.job`,
+        where ${isLeased(PARTS)} and state = 'active' returning job)
+      insert into export_part (job, n, kind, type, types, low, high)
+      select p.job, x.n, x.kind, x.type, x.types::smallint[], x.low, x.high
+      from p cross join unnest($4::int[], $5::text[], $6::smallint[], $7::text[], $8::uuid[],
+        $9::uuid[]) x(n, kind, type, types, low, high) returning n`,
     values: [
-      ...leaseValues(partLease(job.id, plan)),
+      ...leaseValues(partLease(job, plan)),
       column((part) => part.n),
       column(({ kind }) => kind),
       column(({ type }) => type && typeNumber(type)),
       column(({ types }) => (types.length === 0 ? null : `{${types.map(typeNumber)}}`)),
       column(({ low }) => low),
       column(({ high }) => high),
-      taken ?? null,
     ],
   })
-  if (row === undefined) return undefined
-  const own = parts.find((part) => part.n === taken)
-  const next = own && { ...own, epoch: 1, tries: 1, failures: 0, after: undefined }
-  return { next: next && { job: { ...job, ...row }, part: next } }
+  return rows.length > 0
 }
 
 /** Completes the export of a part that is its last; its files are there for `keepHours` from now. False when the lease was lost. */

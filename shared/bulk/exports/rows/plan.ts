@@ -6,19 +6,14 @@ import { typeName, typeNumber } from '../../../fhir/definitions.ts'
 import { UPKEEP } from '../../../jobs/upkeep/upkeep.ts'
 import type { Database } from '../../../platform/postgres/database.ts'
 import type { Connection } from '../../../platform/postgres/statement.ts'
-import { type Store, scopeOf } from '../../../store/rows/context.ts'
+import { type Store, scopeOf, until } from '../../../store/rows/context.ts'
 import { listCompartments } from '../patients/compartments.ts'
-import { addChanged, type Listing, listMembers } from '../patients/members.ts'
-import {
-  hasProvenance,
-  listProvenance,
-  provenanceChoice,
-  targetTypes,
-} from '../patients/provenance.ts'
+import { listChangedRows, listMembers } from '../patients/members.ts'
+import { listProvenance, provenanceChoice, targetTypes } from '../patients/provenance.ts'
 import { type ExportJob, lockExports, type PlannedJob } from './jobs.ts'
 import { cutList, type Listed } from './list.ts'
 import { MOST_RUNNING, type NewPart } from './parts.ts'
-import { typesOf } from './scope.ts'
+import { type TypesAt, typesOf, typesWritten } from './scope.ts'
 import { reachOf, stateTime } from './select.ts'
 
 /** Rows of one type beyond which its ids are cut into ranges: a file holds them, and what is deleted meanwhile. */
@@ -63,51 +58,50 @@ async function startOne(connection: Connection, id: string) {
 
 export interface ExportPlan {
   readonly parts: readonly NewPart[]
-  /** The number of the first part, when it may be begun whoever else waits. */
-  readonly small: number | undefined
   readonly issues: readonly Issue[]
 }
 
+/** May run again from the start. Errors: the reason of `signal`. */
 export async function planExport(
-  store: Store,
+  ownStore: Store,
   principal: Principal,
   job: PlannedJob,
+  signal: AbortSignal,
 ): Promise<ExportPlan> {
+  const store = until(ownStore, signal)
   const { connection } = store
   const { input } = job
+  const { number } = principal.project
   const at = stateTime(job.at, input.until)
   const types = typesOf(principal, input)
   if (input.organizedBy !== undefined) return planPatients(store, principal, job, { types, at })
   const isListed = reachOf(input) === 'listed'
   const isAbout = types.includes('Provenance') && reachOf(input, 'Provenance') === 'listed'
   const others = isAbout ? types.filter((type) => type !== 'Provenance') : types
-  const targets = isAbout ? targetTypes(principal, input) : types
-  const [{ listed, issues }, mayBeAbout] = await Promise.all([
-    isListed ? listMembers(store, principal, job, { types: targets, at }) : NOTHING,
-    isAbout && hasProvenance(connection, principal, at),
+  const targets = { types: isAbout ? targetTypes(principal, input) : types, at }
+  const [{ listed, issues }, provenance] = await Promise.all([
+    isListed ? listMembers(store, principal, job, targets) : { listed: [], issues: [] },
+    isAbout ? typesWritten(connection, number, { types: ['Provenance'], at }, true) : [],
   ])
   const unlisted = others.filter((type) => reachOf(input, type) !== 'listed')
-  const isPast = input.until !== undefined
+  const isCurrent = isListed && input.until === undefined
   const [counted, late, changed, deleted] = await Promise.all([
-    unlisted.length > 0 ? countRows(connection, principal, unlisted) : NONE,
-    isListed && !isPast ? new Set<string>() : lateTypes(connection, principal, others, at),
-    isListed && !isPast
-      ? addChanged(connection, principal, { job: job.id, types: targets, at })
-      : NONE,
+    unlisted.length > 0 ? countRows(connection, principal, unlisted) : [],
+    isCurrent ? NONE : typesWritten(connection, number, { types: others, at }, false),
+    isCurrent ? listChangedRows(store, principal, job, targets) : [],
     deletedTypes(store, principal, types, { since: input.since, at }),
   ])
-  const about = mayBeAbout ? await listProvenance(store, principal, job.id, at) : 0
+  const about = provenance.length > 0 ? await listProvenance(store, principal, job) : 0
   const found = rowsByType([...listed, ...changed, ...counted])
   const kept = others.flatMap((type): TypeRows[] => {
     const rows = found.get(type) ?? 0
-    return rows > 0 || late.has(type) || REGISTRY_TYPES.has(type) ? [[type, rows]] : []
+    return rows > 0 || late.includes(type) || REGISTRY_TYPES.has(type) ? [[type, rows]] : []
   })
   if (about > 0) kept.push(['Provenance', about])
-  return { ...(await partsOf(store, principal, job, { kept, deleted })), issues }
+  return { parts: await partsOf(store, principal, job, { kept, deleted }), issues }
 }
 
-const NONE: readonly Listed[] = []
-const NOTHING: Listing = { listed: NONE, issues: [] }
+const NONE: readonly string[] = []
 
 /** A type, and how many rows of it there are about. */
 type TypeRows = readonly [type: string, rows: number]
@@ -121,37 +115,37 @@ function rowsByType(counts: readonly Listed[]): ReadonlyMap<string, number> {
   return found
 }
 
-/** Begins with the parts that take longest; the manifest has an order of its own. */
+/** The parts that take longest come first; the manifest has an order of its own. */
 async function partsOf(
   { connection }: Store,
   principal: Principal,
   job: PlannedJob,
   { kept, deleted }: { readonly kept: readonly TypeRows[]; readonly deleted: readonly string[] },
-): Promise<Pick<ExportPlan, 'parts' | 'small'>> {
-  const parts: NewPart[] = []
-  const add = (part: Partial<NewPart> & Pick<NewPart, 'kind'>) => {
-    parts.push({ n: parts.length + 1, ...WHOLE, ...part })
-  }
+): Promise<readonly NewPart[]> {
+  const parts: PartOfPlan[] = []
   const sorted = kept.toSorted(([, a], [, b]) => b - a)
-  // Some Provenance depends on what else is exported.
+  // Which Provenance is exported depends on the other types.
   const isAlone = ([type, rows]: TypeRows) =>
     rows > SHARED_ROWS || (type === 'Provenance' && provenanceChoice(job.input) !== undefined)
-  const alone = sorted.filter(isAlone)
-  for (const [type, rows] of alone) {
+  for (const [type, rows] of sorted.filter(isAlone)) {
     const cuts = rows > PART_ROWS ? await cutsOf(connection, principal, job, type) : []
     for (const [i, high] of [...cuts, undefined].entries()) {
-      add({ kind: 'output', type, low: cuts[i - 1], high })
+      parts.push({ kind: 'output', type, low: cuts[i - 1], high })
     }
   }
   for (const types of groupsOf(sorted.filter((one) => !isAlone(one)))) {
-    const [type] = types
-    add(types.length > 1 ? { kind: 'shared', types } : { kind: 'output', type })
+    parts.push(types.length > 1 ? { kind: 'shared', types } : { kind: 'output', type: types[0] })
   }
-  for (const type of deleted) add({ kind: 'deleted', type })
-  add({ kind: 'close' })
-  const [[, most] = ['', 0]] = alone
-  const isSmall = most <= SHARED_ROWS && parts[0]?.kind !== 'deleted'
-  return { parts, small: isSmall ? 1 : undefined }
+  return withEnd(parts, deleted)
+}
+
+type PartOfPlan = Partial<NewPart> & Pick<NewPart, 'kind'>
+
+/** Adds the parts of deletions and the close, and numbers all. */
+function withEnd(parts: readonly PartOfPlan[], deleted: readonly string[]): readonly NewPart[] {
+  const deletions = deleted.map((type) => ({ kind: 'deleted', type }) as const)
+  const all: readonly PartOfPlan[] = [...parts, ...deletions, { kind: 'close' }]
+  return all.map((part, i) => ({ n: i + 1, ...WHOLE, ...part }))
 }
 
 const WHOLE = { type: undefined, types: [], low: undefined, high: undefined }
@@ -181,21 +175,6 @@ async function countRows(
       where project = $1 and type = any($2) group by type`,
     values: [project.number, types.map(typeNumber)],
   })
-}
-
-/** Returns types with something written since. */
-async function lateTypes(
-  connection: Connection,
-  { project }: Principal,
-  types: readonly string[],
-  at: Date,
-): Promise<ReadonlySet<string>> {
-  const rows = await connection.query<{ type: number }>({
-    text: `select t.type from unnest($2::smallint[]) t(type) where exists (select 1
-      from version n where n.project = $1 and n.type = t.type and n.lu > $3)`,
-    values: [project.number, types.map(typeNumber), at],
-  })
-  return new Set(rows.map(({ type }) => typeName(type)))
 }
 
 /** The last row id of each range but the last. */
@@ -245,16 +224,12 @@ async function planPatients(
   store: Store,
   principal: Principal,
   job: PlannedJob,
-  { types, at }: { readonly types: readonly string[]; readonly at: Date },
+  scope: TypesAt,
 ): Promise<ExportPlan> {
-  const { ends, issues } = await listCompartments(store, principal, job, { types, at })
-  const deleted = await deletedTypes(store, principal, types, { since: job.input.since, at })
+  const { since } = job.input
+  const { ends, issues } = await listCompartments(store, principal, job, scope)
+  const deleted = await deletedTypes(store, principal, scope.types, { since, at: scope.at })
   const type = 'Patient'
-  const parts: (Partial<NewPart> & Pick<NewPart, 'kind'>)[] = [
-    ...ends.map((high, i) => ({ kind: 'output', type, low: ends[i - 1], high }) as const),
-    ...deleted.map((type) => ({ kind: 'deleted', type }) as const),
-    { kind: 'close' },
-  ]
-  const small = undefined
-  return { parts: parts.map((part, i) => ({ n: i + 1, ...WHOLE, ...part })), small, issues }
+  const parts = ends.map((high, i) => ({ kind: 'output', type, low: ends[i - 1], high }) as const)
+  return { parts: withEnd(parts, deleted), issues }
 }

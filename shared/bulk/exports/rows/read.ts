@@ -1,23 +1,28 @@
-/** The lines of a part of an export, in the order of their row ids. */
+/** Writes the lines of a part of an export: of a type, of several types, or of the compartments of patients. */
 import type { Principal } from '../../../access/principal.ts'
-import { typeNumber } from '../../../fhir/definitions.ts'
-import type { CopySession, RowSink } from '../../../platform/postgres/copy.ts'
-import type { Connection } from '../../../platform/postgres/statement.ts'
+import { typeName } from '../../../fhir/definitions.ts'
+import { type CopySession, literal, type RowSink } from '../../../platform/postgres/copy.ts'
 import { bufferOf, type Slice, sliceOf } from '../../../platform/storage/storage.ts'
 import type { Store } from '../../../store/rows/context.ts'
-import { provenanceChoice, provenanceFilter, provenanceLines } from '../patients/provenance.ts'
-import { literal } from './filters.ts'
-import { type ExportPart, type Lines, type PlannedJob, type Range, ROW_ID_BYTES } from './jobs.ts'
-import { listedIdsSql, listedSql, listedWithFew } from './list.ts'
-import { needsMeta, type Show, showOf } from './redact.ts'
 import {
-  changedRows,
-  copySql,
-  IN_COMPARTMENT,
-  rangeSql,
-  type Selection,
-  selectionOf,
-} from './select.ts'
+  type ProvenanceFilter,
+  provenanceChoice,
+  provenanceFilter,
+} from '../patients/provenance.ts'
+import {
+  bytesOf,
+  type ExportPart,
+  hasType,
+  type LineWriter,
+  type PlannedJob,
+  ROW_ID_BYTES,
+  type TypedPart,
+  uuidOf,
+} from './jobs.ts'
+import { typeAtPlace } from './list.ts'
+import { isListedAlone, listedQueries, plainQuery } from './plain.ts'
+import { needsMeta, type Show, showOf } from './redact.ts'
+import { changedRows, copySql, rangeSql, type Selection, selectionOf } from './select.ts'
 
 /** A read of an export: its job, its member, and how its lines are shown. */
 export interface Reading {
@@ -28,60 +33,97 @@ export interface Reading {
   readonly session: CopySession
 }
 
-export type TypedPart = Pick<ExportPart, 'low' | 'high' | 'after'> & { readonly type: string }
-
-/** Reads the rows behind `part.after`. */
-export async function readPart(reading: Reading, part: TypedPart, lines: Lines): Promise<void> {
-  const { store, principal, job } = reading
-  const selection = await selectionOf(store, principal, part.type, job)
-  if (selection !== undefined) await readType(reading, selection, part, lines)
+/** Writes the rows behind `part.after`. */
+export async function readPart(
+  reading: Reading,
+  part: ExportPart,
+  writer: LineWriter,
+): Promise<void> {
+  if (reading.job.input.organizedBy !== undefined) return readCompartments(reading, part, writer)
+  if (part.kind === 'shared') return readShared(reading, part, writer)
+  if (!hasType(part)) throw new Error('A part of an export has no type')
+  const selection = await selectionOf(reading.store, reading.principal, part.type, reading.job)
+  if (selection !== undefined) await readType(reading, selection, part, writer)
 }
 
-export async function readType(
+async function readType(
   { store, principal, job, baseUrl, session }: Reading,
   selection: Selection,
   part: TypedPart,
-  lines: Lines,
+  writer: LineWriter,
 ): Promise<void> {
   const show = showOf(selection, job.input.elements, baseUrl)
-  const choice = part.type === 'Provenance' ? provenanceChoice(job.input) : undefined
-  const all: Range = { low: part.after ?? part.low, high: part.high }
+  const isChosen = part.type === 'Provenance' && provenanceChoice(job.input) !== undefined
   const hasMeta = needsMeta(selection)
-  const plain = choice ? undefined : await plainSql(session, selection, all, hasMeta)
+  let low = part.after ?? part.low
+  const plain = isChosen
+    ? undefined
+    : await plainQuery(session, selection, { low, high: part.high })
   if (plain !== undefined) {
-    const { take, end } = newestLines(show, lines)
+    const { take, end } = newestLines(show, writer)
     const { sql, isLarge } = plain
     await (isLarge ? session.copyInOrder([{ sql, sink: take }]) : session.copy(sql, take))
     return end()
   }
-  const { line, bad } = lines
-  const batches =
-    choice &&
-    provenanceLines(provenanceFilter(store, principal, job, { own: selection, choice }), line)
-  let { low } = all
+  const provenance = isChosen
+    ? provenanceLines(provenanceFilter(store, principal, job, selection), writer)
+    : undefined
+  const sink: RowSink = ([rowId, content, metaExtension, ruling]) => {
+    if (!rowId) throw new Error('A row has no id')
+    try {
+      if (!content || !metaExtension) throw new SyntaxError('A row has no content')
+      const shown = show(content, metaExtension, ruling?.bytes.readInt32BE(ruling.start))
+      return provenance ? provenance.add(rowId, content, shown) : writer.add(rowId, shown)
+    } catch (error) {
+      if (error instanceof SyntaxError) return writer.bad(Buffer.from(bufferOf(rowId)))
+      throw error
+    }
+  }
   let high: string | undefined
   do {
     const range = { low, high: part.high }
-    const read = await session.snapshot(async () => {
+    high = await session.snapshot(async () => {
       const changed = await changedRows(store, session, selection, range)
-      const sql = copySql(selection, { low, high: changed.high }, changed.rows, hasMeta)
-      await session.copy(sql, ([rowId, content, metaExtension, ruling]) => {
-        if (!rowId) throw new Error('A row has no id')
-        try {
-          if (!content || !metaExtension) throw new SyntaxError('A row has no content')
-          const shown = show(content, metaExtension, ruling?.bytes.readInt32BE(ruling.start))
-          return batches === undefined ? line(rowId, shown) : batches.add(rowId, content, shown)
-        } catch (error) {
-          if (error instanceof SyntaxError) return bad(Buffer.from(bufferOf(rowId)))
-          throw error
-        }
-      })
-      return changed
+      await session.copy(
+        copySql(selection, { low, high: changed.high }, changed.rows, hasMeta),
+        sink,
+      )
+      return changed.high
     })
-    high = read.high
     low = high
   } while (high !== part.high)
-  await batches?.end()
+  await provenance?.end()
+}
+
+const PROVENANCE_AT_ONCE = 1000
+
+/** Writes the Provenance that goes with the export, some at a time and in their order. */
+function provenanceLines(filter: ProvenanceFilter, writer: LineWriter) {
+  let batch: { readonly id: Buffer; readonly content: string; readonly shown: Buffer }[] = []
+  let before = Promise.resolve()
+  const flush = (): Promise<void> => {
+    const rows = batch
+    batch = []
+    before = before.then(async () => {
+      const going = await filter(rows.map(({ id, content }) => ({ id: uuidOf(id), content })))
+      for (const { id, shown } of rows) {
+        if (going.has(uuidOf(id))) await writer.add(sliceOf(id), sliceOf(shown))
+      }
+    })
+    return before
+  }
+  return {
+    add(id: Slice, content: Slice, shown: Slice): Promise<void> | undefined {
+      const text = bufferOf(content).toString()
+      batch.push({
+        id: Buffer.from(bufferOf(id)),
+        content: text,
+        shown: Buffer.from(bufferOf(shown)),
+      })
+      return batch.length < PROVENANCE_AT_ONCE ? undefined : flush()
+    },
+    end: flush,
+  }
 }
 
 /** The last version of each resource, from versions in the order of row ids and of their numbers. */
@@ -92,9 +134,12 @@ export interface NewestLines {
 }
 
 /** Platform meta of a row that was read without it. */
-const NONE = sliceOf(Buffer.alloc(0))
+const EMPTY = sliceOf(Buffer.alloc(0))
 
-export function newestLines(show: Show, { line, undo, bad }: Lines): NewestLines {
+export function newestLines(
+  show: Show,
+  writer: Pick<LineWriter, 'add' | 'undo' | 'bad'>,
+): NewestLines {
   const last = Buffer.alloc(ROW_ID_BYTES)
   /** The result so far. */
   let isShown = false
@@ -109,22 +154,22 @@ export function newestLines(show: Show, { line, undo, bad }: Lines): NewestLines
 
   /** An unreadable version is reported when no later version has come. */
   function leave(id: Slice): Promise<void> | undefined {
-    const reported = isBad ? bad(Buffer.from(last)) : undefined
+    const reported = isBad ? writer.bad(Buffer.from(last)) : undefined
     for (let place = 0; place < ROW_ID_BYTES; place++) last[place] = id.bytes[id.start + place] ?? 0
     return reported
   }
 
   return {
-    take([id, content, metaExtension = NONE]) {
+    take([id, content, metaExtension = EMPTY]) {
       if (!id || !metaExtension) throw new Error('A row has no id')
       let reported: Promise<void> | undefined
       if (isNext(id)) reported = leave(id)
-      else if (isShown) undo()
+      else if (isShown) writer.undo()
       isShown = false
       isBad = false
       if (!content) return reported
       try {
-        const wait = line(id, show(content, metaExtension, undefined))
+        const wait = writer.add(id, show(content, metaExtension, undefined))
         isShown = true
         return reported && wait ? reported.then(() => wait) : (reported ?? wait)
       } catch (error) {
@@ -134,21 +179,16 @@ export function newestLines(show: Show, { line, undo, bad }: Lines): NewestLines
       }
     },
     async end() {
-      if (isBad) await bad(last)
+      if (isBad) await writer.bad(last)
     },
   }
 }
 
-export interface SharedLines extends Lines {
-  /** The next lines have this type. */
-  readonly turn: (type: string) => void
-}
-
-/** Reads the rows behind `part.after` of `part.type`. */
-export async function readShared(
+/** Writes the rows behind `part.after` of `part.type`. */
+async function readShared(
   reading: Reading,
   { types, type: current, after }: Pick<ExportPart, 'types' | 'type' | 'after'>,
-  lines: SharedLines,
+  writer: LineWriter,
 ): Promise<void> {
   const { store, principal, job } = reading
   const afterIn = (type: string | undefined) => (type === current ? after : undefined)
@@ -156,7 +196,7 @@ export async function readShared(
   const flush = async () => {
     const some = together
     together = []
-    if (some.length > 0) await readTogether(reading, some, afterIn(some[0]?.scene.type), lines)
+    if (some.length > 0) await readTogether(reading, some, afterIn(some[0]?.scene.type), writer)
   }
   for (const type of types.slice(Math.max(0, types.indexOf(current ?? '')))) {
     const selection = await selectionOf(store, principal, type, job)
@@ -166,9 +206,9 @@ export async function readShared(
       continue
     }
     await flush()
-    lines.turn(type)
+    writer.turn(type)
     const part = { type, low: undefined, high: undefined, after: afterIn(type) }
-    await readType(reading, selection, part, lines)
+    await readType(reading, selection, part, writer)
   }
   await flush()
 }
@@ -177,25 +217,20 @@ async function readTogether(
   { job, baseUrl, session }: Reading,
   selections: readonly Selection[],
   after: string | undefined,
-  lines: SharedLines,
+  writer: LineWriter,
 ): Promise<void> {
-  const queries = await listedQueries(
-    session,
-    selections.map((selection, i) => ({
-      selection,
-      range: { low: i === 0 ? after : undefined, high: undefined },
-      needsMeta: needsMeta(selection),
-    })),
-  )
+  const ranges = selections.map((selection, i) => {
+    return { selection, range: { low: i === 0 ? after : undefined, high: undefined } }
+  })
+  const queries = await listedQueries(session, ranges)
   let last: NewestLines | undefined
-  const leave = () => last?.end()
   const copies = selections.map((selection, i) => {
-    const own = newestLines(showOf(selection, job.input.elements, baseUrl), lines)
+    const own = newestLines(showOf(selection, job.input.elements, baseUrl), writer)
     const sink: RowSink = (fields) => {
       if (last === own) return own.take(fields)
       // Issues of one type are reported before the next type begins.
-      const reported = leave()
-      lines.turn(selection.scene.type)
+      const reported = last?.end()
+      writer.turn(selection.scene.type)
       last = own
       const wait = own.take(fields)
       return reported && wait ? reported.then(() => wait) : (reported ?? wait)
@@ -203,143 +238,115 @@ async function readTogether(
     return { sql: queries[i] ?? '', sink }
   })
   await session.copyInOrder(copies)
-  await leave()
+  await last?.end()
 }
 
-// Versions as of the time of an export that are read without their rows, by one statement: where nothing
-// tests the rows, the versions alone decide what is exported. It is the newest of each that was written by
-// then, unless that is a deletion.
-
-/**
- * A MiB takes PostgreSQL 0.6 ms when all versions are read, and 3.7 ms when each that is exported is looked
- * up; one that is read in vain costs the worker as much as PostgreSQL again. So many versions of so many rows,
- * the first and the last ones, stand for all.
- */
-const MOST_VERSIONS = 625
-const SAMPLE_ROWS = 250
-/**
- * So few rows are found by their type and sorted. In the order of ids PostgreSQL goes through those of all types,
- * which took 4.4 ms for 36 rows among 70,000, and takes 0.6; where there are more rows it may be a fiftieth of them.
- */
-const SORTED_ROWS = `(select greatest(2000, least(20000, reltuples / 50))::int from pg_class
-  where oid = 'resource'::regclass)`
-const ENDS = [
-  { order: 'asc', test: '<=', end: 'ffffffff-ffff-ffff-ffff-ffffffffffff' },
-  { order: 'desc', test: '>=', end: '00000000-0000-0000-0000-000000000000' },
-]
-
-interface PlainQuery {
-  readonly sql: string
-  /** Larger than what is sorted without a thought: its order is to be that of an index. */
-  readonly isLarge: boolean
-}
-
-/**
- * Builds the query for COPY, with the columns of `copySql` that are needed: in the order of row ids, and of their
- * versions, of which the last one counts; without content it takes the resource out. Undefined when the rows are
- * tested, or when too many versions are not exported.
- */
-async function plainSql(
-  connection: Connection,
-  selection: Selection,
-  range: Range,
-  needsMeta: boolean,
-): Promise<PlainQuery | undefined> {
-  const { reach, at, since } = selection
-  if (isTested(selection)) return undefined
-  if (reach === 'listed') {
-    const [sql = ''] = await listedQueries(connection, [{ selection, range, needsMeta }])
-    return { sql, isLarge: true }
-  }
-  // Little was written since, mostly, and it is found by its time.
-  if (since !== undefined) return undefined
-  const { isFew, isLarge } = await sizesOf(connection, selection, range)
-  if (!isFew) return undefined
-  const ofPatients = `case when ${IN_COMPARTMENT} then v.content end as content`
-  const sql = `select v.id, ${reach === 'patients' ? ofPatients : 'v.content'}${metaOf(needsMeta)}
-    from version v where ${ofType('v', selection, range)} and v.lu <= ${literal(at, 'timestamptz')}
-    order by v.id, v.ver`
-  return { sql, isLarge }
-}
-
-function isTested({ scene, ruled, filter, reach, isPast }: Selection): boolean {
-  const hasTests = scene.visible.length > 0 || ruled !== undefined || filter !== undefined
-  return hasTests || (reach === 'listed' && isPast)
-}
-
-/** Whether what was listed of the type is read by one statement. */
-function isListedAlone(selection: Selection): boolean {
-  return selection.reach === 'listed' && !isTested(selection)
-}
-
-/** The rows of a type that are read, behind `range.low`. */
-interface ListedType {
+interface Shown {
   readonly selection: Selection
-  readonly range: Range
-  readonly needsMeta: boolean
+  readonly show: Show
 }
 
-/** The same of what an export has listed of each of the types: the plan has listed what was changed meanwhile, too. */
-async function listedQueries(
-  connection: Connection,
-  types: readonly ListedType[],
-): Promise<readonly string[]> {
-  const numbers = types.map(({ selection }) => typeNumber(selection.scene.type))
-  const [job = ''] = types.map(({ selection }) => selection.job)
-  const few = await listedWithFew(connection, job, numbers, MOST_VERSIONS / SAMPLE_ROWS)
-  return types.map(({ selection, range, needsMeta }) => {
-    const { scene, at, since } = selection
-    const type = typeNumber(scene.type)
-    const meta = metaOf(needsMeta)
-    const written = [
-      `${ofType('v', selection)} and v.lu <= ${literal(at, 'timestamptz')}`,
-      ...(since === undefined ? [] : [`v.lu > ${literal(since, 'timestamptz')}`]),
-    ].join(' and ')
-    if (few.has(type)) {
-      return `select v.id, v.content${meta} from version v where ${written}
-        and v.id = any(array(${listedSql(job, type, range, literal)})) order by v.id, v.ver`
+/** The compartment of one patient, then the next: `part.after` is a place in the part, whose bounds are patients. */
+async function readCompartments(
+  { store, principal, job, baseUrl, session }: Reading,
+  part: ExportPart,
+  writer: LineWriter,
+): Promise<void> {
+  const shown = await shownTypes(store, principal, job, { range: part, baseUrl })
+  let header = EMPTY
+  let patient = ''
+  let isFirst = false
+  await session.copy(compartmentLinesSql(job, part, shown), (fields) => {
+    const [place, first, reference, type, id, content, metaExtension, ruling] = fields
+    if (!place || !first || !reference || !type || !id) throw new Error('A row has no id')
+    const name = bufferOf(reference).toString()
+    if (name !== patient) {
+      patient = name
+      header = headerOf(name)
+      isFirst = first.bytes[first.start] === 1
     }
-    return `select e.id, v.content${meta}
-      from (${listedIdsSql(job, type, range, literal)} offset 0) e cross join lateral
-        (select v.* from version v where ${written} and v.id = e.id order by v.ver desc limit 1) v
-      order by e.id`
+    const number = type.bytes.readInt32BE(type.start)
+    try {
+      if (!content || !metaExtension) throw new SyntaxError('A row has no content')
+      const { show } = shown.get(number) ?? {}
+      if (show === undefined) throw new Error('A row has no type')
+      const text = show(content, metaExtension, ruling?.bytes.readInt32BE(ruling.start))
+      const wait = writer.add(place, text, header, isFirst)
+      isFirst = false
+      return wait
+    } catch (error) {
+      if (!(error instanceof SyntaxError)) throw error
+      return writer.bad(Buffer.from(bufferOf(id)), typeName(number))
+    }
   })
 }
 
-/** The column is left out where nobody needs it. */
-function metaOf(needsMeta: boolean): string {
-  return needsMeta ? ', v.meta_ext' : ''
+function headerOf(reference: string): Slice {
+  const parameter = [{ name: 'header', valueReference: { reference } }]
+  return sliceOf(Buffer.from(JSON.stringify({ resourceType: 'Parameters', parameter })))
 }
 
-interface Sizes {
-  readonly isFew: boolean
-  readonly isLarge: boolean
-}
-
-/** Whether the versions are few for their rows, and the rows many. */
-async function sizesOf(connection: Connection, selection: Selection, range: Range): Promise<Sizes> {
-  const counts = ENDS.map(({ order, test, end }) => {
-    const last = `select r.id from resource r where ${ofType('r', selection, range)}
-      order by r.id ${order} offset ${SAMPLE_ROWS - 1} limit 1`
-    return `select count(*) as versions from (select 1 from version v
-      where ${ofType('v', selection, range)}
-        and v.id ${test} coalesce((${last}), ${literal(end, 'uuid')}) limit ${MOST_VERSIONS + 1}) v`
+/** By the numbers of the types that are in the part. */
+async function shownTypes(
+  store: Store,
+  principal: Principal,
+  job: PlannedJob,
+  { range: { low, high }, baseUrl }: { readonly range: ExportPart; readonly baseUrl: string },
+): Promise<ReadonlyMap<number, Shown>> {
+  const types = await store.connection.query<{ type: number }>({
+    text: `select distinct ${typeAtPlace('c')} as type from export_compartment c where job = $1
+      and ($2::uuid is null or patient > $2) and ($3::uuid is null or patient <= $3)`,
+    values: [job.id, low ?? null, high ?? null],
   })
-  const [found] = await connection.query<Sizes>({
-    text: `select max(versions) <= ${MOST_VERSIONS} as "isFew",
-        exists (select 1 from resource r where ${ofType('r', selection, range)}
-          order by r.id offset ${SORTED_ROWS}) as "isLarge"
-      from (${counts.join(' union all ')}) c`,
-    values: [],
-  })
-  return found ?? { isFew: false, isLarge: true }
+  const found = new Map<number, Shown>()
+  for (const { type } of types) {
+    const selection = await selectionOf(store, principal, typeName(type), job)
+    if (selection === undefined) throw new Error('What is listed is not exported')
+    found.set(type, { selection, show: showOf(selection, job.input.elements, baseUrl) })
+  }
+  return found
 }
 
-function ofType(table: string, { scene }: Selection, range?: Range): string {
-  const tests = [
-    `${table}.project = ${literal(scene.project, 'int')}`,
-    `${table}.type = ${literal(typeNumber(scene.type), 'smallint')}`,
-    ...(range === undefined ? [] : rangeSql(`${table}.id`, range, literal)),
-  ]
-  return tests.join(' and ')
+/**
+ * Columns: place in the part, whether it is the first of its patient, reference of that, type, row id, content,
+ * platform meta if it is needed, and which grant governs. A place stays what it is whoever reads the part.
+ */
+function compartmentLinesSql(
+  job: PlannedJob,
+  part: ExportPart,
+  shown: ReadonlyMap<number, Shown>,
+): string {
+  const [one] = shown.values()
+  if (one === undefined) return 'select null where false'
+  const { scene, at } = one.selection
+  const own = literal(job.id, 'uuid')
+  const { low, high, after } = part
+  const withMeta = [...shown].filter(([, { selection }]) => needsMeta(selection))
+  const types = literal(
+    withMeta.map(([type]) => type),
+    'int[]',
+  )
+  const range = rangeSql('c.patient', { low, high }, literal).map((test) => `and ${test}`)
+  const behind = after === undefined ? '' : `where l.n > ${literal(numberOf(after), 'bigint')}`
+  // A resource in several arrays was changed while they were made.
+  const lines = `select l.n, l.first, l.id, l.patient, l.place, l.ruling, m.reference, ${typeAtPlace('l')} as type
+    from (select d.*, row_number() over w as n, lag(patient) over w is distinct from patient as first
+      from (select distinct on (c.patient, c.place, i.id) c.patient, c.place, i.id, c.ruling
+        from export_compartment c cross join lateral unnest(c.ids) i(id)
+        where c.job = ${own} ${range.join(' ')}
+        order by c.patient, c.place, i.id, c.ruling) d
+      window w as (order by patient, place, id)) l
+    cross join lateral (select m.reference from export_member m
+      where m.job = ${own} and m.id = l.patient limit 1) m ${behind}`
+  return `with x as (${lines})
+    select lpad(to_hex(x.n), 32, '0')::uuid, x.first, x.reference, x.type, x.id, v.content,
+      case when x.type = any(${types}) then v.meta_ext else '' end, x.ruling
+    from x cross join lateral (select v.content, v.meta_ext from version v
+      where v.project = ${literal(scene.project, 'int')} and v.type = x.type and v.id = x.id
+        and v.lu <= ${literal(at, 'timestamptz')} order by v.ver desc limit 1) v
+    where v.content is not null order by x.patient, x.place, x.id`
+}
+
+function numberOf(place: string): bigint {
+  return bytesOf(place).readBigUInt64BE(8)
 }

@@ -1,20 +1,32 @@
 /**
- * The scope of an export, in the eyes of the member whose export it is: which types it has, what of each is asked
- * for, and resources as they were at its time.
+ * The scope of an export, as its member sees it: types, resources as of its time, and `_typeFilter`. Filters are asked as
+ * searches of the member; for a version without a row its content is asked.
  */
+
+import type { Grant } from '../../../access/grant.ts'
 import { may } from '../../../access/policy.ts'
 import type { Principal } from '../../../access/principal.ts'
 import {
   compartmentParams,
   isPlatformType,
   resourceTypes,
+  typeName,
   typeNumber,
 } from '../../../fhir/definitions.ts'
+import type { Connection } from '../../../platform/postgres/statement.ts'
+import type { Criterion } from '../../../query/search-request.ts'
 import { shownTo } from '../../../store/read/redact.ts'
 import { isLegalId, type Store, scopeOf } from '../../../store/rows/context.ts'
 import { toVersion, type VersionRow, versionColumns } from '../../../store/rows/rows.ts'
-import { hiddenBy, rulingsOfContents } from '../../../store/rulings/rulings.ts'
-import type { ExportInput, ExportLevel } from './jobs.ts'
+import { binder } from '../../../store/rows/side-rows.ts'
+import { hiddenBy, needsSql, rulingsOfContents } from '../../../store/rulings/rulings.ts'
+import { testOf } from '../../../store/search/tests/conditions.ts'
+import { allSql, visibleRows } from '../../../store/search/tests/grant-tests.ts'
+import { codesRead } from '../../../store/search/tests/joins.ts'
+import { unitsOf } from '../../../store/search/tests/ranges.ts'
+import { filter, type Scene, scopeSql } from '../../../store/search/tests/row-test.ts'
+import type { Test } from '../../../store/search/tests/test.ts'
+import type { ExportInput, ExportLevel, TypeFilter } from './jobs.ts'
 
 /** Whoever asks: credentials, the exports themselves, and content that travels with an Attachment. */
 const NEVER: ReadonlySet<string> = new Set([
@@ -85,6 +97,34 @@ const MEMBERS: ReadonlySet<string> = new Set([
   'Substance',
 ])
 
+/** The Store of a Repository, which exports read. */
+export function exportStore(store: Store): Store {
+  return store
+}
+
+export interface TypesAt {
+  readonly types: readonly string[]
+  readonly at: Date
+}
+
+/** Returns the types with something written since; `orHere`: or with rows. One statement. */
+export async function typesWritten(
+  connection: Connection,
+  project: number,
+  { types, at }: TypesAt,
+  orHere: boolean,
+): Promise<readonly string[]> {
+  const rows = await connection.query<{ type: number }>({
+    name: 'export-types',
+    text: `select t.type from unnest($2::smallint[]) t(type)
+      where exists (select 1 from version n
+          where n.project = $1 and n.type = t.type and n.lu > $3)
+        or ($4 and exists (select 1 from resource r where r.project = $1 and r.type = t.type))`,
+    values: [project, types.map(typeNumber), at, orHere],
+  })
+  return rows.map(({ type }) => typeName(type))
+}
+
 /** In no order; one statement for a hundred, and one more where only PostgreSQL can decide. */
 export async function readAsOf(
   store: Store,
@@ -128,3 +168,101 @@ export async function readRowsAsOf(
 }
 
 const AT_ONCE = 100
+
+export interface Filter {
+  readonly scene: Scene
+  /** A condition on a row `r`: one of the searches finds it. */
+  readonly test: Test
+  /** Sees what the searches find, by their conditions alone. */
+  readonly asked: Principal
+  readonly isLimited: boolean
+}
+
+/** Undefined when the type is not filtered. Errors: 400, 403 for what the member cannot search by. */
+export async function filterOf(
+  store: Store,
+  principal: Principal,
+  type: string,
+  filters: readonly TypeFilter[],
+): Promise<Filter | undefined> {
+  const own = filters.filter((one) => one.type === type).map(({ conditions }) => conditions)
+  if (own.length === 0) return undefined
+  const { number } = principal.project
+  const units = await unitsOf(
+    store,
+    number,
+    own.map((conditions) => ({ conditions })),
+  )
+  const searches = own.map((conditions) => {
+    const codes = conditions.flatMap((criterion) =>
+      codesRead(type, criterion, principal.project.parameters),
+    )
+    const scene = visibleRows(store, principal, type, {
+      interaction: 'search',
+      project: number,
+      units,
+      codes,
+    })
+    if (scene === undefined) return undefined
+    // As many as there are may be at the other end of a reference: nobody waits for a page.
+    const wide: Scene = { ...scene, isPolicy: true }
+    const tests = conditions.map((criterion) => testOf(wide, criterion))
+    return { scene, tests: [...scene.visible, ...tests] }
+  })
+  const [first] = searches
+  if (first === undefined) return undefined
+  const test = filter((bind) => {
+    return `(${searches.map((one) => allSql(one?.tests ?? [], bind)).join(' or ')})`
+  })
+  return {
+    scene: first.scene,
+    test,
+    asked: {
+      ...principal,
+      isSuperAdmin: false,
+      isProjectAdmin: false,
+      rules: { grants: own.map((conditions) => grantOf(type, conditions)) },
+    },
+    isLimited: principal.rules !== undefined,
+  }
+}
+
+function grantOf(type: string, criteria: readonly Criterion[]): Grant {
+  return {
+    source: '_typeFilter',
+    type,
+    interactions: new Set(['search'] as const),
+    criteria,
+    said: [],
+    hidden: [],
+    readonly: [],
+    constraints: [],
+    account: undefined,
+    isNamed: false,
+  }
+}
+
+/** Returns the versions that one of the searches finds. */
+export async function filtered(
+  store: Store,
+  { scene, test, asked, isLimited }: Filter,
+  rows: readonly VersionRow[],
+): Promise<readonly VersionRow[]> {
+  const rulings = await rulingsOfContents(store, asked, ['search'], rows)
+  const found = rows.filter((_, i) => rulings[i]?.search !== undefined)
+  if (!isLimited || !needsSql(store, asked, scene.type, 'search')) return found
+  // The far end of a reference is tested on rows, as the member sees them.
+  const { values, bind } = binder()
+  const ids = bind(
+    found.map(({ id }) => id),
+    'uuid[]',
+  )
+  const scope = scopeSql(scene.project, [typeNumber(scene.type)], bind, false)
+  const seen = await store.connection.query<{ id: string }>({
+    text: `select r.id from resource r where ${scope.join(' and ')} and r.id = any(${ids})
+      and ${allSql([test], bind)}`,
+    values,
+  })
+  const visible = new Set(seen.map(({ id }) => id))
+  return found.filter(({ id }) => visible.has(id))
+}

@@ -7,6 +7,7 @@ import type { Grant } from '../../../access/grant.ts'
 import { grantsFor } from '../../../access/policy.ts'
 import type { Principal } from '../../../access/principal.ts'
 import { typeNumber } from '../../../fhir/definitions.ts'
+import { literal } from '../../../platform/postgres/copy.ts'
 import type { Connection } from '../../../platform/postgres/statement.ts'
 import { compartmentCodes } from '../../../query/parameter-paths.ts'
 import { type Store, scopeOf } from '../../../store/rows/context.ts'
@@ -22,9 +23,9 @@ import {
   visibleRows,
 } from '../../../store/search/tests/grant-tests.ts'
 import { type Scene, scopeSql } from '../../../store/search/tests/row-test.ts'
-import { type Filter, filtered, filterOf, literal } from './filters.ts'
 import type { ExportInput, PlannedJob, Range } from './jobs.ts'
 import { listedIdsSql } from './list.ts'
+import { type Filter, filtered, filterOf } from './scope.ts'
 
 /** The rows of one type that are exported. */
 export interface Selection {
@@ -147,7 +148,9 @@ function rowsSql(
   bind: Bind,
 ): string {
   const current = currentSql(selection, range, bind)
-  return changed.length === 0 ? current : `(${current}) union all ${changedSql(changed, bind)}`
+  return changed.length === 0
+    ? current
+    : `(${current}) union all select * from ${changesSql(changed, bind)}`
 }
 
 /** Returns which of the row ids, a thousand at most, are exported. */
@@ -190,18 +193,45 @@ function currentSql(selection: Selection, range: Range, bind: Bind): string {
     cross join lateral (select r.* from resource r where ${where} offset 0) r`
 }
 
-function changedSql(changed: readonly ChangedRow[], bind: Bind): string {
+/** SQL of changed rows: `id`, `ver`, `ruling`, and further lists. */
+export function changesSql(
+  changed: readonly ChangedRow[],
+  bind: Bind,
+  more: readonly string[] = [],
+): string {
   const column = (of: (row: ChangedRow) => unknown, type: string) =>
     bind(
       changed.map((row) => of(row) ?? null),
       `${type}[]`,
     )
-  return `select * from unnest(${column(({ id }) => id, 'uuid')},
-    ${column(({ ver }) => ver, 'int')}, ${column(({ ruling }) => ruling, 'int')})`
+  const ids = column(({ id }) => id, 'uuid')
+  const versions = column(({ ver }) => ver, 'int')
+  const rulings = column(({ ruling }) => ruling, 'int')
+  return `unnest(${[ids, versions, rulings, ...more].join(', ')})`
+}
+
+/** Selects for rows `r` of several types which grant governs, and whether they are exported. */
+export function rowTestsSql(
+  selections: readonly Selection[],
+  bind: Bind,
+): readonly [ruling: string, tests: string] {
+  const rulings: string[] = []
+  const tests: string[] = []
+  for (const selection of selections) {
+    const { scene, filter, ruled } = selection
+    const when = `when ${numberOf(scene)} then`
+    if (ruled !== undefined) rulings.push(`${when} ${rulingSql(selection, bind)}`)
+    const own = filter === undefined ? scene.visible : [...scene.visible, filter.test]
+    if (own.length > 0) tests.push(`${when} ${allSql(own, bind)}`)
+  }
+  return [
+    rulings.length === 0 ? 'null::int' : `(case r.type ${rulings.join(' ')} end)`,
+    tests.length === 0 ? 'true' : `(case r.type ${tests.join(' ')} else true end)`,
+  ]
 }
 
 /** Selects for a row `r` the place of the grant that governs it, where grants differ in what they hide. */
-export function rulingSql({ ruled, scene, principal }: Selection, bind: Bind): string {
+function rulingSql({ ruled, scene, principal }: Selection, bind: Bind): string {
   if (ruled === undefined) return 'null::int'
   const place = placeIn(scene.keys, principal, scene.type, scene.project)
   const cases = ruled.map(
@@ -249,6 +279,20 @@ export async function changedRows(
     return [{ id, ver, ruling: place === -1 ? undefined : place }]
   })
   return { rows: changed, high }
+}
+
+/** All changed rows of a selection, a page at a time. */
+export async function* changedPages(
+  store: Store,
+  selection: Selection,
+): AsyncGenerator<readonly ChangedRow[]> {
+  let low: string | undefined
+  do {
+    const range = { low, high: undefined }
+    const { rows, high } = await changedRows(store, store.connection, selection, range)
+    if (rows.length > 0) yield rows
+    low = high
+  } while (low !== undefined)
 }
 
 function changedTests(selection: Selection, range: Range, bind: Bind): string[] {

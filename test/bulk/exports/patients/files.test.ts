@@ -6,10 +6,10 @@ import { partEnds } from '../../../../shared/bulk/exports/patients/compartments.
 import { type TakenPart, takePart } from '../../../../shared/bulk/exports/rows/parts.ts'
 import { memberOf } from '../../../../shared/bulk/exports/status.ts'
 import { openCopySessions } from '../../../../shared/platform/postgres/copy.ts'
-import { type Blocks, createBlocks, createPace } from '../../../../worker/bulk/exports/block.ts'
-import { createExportMetrics } from '../../../../worker/bulk/exports/metrics.ts'
-import { runPart } from '../../../../worker/bulk/exports/part.ts'
-import type { Exporting } from '../../../../worker/bulk/exports/writer.ts'
+import { type Blocks, createBlocks } from '../../../../worker/bulk/exports/block.ts'
+import type { Exporting } from '../../../../worker/bulk/exports/exporting.ts'
+import { createExportMetrics, createPace } from '../../../../worker/bulk/exports/exporting.ts'
+import { runPart } from '../../../../worker/bulk/exports/run.ts'
 import { openBotica, until } from '../../../fixtures/botica.ts'
 import { kickOff, linesOf } from '../../../fixtures/exports/exports.ts'
 import { openGate } from '../../../fixtures/exports/gate.ts'
@@ -297,18 +297,9 @@ function blocksOfLines(lines: number): Blocks {
   }
 }
 
-/** The part that was taken with the end of the last one. */
-let following: TakenPart | undefined
-
-async function take(): Promise<TakenPart | undefined> {
-  const next = following
-  following = undefined
-  return next ?? takePart(database)
-}
-
 /** Takes a part; what is answered does it. */
 async function nextPart(kind: string, exporting = exportingWith({})): Promise<() => Promise<void>> {
-  const taken = await take()
+  const taken = await takePart(database)
   if (taken?.part.kind !== kind) throw new Error(`There is no ${kind}`)
   return () => run(exporting, taken)
 }
@@ -316,12 +307,12 @@ async function nextPart(kind: string, exporting = exportingWith({})): Promise<()
 async function run(exporting: Exporting, taken: TakenPart): Promise<void> {
   const principal = await memberOf(services, taken.job.input)
   if (principal === undefined) throw new Error('There is no member')
-  following = await runPart(exporting, principal, taken, new AbortController().signal)
+  await runPart(exporting, principal, taken, new AbortController().signal)
 }
 
 /** Runs all open parts. */
 async function runAll(exporting: Exporting): Promise<void> {
-  for (let taken = await take(); taken !== undefined; taken = await take()) {
+  for (let taken = await takePart(database); taken; taken = await takePart(database)) {
     await run(exporting, taken)
   }
 }
