@@ -14,30 +14,19 @@ import { type Resource, referenceIn } from '../fhir/resource.ts'
 import { targetOf } from '../fhir/values.ts'
 import { compileExpression, type Leg, type Walk } from '../fhirpath/extract.ts'
 import { type Expression, parsePath } from '../fhirpath/parse.ts'
-import { type Criterion, isCondition } from './search-request.ts'
+import { type Criterion, isCondition, leavesOf } from './search-request.ts'
 import { unescapeValue } from './values.ts'
 
 /** The parameters of `type` itself that a criterion distinguishes resources by. */
 export function testedCodes(type: string, criterion: Criterion): readonly string[] {
-  if (isCondition(criterion)) {
-    if (criterion.code !== '_compartment') return [criterion.code]
-    return criterion.values.flatMap((value) => compartmentCodes(type, unescapeValue(value)))
-  }
-  switch (criterion.kind) {
-    case 'chain':
-      return [criterion.code]
-    case 'has':
-      return []
-    case 'compartment':
-      return compartmentCodes(type, criterion.reference)
-    case 'not':
-      return testedCodes(type, criterion.criterion)
-    case 'and':
-    case 'or':
-      return criterion.criteria.flatMap((item) => testedCodes(type, item))
-    default:
-      return criterion satisfies never
-  }
+  return leavesOf(criterion).flatMap((leaf) => {
+    if (isCondition(leaf)) {
+      if (leaf.code !== '_compartment') return [leaf.code]
+      return leaf.values.flatMap((value) => compartmentCodes(type, unescapeValue(value)))
+    }
+    if (leaf.kind === 'compartment') return compartmentCodes(type, leaf.reference)
+    return leaf.kind === 'chain' ? [leaf.code] : []
+  })
 }
 
 /** The parameters that put a resource of the type into a compartment; a bare id may be that of any. */

@@ -118,3 +118,51 @@ export interface Ignored {
 export function isCondition(criterion: Criterion): criterion is Condition {
   return !('kind' in criterion)
 }
+
+type Leaf = Exclude<Criterion, Group | Negation>
+
+/** The parts of a criterion that groups and negations are made of. */
+export function leavesOf(criterion: Criterion): readonly Leaf[] {
+  if (isCondition(criterion)) return [criterion]
+  switch (criterion.kind) {
+    case 'not':
+      return leavesOf(criterion.criterion)
+    case 'and':
+    case 'or':
+      return criterion.criteria.flatMap(leavesOf)
+    default:
+      return [criterion]
+  }
+}
+
+/** True when a part of the criterion passes the test, at the ends of joins too; `type` is the type it is about. */
+export function someLeaf(
+  type: string,
+  criterion: Criterion,
+  test: (leaf: Leaf, type: string) => boolean,
+): boolean {
+  return leavesOf(criterion).some(
+    (leaf) =>
+      test(leaf, type) ||
+      ('ends' in leaf && leaf.ends.some((end) => someLeaf(end.type, end.criterion, test))),
+  )
+}
+
+/** The criterion with each of its parts replaced; the ends of a join are left to `change`. */
+export async function mapLeaves(
+  criterion: Criterion,
+  change: (leaf: Leaf) => Promise<Criterion>,
+): Promise<Criterion> {
+  if (isCondition(criterion)) return change(criterion)
+  switch (criterion.kind) {
+    case 'not':
+      return { ...criterion, criterion: await mapLeaves(criterion.criterion, change) }
+    case 'and':
+    case 'or': {
+      const criteria = criterion.criteria.map((item) => mapLeaves(item, change))
+      return { ...criterion, criteria: await Promise.all(criteria) }
+    }
+    default:
+      return change(criterion)
+  }
+}

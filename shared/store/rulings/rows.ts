@@ -6,7 +6,7 @@ import { type Grant, INTERACTIONS, type Interaction, type Rules } from '../../ac
 import { grantsFor } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { storedParameters, typeNumber } from '../../fhir/definitions.ts'
-import { type Criterion, isCondition } from '../../query/search-request.ts'
+import { type Criterion, isCondition, leavesOf } from '../../query/search-request.ts'
 import type { Only } from '../index/index-plan.ts'
 import { isLegalId, readRow, type Store, scopeOf } from '../rows/context.ts'
 import type { RulingStatement } from '../rows/fetch.ts'
@@ -205,22 +205,9 @@ export function codesNamed(principal: Principal, rules: Rules, type: string): On
 const named = new WeakMap<Rules, Map<string, Only>>()
 
 function codesOf(type: string, criterion: Criterion): readonly string[] {
-  if (isCondition(criterion)) {
-    const { code } = criterion
+  return leavesOf(criterion).flatMap((leaf) => {
+    if (!isCondition(leaf)) return leaf.kind === 'compartment' ? ['_compartment'] : []
+    const { code } = leaf
     return code === '_compartment' ? [code] : storedParameters(type, code)
-  }
-  switch (criterion.kind) {
-    case 'compartment':
-      return ['_compartment']
-    case 'not':
-      return codesOf(type, criterion.criterion)
-    case 'and':
-    case 'or':
-      return criterion.criteria.flatMap((item) => codesOf(type, item))
-    case 'chain':
-    case 'has':
-      return []
-    default:
-      return criterion satisfies never
-  }
+  })
 }

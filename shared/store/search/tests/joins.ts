@@ -7,7 +7,7 @@ import { badRequest, notSupported } from '../../../errors.ts'
 import { typeNumber } from '../../../fhir/definitions.ts'
 import type { OwnParameters } from '../../../fhir/definitions-data.ts'
 import { testedCodes } from '../../../query/parameter-paths.ts'
-import { type Criterion, isCondition, type Join } from '../../../query/search-request.ts'
+import { type Criterion, isCondition, type Join, leavesOf } from '../../../query/search-request.ts'
 import { isCanonicalParameter, plannedParameter } from '../../index/index-plan.ts'
 import { REMOVED_KEY } from '../../index/rows.ts'
 import { CANONICAL_KEY } from '../../index/type-constants.ts'
@@ -96,26 +96,19 @@ function isCommon({ inner: { project, type }, test }: Side, statistics: KeyStati
   return matchesOf(statistics, test) >= statistics.rowsOf(project, number) / 4
 }
 
-/** The parameters of `type` that a criterion tells resources apart by; who refers by canonical names their `url`. */
+/** The parameters of `type` that a criterion tells resources apart by: `url`, too, for references by canonical. */
 export function codesRead(
   type: string,
   criterion: Criterion,
   own: OwnParameters | undefined,
 ): readonly string[] {
-  return [...testedCodes(type, criterion), ...(readsUrl(criterion, own) ? ['url'] : [])]
-}
-
-function readsUrl(criterion: Criterion, own: OwnParameters | undefined): boolean {
-  if (isCondition(criterion)) return false
-  if (criterion.kind === 'not') return readsUrl(criterion.criterion, own)
-  if (criterion.kind === 'and' || criterion.kind === 'or') {
-    return criterion.criteria.some((part) => readsUrl(part, own))
-  }
-  const { kind } = criterion
-  return (
-    kind === 'has' &&
-    criterion.ends.some(({ type }) => isCanonicalParameter(type, criterion.code, own))
+  const readsUrl = leavesOf(criterion).some(
+    (leaf) =>
+      !isCondition(leaf) &&
+      leaf.kind === 'has' &&
+      leaf.ends.some((end) => isCanonicalParameter(end.type, leaf.code, own)),
   )
+  return [...testedCodes(type, criterion), ...(readsUrl ? ['url'] : [])]
 }
 
 /** For `_has`: where very many rows of the other side match, the first rows that are looked at fill a page. */
