@@ -5,10 +5,10 @@
 import { criteriaGrant } from '../../access/subscription.ts'
 import { typeName, typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
+import { binder } from '../../platform/postgres/statement.ts'
 import type { Store } from '../rows/context.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
 import {
-  binder,
   codeRows,
   type Listed,
   newText,

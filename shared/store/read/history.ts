@@ -1,7 +1,6 @@
 /**
- * History of a resource, of a type and of a Project, newest first unless asked otherwise. Versions are in the
- * order (lu, type, id, ver), which no two share, so a page continues where the last one ended. A policy decides
- * for each version whether it is visible; a deletion is ruled on by what was deleted.
+ * History of a resource, a type or a Project, newest first by default, in the order (lu, type, id, ver). A policy
+ * decides on each version; on a deletion, by what was deleted.
  */
 import { seal, unseal } from '../../access/credentials/sealing.ts'
 import type { Interaction } from '../../access/grant.ts'
@@ -9,17 +8,20 @@ import { grantsFor, may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { badRequest, forbidden, notFound } from '../../errors.ts'
 import { resourceTypes, typeName, typeNumber } from '../../fhir/definitions.ts'
-import type { Connection, Statement } from '../../platform/postgres/statement.ts'
+import {
+  type Bind,
+  binder,
+  type Connection,
+  type Statement,
+} from '../../platform/postgres/statement.ts'
 import { allow, isLegalId, projectTest, type Store, scopeOf } from '../rows/context.ts'
 import { idOf, toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
-import { type Bind, binder } from '../rows/side-rows.ts'
 import type { HistoryPage, HistoryRequest, Version } from '../rows/version.ts'
 import { hiddenBy, lastContents, readRuled, rulingsOfContents } from '../rulings/rulings.ts'
 import { shownTo } from './redact.ts'
 
 const V = versionColumns('v')
-
-/** Versions that are ruled on to be counted, in one request and in one statement. */
+/** Versions decided on for a count: in one request, in one statement. */
 const MOST_JUDGED = 10_000
 const JUDGED_AT_ONCE = 1000
 

@@ -3,9 +3,9 @@ import { grantsFor, may, REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { forbidden } from '../../errors.ts'
 import { resourceTypes, typeNumber } from '../../fhir/definitions.ts'
+import { type Bind, binder } from '../../platform/postgres/statement.ts'
 import { keysLiteral } from '../index/keys.ts'
 import type { Store } from '../rows/context.ts'
-import { type Bind, binder } from '../rows/side-rows.ts'
 import { allSql, placeIn, visibleTests } from '../search/tests/grant-tests.ts'
 
 export interface MetaSummary {

@@ -6,6 +6,7 @@ import { typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { type ResourceText, textOfResource } from '../../fhir/searched-text.ts'
+import type { Bind } from '../../platform/postgres/statement.ts'
 import type { CodeRow, RangeRow, StringRow } from '../index/rows.ts'
 
 export interface UniqueKey {
@@ -25,19 +26,6 @@ export interface Target {
 
 /** In the place of a target: a patient of the write holds accounts. */
 export const HOLDER = -1
-
-/** Adds a parameter to the statement and answers its placeholder. */
-export type Bind = (value: unknown, type: string) => string
-
-/** Collects the values of a statement that is written as text. */
-export function binder(): { readonly values: unknown[]; readonly bind: Bind } {
-  const values: unknown[] = []
-  const bind: Bind = (value, type) => {
-    values.push(value)
-    return `$${values.length}::${type}`
-  }
-  return { values, bind }
-}
 
 /** A row and the number of the write it belongs to, from 1. */
 export interface Listed<T> {

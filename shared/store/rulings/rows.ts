@@ -6,12 +6,12 @@ import { type Grant, INTERACTIONS, type Interaction, type Rules } from '../../ac
 import { grantsFor } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { storedParameters, typeNumber } from '../../fhir/definitions.ts'
+import { type Bind, binder } from '../../platform/postgres/statement.ts'
 import { type Criterion, isCondition, leavesOf } from '../../query/search-request.ts'
 import type { Only } from '../index/index-plan.ts'
 import { isLegalId, readRow, type Store, scopeOf } from '../rows/context.ts'
 import type { RulingStatement } from '../rows/fetch.ts'
 import { type VersionRow, versionColumns } from '../rows/rows.ts'
-import { type Bind, binder } from '../rows/side-rows.ts'
 import { behindSelect } from '../search/plan/stages.ts'
 import { fewRowsSql, grantTests, type Place, placeIn } from '../search/tests/grant-tests.ts'
 

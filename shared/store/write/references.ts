@@ -6,10 +6,10 @@ import type { Principal } from '../../access/principal.ts'
 import { invalid, issue } from '../../errors.ts'
 import { isResourceType, typeNumber } from '../../fhir/definitions.ts'
 import { parseReference, type Resource, visitReferences } from '../../fhir/resource.ts'
-import type { Connection } from '../../platform/postgres/statement.ts'
+import { type Bind, binder, type Connection } from '../../platform/postgres/statement.ts'
 import { projectKey, type Store, scopeOf } from '../rows/context.ts'
 import type { CheckedReference } from '../rows/ports.ts'
-import { type Bind, binder, missingTargets, type Target } from '../rows/side-rows.ts'
+import { missingTargets, type Target } from '../rows/side-rows.ts'
 import { fewRowsSql, grantTests, type Place, placeIn } from '../search/tests/grant-tests.ts'
 
 interface Referring {

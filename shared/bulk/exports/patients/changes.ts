@@ -9,10 +9,10 @@ import {
   typeNumber,
 } from '../../../fhir/definitions.ts'
 import { parseReference } from '../../../fhir/resource.ts'
+import { type Bind, binder } from '../../../platform/postgres/statement.ts'
 import { keysLiteral } from '../../../store/index/keys.ts'
 import type { Store } from '../../../store/rows/context.ts'
 import { idOf } from '../../../store/rows/rows.ts'
-import { type Bind, binder } from '../../../store/rows/side-rows.ts'
 import { allSql } from '../../../store/search/tests/grant-tests.ts'
 import type { PlannedJob } from '../rows/jobs.ts'
 import { type ChangedRow, changedRows, type Selection } from '../rows/select.ts'

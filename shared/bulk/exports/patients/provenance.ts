@@ -5,10 +5,9 @@
 import type { Principal } from '../../../access/principal.ts'
 import { storedParameters, typeName, typeNumber } from '../../../fhir/definitions.ts'
 import { isObject, parseReference } from '../../../fhir/resource.ts'
-import type { Connection } from '../../../platform/postgres/statement.ts'
+import { binder, type Connection } from '../../../platform/postgres/statement.ts'
 import { bufferOf, type Slice, sliceOf } from '../../../platform/storage/storage.ts'
 import type { Store } from '../../../store/rows/context.ts'
-import { binder } from '../../../store/rows/side-rows.ts'
 import { allSql } from '../../../store/search/tests/grant-tests.ts'
 import {
   type ExportInput,

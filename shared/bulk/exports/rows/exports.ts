@@ -1,10 +1,10 @@
 /** Exports as the store does them: planned and read as a Principal. */
 import type { Principal } from '../../../access/principal.ts'
 import { typeNumber } from '../../../fhir/definitions.ts'
+import { binder } from '../../../platform/postgres/statement.ts'
 import { sliceOf } from '../../../platform/storage/storage.ts'
 import { type Store, scopeOf, until } from '../../../store/rows/context.ts'
 import { idOf, type VersionRow, versionColumns } from '../../../store/rows/rows.ts'
-import { binder } from '../../../store/rows/side-rows.ts'
 import { rulingsOfContents } from '../../../store/rulings/rulings.ts'
 import { groupMembers } from '../patients/members.ts'
 import { type CompartmentLines, readCompartments } from '../patients/read.ts'

@@ -6,17 +6,21 @@ import { escapeLiteral } from 'pg'
 import type { Grant } from '../../../access/grant.ts'
 import type { Principal } from '../../../access/principal.ts'
 import { typeNumber } from '../../../fhir/definitions.ts'
+import { type Bind, binder } from '../../../platform/postgres/statement.ts'
 import type { Criterion } from '../../../query/search-request.ts'
 import type { Store } from '../../../store/rows/context.ts'
 import type { VersionRow } from '../../../store/rows/rows.ts'
-import { type Bind, binder } from '../../../store/rows/side-rows.ts'
 import { needsSql, rulingsOfContents } from '../../../store/rulings/rulings.ts'
+import { unitsOf } from '../../../store/search/plan/prepare.ts'
 import { testOf } from '../../../store/search/tests/conditions.ts'
 import { allSql, visibleRows } from '../../../store/search/tests/grant-tests.ts'
-import { codesRead } from '../../../store/search/tests/joins.ts'
-import { unitsOf } from '../../../store/search/tests/ranges.ts'
-import { filter, type Scene, scopeSql } from '../../../store/search/tests/row-test.ts'
-import type { Test } from '../../../store/search/tests/test.ts'
+import {
+  codesRead,
+  filter,
+  type Scene,
+  scopeSql,
+  type Test,
+} from '../../../store/search/tests/test.ts'
 import type { TypeFilter } from './jobs.ts'
 
 export interface Filter {

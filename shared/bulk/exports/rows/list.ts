@@ -2,8 +2,7 @@
  * Rows that an export has found before they are read: arrays of row ids, sorted, some of them perhaps in
  * several. `low` and `high` are the first and the last of an array.
  */
-import type { Connection } from '../../../platform/postgres/statement.ts'
-import type { Bind } from '../../../store/rows/side-rows.ts'
+import type { Bind, Connection } from '../../../platform/postgres/statement.ts'
 import type { Range } from './jobs.ts'
 
 /** How many rows of a type a statement has listed. */

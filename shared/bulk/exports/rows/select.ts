@@ -7,11 +7,10 @@ import type { Grant } from '../../../access/grant.ts'
 import { grantsFor } from '../../../access/policy.ts'
 import type { Principal } from '../../../access/principal.ts'
 import { typeNumber } from '../../../fhir/definitions.ts'
-import type { Connection } from '../../../platform/postgres/statement.ts'
+import { type Bind, binder, type Connection } from '../../../platform/postgres/statement.ts'
 import { compartmentCodes } from '../../../query/parameter-paths.ts'
 import { type Store, scopeOf } from '../../../store/rows/context.ts'
 import { type VersionRow, versionColumns } from '../../../store/rows/rows.ts'
-import { type Bind, binder } from '../../../store/rows/side-rows.ts'
 import { rulingsOfContents } from '../../../store/rulings/rulings.ts'
 import {
   allSql,
@@ -21,7 +20,7 @@ import {
   placeIn,
   visibleRows,
 } from '../../../store/search/tests/grant-tests.ts'
-import { type Scene, scopeSql } from '../../../store/search/tests/row-test.ts'
+import { type Scene, scopeSql } from '../../../store/search/tests/test.ts'
 import { type Filter, filtered, filterOf, literal } from './filters.ts'
 import type { ExportInput, PlannedJob, Range } from './jobs.ts'
 import { listedIdsSql } from './list.ts'

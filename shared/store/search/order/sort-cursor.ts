@@ -1,7 +1,7 @@
 /** The place of a row among rows sorted by terms: its values and its id, as SQL and as a cursor. */
 
 import { badRequest } from '../../../errors.ts'
-import type { Bind } from '../../rows/side-rows.ts'
+import type { Bind } from '../../../platform/postgres/statement.ts'
 import type { Order, Position, SortedRow, TermValue } from './position.ts'
 import type { Term } from './sort-terms.ts'
 

@@ -4,13 +4,11 @@
  */
 
 import { tooCostly } from '../../../errors.ts'
-import type { Statement } from '../../../platform/postgres/statement.ts'
+import { type Bind, binder, type Statement } from '../../../platform/postgres/statement.ts'
 import { BARE_COLUMNS } from '../../rows/recent.ts'
 import { versionColumns, withVersions } from '../../rows/rows.ts'
-import { type Bind, binder } from '../../rows/side-rows.ts'
 import { orderSql } from '../order/order.ts'
-import { CHUNK, scopeSql } from '../tests/row-test.ts'
-import { isSteady } from '../tests/test.ts'
+import { CHUNK, isSteady, scopeSql } from '../tests/test.ts'
 import type { Facts, Part, Query } from './query.ts'
 import { sortedSql } from './sorted.ts'
 import { behindSelect, foundSql } from './stages.ts'

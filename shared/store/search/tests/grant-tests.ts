@@ -8,14 +8,13 @@ import { grantsFor, may, REGISTRY_TYPES } from '../../../access/policy.ts'
 import type { Principal } from '../../../access/principal.ts'
 import { hiddenParameter } from '../../../errors.ts'
 import type { OwnParameters } from '../../../fhir/definitions-data.ts'
+import type { Bind } from '../../../platform/postgres/statement.ts'
 import { pathsRead } from '../../../query/parameter-paths.ts'
 import { projectKey, type Store } from '../../rows/context.ts'
-import type { Bind } from '../../rows/side-rows.ts'
 import { REGISTRY_PROJECT } from '../../rows/tenants.ts'
 import { testOf } from './conditions.ts'
 import { type Decision, decisionOf, type HeldRow, takesRowAlone } from './row-decisions.ts'
-import { filter, oneRowSql, type Scene, sqlOf } from './row-test.ts'
-import { farthest, type Test } from './test.ts'
+import { farthest, filter, oneRowSql, type Scene, sqlOf, type Test } from './test.ts'
 
 /**
  * The Project and type of rows; `own` are search parameters that they are indexed by beside the standard's,

@@ -18,8 +18,8 @@ import type { RangeRow, StringRow } from '../../index/rows.ts'
 import { normalId } from '../../rows/context.ts'
 import { testOf } from './conditions.ts'
 import { convertNumber, dateValues } from './ranges.ts'
-import { isMissing, type Scene } from './row-test.ts'
 import { wordsOf } from './strings.ts'
+import { isMissing, type Scene } from './test.ts'
 
 /** The index entries of a version. */
 export interface HeldRow {

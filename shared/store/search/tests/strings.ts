@@ -2,11 +2,19 @@
 
 import { tooCostly } from '../../../errors.ts'
 import { comparedText, comparedWords, windowsOf } from '../../../fhir/searched-text.ts'
+import type { Bind } from '../../../platform/postgres/statement.ts'
 import type { Condition } from '../../../query/search-request.ts'
 import { unescapeValue } from '../../../query/values.ts'
-import type { Bind } from '../../rows/side-rows.ts'
-import { absentTest, filter, isMissing, parameterSql, type Scene, sqlOf } from './row-test.ts'
-import type { Matches, Test } from './test.ts'
+import {
+  absentTest,
+  filter,
+  isMissing,
+  type Matches,
+  parameterSql,
+  type Scene,
+  sqlOf,
+  type Test,
+} from './test.ts'
 
 /** No text sorts behind a prefix followed by this, bytewise. */
 const LAST = '\u{10ffff}'
