@@ -1,6 +1,9 @@
 /** The repository as it runs: each of its calls → the file that does it. */
 import { LRUCache } from 'lru-cache'
 import { plainGrant } from '../access/compile.ts'
+import { compileGrant, createTypeScope } from '../access/decisions/compiled-grants.ts'
+import { criteriaSql, needsSql, readDecided } from '../access/decisions/decide.ts'
+import { toIndexedRow } from '../access/decisions/match-row.ts'
 import { INTERACTIONS } from '../access/grant.ts'
 import type { Principal } from '../access/principal.ts'
 import { notFound } from '../errors.ts'
@@ -34,14 +37,11 @@ import { KnownCounts } from './rows/counts.ts'
 import { createFetch, fetchTogether } from './rows/fetch.ts'
 import { createRecentVersions } from './rows/recent.ts'
 import { createTenants } from './rows/tenants.ts'
-import { criteriaSql, needsSql, readRuled } from './rulings/rulings.ts'
 import { readCompartment } from './search/compartment.ts'
 import { searchDeleted } from './search/deleted.ts'
 import { search, searchMany, searchTypes } from './search/page.ts'
 import { countPerReference, searchPerReference } from './search/per-reference.ts'
 import { openStatistics } from './search/plan/statistics.ts'
-import { decideInMemory, placeIn } from './search/tests/grant-tests.ts'
-import { heldRow } from './search/tests/row-decisions.ts'
 import {
   type Inner,
   inTransaction,
@@ -233,9 +233,9 @@ function readsOf(store: Store): Pick<Repository, Reads> {
     history: (principal, type, id, request) => history(store, principal, type, { id, request }),
     historyOf: (principal, type, request) => historyOf(store, principal, type, request),
     rulings: async (principal, type, id) => {
-      const found = await readRuled(store, principal, type, { id, interactions: INTERACTIONS })
+      const found = await readDecided(store, principal, type, { id, interactions: INTERACTIONS })
       if (found === undefined) throw notFound()
-      return found.rulings
+      return found.decisions
     },
     metaSummary: (principal, type) => metaSummary(store, principal, type),
   }
@@ -340,13 +340,13 @@ function finder(
   { type, conditions }: SearchRequest,
 ): (resource: Resource) => boolean {
   if (conditions.length === 0) return () => true
-  const place = placeIn(store.keys, principal, type, principal.project.number)
+  const place = createTypeScope(store.keys, principal, type, principal.project.number)
   const grant = { ...plainGrant(type, ['search'], 'search'), criteria: conditions }
-  const decide = decideInMemory(place, grant)
-  if (decide === undefined) return () => false
+  const { matches } = compileGrant(place, grant)
+  if (matches === undefined) return () => false
   return (resource) => {
     const rows = indexRows(store, place.project, resource, { parameters: place.own })
     const rowId = store.keys.rowId(type, resource.id ?? '')
-    return decide(heldRow(rowId, rows))
+    return matches(toIndexedRow(rowId, rows))
   }
 }

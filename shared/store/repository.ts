@@ -1,4 +1,6 @@
 /** The one door to resources: every read and write, as a Principal. */
+
+import type { Decisions } from '../access/decisions/decide-in-sql.ts'
 import type { Grant } from '../access/grant.ts'
 import type { Principal } from '../access/principal.ts'
 import { linkedProjects } from '../access/project-context.ts'
@@ -19,7 +21,6 @@ import type {
   WriteOptions,
   WriteResult,
 } from './rows/version.ts'
-import type { Ruled } from './rulings/rows.ts'
 import type { CompartmentPage, CompartmentRequest } from './search/compartment.ts'
 import { plan } from './search/page.ts'
 import type { ReferenceSearch } from './search/per-reference.ts'
@@ -75,7 +76,7 @@ export interface Repository {
     options?: WriteOptions,
   ): Promise<WriteResult>
   /** Returns the policy's rulings on a resource, for every interaction. Errors: 404. */
-  rulings(principal: Principal, type: string, id: string): Promise<Ruled['rulings']>
+  rulings(principal: Principal, type: string, id: string): Promise<Decisions>
   /** Returns a grant's condition on rows `r`, without values; `true`: none. */
   criteriaSql(principal: Principal, type: string, grant: Grant): string
   /** Idempotent; the version returned is the deletion. */

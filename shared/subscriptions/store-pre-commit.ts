@@ -3,6 +3,8 @@
  * composed as the write will compose it and ruled on like a stored one; nothing is locked meanwhile.
  */
 
+import { decideContents, hiddenBy, readDecided } from '../access/decisions/decide.ts'
+import { readonlyBy } from '../access/decisions/decide-write.ts'
 import { fieldsNotCreated, hiddenFields, keep, keptFields } from '../access/fields/fields.ts'
 import { keepPaths } from '../access/fields/paths.ts'
 import { may } from '../access/policy.ts'
@@ -17,8 +19,6 @@ import { ownParametersOf } from '../store/index/custom-parameters.ts'
 import type { Store } from '../store/rows/context.ts'
 import type { WritePlace } from '../store/rows/ports.ts'
 import { parseVersion, toVersion, type VersionRow } from '../store/rows/rows.ts'
-import { hiddenBy, readRuled, rulingsOfContents } from '../store/rulings/rulings.ts'
-import { readonlyBy } from '../store/rulings/write.ts'
 import { accountsGiven } from '../store/write/accounts.ts'
 import { prepare, rowOf } from '../store/write/prepare.ts'
 import { candidateOf, fitsAsSeen, fitsCriteria } from './event-match.ts'
@@ -105,14 +105,14 @@ async function matterOf(
 ): Promise<Pick<PreCommit, 'change' | 'row'> | undefined> {
   const { resourceType: type, id = '' } = resource
   if (change === 'create') return newMatter(store, principal, resource, own)
-  const before = await readRuled(store, principal, type, { id, interactions: ['read', change] })
+  const before = await readDecided(store, principal, type, { id, interactions: ['read', change] })
   if (before === undefined) {
     const { isSuperAdmin, project } = principal
     const isMade = change === 'update' && (isSuperAdmin || project.updateAsCreate)
     return isMade ? newMatter(store, principal, resource, own) : undefined
   }
-  const { row, rulings } = before
-  const { read, [change]: changing } = rulings
+  const { row, decisions } = before
+  const { read, [change]: changing } = decisions
   const { project: projectId } = JSON.parse(`{${row.meta_ext}}`) as Meta
   if (read === undefined || changing === undefined) return undefined
   if (projectId !== principal.project.id) return undefined
@@ -182,7 +182,7 @@ export async function withUnseen(
 ): Promise<Resource> {
   const type = typeName(row.type)
   const whole = parseVersion(toVersion(row))
-  const [rulings] = await rulingsOfContents(store, principal, ['read'], [row])
+  const [rulings] = await decideContents(store, principal, ['read'], [row])
   const kept = keep(next, whole, hiddenFields(principal, type))
   return keepPaths(kept, whole, hiddenBy(rulings?.read))
 }

@@ -3,6 +3,7 @@
  * decides on each version; on a deletion, by what was deleted.
  */
 import { seal, unseal } from '../../access/credentials/sealing.ts'
+import { decideVersions, hiddenBy, readDecided } from '../../access/decisions/decide.ts'
 import type { Interaction } from '../../access/grant.ts'
 import { grantsFor, may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
@@ -17,7 +18,6 @@ import {
 import { allow, isLegalId, projectTest, type Store, scopeOf } from '../rows/context.ts'
 import { idOf, toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
 import type { HistoryPage, HistoryRequest, Version } from '../rows/version.ts'
-import { hiddenBy, lastContents, readRuled, rulingsOfContents } from '../rulings/rulings.ts'
 import { shownTo } from './redact.ts'
 
 const V = versionColumns('v')
@@ -86,9 +86,12 @@ async function requireVisible(
   type: string,
   id: string,
 ): Promise<void> {
-  const newest = await readRuled(store, principal, type, { id, interactions: ['read', 'history'] })
-  if (newest?.rulings.read === undefined) throw notFound()
-  if (newest.rulings.history === undefined) {
+  const newest = await readDecided(store, principal, type, {
+    id,
+    interactions: ['read', 'history'],
+  })
+  if (newest?.decisions.read === undefined) throw notFound()
+  if (newest.decisions.history === undefined) {
     throw forbidden('criteria of every entry for history')
   }
 }
@@ -381,20 +384,13 @@ async function seenVersions<Row extends VersionRow>(
   idFor: (row: Row) => string,
 ): Promise<readonly Version[]> {
   const ruled = rows.filter(({ type }) => !isWholeHistory(principal, typeName(type)))
-  const deletions = ruled.filter(({ content }) => content === null)
-  const before = await lastContents(store, deletions)
-  const last = new Map<VersionRow, VersionRow | undefined>(
-    deletions.map((row, i) => [row, before[i]]),
-  )
-  const contents = ruled.flatMap((row) => (row.content === null ? (last.get(row) ?? []) : row))
-  const answers = await rulingsOfContents(store, principal, ASKED, contents)
-  const found = new Map(contents.map((content, i) => [content, answers[i]]))
+  const decided = await decideVersions(store, principal, ASKED, ruled)
+  const decisions = new Map(ruled.map((row, i) => [row, decided[i]]))
   return rows.flatMap((row) => {
     const version = toVersion(row, row.content === null ? idFor(row) : undefined)
     if (!ruled.includes(row)) return [shownTo(principal, version, [])]
-    const content = row.content === null ? last.get(row) : row
-    const rulings = ASKED.map((item) => content && found.get(content)?.[item])
-    if (rulings.some((ruling) => ruling === undefined)) return []
-    return [shownTo(principal, version, rulings.flatMap(hiddenBy))]
+    const found = ASKED.map((item) => decisions.get(row)?.[item])
+    if (found.some((decision) => decision === undefined)) return []
+    return [shownTo(principal, version, found.flatMap(hiddenBy))]
   })
 }

@@ -2,6 +2,10 @@
  * All resources of a compartment, whatever their types: every member holds the compartment's key, so
  * it is one statement a page. https://hl7.org/fhir/R4/compartmentdefinition.html
  */
+
+import { createTypeScope, fewRowsSql } from '../../access/decisions/compiled-grants.ts'
+import { hiddenBy, readDecided } from '../../access/decisions/decide.ts'
+import { visibilityPredicates } from '../../access/decisions/visible-rows.ts'
 import { grantsFor, may, REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { gone, notFound, tooCostly } from '../../errors.ts'
@@ -23,8 +27,6 @@ import { showAll, shownTo } from '../read/redact.ts'
 import { allow, type Store } from '../rows/context.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
 import type { Version } from '../rows/version.ts'
-import { hiddenBy, readRuled } from '../rulings/rulings.ts'
-import { fewRowsSql, placeIn, visibleTests } from './tests/grant-tests.ts'
 
 export interface CompartmentRequest {
   /** The resource that is asked about: of a Group the compartments of its patients. */
@@ -65,8 +67,8 @@ export async function readCompartment(
 ): Promise<CompartmentPage> {
   const { type, id, count, offset, after } = request
   allow(principal, type, 'read')
-  const found = await readRuled(store, principal, type, { id, interactions: ['read'] })
-  const ruling = found?.rulings.read
+  const found = await readDecided(store, principal, type, { id, interactions: ['read'] })
+  const ruling = found?.decisions.read
   if (found === undefined || ruling === undefined) throw notFound()
   const { row } = found
   if (row.content === null) throw gone()
@@ -202,9 +204,9 @@ function typeTests(
   const alternatives = [...groups.values()].map((group) => {
     const [type = ''] = group
     const grants = grantsFor(principal, type, 'read')
-    const place = placeIn(keys, principal, type, project)
+    const place = createTypeScope(keys, principal, type, project)
     const codes = compartmentCodes(type, `${compartment === 'Group' ? 'Patient' : compartment}/`)
-    const tests = grants === undefined ? [] : visibleTests(place, grants, codes)
+    const tests = grants === undefined ? [] : visibilityPredicates(place, grants, codes)
     const isSeen = tests === undefined ? 'false' : fewRowsSql(tests, bind)
     return `r.type = any(${numbers(group)}) and ${isSeen}`
   })

@@ -1,4 +1,7 @@
 /** `_deleted=true`: the deletions of a type that nothing was written after, newest first unless asked otherwise. */
+
+import { isPlain } from '../../access/decisions/decide.ts'
+import { visibleRows } from '../../access/decisions/visible-rows.ts'
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { badRequest, forbidden } from '../../errors.ts'
@@ -9,11 +12,9 @@ import { unescapeValue } from '../../query/values.ts'
 import { allow, normalId, type Store } from '../rows/context.ts'
 import { idOf, toVersion, versionColumns } from '../rows/rows.ts'
 import type { SearchPage, Version } from '../rows/version.ts'
-import { isPlain } from '../rulings/rulings.ts'
 import { afterSql, orderOf, orderSql, readCursor, reversed } from './order/order.ts'
 import type { SortedRow } from './order/position.ts'
 import { pageOf } from './page.ts'
-import { visibleRows } from './tests/grant-tests.ts'
 import { lastUpdatedSql } from './tests/ranges.ts'
 import { codesRead } from './tests/test.ts'
 

@@ -2,6 +2,8 @@
  * `_include` and `_revinclude`: one statement a step, for all types and both directions at once.
  * https://hl7.org/fhir/R4/search.html#revinclude
  */
+
+import { isHidden, visibleRows } from '../../access/decisions/visible-rows.ts'
 import { grantsFor } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { HttpError } from '../../errors.ts'
@@ -31,7 +33,6 @@ import { pageStatement } from './plan/compile.ts'
 import { isShared } from './plan/prepare.ts'
 import { factsOf, type Query } from './plan/query.ts'
 import { wayOf } from './plan/ways.ts'
-import { isHidden, visibleRows } from './tests/grant-tests.ts'
 import { CHUNK, holdsSql, type Scene, type Test } from './tests/test.ts'
 
 export interface Followed {

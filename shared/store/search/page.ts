@@ -1,5 +1,6 @@
 /** One page of a search, as a Principal sees it: one statement, one more for a total and each step of includes. */
 import { LRUCache } from 'lru-cache'
+import { visibleRows } from '../../access/decisions/visible-rows.ts'
 import type { Principal } from '../../access/principal.ts'
 import { unlinked } from '../../access/project-context.ts'
 import { forbidden } from '../../errors.ts'
@@ -17,7 +18,6 @@ import { pageStatement, pagesStatement, triedStatement } from './plan/compile.ts
 import { partOf, prepare } from './plan/prepare.ts'
 import type { Part, Query } from './plan/query.ts'
 import { countRows } from './plan/total.ts'
-import { visibleRows } from './tests/grant-tests.ts'
 
 /** Errors: 403, 400 for what cannot be searched or sorted by and for a damaged cursor. */
 export async function search(

@@ -4,6 +4,8 @@
  * the order of the type for every one of them. A reference so common that fetching and sorting all its
  * rows costs more than walking the order is searched for like any other search.
  */
+
+import { hidesAny, visibleRows } from '../../access/decisions/visible-rows.ts'
 import { grantsFor } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { tooCostly } from '../../errors.ts'
@@ -21,7 +23,6 @@ import { prepare } from './plan/prepare.ts'
 import { matchesOf, type Query } from './plan/query.ts'
 import { behindSelect } from './plan/stages.ts'
 import { testOf } from './tests/conditions.ts'
-import { hidesAny, visibleRows } from './tests/grant-tests.ts'
 import { fewSql, isSteady, probeSql, scopeSql } from './tests/test.ts'
 
 export interface ReferenceSearch {

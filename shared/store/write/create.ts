@@ -1,5 +1,8 @@
 /** A new resource: ruled on as it would be stored, and written by one statement. */
 import { randomUUIDv7 } from 'node:crypto'
+import { hiddenBy } from '../../access/decisions/decide.ts'
+import type { AccessDecision } from '../../access/decisions/decide-in-sql.ts'
+import { decideCreate, decideWritten } from '../../access/decisions/decide-write.ts'
 import { fieldsNotCreated, keep } from '../../access/fields/fields.ts'
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
@@ -11,8 +14,6 @@ import { shownTo } from '../read/redact.ts'
 import { allow, type Store } from '../rows/context.ts'
 import { REGISTRY_PROJECT } from '../rows/tenants.ts'
 import type { WriteOptions, WriteResult } from '../rows/version.ts'
-import { hiddenBy } from '../rulings/rulings.ts'
-import { ruleOnNew, ruleOnWritten } from '../rulings/write.ts'
 import {
   accountsGiven,
   distinctAccounts,
@@ -23,7 +24,7 @@ import {
 } from './accounts.ts'
 import { givenId, isTaken, resultOf, submit } from './coalesce.ts'
 import { checkAttempt } from './guards.ts'
-import { prepare } from './prepare.ts'
+import { type Prepared, prepare } from './prepare.ts'
 
 /** Errors: 400, 403, 409. Two statements more where it inherits accounts that nobody here knew of. */
 export async function create(
@@ -34,12 +35,12 @@ export async function create(
 ): Promise<WriteResult> {
   const { resourceType: type } = resource
   const { id, project, heirOf, decide } = await draft(store, principal, resource, options)
-  const write = async ({ prepared, ruling }: ReturnType<typeof decide>) => {
+  const write = async ({ prepared, decision }: Decided) => {
     const written = await submit(store, type, prepared)
     if (written === undefined) throw new Error('An insert wrote no row')
-    const governing = await ruleOnWritten(store, principal, 'create', {
+    const governing = await decideWritten(store, principal, 'create', {
       prepared,
-      decided: ruling,
+      decided: decision,
       stored: undefined,
     })
     return shownTo(
@@ -69,7 +70,12 @@ export interface Draft {
   /** Row ids of patients that it may inherit accounts from. */
   readonly heirOf: readonly string[]
   /** `inherited` undefined: where one of these holds accounts, the writing statement refuses it. Errors: 403. */
-  readonly decide: (inherited: readonly Reference[] | undefined) => ReturnType<typeof ruleOnNew>
+  readonly decide: (inherited: readonly Reference[] | undefined) => Decided
+}
+
+interface Decided {
+  readonly prepared: Prepared
+  readonly decision: AccessDecision
 }
 
 /** Errors: 400, 403. */
@@ -100,7 +106,7 @@ export async function draft(
   const decide: Draft['decide'] = (inherited) => {
     const accounts = distinctAccounts([...given, ...(inherited ?? [])])
     const place = { ...start, accounts, ...(inherited === undefined ? { heirOf } : {}) }
-    return ruleOnNew(store, principal, admitted, (next) =>
+    return decideCreate(store, principal, admitted, (next) =>
       prepare({ store, principal, resource: next, place, stored: undefined, options }),
     )
   }

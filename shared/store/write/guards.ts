@@ -2,6 +2,8 @@
  * The one door for what a write of a type has to keep to besides its policy, whatever path it takes: the rule that a
  * feature has registered for the type. The service's own work (no membership) is trusted.
  */
+
+import type { AccessDecision } from '../../access/decisions/decide-in-sql.ts'
 import { hiddenFields, keep } from '../../access/fields/fields.ts'
 import { authorsChanges, guardedChanges } from '../../access/guarded/elements.ts'
 import { hasAllRights } from '../../access/guarded/rights.ts'
@@ -11,12 +13,11 @@ import { refused } from '../../errors.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { type Attempt, readRow, type Store } from '../rows/context.ts'
 import { parseVersion, toVersion } from '../rows/rows.ts'
-import type { Ruling } from '../rulings/rows.ts'
 
 /** `ruling` is that of an update. Errors: 400, 403. */
 export async function checkAttempt(
   attempt: Omit<Attempt, 'meant' | 'isNamed'>,
-  ruling?: Ruling,
+  ruling?: AccessDecision,
 ): Promise<void> {
   const { store, principal, interaction, sent, kept } = attempt
   const { resourceType: type } = sent

@@ -1,4 +1,18 @@
 /** Update and patch: policy, then one statement to read, if need be, and one to write, after commit the answer. */
+
+import {
+  type DecidedRow,
+  decideKnownRow,
+  hiddenBy,
+  readDecided,
+} from '../../access/decisions/decide.ts'
+import type { AccessDecision } from '../../access/decisions/decide-in-sql.ts'
+import {
+  decideUpdate,
+  decideWritten,
+  hiddenAfter,
+  readonlyBy,
+} from '../../access/decisions/decide-write.ts'
 import { keep, keptFields, refuseMasks } from '../../access/fields/fields.ts'
 import { keepPaths } from '../../access/fields/paths.ts'
 import type { Principal } from '../../access/principal.ts'
@@ -20,9 +34,6 @@ import { allow, normalId, readRow, rowKey, type Store, scopeOf } from '../rows/c
 import type { WritePlace } from '../rows/ports.ts'
 import { parseVersion, toVersion, type VersionRow } from '../rows/rows.ts'
 import type { Version, WriteOptions, WriteResult } from '../rows/version.ts'
-import type { Ruled, Ruling } from '../rulings/rows.ts'
-import { hiddenBy, readRuled, ruleOnRow } from '../rulings/rulings.ts'
-import { hiddenAfter, readonlyBy, ruleOnChange, ruleOnWritten } from '../rulings/write.ts'
 import { accountsGiven, distinctAccounts, inheritedAccounts, patientsOf } from './accounts.ts'
 import { givenId, isTaken, resultOf, submit } from './coalesce.ts'
 import { create } from './create.ts'
@@ -99,7 +110,7 @@ async function changeNow(wanted: Wanted): Promise<WriteResult> {
   const early = await changeRecent(wanted)
   if (early !== undefined) return early
   for (let attempt = 0; attempt <= LOST_RACES; attempt++) {
-    const before = await readRuled(store, principal, type, { id, interactions: INTERACTIONS })
+    const before = await readDecided(store, principal, type, { id, interactions: INTERACTIONS })
     const planned = await planChange(wanted, before)
     const result = isChange(planned) ? await writeChange(store, principal, planned) : planned
     if (result !== undefined) return result
@@ -116,7 +127,7 @@ async function changeRecent(wanted: Wanted): Promise<WriteResult | undefined> {
   const { store, principal, type, id } = wanted
   const row = store.recent?.get(rowKey(store, principal, type, id))
   if (row === undefined) return undefined
-  const before = await ruleOnRow(store, principal, type, { row, interactions: INTERACTIONS })
+  const before = await decideKnownRow(store, principal, row, INTERACTIONS)
   const planned = before && (await planChange(wanted, before).catch(() => undefined))
   const result = isChange(planned) ? await writeChange(store, principal, planned) : undefined
   if (result === undefined) store.recent?.drop(row)
@@ -128,7 +139,7 @@ interface Change {
   readonly prepared: Prepared
   readonly isLive: boolean
   readonly stored: Resource | undefined
-  readonly ruling: Ruling
+  readonly ruling: AccessDecision
   /** The paths that the caller does not see of the version before. */
   readonly hidden: readonly string[]
   readonly id: string
@@ -141,11 +152,11 @@ function isChange(planned: Change | WriteResult | undefined): planned is Change 
 /** The result, where nothing is left to be changed; undefined when another write came first. */
 async function planChange(
   wanted: Wanted,
-  before: Ruled | undefined,
+  before: DecidedRow | undefined,
 ): Promise<Change | WriteResult | undefined> {
   const { store, principal, type, id, options, next } = wanted
   const row = before?.row
-  const { read: seen, update: changing } = before?.rulings ?? {}
+  const { read: seen, update: changing } = before?.decisions ?? {}
   if (row !== undefined && seen === undefined) throw notFound()
   if (row !== undefined && changing === undefined) {
     throw forbidden('criteria of every entry for update, by what is stored')
@@ -169,7 +180,7 @@ interface Over {
   /** Undefined: it was deleted. */
   readonly live: Version | undefined
   readonly hidden: readonly string[]
-  readonly changing: Ruling
+  readonly changing: AccessDecision
   readonly resource: Resource
 }
 
@@ -207,7 +218,7 @@ async function planOver(
   requireRoom(prepared, live, options)
   if (live && stored && saysTheSame(live, stored, prepared))
     return { ...shownTo(principal, live, hidden), outcome: 'unchanged' }
-  const ruling = ruleOnChange(store, principal, prepared, stored)
+  const ruling = decideUpdate(store, principal, prepared, stored)
   return { prepared, isLive: live !== undefined, stored, ruling, hidden, id: place.id }
 }
 
@@ -245,7 +256,7 @@ async function writeChange(
     lastUpdated: written,
     outcome: 'updated',
   })
-  const governing = await ruleOnWritten(store, principal, 'update', {
+  const governing = await decideWritten(store, principal, 'update', {
     prepared,
     decided: ruling,
     stored,

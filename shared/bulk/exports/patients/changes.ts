@@ -2,6 +2,8 @@
  * Lists what the compartments of an export hold beside current rows: resources changed since its time, as
  * they were, and the Provenance of all of them.
  */
+
+import { allSql } from '../../../access/decisions/compiled-grants.ts'
 import {
   isResourceType,
   storedParameters,
@@ -13,7 +15,6 @@ import { type Bind, binder } from '../../../platform/postgres/statement.ts'
 import { keysLiteral } from '../../../store/index/keys.ts'
 import type { Store } from '../../../store/rows/context.ts'
 import { idOf } from '../../../store/rows/rows.ts'
-import { allSql } from '../../../store/search/tests/grant-tests.ts'
 import type { PlannedJob } from '../rows/jobs.ts'
 import { type ChangedRow, changedRows, type Selection } from '../rows/select.ts'
 import { compartmentsSql, isOwnSql, rowTestsSql, typeAtPlace } from './members.ts'

@@ -3,6 +3,8 @@
  * that were named. They and the rows in their compartments are written to tables: however many they are,
  * no process holds them all.
  */
+
+import { allSql } from '../../../access/decisions/compiled-grants.ts'
 import type { Principal } from '../../../access/principal.ts'
 import { type Issue, issue } from '../../../errors.ts'
 import { isResourceType, typeNumber } from '../../../fhir/definitions.ts'
@@ -12,7 +14,6 @@ import { type Bind, binder, type Connection } from '../../../platform/postgres/s
 import { keysLiteral } from '../../../store/index/keys.ts'
 import { normalId, type Store } from '../../../store/rows/context.ts'
 import { idOf, parseVersion, toVersion, type VersionRow } from '../../../store/rows/rows.ts'
-import { allSql } from '../../../store/search/tests/grant-tests.ts'
 import type { ExportJob } from '../rows/jobs.ts'
 import { type Listed, listingSql } from '../rows/list.ts'
 import { readAsOf } from '../rows/scope.ts'

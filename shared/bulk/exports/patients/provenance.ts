@@ -2,13 +2,14 @@
  * Which Provenance goes with an export: that of which some target is exported, or of it only the newest
  * of each target. https://hl7.org/fhir/uv/bulkdata/STU2/export.html#query-parameters
  */
+
+import { allSql } from '../../../access/decisions/compiled-grants.ts'
 import type { Principal } from '../../../access/principal.ts'
 import { storedParameters, typeName, typeNumber } from '../../../fhir/definitions.ts'
 import { isObject, parseReference } from '../../../fhir/resource.ts'
 import { binder, type Connection } from '../../../platform/postgres/statement.ts'
 import { bufferOf, type Slice, sliceOf } from '../../../platform/storage/storage.ts'
 import type { Store } from '../../../store/rows/context.ts'
-import { allSql } from '../../../store/search/tests/grant-tests.ts'
 import {
   type ExportInput,
   type LineSink,

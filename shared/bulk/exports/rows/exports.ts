@@ -1,11 +1,12 @@
 /** Exports as the store does them: planned and read as a Principal. */
+
+import { decideContents } from '../../../access/decisions/decide.ts'
 import type { Principal } from '../../../access/principal.ts'
 import { typeNumber } from '../../../fhir/definitions.ts'
 import { binder } from '../../../platform/postgres/statement.ts'
 import { sliceOf } from '../../../platform/storage/storage.ts'
 import { type Store, scopeOf, until } from '../../../store/rows/context.ts'
 import { idOf, type VersionRow, versionColumns } from '../../../store/rows/rows.ts'
-import { rulingsOfContents } from '../../../store/rulings/rulings.ts'
 import { groupMembers } from '../patients/members.ts'
 import { type CompartmentLines, readCompartments } from '../patients/read.ts'
 import { filterOf } from './filters.ts'
@@ -146,7 +147,7 @@ async function deletionsOf(
       where ${tests.join(' and ')} order by n.id limit ${bind(DELETIONS_A_LINE, 'int')}`,
     values,
   })
-  const rulings = await rulingsOfContents(store, principal, ['search'], rows)
+  const rulings = await decideContents(store, principal, ['search'], rows)
   const seen = rows.filter((_, i) => rulings[i]?.search !== undefined)
   return {
     ids: seen.map(({ content }) => idOf(content ?? '')),

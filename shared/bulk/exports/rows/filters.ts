@@ -3,6 +3,9 @@
  * the member are, visible to it; of a version that has no row any more its content is asked.
  */
 import { escapeLiteral } from 'pg'
+import { allSql } from '../../../access/decisions/compiled-grants.ts'
+import { decideContents, needsSql } from '../../../access/decisions/decide.ts'
+import { visibleRows } from '../../../access/decisions/visible-rows.ts'
 import type { Grant } from '../../../access/grant.ts'
 import type { Principal } from '../../../access/principal.ts'
 import { typeNumber } from '../../../fhir/definitions.ts'
@@ -10,10 +13,8 @@ import { type Bind, binder } from '../../../platform/postgres/statement.ts'
 import type { Criterion } from '../../../query/search-request.ts'
 import type { Store } from '../../../store/rows/context.ts'
 import type { VersionRow } from '../../../store/rows/rows.ts'
-import { needsSql, rulingsOfContents } from '../../../store/rulings/rulings.ts'
 import { unitsOf } from '../../../store/search/plan/prepare.ts'
 import { testOf } from '../../../store/search/tests/conditions.ts'
-import { allSql, visibleRows } from '../../../store/search/tests/grant-tests.ts'
 import {
   codesRead,
   filter,
@@ -102,7 +103,7 @@ export async function filtered(
   { scene, test, asked, isLimited }: Filter,
   rows: readonly VersionRow[],
 ): Promise<readonly VersionRow[]> {
-  const rulings = await rulingsOfContents(store, asked, ['search'], rows)
+  const rulings = await decideContents(store, asked, ['search'], rows)
   const found = rows.filter((_, i) => rulings[i]?.search !== undefined)
   if (!isLimited || !needsSql(store, asked, scene.type, 'search')) return found
   // The far end of a reference is tested on rows, as the member sees them.

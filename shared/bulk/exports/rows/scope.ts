@@ -2,6 +2,8 @@
  * The scope of an export, in the eyes of the member whose export it is: which types it has, what of each is asked
  * for, and resources as they were at its time.
  */
+
+import { decideContents, hiddenBy } from '../../../access/decisions/decide.ts'
 import { may } from '../../../access/policy.ts'
 import type { Principal } from '../../../access/principal.ts'
 import {
@@ -13,7 +15,6 @@ import {
 import { shownTo } from '../../../store/read/redact.ts'
 import { isLegalId, type Store, scopeOf } from '../../../store/rows/context.ts'
 import { toVersion, type VersionRow, versionColumns } from '../../../store/rows/rows.ts'
-import { hiddenBy, rulingsOfContents } from '../../../store/rulings/rulings.ts'
 import type { ExportInput, ExportLevel } from './jobs.ts'
 
 /** Whoever asks: credentials, the exports themselves, and content that travels with an Attachment. */
@@ -116,7 +117,7 @@ export async function readRowsAsOf(
         where v.content is not null`,
       values: [project, typeNumber(type), wanted.slice(from, from + AT_ONCE), at],
     })
-    const rulings = await rulingsOfContents(store, principal, ['search', 'read'], rows)
+    const rulings = await decideContents(store, principal, ['search', 'read'], rows)
     for (const [i, row] of rows.entries()) {
       const { search, read } = rulings[i] ?? {}
       if (search === undefined || read === undefined) continue

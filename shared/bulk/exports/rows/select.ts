@@ -3,6 +3,10 @@
  * that were changed later the version before. Both are read in one state of the database, so that a change
  * between the two statements neither hides a resource nor shows it twice.
  */
+
+import { allSql, compileGrant, createTypeScope } from '../../../access/decisions/compiled-grants.ts'
+import { decideContents } from '../../../access/decisions/decide.ts'
+import { hidesAny, isHidden, visibleRows } from '../../../access/decisions/visible-rows.ts'
 import type { Grant } from '../../../access/grant.ts'
 import { grantsFor } from '../../../access/policy.ts'
 import type { Principal } from '../../../access/principal.ts'
@@ -11,15 +15,6 @@ import { type Bind, binder, type Connection } from '../../../platform/postgres/s
 import { compartmentCodes } from '../../../query/parameter-paths.ts'
 import { type Store, scopeOf } from '../../../store/rows/context.ts'
 import { type VersionRow, versionColumns } from '../../../store/rows/rows.ts'
-import { rulingsOfContents } from '../../../store/rulings/rulings.ts'
-import {
-  allSql,
-  grantTests,
-  hidesAny,
-  isHidden,
-  placeIn,
-  visibleRows,
-} from '../../../store/search/tests/grant-tests.ts'
 import { type Scene, scopeSql } from '../../../store/search/tests/test.ts'
 import { type Filter, filtered, filterOf, literal } from './filters.ts'
 import type { ExportInput, PlannedJob, Range } from './jobs.ts'
@@ -202,9 +197,9 @@ function changedSql(changed: readonly ChangedRow[], bind: Bind): string {
 /** Selects for a row `r` the place of the grant that governs it, where grants differ in what they hide. */
 export function rulingSql({ ruled, scene, principal }: Selection, bind: Bind): string {
   if (ruled === undefined) return 'null::int'
-  const place = placeIn(scene.keys, principal, scene.type, scene.project)
+  const place = createTypeScope(scene.keys, principal, scene.type, scene.project)
   const cases = ruled.map(
-    (grant, i) => `when ${allSql(grantTests(place, grant).tests, bind)} then ${i}`,
+    (grant, i) => `when ${allSql(compileGrant(place, grant).tests, bind)} then ${i}`,
   )
   return `case ${cases.join(' ')} end`
 }
@@ -239,7 +234,7 @@ export async function changedRows(
   if (!isRuled) return { rows: rows.map(({ id, ver }) => ({ id, ver, ruling: undefined })), high }
   const asking = { ...store, connection }
   const wanted = filter === undefined ? rows : await filtered(asking, filter, rows)
-  const rulings = await rulingsOfContents(asking, principal, ['search'], wanted)
+  const rulings = await decideContents(asking, principal, ['search'], wanted)
   const changed = wanted.flatMap(({ id, ver }, i): ChangedRow[] => {
     const ruling = rulings[i]?.search
     if (ruling === undefined) return []

@@ -1,5 +1,6 @@
 /** A search → the query of `resource`, with the tests of the Principal, and the way to its rows. */
 
+import { visibleRows, withVisible } from '../../../access/decisions/visible-rows.ts'
 import { REGISTRY_TYPES } from '../../../access/policy.ts'
 import type { Principal } from '../../../access/principal.ts'
 import { linkedProjects } from '../../../access/project-context.ts'
@@ -20,7 +21,6 @@ import { readCursor, reversed } from '../order/order.ts'
 import type { Order, Position } from '../order/position.ts'
 import { testOf } from '../tests/conditions.ts'
 import { othersTest } from '../tests/dictionary.ts'
-import { visibleRows, withVisible } from '../tests/grant-tests.ts'
 import { codesRead, type IdsTest, probeSql, reachOf, type Scene, type Test } from '../tests/test.ts'
 import { scoreOf } from '../tests/texts.ts'
 import { factsOf, matchesOf, type Part, type Query, rareBelow } from './query.ts'
