@@ -23,7 +23,7 @@ import { readBinaries, withVisibleBinaries } from './read/binaries.ts'
 import { history, historyOf } from './read/history.ts'
 import { metaSummary } from './read/meta-summary.ts'
 import { read, readMany, readVersion } from './read/read.ts'
-import { explain, type Repository, type Transaction, withLinked } from './repository.ts'
+import { type Repository, type Transaction, withLinked } from './repository.ts'
 import { routed } from './routed.ts'
 import {
   rowKey,
@@ -39,7 +39,7 @@ import { createRecentVersions } from './rows/recent.ts'
 import { createTenants } from './rows/tenants.ts'
 import { readCompartment } from './search/compartment.ts'
 import { searchDeleted } from './search/deleted.ts'
-import { search, searchMany, searchTypes } from './search/page.ts'
+import { explain, search, searchMany, searchTypes } from './search/page.ts'
 import { countPerReference, searchPerReference } from './search/per-reference.ts'
 import { openStatistics } from './search/plan/statistics.ts'
 import {

@@ -22,7 +22,7 @@ import type {
   WriteResult,
 } from './rows/version.ts'
 import type { CompartmentPage, CompartmentRequest } from './search/compartment.ts'
-import { plan } from './search/page.ts'
+import type { Explanation } from './search/page.ts'
 import type { ReferenceSearch } from './search/per-reference.ts'
 import type { PlannedCreates } from './write/planned-rows.ts'
 
@@ -300,29 +300,4 @@ function isUnknown(error: unknown): boolean {
 function orUndefined(error: unknown): undefined {
   if (isUnknown(error) || (error instanceof HttpError && error.status === 410)) return undefined
   throw error
-}
-
-// The cost of a search, for callers who may know: its statement, how its rows are found, PostgreSQL's plan.
-
-interface Explanation {
-  /** `keys`, `ids`, `dates`, `join` or `walk`; undefined when nothing is visible. */
-  readonly driver: string | undefined
-  readonly sql: string
-  readonly plan: readonly string[]
-}
-
-/** Errors: as `search`. The statement is run, but its rows stay in PostgreSQL. */
-export async function explain(
-  store: Store,
-  principal: Principal,
-  request: SearchRequest,
-): Promise<Explanation> {
-  const found = await plan(store, principal, request)
-  if (found === undefined) return { driver: undefined, sql: '', plan: [] }
-  const { text, values } = found.statement
-  const rows = await store.connection.query<{ 'QUERY PLAN': string }>({
-    text: `explain (analyze, buffers) ${text}`,
-    values,
-  })
-  return { driver: found.ways, sql: text, plan: rows.map((row) => row['QUERY PLAN']) }
 }

@@ -30,9 +30,8 @@ import { extendedText } from '../rows/rows.ts'
 import type { Version } from '../rows/version.ts'
 import type { SortedRow } from './order/position.ts'
 import { pageStatement } from './plan/compile.ts'
-import { isShared } from './plan/prepare.ts'
-import { factsOf, type Query } from './plan/query.ts'
-import { wayOf } from './plan/ways.ts'
+import { isShared, partOf } from './plan/prepare.ts'
+import type { Query } from './plan/query.ts'
 import { CHUNK, holdsSql, type Scene, type Test } from './tests/test.ts'
 
 export interface Followed {
@@ -71,9 +70,9 @@ export async function followIncludes(
     )
     if (queries.length === 0) break
     if (step > MAX_STEPS) return { included, isCut: true }
-    const parts = queries.map((query) => wayOf(query, factsOf(store.statistics, query)))
-    const rows = await withContents<SortedRow>(store, queries, (isBare) =>
-      pageStatement(parts, isBare),
+    const parts = queries.map((query) => partOf(store, query))
+    const rows = await withContents(store, queries, (isBare) =>
+      store.connection.query<SortedRow>(pageStatement(parts, isBare)),
     )
     // A resource that is reached both ways is shown as it may be read.
     const interactionOf = (type: string) => (sought.targets.has(type) ? 'read' : 'search')

@@ -53,8 +53,10 @@ export async function searchPerReference(
   })
   const together = async () => {
     if (asked.queries.length === 0 || rest.length === 0) return
-    const rows = await withContents<SortedRow & { n: number }>(store, asked.queries, (isBare) =>
-      pagesStatement(asked, rest, { most: maxRows + 1, isBare }),
+    const rows = await withContents(store, asked.queries, (isBare) =>
+      store.connection.query<SortedRow & { n: number }>(
+        pagesStatement(asked, rest, { most: maxRows + 1, isBare }),
+      ),
     )
     if (rows.length > maxRows) throw tooCostly(`More than ${maxRows} resources were found`)
     const shown = await showRows(store, principal, rows)
@@ -108,7 +110,7 @@ async function ask(
   const { type } = request
   allow(principal, type, 'search')
   const order = orderOf(request, store.keys, principal.project.parameters)
-  const prepared = await prepare(store, principal, { order, paging: request, requests: [request] })
+  const prepared = await prepare(store, principal, order, [request])
   const scenes = prepared.queries.map(({ project }) =>
     visibleRows(store, principal, type, {
       interaction: 'search',

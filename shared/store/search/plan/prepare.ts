@@ -33,19 +33,14 @@ export interface Prepared {
   readonly queries: readonly Query[]
 }
 
-interface OrderedSearch {
-  readonly order: Order
-  readonly paging: SearchRequest
-  readonly requests: readonly SearchRequest[]
-}
-
-/** `requests` differ in type and conditions only; `paging` holds what they share. Errors: 400, 403. */
+/** The requests differ in type and conditions only. Errors: 400, 403. */
 export async function prepare(
   store: Store,
   principal: Principal,
-  { order, paging, requests }: OrderedSearch,
+  order: Order,
+  requests: readonly [SearchRequest, ...SearchRequest[]],
 ): Promise<Prepared> {
-  const { count, offset, cursor, hasNext = true } = paging
+  const { count, offset, cursor, hasNext = true } = requests[0]
   if (requests.some(({ type }) => type === 'Binary')) {
     throw badRequest('Cannot search on Binary resource type')
   }
