@@ -166,3 +166,10 @@ export async function mapLeaves(
       return change(criterion)
   }
 }
+
+/** True for a condition whose codes the terminology has to list. */
+export function asksForCodes(leaf: Criterion): boolean {
+  return isCondition(leaf) && leaf.type === 'token' && LISTING.has(leaf.modifier)
+}
+
+const LISTING: ReadonlySet<string | undefined> = new Set(['in', 'not-in', 'above', 'below'])

@@ -1,8 +1,8 @@
 /** The repository as it runs: each of its calls → the file that does it. */
 import { LRUCache } from 'lru-cache'
 import { plainGrant } from '../access/compile.ts'
-import { compileGrant, createTypeScope } from '../access/decisions/compiled-grants.ts'
 import { criteriaSql, needsSql, readDecided } from '../access/decisions/decide.ts'
+import { compileGrant, createTypeScope } from '../access/decisions/grant-predicates.ts'
 import { toIndexedRow } from '../access/decisions/match-row.ts'
 import { INTERACTIONS } from '../access/grant.ts'
 import type { Principal } from '../access/principal.ts'

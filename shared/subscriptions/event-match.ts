@@ -4,11 +4,10 @@
  * evaluated on what its author, or the holder of its web socket, sees of the resource.
  */
 
-import { compileGrant } from '../access/decisions/compiled-grants.ts'
 import { decideContents, filterByCriteria, hiddenBy } from '../access/decisions/decide.ts'
 import type { AccessDecision } from '../access/decisions/decide-in-sql.ts'
+import { compileGrant, hidesAny } from '../access/decisions/grant-predicates.ts'
 import { type IndexedRow, toIndexedRow } from '../access/decisions/match-row.ts'
-import { hidesAny } from '../access/decisions/visible-rows.ts'
 import { withoutSecrets } from '../access/fields/secrets.ts'
 import { grantsFor, may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'

@@ -1,7 +1,7 @@
 /** The rule for writes of Subscriptions, and the part of the writing statements that files the type they wait for. */
 
 import { readDecided } from '../access/decisions/decide.ts'
-import { visibleRows } from '../access/decisions/visible-rows.ts'
+import { visibleRows } from '../access/decisions/grant-predicates.ts'
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { scopedAuthor } from '../access/scopes.ts'

@@ -16,7 +16,7 @@ const GENERAL = ['.', 'write', 'read', 'rows', '../access/decisions']
 /** Files about one matter of the model, which is that of some types; the general code asks them. */
 const OF_SOME_TYPES: ReadonlyMap<string, string> = new Map([
   [
-    '../access/decisions/visible-rows.ts',
+    '../access/decisions/grant-predicates.ts',
     'Binaries, which no search finds; the User that a membership leads to',
   ],
   ['read/binaries.ts', 'the security context of Binaries'],

@@ -20,7 +20,7 @@ import {
   fewRowsSql,
   type TypeScope,
   typeScopeKey,
-} from './compiled-grants.ts'
+} from './grant-predicates.ts'
 import type { IndexedRow } from './match-row.ts'
 import { memoFor } from './memo.ts'
 

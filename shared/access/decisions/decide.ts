@@ -18,7 +18,6 @@ import { type Grant, INTERACTIONS, type Interaction, type Rules } from '../grant
 import { grantsFor, REGISTRY_TYPES } from '../policy.ts'
 import { type Principal, systemPrincipal } from '../principal.ts'
 import { SYSTEM_PROJECT } from '../project-context.ts'
-import { allSql, compileGrant, createTypeScope, type TypeScope } from './compiled-grants.ts'
 import {
   type AccessDecision,
   type Decisions,
@@ -28,6 +27,7 @@ import {
   type Question,
   readWithDecisions,
 } from './decide-in-sql.ts'
+import { allSql, compileGrant, createTypeScope, type TypeScope } from './grant-predicates.ts'
 import { type IndexedRow, toIndexedRow } from './match-row.ts'
 import { memoFor } from './memo.ts'
 

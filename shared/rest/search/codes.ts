@@ -5,13 +5,13 @@ import { badRequest, located, tooCostly } from '../../errors.ts'
 import { isResource } from '../../fhir/resource.ts'
 import type { ValueSet } from '../../fhir/terminology.ts'
 import {
+  asksForCodes,
   type Condition,
   type Criterion,
   isCondition,
   type ListedCode,
   mapLeaves,
   type SearchRequest,
-  someLeaf,
 } from '../../query/search-request.ts'
 import { parseTokenValue, unescapeValue } from '../../query/values.ts'
 import type { Asking } from '../../request/request.ts'
@@ -30,10 +30,8 @@ export function forgetLists(): void {
   listed.clear()
 }
 
-/** Errors: 400 for a ValueSet or CodeSystem that is not known, or too costly to list. */
+/** For a search that asks for codes. Errors: 400 for a ValueSet or CodeSystem that is not known, or too costly to list. */
 export async function withCodes(asking: Asking, request: SearchRequest): Promise<SearchRequest> {
-  const { type } = request
-  if (!request.conditions.some((one) => someLeaf(type, one, asksForCodes))) return request
   const terminology = openTerminology(asking.services, asking.principal)
   const listed = (criterion: Criterion): Promise<Criterion> =>
     mapLeaves(criterion, async (leaf) => {
@@ -49,12 +47,6 @@ export async function withCodes(asking: Asking, request: SearchRequest): Promise
 }
 
 const FROM_VALUE_SETS: ReadonlySet<string | undefined> = new Set(['in', 'not-in'])
-const FROM_HIERARCHIES: ReadonlySet<string | undefined> = new Set(['above', 'below'])
-
-function asksForCodes(leaf: Criterion): boolean {
-  if (!isCondition(leaf) || leaf.type !== 'token') return false
-  return FROM_VALUE_SETS.has(leaf.modifier) || FROM_HIERARCHIES.has(leaf.modifier)
-}
 
 async function withList(
   asking: Asking,

@@ -8,6 +8,7 @@ import { requireElements } from '../../fhir/view.ts'
 import { literalsOf } from '../../query/parameter-paths.ts'
 import { parseSearch } from '../../query/search.ts'
 import {
+  asksForCodes,
   type Condition,
   type Criterion,
   isCondition,
@@ -94,7 +95,9 @@ async function readTypeSearch(
 
 /** Its codes are listed, and its joins are those of one place. Errors: 400, 403. */
 export async function resolved(asking: Asking, request: SearchRequest): Promise<SearchRequest> {
-  return withRegistry(asking, await withCodes(asking, request))
+  const { type, conditions } = request
+  const isCoded = conditions.some((criterion) => someLeaf(type, criterion, asksForCodes))
+  return withRegistry(asking, isCoded ? await withCodes(asking, request) : request)
 }
 
 /** A page of what a query means, for an operation. Errors: 400, 403. */

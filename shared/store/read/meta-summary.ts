@@ -1,7 +1,10 @@
 /** Tags, security labels and profiles in use: https://hl7.org/fhir/R4/resource-operation-meta.html */
 
-import { allSql, createTypeScope } from '../../access/decisions/compiled-grants.ts'
-import { visibilityPredicates } from '../../access/decisions/visible-rows.ts'
+import {
+  allSql,
+  createTypeScope,
+  visibilityPredicates,
+} from '../../access/decisions/grant-predicates.ts'
 import { grantsFor, may, REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { forbidden } from '../../errors.ts'

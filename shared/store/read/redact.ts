@@ -1,7 +1,7 @@
 /** Versions as a Principal sees them: without what its policy hides and what the platform masks. */
 
 import { decideRows, hiddenBy } from '../../access/decisions/decide.ts'
-import { hidesAny } from '../../access/decisions/visible-rows.ts'
+import { hidesAny } from '../../access/decisions/grant-predicates.ts'
 import { textWithout } from '../../access/fields/fields.ts'
 import type { Grant, Interaction } from '../../access/grant.ts'
 import { grantsFor } from '../../access/policy.ts'

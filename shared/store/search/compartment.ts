@@ -3,9 +3,12 @@
  * it is one statement a page. https://hl7.org/fhir/R4/compartmentdefinition.html
  */
 
-import { createTypeScope, fewRowsSql } from '../../access/decisions/compiled-grants.ts'
 import { hiddenBy, readDecided } from '../../access/decisions/decide.ts'
-import { visibilityPredicates } from '../../access/decisions/visible-rows.ts'
+import {
+  createTypeScope,
+  fewRowsSql,
+  visibilityPredicates,
+} from '../../access/decisions/grant-predicates.ts'
 import { grantsFor, may, REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { gone, notFound, tooCostly } from '../../errors.ts'

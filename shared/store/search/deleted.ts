@@ -1,7 +1,7 @@
 /** `_deleted=true`: the deletions of a type that nothing was written after, newest first unless asked otherwise. */
 
 import { isPlain } from '../../access/decisions/decide.ts'
-import { visibleRows } from '../../access/decisions/visible-rows.ts'
+import { visibleRows } from '../../access/decisions/grant-predicates.ts'
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { badRequest, forbidden } from '../../errors.ts'

@@ -3,7 +3,7 @@
  * https://hl7.org/fhir/R4/search.html#revinclude
  */
 
-import { isHidden, visibleRows } from '../../access/decisions/visible-rows.ts'
+import { isHidden, visibleRows } from '../../access/decisions/grant-predicates.ts'
 import { grantsFor } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { HttpError } from '../../errors.ts'

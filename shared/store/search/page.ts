@@ -1,6 +1,6 @@
 /** One page of a search, as a Principal sees it: one statement, one more for a total and each step of includes. */
 import { LRUCache } from 'lru-cache'
-import { visibleRows } from '../../access/decisions/visible-rows.ts'
+import { visibleRows } from '../../access/decisions/grant-predicates.ts'
 import type { Principal } from '../../access/principal.ts'
 import { unlinked } from '../../access/project-context.ts'
 import { forbidden } from '../../errors.ts'

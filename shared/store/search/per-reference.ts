@@ -5,7 +5,7 @@
  * rows costs more than walking the order is searched for like any other search.
  */
 
-import { hidesAny, visibleRows } from '../../access/decisions/visible-rows.ts'
+import { hidesAny, visibleRows } from '../../access/decisions/grant-predicates.ts'
 import { grantsFor } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { tooCostly } from '../../errors.ts'

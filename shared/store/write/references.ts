@@ -5,7 +5,7 @@ import {
   createTypeScope,
   fewRowsSql,
   type TypeScope,
-} from '../../access/decisions/compiled-grants.ts'
+} from '../../access/decisions/grant-predicates.ts'
 import type { Grant } from '../../access/grant.ts'
 import { grantsFor, may, REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'

@@ -2,7 +2,7 @@
 import t from 'tap'
 import { plainGrant } from '../../../shared/access/compile.ts'
 import { parseCriteria } from '../../../shared/access/criteria.ts'
-import { visibleRows, withVisible } from '../../../shared/access/decisions/visible-rows.ts'
+import { visibleRows, withVisible } from '../../../shared/access/decisions/grant-predicates.ts'
 import type { Principal } from '../../../shared/access/principal.ts'
 import { typeNumber } from '../../../shared/fhir/definitions.ts'
 import { parseSearch } from '../../../shared/query/search.ts'

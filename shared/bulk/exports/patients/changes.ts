@@ -3,7 +3,7 @@
  * they were, and the Provenance of all of them.
  */
 
-import { allSql } from '../../../access/decisions/compiled-grants.ts'
+import { allSql } from '../../../access/decisions/grant-predicates.ts'
 import {
   isResourceType,
   storedParameters,

@@ -4,7 +4,7 @@
  * no process holds them all.
  */
 
-import { allSql } from '../../../access/decisions/compiled-grants.ts'
+import { allSql } from '../../../access/decisions/grant-predicates.ts'
 import type { Principal } from '../../../access/principal.ts'
 import { type Issue, issue } from '../../../errors.ts'
 import { isResourceType, typeNumber } from '../../../fhir/definitions.ts'

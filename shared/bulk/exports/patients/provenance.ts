@@ -3,7 +3,7 @@
  * of each target. https://hl7.org/fhir/uv/bulkdata/STU2/export.html#query-parameters
  */
 
-import { allSql } from '../../../access/decisions/compiled-grants.ts'
+import { allSql } from '../../../access/decisions/grant-predicates.ts'
 import type { Principal } from '../../../access/principal.ts'
 import { storedParameters, typeName, typeNumber } from '../../../fhir/definitions.ts'
 import { isObject, parseReference } from '../../../fhir/resource.ts'

@@ -3,9 +3,8 @@
  * the member are, visible to it; of a version that has no row any more its content is asked.
  */
 import { escapeLiteral } from 'pg'
-import { allSql } from '../../../access/decisions/compiled-grants.ts'
 import { decideContents, needsSql } from '../../../access/decisions/decide.ts'
-import { visibleRows } from '../../../access/decisions/visible-rows.ts'
+import { allSql, visibleRows } from '../../../access/decisions/grant-predicates.ts'
 import type { Grant } from '../../../access/grant.ts'
 import type { Principal } from '../../../access/principal.ts'
 import { typeNumber } from '../../../fhir/definitions.ts'

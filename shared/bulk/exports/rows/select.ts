@@ -4,9 +4,15 @@
  * between the two statements neither hides a resource nor shows it twice.
  */
 
-import { allSql, compileGrant, createTypeScope } from '../../../access/decisions/compiled-grants.ts'
 import { decideContents } from '../../../access/decisions/decide.ts'
-import { hidesAny, isHidden, visibleRows } from '../../../access/decisions/visible-rows.ts'
+import {
+  allSql,
+  compileGrant,
+  createTypeScope,
+  hidesAny,
+  isHidden,
+  visibleRows,
+} from '../../../access/decisions/grant-predicates.ts'
 import type { Grant } from '../../../access/grant.ts'
 import { grantsFor } from '../../../access/policy.ts'
 import type { Principal } from '../../../access/principal.ts'

@@ -1,6 +1,6 @@
 /** A search → the query of `resource`, with the tests of the Principal, and the way to its rows. */
 
-import { visibleRows, withVisible } from '../../../access/decisions/visible-rows.ts'
+import { visibleRows, withVisible } from '../../../access/decisions/grant-predicates.ts'
 import { REGISTRY_TYPES } from '../../../access/policy.ts'
 import type { Principal } from '../../../access/principal.ts'
 import { linkedProjects } from '../../../access/project-context.ts'
