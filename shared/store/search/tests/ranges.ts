@@ -16,10 +16,18 @@ import {
 } from '../../../query/values.ts'
 import { plannedParameter } from '../../index/index-plan.ts'
 import { keysLiteral } from '../../index/keys.ts'
-import { filter, isMissing, parameterSql, type Scene, type Test, type Within } from './test.ts'
+import {
+  filter,
+  isMissing,
+  missingTest,
+  parameterSql,
+  type Scene,
+  type Test,
+  type Within,
+} from './test.ts'
 
 export function dateTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
-  if (condition.modifier === 'missing') return missingRange(scene, ps, condition)
+  if (condition.modifier === 'missing') return missingTest('idx_range', scene, ps, condition.values)
   const values = dateValues(condition)
   return inRanges(scene, ps, (bind) => {
     const at = (ms: number) => bind(ms, 'float8')
@@ -28,7 +36,7 @@ export function dateTest(scene: Scene, ps: readonly bigint[], condition: Conditi
 }
 
 export function numberTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
-  if (condition.modifier === 'missing') return missingRange(scene, ps, condition)
+  if (condition.modifier === 'missing') return missingTest('idx_range', scene, ps, condition.values)
   const values = condition.values.map((value) => parseNumberValue(value))
   return inRanges(scene, ps, (bind, isRow) =>
     values.flatMap((value) => numberBounds(value, 'g', bind, isRow)),
@@ -36,7 +44,7 @@ export function numberTest(scene: Scene, ps: readonly bigint[], condition: Condi
 }
 
 export function quantityTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
-  if (condition.modifier === 'missing') return missingRange(scene, ps, condition)
+  if (condition.modifier === 'missing') return missingTest('idx_range', scene, ps, condition.values)
   const values = condition.values.map((value) => parseQuantityValue(value))
   return inRanges(scene, ps, (bind, isRow) =>
     values.flatMap((value) => quantityBounds(scene, value, { alias: 'g', bind, isRow })),
@@ -235,14 +243,6 @@ function inRanges(
       where (${scope(bind)} and ${anyOf(alternatives(bind, true))}) is true`,
     isSteady: true,
   }
-}
-
-function missingRange({ project }: Scene, ps: readonly bigint[], { values }: Condition): Test {
-  return filter((bind) => {
-    const exists = `exists (select 1 from idx_range g where g.id = r.id
-      and g.project = ${bind(project, 'int')} and ${parameterSql('g', ps, bind)})`
-    return isMissing(values) ? `not ${exists}` : exists
-  })
 }
 
 export function anyOf(alternatives: readonly string[]): string {

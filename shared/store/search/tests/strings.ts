@@ -10,6 +10,7 @@ import {
   filter,
   isMissing,
   type Matches,
+  missingTest,
   parameterSql,
   type Scene,
   sqlOf,
@@ -25,11 +26,7 @@ export function stringTest(scene: Scene, ps: readonly bigint[], condition: Condi
   if (modifier === 'missing') {
     const absent = isMissing(values) ? absentTest(scene, ps, condition.code) : undefined
     if (absent !== undefined) return absent
-    return filter((bind) => {
-      const exists = `exists (select 1 from idx_string s where s.id = r.id
-        and s.project = ${bind(scene.project, 'int')} and ${parameterSql('s', ps, bind)})`
-      return isMissing(values) ? `not ${exists}` : exists
-    })
+    return missingTest('idx_string', scene, ps, values)
   }
   const texts = values.map(unescapeValue).filter((text) => comparedText(text) !== '')
   if (modifier === 'exact') {

@@ -331,3 +331,17 @@ export function absentTest(
 export function isMissing([value]: readonly string[]): boolean {
   return value === 'true'
 }
+
+/** `:missing` of a parameter whose values are rows of a side table. */
+export function missingTest(
+  table: 'idx_string' | 'idx_range',
+  { project }: Scene,
+  ps: readonly bigint[],
+  values: readonly string[],
+): Test {
+  return filter((bind) => {
+    const exists = `exists (select 1 from ${table} s where s.id = r.id
+      and s.project = ${bind(project, 'int')} and ${parameterSql('s', ps, bind)})`
+    return isMissing(values) ? `not ${exists}` : exists
+  })
+}
