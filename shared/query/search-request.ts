@@ -1,5 +1,7 @@
 /** A search as plain values: what a query string, a policy's criteria and a conditional write become. */
+import { COMPARTMENTS, compartmentParams } from '../fhir/definitions.ts'
 import type { OwnParameters, SearchParamType } from '../fhir/definitions-data.ts'
+import { unescapeValue } from './values.ts'
 
 /** Why a parameter cannot be answered; `handling=lenient` ignores it then. */
 export interface Refusal {
@@ -173,3 +175,23 @@ export function asksForCodes(leaf: Criterion): boolean {
 }
 
 const LISTING: ReadonlySet<string | undefined> = new Set(['in', 'not-in', 'above', 'below'])
+
+/** The parameters of `type` itself that a criterion distinguishes resources by. */
+export function testedCodes(type: string, criterion: Criterion): readonly string[] {
+  return leavesOf(criterion).flatMap((leaf) => {
+    if (isCondition(leaf)) {
+      if (leaf.code !== '_compartment') return [leaf.code]
+      return leaf.values.flatMap((value) => compartmentCodes(type, unescapeValue(value)))
+    }
+    if (leaf.kind === 'compartment') return compartmentCodes(type, leaf.reference)
+    return leaf.kind === 'chain' ? [leaf.code] : []
+  })
+}
+
+/** The parameters that put a resource of the type into a compartment; a bare id may be that of any. */
+export function compartmentCodes(type: string, reference: string): readonly string[] {
+  const isBare = !reference.includes('/')
+  const meant = COMPARTMENTS.filter((name) => isBare || reference.startsWith(`${name}/`))
+  const codes = meant.flatMap((name) => compartmentParams(name, type))
+  return codes.filter((code) => code !== '{def}')
+}

@@ -15,7 +15,7 @@ import { type Change, criteriaGrant, type SubscriptionTerms } from '../access/su
 import type { OwnParameters } from '../fhir/definitions-data.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { withinLimits } from '../fhirpath/custom.ts'
-import { testedCodes } from '../query/parameter-paths.ts'
+import { testedCodes } from '../query/search-request.ts'
 import type { ChangeEvent } from '../store/events/rows.ts'
 import type { Watcher } from '../store/events/subscribers.ts'
 import { accountsOf, indexRows } from '../store/index/index-rows.ts'

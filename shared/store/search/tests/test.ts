@@ -2,8 +2,12 @@
 import { typeNumber } from '../../../fhir/definitions.ts'
 import type { OwnParameters } from '../../../fhir/definitions-data.ts'
 import type { Bind } from '../../../platform/postgres/statement.ts'
-import { testedCodes } from '../../../query/parameter-paths.ts'
-import { type Criterion, isCondition, leavesOf } from '../../../query/search-request.ts'
+import {
+  type Criterion,
+  isCondition,
+  leavesOf,
+  testedCodes,
+} from '../../../query/search-request.ts'
 import { isCanonicalParameter, plannedParameter } from '../../index/index-plan.ts'
 import { type Keys, keysLiteral } from '../../index/keys.ts'
 import type { KeyStatistics } from '../plan/statistics.ts'
