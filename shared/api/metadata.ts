@@ -15,7 +15,7 @@ import {
 import type { OwnParameters, SearchParameter } from '../fhir/definitions-data.ts'
 import { isOfWords } from '../fhir/searched-text.ts'
 import { coreCodeSystems } from '../fhir/terminology.ts'
-import { isReady } from '../query/custom-parameters.ts'
+import { isReady } from '../query/criteria.ts'
 import { referenceParameters } from '../query/parameter-paths.ts'
 import { emptyReply, textReply } from '../request/reply.ts'
 import type { FhirReply, Interaction, Operation } from '../request/request.ts'

@@ -27,7 +27,7 @@ import { Keys } from '../store/index/keys.ts'
 import type { Repository } from '../store/repository.ts'
 import { freshCache } from '../store/rows/batches.ts'
 import { readSalt } from '../store/rows/tenants.ts'
-import { unitsOf } from '../store/search/tests/ranges.ts'
+import { unitsOf } from '../store/search/plan/prepare.ts'
 import {
   type MembershipContext,
   type MembershipRows,

@@ -2,11 +2,10 @@
  * One `name=value` of a query → Criterion: chains, `_has`, `_list` and `_filter` around Conditions.
  * https://hl7.org/fhir/R4/search.html#chaining, #has
  */
-import { badRequest, notSupported, tooCostly } from '../errors.ts'
-import { isResourceType, resourceTypes } from '../fhir/definitions.ts'
-import type { SearchParameter, SearchParamType } from '../fhir/definitions-data.ts'
+import { badRequest, type HttpError, notSupported, tooCostly } from '../errors.ts'
+import { isResourceType, resourceTypes, searchParameter } from '../fhir/definitions.ts'
+import type { OwnParameters, SearchParameter, SearchParamType } from '../fhir/definitions-data.ts'
 import { isOfWords } from '../fhir/searched-text.ts'
-import { notReady, readyParameter } from './custom-parameters.ts'
 import { readFilter } from './filter.ts'
 import type {
   Condition,
@@ -156,6 +155,28 @@ function countJoins(scope: CriteriaScope, count: number): void {
       `A search may follow references to ${MAX_JOINS} types; name the type of a chain`,
     )
   }
+}
+
+/** A parameter to search by. Errors: 400 for one of the Project's own that is not indexed yet. */
+export function readyParameter(
+  type: string,
+  code: string,
+  own: OwnParameters | undefined,
+  expression?: string,
+): SearchParameter | undefined {
+  const parameter = searchParameter(type, code, own)
+  if (parameter !== undefined && !isReady(parameter)) {
+    throw notReady(code, expression)
+  }
+  return parameter
+}
+
+function notReady(code: string, expression?: string): HttpError {
+  return badRequest(`Search parameter ${code} is not ready`, expression)
+}
+
+export function isReady(parameter: SearchParameter): boolean {
+  return !('isReady' in parameter) || parameter.isReady === true
 }
 
 // One parameter without a chain → Condition: which there are, which modifiers, which values.

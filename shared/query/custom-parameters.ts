@@ -10,12 +10,7 @@ import {
   searchParameters,
   typeDefinition,
 } from '../fhir/definitions.ts'
-import type {
-  OwnParameter,
-  OwnParameters,
-  SearchParameter,
-  SearchParamType,
-} from '../fhir/definitions-data.ts'
+import type { OwnParameter, SearchParameter, SearchParamType } from '../fhir/definitions-data.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import { compileTenantNodes } from '../fhirpath/custom.ts'
 import { compileExpression } from '../fhirpath/extract.ts'
@@ -72,28 +67,6 @@ export function definitionsOf(resource: Resource): readonly Definition[] {
     if (own === undefined) throw fault('expression', `${code} has no expression for ${name}`)
     return [{ ...common, base: name, expression: own, isGeneral: isGeneral(name, own, common) }]
   })
-}
-
-/** A parameter to search by. Errors: 400 for one of the Project's own that is not indexed yet. */
-export function readyParameter(
-  type: string,
-  code: string,
-  own: OwnParameters | undefined,
-  expression?: string,
-): SearchParameter | undefined {
-  const parameter = searchParameter(type, code, own)
-  if (parameter !== undefined && !isReady(parameter)) {
-    throw notReady(code, expression)
-  }
-  return parameter
-}
-
-export function notReady(code: string, expression?: string): HttpError {
-  return badRequest(`Search parameter ${code} is not ready`, expression)
-}
-
-export function isReady(parameter: SearchParameter): boolean {
-  return !('isReady' in parameter) || parameter.isReady === true
 }
 
 /** The part of a union that speaks of a type: each type of a parameter keeps its own. */

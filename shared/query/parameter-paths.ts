@@ -2,51 +2,12 @@
  * The elements that a search parameter reads, and what reference parameters find there. Whoever may not see them
  * may not search by it either.
  */
-import {
-  COMPARTMENTS,
-  compartmentParams,
-  searchParameter,
-  searchParameters,
-  storedParameters,
-} from '../fhir/definitions.ts'
+import { searchParameter, searchParameters, storedParameters } from '../fhir/definitions.ts'
 import type { OwnParameters, SearchParameter } from '../fhir/definitions-data.ts'
 import { type Resource, referenceIn } from '../fhir/resource.ts'
 import { targetOf } from '../fhir/values.ts'
 import { compileExpression, type Leg, type Walk } from '../fhirpath/extract.ts'
 import { type Expression, parsePath } from '../fhirpath/parse.ts'
-import { type Criterion, isCondition } from './search-request.ts'
-import { unescapeValue } from './values.ts'
-
-/** The parameters of `type` itself that a criterion distinguishes resources by. */
-export function testedCodes(type: string, criterion: Criterion): readonly string[] {
-  if (isCondition(criterion)) {
-    if (criterion.code !== '_compartment') return [criterion.code]
-    return criterion.values.flatMap((value) => compartmentCodes(type, unescapeValue(value)))
-  }
-  switch (criterion.kind) {
-    case 'chain':
-      return [criterion.code]
-    case 'has':
-      return []
-    case 'compartment':
-      return compartmentCodes(type, criterion.reference)
-    case 'not':
-      return testedCodes(type, criterion.criterion)
-    case 'and':
-    case 'or':
-      return criterion.criteria.flatMap((item) => testedCodes(type, item))
-    default:
-      return criterion satisfies never
-  }
-}
-
-/** The parameters that put a resource of the type into a compartment; a bare id may be that of any. */
-export function compartmentCodes(type: string, reference: string): readonly string[] {
-  const isBare = !reference.includes('/')
-  const meant = COMPARTMENTS.filter((name) => isBare || reference.startsWith(`${name}/`))
-  const codes = meant.flatMap((name) => compartmentParams(name, type))
-  return codes.filter((code) => code !== '{def}')
-}
 
 const READS_ALL: ReadonlySet<string> = new Set(['_text', '_content', '_score'])
 

@@ -1,5 +1,7 @@
 /** A search as plain values: what a query string, a policy's criteria and a conditional write become. */
+import { COMPARTMENTS, compartmentParams } from '../fhir/definitions.ts'
 import type { OwnParameters, SearchParamType } from '../fhir/definitions-data.ts'
+import { unescapeValue } from './values.ts'
 
 /** Why a parameter cannot be answered; `handling=lenient` ignores it then. */
 export interface Refusal {
@@ -117,4 +119,79 @@ export interface Ignored {
 
 export function isCondition(criterion: Criterion): criterion is Condition {
   return !('kind' in criterion)
+}
+
+type Leaf = Exclude<Criterion, Group | Negation>
+
+/** The parts of a criterion that groups and negations are made of. */
+export function leavesOf(criterion: Criterion): readonly Leaf[] {
+  if (isCondition(criterion)) return [criterion]
+  switch (criterion.kind) {
+    case 'not':
+      return leavesOf(criterion.criterion)
+    case 'and':
+    case 'or':
+      return criterion.criteria.flatMap(leavesOf)
+    default:
+      return [criterion]
+  }
+}
+
+/** True when a part of the criterion passes the test, at the ends of joins too; `type` is the type it is about. */
+export function someLeaf(
+  type: string,
+  criterion: Criterion,
+  test: (leaf: Leaf, type: string) => boolean,
+): boolean {
+  return leavesOf(criterion).some(
+    (leaf) =>
+      test(leaf, type) ||
+      ('ends' in leaf && leaf.ends.some((end) => someLeaf(end.type, end.criterion, test))),
+  )
+}
+
+/** The criterion with each of its parts replaced; the ends of a join are left to `change`. */
+export async function mapLeaves(
+  criterion: Criterion,
+  change: (leaf: Leaf) => Promise<Criterion>,
+): Promise<Criterion> {
+  if (isCondition(criterion)) return change(criterion)
+  switch (criterion.kind) {
+    case 'not':
+      return { ...criterion, criterion: await mapLeaves(criterion.criterion, change) }
+    case 'and':
+    case 'or': {
+      const criteria = criterion.criteria.map((item) => mapLeaves(item, change))
+      return { ...criterion, criteria: await Promise.all(criteria) }
+    }
+    default:
+      return change(criterion)
+  }
+}
+
+/** True for a condition whose codes the terminology has to list. */
+export function asksForCodes(leaf: Criterion): boolean {
+  return isCondition(leaf) && leaf.type === 'token' && LISTING.has(leaf.modifier)
+}
+
+const LISTING: ReadonlySet<string | undefined> = new Set(['in', 'not-in', 'above', 'below'])
+
+/** The parameters of `type` itself that a criterion distinguishes resources by. */
+export function testedCodes(type: string, criterion: Criterion): readonly string[] {
+  return leavesOf(criterion).flatMap((leaf) => {
+    if (isCondition(leaf)) {
+      if (leaf.code !== '_compartment') return [leaf.code]
+      return leaf.values.flatMap((value) => compartmentCodes(type, unescapeValue(value)))
+    }
+    if (leaf.kind === 'compartment') return compartmentCodes(type, leaf.reference)
+    return leaf.kind === 'chain' ? [leaf.code] : []
+  })
+}
+
+/** The parameters that put a resource of the type into a compartment; a bare id may be that of any. */
+export function compartmentCodes(type: string, reference: string): readonly string[] {
+  const isBare = !reference.includes('/')
+  const meant = COMPARTMENTS.filter((name) => isBare || reference.startsWith(`${name}/`))
+  const codes = meant.flatMap((name) => compartmentParams(name, type))
+  return codes.filter((code) => code !== '{def}')
 }

@@ -5,8 +5,7 @@
 import { badRequest, located, notSupported, tooCostly } from '../errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
-import { readCriterion } from './criteria.ts'
-import { readyParameter } from './custom-parameters.ts'
+import { readCriterion, readyParameter } from './criteria.ts'
 import type {
   Criterion,
   Ignored,

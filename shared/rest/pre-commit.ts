@@ -4,6 +4,8 @@
  * the write will compose it, and decided on like a stored one.
  */
 import { randomUUIDv7 } from 'node:crypto'
+import { decideContents, hiddenBy, readDecided } from '../access/decisions/decide.ts'
+import { readonlyBy } from '../access/decisions/decide-write.ts'
 import { fieldsNotCreated, hiddenFields, keep, keptFields } from '../access/fields/fields.ts'
 import { keepPaths } from '../access/fields/paths.ts'
 import { changedBeyondRights } from '../access/guarded/rights.ts'
@@ -41,8 +43,6 @@ import type { Store } from '../store/rows/context.ts'
 import type { WritePlace } from '../store/rows/ports.ts'
 import { parseVersion, toVersion, type VersionRow } from '../store/rows/rows.ts'
 import type { WriteOptions, WriteResult } from '../store/rows/version.ts'
-import { hiddenBy, readRuled, rulingsOfContents } from '../store/rulings/rulings.ts'
-import { readonlyBy } from '../store/rulings/write.ts'
 import { accountsGiven } from '../store/write/accounts.ts'
 import { mayWriteGuarded } from '../store/write/guards.ts'
 import { prepare, rowOf } from '../store/write/prepare.ts'
@@ -263,7 +263,7 @@ async function compose(
   const before =
     change === 'create'
       ? undefined
-      : await readRuled(store, principal, type, { id, interactions: ['read', change] })
+      : await readDecided(store, principal, type, { id, interactions: ['read', change] })
   const made = (next: Resource, stored: Resource | undefined, place: WritePlace): Composed => ({
     change: stored === undefined ? 'create' : 'update',
     row: rowOf(
@@ -284,8 +284,8 @@ async function compose(
       accounts: accountsGiven(principal, type),
     })
   }
-  const { row, rulings } = before
-  const { read, [change]: changing } = rulings
+  const { row, decisions } = before
+  const { read, [change]: changing } = decisions
   const { project: projectId } = JSON.parse(`{${row.meta_ext}}`) as Meta
   if (read === undefined || changing === undefined || projectId !== project.id) return undefined
   const isLive = row.content !== null
@@ -307,9 +307,9 @@ async function withUnseen(
   next: Resource,
 ): Promise<Resource> {
   const whole = parseVersion(toVersion(row))
-  const [rulings] = await rulingsOfContents(store, principal, ['read'], [row])
+  const [decisions] = await decideContents(store, principal, ['read'], [row])
   const kept = keep(next, whole, hiddenFields(principal, next.resourceType))
-  return keepPaths(kept, whole, hiddenBy(rulings?.read))
+  return keepPaths(kept, whole, hiddenBy(decisions?.read))
 }
 
 interface AskedBot {

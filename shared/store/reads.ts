@@ -1,4 +1,7 @@
 /** The reads of resources, as a Principal: in its own Project and in linked ones, on the primary or on a replica. */
+
+import { criteriaSql, readDecided } from '../access/decisions/decide.ts'
+import type { Decisions } from '../access/decisions/decide-in-sql.ts'
 import { type Grant, INTERACTIONS } from '../access/grant.ts'
 import type { Principal } from '../access/principal.ts'
 import { HttpError, notFound } from '../errors.ts'
@@ -29,17 +32,14 @@ import type {
   SearchPage,
   Version,
 } from './rows/version.ts'
-import type { Ruled } from './rulings/rows.ts'
-import { criteriaSql, readRuled } from './rulings/rulings.ts'
 import {
   type CompartmentPage,
   type CompartmentRequest,
   readCompartment,
 } from './search/compartment.ts'
 import { searchDeleted } from './search/deleted.ts'
-import { type Explanation, explain } from './search/explain.ts'
 import { finder } from './search/finder.ts'
-import { search, searchMany, searchTypes } from './search/page.ts'
+import { type Explanation, explain, search, searchMany, searchTypes } from './search/page.ts'
 import {
   countPerReference,
   type ReferenceSearch,
@@ -202,11 +202,11 @@ export class Reads {
     return finder(this.store, principal, request)
   }
 
-  /** Returns the policy's rulings on a resource, for every interaction. Errors: 404. */
-  async rulings(principal: Principal, type: string, id: string): Promise<Ruled['rulings']> {
-    const found = await readRuled(this.store, principal, type, { id, interactions: INTERACTIONS })
+  /** Returns the policy's decisions on a resource, for every interaction. Errors: 404. */
+  async rulings(principal: Principal, type: string, id: string): Promise<Decisions> {
+    const found = await readDecided(this.store, principal, type, { id, interactions: INTERACTIONS })
     if (found === undefined) throw notFound()
-    return found.rulings
+    return found.decisions
   }
 
   /** Returns a grant's condition on rows `r`, without values; `true`: none. */

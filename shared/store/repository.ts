@@ -1,4 +1,6 @@
 /** Every read and write of resources, as a Principal: the only access to them. */
+
+import { needsSql } from '../access/decisions/decide.ts'
 import { type Principal, SYSTEM_PROJECT_NUMBER } from '../access/principal.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { addMail, type Mail } from '../platform/mail/mails.ts'
@@ -13,7 +15,6 @@ import { Reads, type ReplicaStore } from './reads.ts'
 import { rowKey, type Store } from './rows/context.ts'
 import { createFetch, fetchTogether } from './rows/fetch.ts'
 import type { Deletion, WriteOptions, WriteResult } from './rows/version.ts'
-import { needsSql } from './rulings/rulings.ts'
 import {
   type Failed,
   type Guard,

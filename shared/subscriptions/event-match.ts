@@ -3,6 +3,11 @@
  * and ranges that the row of the resource holds, so a search and a Subscription never disagree. Its expression is
  * evaluated on what its author, or the holder of its web socket, sees of the resource.
  */
+
+import { decideContents, filterByCriteria, hiddenBy } from '../access/decisions/decide.ts'
+import type { AccessDecision } from '../access/decisions/decide-in-sql.ts'
+import { compileGrant, hidesAny } from '../access/decisions/grant-predicates.ts'
+import { type IndexedRow, toIndexedRow } from '../access/decisions/match-row.ts'
 import { withoutSecrets } from '../access/fields/secrets.ts'
 import { grantsFor, may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
@@ -10,17 +15,13 @@ import { type Change, criteriaGrant, type SubscriptionTerms } from '../access/su
 import type { OwnParameters } from '../fhir/definitions-data.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { withinLimits } from '../fhirpath/custom.ts'
-import { testedCodes } from '../query/parameter-paths.ts'
+import { testedCodes } from '../query/search-request.ts'
 import type { ChangeEvent } from '../store/events/rows.ts'
 import type { Watcher } from '../store/events/subscribers.ts'
 import { accountsOf, indexRows } from '../store/index/index-rows.ts'
 import { shownTo } from '../store/read/redact.ts'
 import type { Store } from '../store/rows/context.ts'
 import { parseVersion, toVersion, type VersionRow } from '../store/rows/rows.ts'
-import type { Ruling } from '../store/rulings/rows.ts'
-import { hiddenBy, meeting, rulingsOfContents } from '../store/rulings/rulings.ts'
-import { decideInMemory, hidesAny } from '../store/search/tests/grant-tests.ts'
-import { type HeldRow, heldRow } from '../store/search/tests/row-decisions.ts'
 
 /** The parts of a change that are matched, be it made or not. */
 type Matter = Pick<ChangeEvent, 'change' | 'type' | 'subject' | 'previous' | 'at'>
@@ -31,7 +32,7 @@ export interface Candidate {
   readonly own: OwnParameters | undefined
   /** The resource with its platform meta. */
   readonly resource: () => Resource
-  readonly held: () => HeldRow
+  readonly held: () => IndexedRow
 }
 
 const EXPRESSION_MS = 50
@@ -49,7 +50,7 @@ export function candidateOf(
     resource,
     held: once(() => {
       const rows = indexRows(store, subject.project, resource(), { parameters: own })
-      return heldRow(subject.id, rows)
+      return toIndexedRow(subject.id, rows)
     }),
   }
 }
@@ -65,9 +66,10 @@ export async function fitsCriteria(
   if (!sharesAccount(resource, terms.accounts)) return false
   if (grant.criteria.length === 0) return true
   const { project } = subject
-  const decide = decideInMemory({ keys: store.keys, project, type, own, units: [] }, grant)
-  if (decide !== undefined) return decide(held())
-  const met = await meeting(store, [grant], { project, parameters: own, rows: [subject] })
+  const scope = { keys: store.keys, project, type, own, units: [] }
+  const { matches } = compileGrant(scope, grant)
+  if (matches !== undefined) return matches(held())
+  const met = await filterByCriteria(store, [grant], { project, parameters: own, rows: [subject] })
   return met.length > 0
 }
 
@@ -108,11 +110,11 @@ export async function fitsAsSeen(
   const hidesNothing = grantsFor(viewer, type, 'read')?.every((grant) => grant.hidden.length === 0)
   if (expression === undefined && (hidesNothing ?? true)) return true
   const rows = previous === undefined ? [row] : [row, previous]
-  const [now, before] = await rulingsOfContents(store, viewer, ['read'], rows)
+  const [now, before] = await decideContents(store, viewer, ['read'], rows)
   if (now?.read === undefined) return false
   if (await readsHidden(store, row, hiddenBy(now.read), terms)) return false
   if (expression === undefined) return true
-  const shown = (version: VersionRow, ruling: Ruling) =>
+  const shown = (version: VersionRow, ruling: AccessDecision) =>
     withoutSecrets(parseVersion(shownTo(viewer, toVersion(version), hiddenBy(ruling))))
   const current = shown(row, now.read)
   const earlier = previous && before?.read && shown(previous, before.read)

@@ -1,4 +1,6 @@
 /** Changes → pending deliveries of Subscriptions. */
+
+import { decideContents, hiddenBy, versionsBeforeDeletion } from '../access/decisions/decide.ts'
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import type { Change, SubscriptionTerms } from '../access/subscription.ts'
@@ -20,7 +22,6 @@ import { shownTo } from '../store/read/redact.ts'
 import type { Store } from '../store/rows/context.ts'
 import { present, toVersion, type VersionRow, versionColumns } from '../store/rows/rows.ts'
 import type { Version } from '../store/rows/version.ts'
-import { hiddenBy, lastContents, rulingsOfContents } from '../store/rulings/rulings.ts'
 import {
   addDeliveries,
   type Delivery,
@@ -214,11 +215,11 @@ async function versionSeen(
   waited: Waited | undefined,
 ): Promise<Version | undefined> {
   if (!may(principal, typeName(row.type), 'read')) return undefined
-  const [rulings] = await rulingsOfContents(store, principal, ['read'], [row])
+  const [rulings] = await decideContents(store, principal, ['read'], [row])
   if (rulings?.read === undefined) return undefined
   if (waited !== undefined) {
     const { terms, change } = waited
-    const [previous] = change === 'update' ? await lastContents(store, [row]) : []
+    const [previous] = change === 'update' ? await versionsBeforeDeletion(store, [row]) : []
     if (!(await fitsAsSeen(store, principal, { change, row, previous }, terms))) return undefined
   }
   const hidden = hiddenBy(rulings.read)

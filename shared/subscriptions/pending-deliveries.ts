@@ -1,5 +1,6 @@
 /** Operations on deliveries of Subscriptions: `$status`, and `$redeliver`, which sends them again. */
 import { randomUUID } from 'node:crypto'
+import { readDecided } from '../access/decisions/decide.ts'
 import type { Principal } from '../access/principal.ts'
 import { type Change, SUBSCRIPTION } from '../access/subscription.ts'
 import { allOk, badRequest, forbidden, gone, notFound, preconditionFailed } from '../errors.ts'
@@ -13,7 +14,6 @@ import type { Store } from '../store/rows/context.ts'
 import { parseVersion, toVersion } from '../store/rows/rows.ts'
 import { REGISTRY_PROJECT } from '../store/rows/tenants.ts'
 import type { Version } from '../store/rows/version.ts'
-import { readRuled } from '../store/rulings/rulings.ts'
 import { addResend } from './outbox.ts'
 import {
   type PendingDelivery,
@@ -50,8 +50,8 @@ interface SubscriptionReport {
 
 export function createPendingDeliveries(store: Store): PendingDeliveries {
   async function find(principal: Principal, type: string, id: string) {
-    const found = await readRuled(store, principal, type, { id, interactions: ['read'] })
-    if (found?.rulings.read === undefined) throw notFound()
+    const found = await readDecided(store, principal, type, { id, interactions: ['read'] })
+    if (found?.decisions.read === undefined) throw notFound()
     return found.row
   }
 

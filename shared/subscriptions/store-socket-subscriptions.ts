@@ -4,6 +4,8 @@
  * is bound.
  */
 import { randomUUIDv7 } from 'node:crypto'
+import { decideContents, hiddenBy, needsSql } from '../access/decisions/decide.ts'
+import { decideCreate } from '../access/decisions/decide-write.ts'
 import { fieldsNotCreated, keep } from '../access/fields/fields.ts'
 import type { Interaction } from '../access/grant.ts'
 import { may } from '../access/policy.ts'
@@ -22,8 +24,6 @@ import { allow, type Store } from '../store/rows/context.ts'
 import type { WritePlace } from '../store/rows/ports.ts'
 import { toVersion, type VersionRow } from '../store/rows/rows.ts'
 import type { Version } from '../store/rows/version.ts'
-import { hiddenBy, needsSql, rulingsOfContents } from '../store/rulings/rulings.ts'
-import { ruleOnNew } from '../store/rulings/write.ts'
 import { accountsGiven } from '../store/write/accounts.ts'
 import { prepare, rowOf } from '../store/write/prepare.ts'
 import { requireShown } from './write-rule.ts'
@@ -58,7 +58,7 @@ export function createSocketSubscriptions(store: Store): SocketSubscriptions {
       const type = typeName(row.type)
       const isNear = principal.isSuperAdmin || principal.project.number === row.project
       if (!isNear || !interactions.every((item) => may(principal, type, item))) return undefined
-      const [rulings] = await rulingsOfContents(store, principal, interactions, [row])
+      const [rulings] = await decideContents(store, principal, interactions, [row])
       if (!interactions.every((item) => rulings?.[item] !== undefined)) return undefined
       return shownTo(principal, toVersion(row), hiddenBy(rulings?.read))
     },
@@ -104,7 +104,7 @@ async function compose(
     accounts: accountsGiven(principal, type),
     own,
   }
-  const { prepared } = ruleOnNew(store, principal, active, (next) =>
+  const { prepared } = decideCreate(store, principal, active, (next) =>
     prepare({ store, principal, resource: next, place, stored: undefined, options: {} }),
   )
   return rowOf(prepared, new Date())

@@ -1,4 +1,7 @@
 /** The rule for writes of Subscriptions, and the part of the writing statements that files the type they wait for. */
+
+import { readDecided } from '../access/decisions/decide.ts'
+import { visibleRows } from '../access/decisions/grant-predicates.ts'
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { scopedAuthor } from '../access/scopes.ts'
@@ -15,14 +18,12 @@ import { typeNumber } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { checkTarget } from '../platform/outbound/fetch-outside.ts'
-import type { Connection } from '../platform/postgres/statement.ts'
-import { testedCodes } from '../query/parameter-paths.ts'
+import type { Bind, Connection } from '../platform/postgres/statement.ts'
+import { testedCodes } from '../query/search-request.ts'
 import { makesEvents } from '../store/events/rows.ts'
 import { outlastLeases } from '../store/events/subscribers.ts'
 import type { Admission, Store, WritePart, WriteRule } from '../store/rows/context.ts'
-import type { Bind, Listed } from '../store/rows/side-rows.ts'
-import { readRuled } from '../store/rulings/rulings.ts'
-import { visibleRows } from '../store/search/tests/grant-tests.ts'
+import type { Listed } from '../store/rows/side-rows.ts'
 import { checkGuarded, checkGuardedDeletion } from '../store/write/guards.ts'
 
 const MOST_ACTIVE = 1000
@@ -150,8 +151,8 @@ async function checkEndpoint(
   if (hook.bot === undefined) return requireTarget(hook.endpoint, hookTargets, path)
   const isSeen =
     may(principal, 'Bot', 'read') &&
-    (await readRuled(store, principal, 'Bot', { id: hook.bot, interactions: ['read'] }).then(
-      (found) => found?.rulings.read !== undefined && found.row.content !== null,
+    (await readDecided(store, principal, 'Bot', { id: hook.bot, interactions: ['read'] }).then(
+      (found) => found?.decisions.read !== undefined && found.row.content !== null,
     ))
   if (!isSeen) throw badRequest(`No Bot/${hook.bot} is visible`, path)
 }

@@ -11,10 +11,14 @@ import { writeFeatures } from '../../shared/api/write-features.ts'
 import { isPlatformType, isResourceType, resourceTypes } from '../../shared/fhir/definitions.ts'
 
 const STORE = join(import.meta.dirname, '../../shared/store')
-const GENERAL = ['.', 'write', 'read', 'rows', 'rulings']
+const GENERAL = ['.', 'write', 'read', 'rows', '../access/decisions']
 
 /** Files about one matter of the model, which is that of some types; the general code asks them. */
 const OF_SOME_TYPES: ReadonlyMap<string, string> = new Map([
+  [
+    '../access/decisions/grant-predicates.ts',
+    'Binaries, which no search finds; the User that a membership leads to',
+  ],
   ['read/binaries.ts', 'the security context of Binaries'],
   ['read/redact.ts', 'the patients that a resource is about'],
   ['rows/context.ts', 'the registry, where a User reads itself'],

@@ -1,4 +1,6 @@
 /** Reindex and expunge as a Principal: who may, where, and what a step of expunge removes. */
+
+import { readDecided } from '../../access/decisions/decide.ts'
 import { may, REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { SYSTEM_PROJECT } from '../../access/project-context.ts'
@@ -18,7 +20,6 @@ import { toVersion, type VersionRow, versionColumns } from '../../store/rows/row
 import { REGISTRY_PROJECT } from '../../store/rows/tenants.ts'
 import { addOwnParametersJob, ownJobProgress } from '../../store/rows/upkeep-jobs.ts'
 import type { Version } from '../../store/rows/version.ts'
-import { readRuled } from '../../store/rulings/rulings.ts'
 import { CONDEMN } from '../../store/write/stored-contents.ts'
 
 /** The resources that are indexed anew. */
@@ -79,8 +80,8 @@ export function createMaintenance(store: Store): Maintenance {
   return {
     async reindex(principal, type, id) {
       requireAdmin(principal, type)
-      const found = await readRuled(store, principal, type, { id, interactions: ['read'] })
-      if (found?.rulings.read === undefined) throw notFound()
+      const found = await readDecided(store, principal, type, { id, interactions: ['read'] })
+      if (found?.decisions.read === undefined) throw notFound()
       const { row } = found
       if (row.content === null) throw gone()
       const own = await store.ownParameters.now(store.connection, row.project)
@@ -137,9 +138,9 @@ export function createMaintenance(store: Store): Maintenance {
 async function requireDeletable(store: Store, principal: Principal, type: string, id: string) {
   if (!may(principal, type, 'delete')) throw forbidden()
   const interactions = ['read', 'delete'] as const
-  const found = await readRuled(store, principal, type, { id, interactions })
-  if (found?.rulings.read === undefined) throw notFound()
-  if (found.rulings.delete === undefined) throw forbidden()
+  const found = await readDecided(store, principal, type, { id, interactions })
+  if (found?.decisions.read === undefined) throw notFound()
+  if (found.decisions.delete === undefined) throw forbidden()
 }
 
 async function purgeAll(store: Store, type: string, before: Date): Promise<number> {

@@ -5,8 +5,7 @@
  * prepares another, so that it holds no more than there is room for.
  */
 import { LRUCache } from 'lru-cache'
-import { type Columns, type Sent, undescribed } from './known-columns.ts'
-import type { RawConnection } from './pool.ts'
+import { type Columns, type RawConnection, type Sent, undescribed } from './pool.ts'
 import type { Statement, WireConnection } from './statement.ts'
 
 /** The length of all texts that a connection caches: about 150 bytes a letter in PostgreSQL. */

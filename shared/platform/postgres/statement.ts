@@ -35,6 +35,19 @@ export interface Statement {
   readonly values: readonly unknown[]
 }
 
+/** Adds a parameter to the statement and answers its placeholder. */
+export type Bind = (value: unknown, type: string) => string
+
+/** Collects the values of a statement that is written as text. */
+export function binder(): { readonly values: unknown[]; readonly bind: Bind } {
+  const values: unknown[] = []
+  const bind: Bind = (value, type) => {
+    values.push(value)
+    return `$${values.length}::${type}`
+  }
+  return { values, bind }
+}
+
 export type WireConnection = PgConnection & {
   /** The texts of named statements that PostgreSQL knows. */
   readonly parsedStatements: Record<string, string>

@@ -5,11 +5,12 @@ import { badRequest, located, tooCostly } from '../../errors.ts'
 import { isResource } from '../../fhir/resource.ts'
 import type { ValueSet } from '../../fhir/terminology.ts'
 import {
+  asksForCodes,
   type Condition,
   type Criterion,
   isCondition,
-  type Join,
   type ListedCode,
+  mapLeaves,
   type SearchRequest,
 } from '../../query/search-request.ts'
 import { parseTokenValue, unescapeValue } from '../../query/values.ts'
@@ -29,68 +30,23 @@ export function forgetLists(): void {
   listed.clear()
 }
 
-/** Errors: 400 for a ValueSet or CodeSystem that is not known, or too costly to list. */
+/** For a search that asks for codes. Errors: 400 for a ValueSet or CodeSystem that is not known, or too costly to list. */
 export async function withCodes(asking: Asking, request: SearchRequest): Promise<SearchRequest> {
-  if (!request.conditions.some(asksForCodes)) return request
   const terminology = openTerminology(asking.services, asking.principal)
-  const conditions = await Promise.all(
-    request.conditions.map((criterion) => listedIn(asking, terminology, criterion)),
-  )
-  return { ...request, conditions }
+  const listed = (criterion: Criterion): Promise<Criterion> =>
+    mapLeaves(criterion, async (leaf) => {
+      if (isCondition(leaf)) return asksForCodes(leaf) ? withList(asking, terminology, leaf) : leaf
+      if (leaf.kind === 'compartment') return leaf
+      const ends = leaf.ends.map(async (end) => ({
+        ...end,
+        criterion: await listed(end.criterion),
+      }))
+      return { ...leaf, ends: await Promise.all(ends) }
+    })
+  return { ...request, conditions: await Promise.all(request.conditions.map(listed)) }
 }
 
 const FROM_VALUE_SETS: ReadonlySet<string | undefined> = new Set(['in', 'not-in'])
-const FROM_HIERARCHIES: ReadonlySet<string | undefined> = new Set(['above', 'below'])
-
-function asksForCodes(criterion: Criterion): boolean {
-  if (isCondition(criterion)) {
-    const { type, modifier } = criterion
-    if (type !== 'token') return false
-    return FROM_VALUE_SETS.has(modifier) || FROM_HIERARCHIES.has(modifier)
-  }
-  switch (criterion.kind) {
-    case 'chain':
-    case 'has':
-      return criterion.ends.some((end) => asksForCodes(end.criterion))
-    case 'and':
-    case 'or':
-      return criterion.criteria.some(asksForCodes)
-    case 'not':
-      return asksForCodes(criterion.criterion)
-    case 'compartment':
-      return false
-    default:
-      return criterion satisfies never
-  }
-}
-
-async function listedIn(
-  asking: Asking,
-  terminology: Terminology,
-  criterion: Criterion,
-): Promise<Criterion> {
-  if (!asksForCodes(criterion)) return criterion
-  const within = (inner: Criterion) => listedIn(asking, terminology, inner)
-  if (isCondition(criterion)) return withList(asking, terminology, criterion)
-  switch (criterion.kind) {
-    case 'chain':
-    case 'has': {
-      const ends: Join['ends'] = await Promise.all(
-        criterion.ends.map(async (end) => ({ ...end, criterion: await within(end.criterion) })),
-      )
-      return { ...criterion, ends }
-    }
-    case 'and':
-    case 'or':
-      return { ...criterion, criteria: await Promise.all(criterion.criteria.map(within)) }
-    case 'not':
-      return { ...criterion, criterion: await within(criterion.criterion) }
-    case 'compartment':
-      return criterion
-    default:
-      return criterion satisfies never
-  }
-}
 
 async function withList(
   asking: Asking,

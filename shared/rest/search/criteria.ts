@@ -8,12 +8,15 @@ import { requireElements } from '../../fhir/view.ts'
 import { literalsOf } from '../../query/parameter-paths.ts'
 import { parseSearch } from '../../query/search.ts'
 import {
+  asksForCodes,
   type Condition,
   type Criterion,
   isCondition,
   type Join,
   type JoinEnd,
+  mapLeaves,
   type SearchRequest,
+  someLeaf,
 } from '../../query/search-request.ts'
 import { escapeValue } from '../../query/values.ts'
 import { readQuery, wantsStrict } from '../../request/negotiate.ts'
@@ -92,7 +95,9 @@ async function readTypeSearch(
 
 /** Its codes are listed, and its joins are those of one place. Errors: 400, 403. */
 export async function resolved(asking: Asking, request: SearchRequest): Promise<SearchRequest> {
-  return withRegistry(asking, await withCodes(asking, request))
+  const { type, conditions } = request
+  const isCoded = conditions.some((criterion) => someLeaf(type, criterion, asksForCodes))
+  return withRegistry(asking, isCoded ? await withCodes(asking, request) : request)
 }
 
 /** A page of what a query means, for an operation. Errors: 400, 403. */
@@ -137,31 +142,15 @@ const PAGE = 1000
 /** Errors: 400 too-costly for too many at the far end, 403 for a hidden parameter there. */
 async function withRegistry(asking: Asking, request: SearchRequest): Promise<SearchRequest> {
   const { type } = request
-  if (!request.conditions.some((criterion) => crosses(type, criterion))) return request
+  if (!request.conditions.some((criterion) => someLeaf(type, criterion, crosses))) return request
   // For a super admin: the Project that the far end is in.
   const named = request.conditions.filter((one) => isCondition(one) && one.code === '_project')
   const joined = (criterion: Criterion) => joinedIn({ asking, named }, type, criterion)
   return { ...request, conditions: await Promise.all(request.conditions.map(joined)) }
 }
 
-function crosses(type: string, criterion: Criterion): boolean {
-  if (isCondition(criterion)) return false
-  switch (criterion.kind) {
-    case 'chain':
-    case 'has':
-      return criterion.ends.some(
-        (end) => isFar(type, criterion, end) || crosses(end.type, end.criterion),
-      )
-    case 'and':
-    case 'or':
-      return criterion.criteria.some((item) => crosses(type, item))
-    case 'not':
-      return crosses(type, criterion.criterion)
-    case 'compartment':
-      return false
-    default:
-      return criterion satisfies never
-  }
+function crosses(leaf: Criterion, type: string): boolean {
+  return 'ends' in leaf && leaf.ends.some((end) => isFar(type, leaf, end))
 }
 
 /** A chain to an id alone needs nothing from the other side. */
@@ -177,23 +166,10 @@ interface Scope {
   readonly named: readonly Criterion[]
 }
 
-async function joinedIn(scope: Scope, type: string, criterion: Criterion): Promise<Criterion> {
-  if (isCondition(criterion) || !crosses(type, criterion)) return criterion
-  const within = (inner: Criterion) => joinedIn(scope, type, inner)
-  switch (criterion.kind) {
-    case 'chain':
-    case 'has':
-      return joinedEnds(scope, type, criterion)
-    case 'and':
-    case 'or':
-      return { ...criterion, criteria: await Promise.all(criterion.criteria.map(within)) }
-    case 'not':
-      return { ...criterion, criterion: await within(criterion.criterion) }
-    case 'compartment':
-      return criterion
-    default:
-      return criterion satisfies never
-  }
+function joinedIn(scope: Scope, type: string, criterion: Criterion): Promise<Criterion> {
+  return mapLeaves(criterion, async (leaf) =>
+    'ends' in leaf && someLeaf(type, leaf, crosses) ? joinedEnds(scope, type, leaf) : leaf,
+  )
 }
 
 async function joinedEnds(scope: Scope, type: string, join: Join): Promise<Criterion> {

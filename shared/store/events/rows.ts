@@ -8,9 +8,10 @@
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Cause, Principal } from '../../access/principal.ts'
 import type { Change } from '../../access/subscription.ts'
+import type { Bind } from '../../platform/postgres/statement.ts'
 import type { Keys } from '../index/keys.ts'
 import type { VersionRow } from '../rows/rows.ts'
-import type { Bind, Listed } from '../rows/side-rows.ts'
+import type { Listed } from '../rows/side-rows.ts'
 
 /** The part of an outbox row that a change adds, if somebody waits for it. */
 export interface EventOrigin {

@@ -2,13 +2,15 @@
  * Index rows of live resources made anew from their content, for those whose rows differ. A resource
  * that is written meanwhile is read again: its writer may have left the rows as they were.
  */
+
+import { filterByCriteria } from '../../access/decisions/decide.ts'
 import { criteriaGrant } from '../../access/subscription.ts'
 import { typeName, typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
+import { binder } from '../../platform/postgres/statement.ts'
 import type { Store } from '../rows/context.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
 import {
-  binder,
   codeRows,
   type Listed,
   newText,
@@ -16,7 +18,6 @@ import {
   stringRows,
   textRows,
 } from '../rows/side-rows.ts'
-import { meeting } from '../rulings/rulings.ts'
 import { indexRows } from './index-rows.ts'
 import { keysLiteral } from './keys.ts'
 
@@ -118,7 +119,7 @@ async function meantBy(
 ): Promise<readonly VersionRow[]> {
   const types = [...new Set(rows.map((row) => typeName(row.type)))]
   const grants = types.map((type) => criteriaGrant({ type, query: filter }, own))
-  return await meeting(store, grants, { project, parameters: own, rows })
+  return await filterByCriteria(store, grants, { project, parameters: own, rows })
 }
 
 /** Until each of the rows is what its content says. */

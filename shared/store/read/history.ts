@@ -1,25 +1,27 @@
 /**
- * History of a resource, of a type and of a Project, newest first unless asked otherwise. Versions are in the
- * order (lu, type, id, ver), which no two share, so a page continues where the last one ended. A policy decides
- * for each version whether it is visible; a deletion is ruled on by what was deleted.
+ * History of a resource, a type or a Project, newest first by default, in the order (lu, type, id, ver). A policy
+ * decides on each version; on a deletion, by what was deleted.
  */
 import { seal, unseal } from '../../access/credentials/sealing.ts'
+import { decideVersions, hiddenBy, readDecided } from '../../access/decisions/decide.ts'
 import type { Interaction } from '../../access/grant.ts'
 import { grantsFor, may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { badRequest, forbidden, notFound } from '../../errors.ts'
 import { resourceTypes, typeName, typeNumber } from '../../fhir/definitions.ts'
-import type { Connection, Statement } from '../../platform/postgres/statement.ts'
+import {
+  type Bind,
+  binder,
+  type Connection,
+  type Statement,
+} from '../../platform/postgres/statement.ts'
 import { allow, isLegalId, projectTest, type Store, scopeOf } from '../rows/context.ts'
 import { idOf, toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
-import { type Bind, binder } from '../rows/side-rows.ts'
 import type { HistoryPage, HistoryRequest, Version } from '../rows/version.ts'
-import { hiddenBy, lastContents, readRuled, rulingsOfContents } from '../rulings/rulings.ts'
 import { shownTo } from './redact.ts'
 
 const V = versionColumns('v')
-
-/** Versions that are ruled on to be counted, in one request and in one statement. */
+/** Versions decided on for a count: in one request, in one statement. */
 const MOST_JUDGED = 10_000
 const JUDGED_AT_ONCE = 1000
 
@@ -84,9 +86,12 @@ async function requireVisible(
   type: string,
   id: string,
 ): Promise<void> {
-  const newest = await readRuled(store, principal, type, { id, interactions: ['read', 'history'] })
-  if (newest?.rulings.read === undefined) throw notFound()
-  if (newest.rulings.history === undefined) {
+  const newest = await readDecided(store, principal, type, {
+    id,
+    interactions: ['read', 'history'],
+  })
+  if (newest?.decisions.read === undefined) throw notFound()
+  if (newest.decisions.history === undefined) {
     throw forbidden('criteria of every entry for history')
   }
 }
@@ -379,20 +384,13 @@ async function seenVersions<Row extends VersionRow>(
   idFor: (row: Row) => string,
 ): Promise<readonly Version[]> {
   const ruled = rows.filter(({ type }) => !isWholeHistory(principal, typeName(type)))
-  const deletions = ruled.filter(({ content }) => content === null)
-  const before = await lastContents(store, deletions)
-  const last = new Map<VersionRow, VersionRow | undefined>(
-    deletions.map((row, i) => [row, before[i]]),
-  )
-  const contents = ruled.flatMap((row) => (row.content === null ? (last.get(row) ?? []) : row))
-  const answers = await rulingsOfContents(store, principal, ASKED, contents)
-  const found = new Map(contents.map((content, i) => [content, answers[i]]))
+  const decided = await decideVersions(store, principal, ASKED, ruled)
+  const decisions = new Map(ruled.map((row, i) => [row, decided[i]]))
   return rows.flatMap((row) => {
     const version = toVersion(row, row.content === null ? idFor(row) : undefined)
     if (!ruled.includes(row)) return [shownTo(principal, version, [])]
-    const content = row.content === null ? last.get(row) : row
-    const rulings = ASKED.map((item) => content && found.get(content)?.[item])
-    if (rulings.some((ruling) => ruling === undefined)) return []
-    return [shownTo(principal, version, rulings.flatMap(hiddenBy))]
+    const found = ASKED.map((item) => decisions.get(row)?.[item])
+    if (found.some((decision) => decision === undefined)) return []
+    return [shownTo(principal, version, found.flatMap(hiddenBy))]
   })
 }

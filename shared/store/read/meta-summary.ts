@@ -1,12 +1,17 @@
 /** Tags, security labels and profiles in use: https://hl7.org/fhir/R4/resource-operation-meta.html */
+
+import {
+  allSql,
+  createTypeScope,
+  visibilityPredicates,
+} from '../../access/decisions/grant-predicates.ts'
 import { grantsFor, may, REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { forbidden } from '../../errors.ts'
 import { resourceTypes, typeNumber } from '../../fhir/definitions.ts'
+import { type Bind, binder } from '../../platform/postgres/statement.ts'
 import { keysLiteral } from '../index/keys.ts'
 import type { Store } from '../rows/context.ts'
-import { type Bind, binder } from '../rows/side-rows.ts'
-import { allSql, placeIn, visibleTests } from '../search/tests/grant-tests.ts'
 
 export interface MetaSummary {
   readonly tag: readonly object[]
@@ -75,8 +80,8 @@ function seenSql(
   const limited = types.flatMap((type) => {
     const grants = grantsFor(principal, type, 'search')
     if (grants === undefined) return []
-    const place = placeIn(keys, principal, type, principal.project.number)
-    const tests = visibleTests(place, grants, [code])
+    const place = createTypeScope(keys, principal, type, principal.project.number)
+    const tests = visibilityPredicates(place, grants, [code])
     return tests?.length === 0 ? [] : [{ number: typeNumber(type), tests }]
   })
   if (limited.length === 0) return 'true'

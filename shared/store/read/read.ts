@@ -1,4 +1,13 @@
 /** Read, vread and reads of many, as a Principal: one statement each, on primary keys. */
+
+import {
+  decideRow,
+  decideRows,
+  decideVersions,
+  hiddenBy,
+  isPlain,
+  readDecided,
+} from '../../access/decisions/decide.ts'
 import { may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { linkedProjects } from '../../access/project-context.ts'
@@ -10,15 +19,6 @@ import { allow, isLegalId, projectTest, type Store, scopeOf } from '../rows/cont
 import { located, type RowKey } from '../rows/fetch.ts'
 import { toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
 import type { Version } from '../rows/version.ts'
-import {
-  hiddenBy,
-  isPlain,
-  lastContents,
-  readRuled,
-  rulingOfRow,
-  rulingsOfContents,
-  rulingsOfRows,
-} from '../rulings/rulings.ts'
 import { shownTo } from './redact.ts'
 
 const V = versionColumns('v')
@@ -30,8 +30,8 @@ export async function read(
   id: string,
 ): Promise<Version> {
   allow(principal, type, 'read')
-  const found = await readRuled(store, principal, type, { id, interactions: ['read'] })
-  const ruling = found?.rulings.read
+  const found = await readDecided(store, principal, type, { id, interactions: ['read'] })
+  const ruling = found?.decisions.read
   if (found === undefined) return publishedVersion(type, id)
   if (ruling === undefined) throw notFound()
   if (found.row.content === null) throw gone()
@@ -82,9 +82,7 @@ export async function readVersion(
     throw notFound()
   }
   if (row.content === null) throw gone()
-  const rulings = (['read', 'vread'] as const).map((item) =>
-    rulingOfRow(store, principal, item, row),
-  )
+  const rulings = (['read', 'vread'] as const).map((item) => decideRow(store, principal, item, row))
   return shownTo(principal, toVersion(row), rulings.flatMap(hiddenBy))
 }
 
@@ -95,25 +93,23 @@ async function readRuledVersion(
   { type, id }: ResourceId,
   ver: number,
 ): Promise<Version> {
-  const newest = await readRuled(store, principal, type, { id, interactions: ['read', 'vread'] })
-  if (newest?.rulings.read === undefined) throw notFound()
+  const newest = await readDecided(store, principal, type, { id, interactions: ['read', 'vread'] })
+  if (newest?.decisions.read === undefined) throw notFound()
   const isNewest = newest.row.ver === ver
   const row = isNewest ? newest.row : await rowOf(store, newest.row, ver)
   if (row === undefined) throw notFound()
+  const [decisions] =
+    isNewest && row.content !== null
+      ? [newest.decisions]
+      : await decideVersions(store, principal, ['read', 'vread'], [row])
+  const { read: seen, vread } = decisions ?? {}
+  if (seen === undefined) throw notFound()
   if (row.content === null) {
-    const [last] = await lastContents(store, [row])
-    const [before] = last ? await rulingsOfContents(store, principal, ['read'], [last]) : []
-    if (before?.read === undefined) throw notFound()
     allow(principal, type, 'vread')
     throw gone()
   }
-  const [older] = isNewest
-    ? [newest.rulings]
-    : await rulingsOfContents(store, principal, ['read', 'vread'], [row])
-  const { read: seen, vread: ruling } = older ?? {}
-  if (seen === undefined) throw notFound()
-  if (ruling === undefined) throw forbidden('criteria of every entry for vread')
-  return shownTo(principal, toVersion(row), [...hiddenBy(seen), ...hiddenBy(ruling)])
+  if (vread === undefined) throw forbidden('criteria of every entry for vread')
+  return shownTo(principal, toVersion(row), [...hiddenBy(seen), ...hiddenBy(vread)])
 }
 
 async function rowOf(
@@ -195,17 +191,12 @@ async function seenRows<Row extends VersionRow>(
   rows: readonly Row[],
 ): Promise<readonly { readonly row: Row; readonly version: Version }[]> {
   const live = rows.filter(({ content }) => content !== null)
-  const found: { row: Row; version: Version }[] = []
-  for (const group of Map.groupBy(live, ({ project, type }) => `${project} ${type}`).values()) {
-    const rulings = await rulingsOfRows(store, principal, 'read', group)
-    group.forEach((row, i) => {
-      const ruling = rulings[i]
-      if (ruling !== undefined) {
-        found.push({ row, version: shownTo(principal, toVersion(row), hiddenBy(ruling)) })
-      }
-    })
-  }
-  return found
+  const decisions = await decideRows(store, principal, ['read'], live)
+  return live.flatMap((row, i) => {
+    const read = decisions[i]?.read
+    if (read === undefined) return []
+    return [{ row, version: shownTo(principal, toVersion(row), hiddenBy(read)) }]
+  })
 }
 
 // * Reads that continue in linked Projects, as far as those share the type.

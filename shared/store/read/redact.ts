@@ -1,4 +1,7 @@
 /** Versions as a Principal sees them: without what its policy hides and what the platform masks. */
+
+import { decideRows, hiddenBy } from '../../access/decisions/decide.ts'
+import { hidesAny } from '../../access/decisions/grant-predicates.ts'
 import { textWithout } from '../../access/fields/fields.ts'
 import type { Grant, Interaction } from '../../access/grant.ts'
 import { grantsFor } from '../../access/policy.ts'
@@ -6,13 +9,11 @@ import type { Principal } from '../../access/principal.ts'
 import { typeName } from '../../fhir/definitions.ts'
 import { parseJson } from '../../fhir/json.ts'
 import type { Meta, Resource } from '../../fhir/resource.ts'
-import { compartmentCodes } from '../../query/parameter-paths.ts'
+import { compartmentCodes } from '../../query/search-request.ts'
 import { patientCompartments } from '../index/indexes.ts'
 import type { Store } from '../rows/context.ts'
 import { maskedFor, toVersion, type VersionRow } from '../rows/rows.ts'
 import type { Version } from '../rows/version.ts'
-import { hiddenBy, rulingsOfRows } from '../rulings/rulings.ts'
-import { hidesAny } from '../search/tests/grant-tests.ts'
 
 /**
  * The version as a Principal sees it: without the paths that its policy hides, and without what the platform masks.
@@ -112,10 +113,10 @@ async function hiddenIn(
   const [first] = grants
   if (first === undefined) return []
   if (isAlike(grants)) return rows.map(() => first.hidden)
-  const rulings = await rulingsOfRows(store, principal, interaction, rows)
+  const decisions = await decideRows(store, principal, [interaction], rows)
   const all = grants.flatMap(({ hidden }) => hidden)
-  // Without a ruling it was changed since it was read: whatever any of them hides.
-  return rulings.map((ruling) => (ruling === undefined ? all : hiddenBy(ruling)))
+  // Without a decision it was changed since it was read: whatever any of them hides.
+  return decisions.map((found) => (found[interaction] ? hiddenBy(found[interaction]) : all))
 }
 
 /** They hide the same, so it does not matter which of them governs. */

@@ -5,7 +5,7 @@
  */
 import { getHeapStatistics } from 'node:v8'
 import { LRUCache } from 'lru-cache'
-import type { Connection, Statement } from '../../platform/postgres/statement.ts'
+import type { Connection } from '../../platform/postgres/statement.ts'
 import type { RowKey } from './fetch.ts'
 import { type VersionRow, versionColumns } from './rows.ts'
 import { REGISTRY_PROJECT } from './tenants.ts'
@@ -121,16 +121,18 @@ const CONTENTS = `select x.n::int, ${V}
   cross join lateral (select * from version c where c.project = x.project and c.type = x.type
     and c.id = x.id and c.ver <= x.ver order by c.ver desc limit 1) v`
 
-/** Runs a statement of a search, without contents where most are known. Rows that were erased meanwhile are left out. */
+/**
+ * Reads the rows of a search, without contents where this process knows most of them. Rows that were erased meanwhile are
+ * left out.
+ */
 export async function withContents<Row extends VersionRow>(
   { recent, connection }: { recent: RecentVersions | undefined; connection: Connection },
   places: readonly Place[],
-  statementOf: (isBare: boolean) => Statement,
+  read: (isBare: boolean) => Promise<readonly Row[]>,
 ): Promise<readonly Row[]> {
   const isBare = recent?.knowsMost(places) === true
-  const rows = await connection.query<Row>(statementOf(isBare))
-  // A row without an id says that a try has failed.
-  if (recent === undefined || rows[0]?.id === null) return rows
+  const rows = await read(isBare)
+  if (recent === undefined) return rows
   if (!isBare) {
     recent.learn(rows)
     return rows
@@ -139,7 +141,7 @@ export async function withContents<Row extends VersionRow>(
   const missing = rows.filter((_, i) => found[i] === undefined)
   const [first] = rows
   if (first !== undefined) recent.note(first, rows.length - missing.length, rows.length)
-  const read = new Map<Row, VersionRow>()
+  const others = new Map<Row, VersionRow>()
   if (missing.length > 0) {
     const list = (of: (row: Row) => number | string) => `{${missing.map(of).join(',')}}`
     const versions = await connection.query<VersionRow & { n: number }>({
@@ -156,12 +158,12 @@ export async function withContents<Row extends VersionRow>(
     })
     for (const version of versions) {
       const row = missing[version.n - 1]
-      if (row !== undefined) read.set(row, version)
+      if (row !== undefined) others.set(row, version)
       if (missing.length <= MOST_ROWS) recent.keep(versionOf(version))
     }
   }
   return rows.flatMap((row, i) => {
-    const version = found[i] ?? read.get(row)
+    const version = found[i] ?? others.get(row)
     if (version === undefined) return []
     const { content, meta_at, meta_ext } = version
     return [{ ...row, content, meta_at, meta_ext }]

@@ -12,13 +12,11 @@
  * side rows are compared by their whole primary key. Every list is sorted, so that concurrent
  * batches take their locks in one order.
  */
-import type { Statement } from '../../platform/postgres/statement.ts'
+import { type Bind, binder, type Statement } from '../../platform/postgres/statement.ts'
 import { eventPart, IS_QUIET, registryEventPart } from '../events/rows.ts'
 import { keysLiteral } from '../index/keys.ts'
 import { runsAreHeld } from './run-leases.ts'
 import {
-  type Bind,
-  binder,
   codeRows,
   contentSql,
   heirRows,

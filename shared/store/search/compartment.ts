@@ -2,6 +2,13 @@
  * All resources of a compartment, whatever their types: every member holds the compartment's key, so
  * it is one statement a page. https://hl7.org/fhir/R4/compartmentdefinition.html
  */
+
+import { hiddenBy, readDecided } from '../../access/decisions/decide.ts'
+import {
+  createTypeScope,
+  fewRowsSql,
+  visibilityPredicates,
+} from '../../access/decisions/grant-predicates.ts'
 import { grantsFor, may, REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { gone, notFound, tooCostly } from '../../errors.ts'
@@ -15,16 +22,13 @@ import {
 } from '../../fhir/definitions.ts'
 import { isObject, parseReference, type Resource } from '../../fhir/resource.ts'
 import { timestamp } from '../../fhir/values.ts'
-import { compartmentCodes } from '../../query/parameter-paths.ts'
-import { type Criterion, isCondition } from '../../query/search-request.ts'
+import { type Bind, binder } from '../../platform/postgres/statement.ts'
+import { type Criterion, compartmentCodes, isCondition } from '../../query/search-request.ts'
 import { keysLiteral } from '../index/keys.ts'
 import { showAll, shownTo } from '../read/redact.ts'
 import { allow, type Store } from '../rows/context.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
-import { type Bind, binder } from '../rows/side-rows.ts'
 import type { Version } from '../rows/version.ts'
-import { hiddenBy, readRuled } from '../rulings/rulings.ts'
-import { fewRowsSql, placeIn, visibleTests } from './tests/grant-tests.ts'
 
 export interface CompartmentRequest {
   /** The resource that is asked about: of a Group the compartments of its patients. */
@@ -65,8 +69,8 @@ export async function readCompartment(
 ): Promise<CompartmentPage> {
   const { type, id, count, offset, after } = request
   allow(principal, type, 'read')
-  const found = await readRuled(store, principal, type, { id, interactions: ['read'] })
-  const ruling = found?.rulings.read
+  const found = await readDecided(store, principal, type, { id, interactions: ['read'] })
+  const ruling = found?.decisions.read
   if (found === undefined || ruling === undefined) throw notFound()
   const { row } = found
   if (row.content === null) throw gone()
@@ -202,9 +206,9 @@ function typeTests(
   const alternatives = [...groups.values()].map((group) => {
     const [type = ''] = group
     const grants = grantsFor(principal, type, 'read')
-    const place = placeIn(keys, principal, type, project)
+    const place = createTypeScope(keys, principal, type, project)
     const codes = compartmentCodes(type, `${compartment === 'Group' ? 'Patient' : compartment}/`)
-    const tests = grants === undefined ? [] : visibleTests(place, grants, codes)
+    const tests = grants === undefined ? [] : visibilityPredicates(place, grants, codes)
     const isSeen = tests === undefined ? 'false' : fewRowsSql(tests, bind)
     return `r.type = any(${numbers(group)}) and ${isSeen}`
   })

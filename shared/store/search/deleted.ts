@@ -1,21 +1,22 @@
 /** `_deleted=true`: the deletions of a type that nothing was written after, newest first unless asked otherwise. */
+
+import { isPlain } from '../../access/decisions/decide.ts'
+import { visibleRows } from '../../access/decisions/grant-predicates.ts'
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { badRequest, forbidden } from '../../errors.ts'
 import { COMPARTMENTS, typeNumber } from '../../fhir/definitions.ts'
+import { type Bind, binder } from '../../platform/postgres/statement.ts'
 import { type Condition, isCondition, type SearchRequest } from '../../query/search-request.ts'
 import { unescapeValue } from '../../query/values.ts'
 import { allow, normalId, type Store } from '../rows/context.ts'
 import { idOf, toVersion, versionColumns } from '../rows/rows.ts'
-import { type Bind, binder } from '../rows/side-rows.ts'
 import type { SearchPage, Version } from '../rows/version.ts'
-import { isPlain } from '../rulings/rulings.ts'
 import { afterSql, orderOf, orderSql, readCursor, reversed } from './order/order.ts'
 import type { SortedRow } from './order/position.ts'
 import { pageOf } from './page.ts'
-import { visibleRows } from './tests/grant-tests.ts'
-import { codesRead } from './tests/joins.ts'
 import { lastUpdatedSql } from './tests/ranges.ts'
+import { codesRead } from './tests/test.ts'
 
 interface Row extends SortedRow {
   /** Start of the text of the version before. */

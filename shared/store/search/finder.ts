@@ -1,12 +1,12 @@
 /** Evaluates a search on resources that are not stored. */
 import { plainGrant } from '../../access/compile.ts'
+import { compileGrant, createTypeScope } from '../../access/decisions/grant-predicates.ts'
+import { toIndexedRow } from '../../access/decisions/match-row.ts'
 import type { Principal } from '../../access/principal.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import type { SearchRequest } from '../../query/search-request.ts'
 import { indexRows } from '../index/index-rows.ts'
 import type { Store } from '../rows/context.ts'
-import { decideInMemory, placeIn } from './tests/grant-tests.ts'
-import { heldRow } from './tests/row-decisions.ts'
 
 /** Whether the search would find a resource; what takes PostgreSQL to tell finds none. */
 export function finder(
@@ -15,13 +15,13 @@ export function finder(
   { type, conditions }: SearchRequest,
 ): (resource: Resource) => boolean {
   if (conditions.length === 0) return () => true
-  const place = placeIn(store.keys, principal, type, principal.project.number)
+  const place = createTypeScope(store.keys, principal, type, principal.project.number)
   const grant = { ...plainGrant(type, ['search'], 'search'), criteria: conditions }
-  const decide = decideInMemory(place, grant)
-  if (decide === undefined) return () => false
+  const { matches } = compileGrant(place, grant)
+  if (matches === undefined) return () => false
   return (resource) => {
     const rows = indexRows(store, place.project, resource, { parameters: place.own })
     const rowId = store.keys.rowId(type, resource.id ?? '')
-    return decide(heldRow(rowId, rows))
+    return matches(toIndexedRow(rowId, rows))
   }
 }

@@ -2,6 +2,8 @@
  * `_include` and `_revinclude`: one statement a step, for all types and both directions at once.
  * https://hl7.org/fhir/R4/search.html#revinclude
  */
+
+import { isHidden, visibleRows } from '../../access/decisions/grant-predicates.ts'
 import { grantsFor } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { HttpError } from '../../errors.ts'
@@ -14,6 +16,7 @@ import {
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import { membersOf, type Names, numbered } from '../../fhir/json-text.ts'
 import { parseReference, type Resource, referenceTo } from '../../fhir/resource.ts'
+import type { Bind } from '../../platform/postgres/statement.ts'
 import { literalRoots, literalsOf, referenceParameters } from '../../query/parameter-paths.ts'
 import type { Include } from '../../query/search-request.ts'
 import { isCanonicalParameter } from '../index/index-plan.ts'
@@ -24,17 +27,12 @@ import { showAll } from '../read/redact.ts'
 import { normalId, type Store } from '../rows/context.ts'
 import { withContents } from '../rows/recent.ts'
 import { extendedText } from '../rows/rows.ts'
-import type { Bind } from '../rows/side-rows.ts'
 import type { Version } from '../rows/version.ts'
 import type { SortedRow } from './order/position.ts'
 import { pageStatement } from './plan/compile.ts'
-import { isShared } from './plan/prepare.ts'
+import { isShared, partOf } from './plan/prepare.ts'
 import type { Query } from './plan/query.ts'
-import { factsOf } from './plan/total.ts'
-import { wayOf } from './plan/ways.ts'
-import { isHidden, visibleRows } from './tests/grant-tests.ts'
-import { CHUNK, holdsSql, type Scene } from './tests/row-test.ts'
-import type { Test } from './tests/test.ts'
+import { CHUNK, holdsSql, type Scene, type Test } from './tests/test.ts'
 
 export interface Followed {
   /** Each once, and none of the matches. */
@@ -72,9 +70,9 @@ export async function followIncludes(
     )
     if (queries.length === 0) break
     if (step > MAX_STEPS) return { included, isCut: true }
-    const parts = queries.map((query) => wayOf(query, factsOf(store.statistics, query)))
-    const rows = await withContents<SortedRow>(store, queries, (isBare) =>
-      pageStatement(parts, isBare),
+    const parts = queries.map((query) => partOf(store, query))
+    const rows = await withContents(store, queries, (isBare) =>
+      store.connection.query<SortedRow>(pageStatement(parts, isBare)),
     )
     // A resource that is reached both ways is shown as it may be read.
     const interactionOf = (type: string) => (sought.targets.has(type) ? 'read' : 'search')

@@ -1,9 +1,9 @@
 /** One page of a search, as a Principal sees it: one statement, one more for a total and each step of includes. */
 import { LRUCache } from 'lru-cache'
+import { visibleRows } from '../../access/decisions/grant-predicates.ts'
 import type { Principal } from '../../access/principal.ts'
 import { unlinked } from '../../access/project-context.ts'
 import { forbidden } from '../../errors.ts'
-import type { Statement } from '../../platform/postgres/statement.ts'
 import type { SearchRequest } from '../../query/search-request.ts'
 import { showAll } from '../read/redact.ts'
 import { allow, type Store } from '../rows/context.ts'
@@ -13,11 +13,10 @@ import type { SearchPage, Version } from '../rows/version.ts'
 import { followIncludes } from './include.ts'
 import { orderOf, orderOfTypes, writeCursor } from './order/order.ts'
 import type { Order, Position, SortedRow } from './order/position.ts'
-import { pageStatement, pagesStatement, triedStatement } from './plan/compile.ts'
+import { fewKeysResult, fewKeysStatement, pageStatement, pagesStatement } from './plan/compile.ts'
 import { partOf, prepare } from './plan/prepare.ts'
 import type { Part, Query } from './plan/query.ts'
 import { countRows } from './plan/total.ts'
-import { visibleRows } from './tests/grant-tests.ts'
 
 /** Errors: 403, 400 for what cannot be searched or sorted by and for a damaged cursor. */
 export async function search(
@@ -26,11 +25,8 @@ export async function search(
   request: SearchRequest,
 ): Promise<SearchPage> {
   allow(principal, request.type, 'search')
-  return searchPage(store, principal, {
-    order: orderOf(request, store.keys, principal.project.parameters),
-    paging: request,
-    requests: [request],
-  })
+  const order = orderOf(request, store.keys, principal.project.parameters)
+  return searchPage(store, principal, order, [request])
 }
 
 /**
@@ -47,29 +43,41 @@ export async function searchTypes(
   )
   const [first] = allowed
   if (first === undefined) throw forbidden()
-  return searchPage(store, principal, {
-    order: orderOfTypes(first, store.keys),
-    paging: first,
-    requests: allowed,
-  })
+  return searchPage(store, principal, orderOfTypes(first, store.keys), [first, ...allowed.slice(1)])
 }
 
-/** Explains a search: the statement of its page and how it was chosen. Errors: as `search`. */
-export async function plan(
+/** The cost of a search, for callers who may know: its statement, how its rows are found, PostgreSQL's plan. */
+export interface Explanation {
+  /** `keys`, `ids`, `dates`, `join` or `walk`; undefined when nothing is visible. */
+  readonly driver: string | undefined
+  readonly sql: string
+  readonly plan: readonly string[]
+}
+
+/** Errors: as `search`. The statement is run, but its rows stay in PostgreSQL. */
+export async function explain(
   store: Store,
   principal: Principal,
   request: SearchRequest,
-): Promise<{ readonly statement: Statement; readonly ways: string } | undefined> {
+): Promise<Explanation> {
+  const { queries } = await prepareOne(store, principal, request)
+  if (queries.length === 0) return { driver: undefined, sql: '', plan: [] }
+  const parts = partsOf(store, queries)
+  const { text, values } = pageStatement(parts)
+  const rows = await store.connection.query<{ 'QUERY PLAN': string }>({
+    text: `explain (analyze, buffers) ${text}`,
+    values,
+  })
+  const driver = parts.map(({ way }) => way.name).join(', ')
+  return { driver, sql: text, plan: rows.map((row) => row['QUERY PLAN']) }
+}
+
+/** Errors: 403, 400 for what cannot be searched or sorted by and for a damaged cursor. */
+async function prepareOne(store: Store, principal: Principal, request: SearchRequest) {
   allow(principal, request.type, 'search')
   const order = orderOf(request, store.keys, principal.project.parameters)
-  const { queries } = await prepare(store, principal, {
-    order,
-    paging: request,
-    requests: [request],
-  })
-  if (queries.length === 0) return undefined
-  const parts = partsOf(store, queries)
-  return { statement: pageStatement(parts), ways: parts.map(({ way }) => way.name).join(', ') }
+  const prepared = await prepare(store, principal, order, [request])
+  return { order, ...prepared }
 }
 
 /** More searches than this are several statements: PostgreSQL plans each of them. */
@@ -84,18 +92,8 @@ export async function searchMany(
   const principal = unlinked(member)
   const prepared = await Promise.allSettled(
     requests.map(async (request) => {
-      allow(principal, request.type, 'search')
-      const order = orderOf(request, store.keys, principal.project.parameters)
-      const { after, queries } = await prepare(store, principal, {
-        order,
-        paging: request,
-        requests: [request],
-      })
-      return {
-        order,
-        after,
-        parts: partsOf(store, queries),
-      }
+      const { order, after, queries } = await prepareOne(store, principal, request)
+      return { order, after, parts: partsOf(store, queries) }
     }),
   )
   const asked = prepared.flatMap((result, n) =>
@@ -127,19 +125,15 @@ export async function searchMany(
 
 const hasOwnColumns = ({ order, score }: Query) => order.terms.length > 0 || score !== undefined
 
-interface OrderedSearch {
-  readonly order: Order
-  readonly paging: SearchRequest
-  readonly requests: readonly SearchRequest[]
-}
-
 async function searchPage(
   store: Store,
   principal: Principal,
-  { order, paging, requests }: OrderedSearch,
+  order: Order,
+  requests: readonly [SearchRequest, ...SearchRequest[]],
 ): Promise<SearchPage> {
+  const [paging] = requests
   const { count, total, includes } = paging
-  const { projects, after, queries } = await prepare(store, principal, { order, paging, requests })
+  const { projects, after, queries } = await prepare(store, principal, order, requests)
   const [rows, counted] = await Promise.all([
     count === 0 || queries.length === 0 ? [] : pageRows(store, queries),
     total === 'none' ? undefined : countRows(store, queries, total),
@@ -153,21 +147,28 @@ async function searchPage(
   }
 }
 
-/** Shapes whose keys were too many for a try are not tried again for a while. */
+function pageRows(store: Store, queries: readonly Query[]): Promise<readonly SortedRow[]> {
+  const parts = partsOf(store, queries)
+  return withContents(store, queries, async (isBare) => {
+    const few = await readByFewKeys(store, parts, isBare)
+    return few ?? (await store.connection.query<SortedRow>(pageStatement(parts, isBare)))
+  })
+}
+
+/** Statements that met too many keys; they are not tried again for a while. */
 const missed = new LRUCache<string, true>({ max: 1000, ttl: 10_000 })
 
-async function pageRows(store: Store, queries: readonly Query[]): Promise<readonly SortedRow[]> {
-  const parts = partsOf(store, queries)
-  const [only, other] = parts
-  let tried: Statement | undefined
-  const rows = await withContents<SortedRow>(store, queries, (isBare) => {
-    tried = only && other === undefined ? triedStatement(only, isBare) : undefined
-    if (tried !== undefined && missed.has(tried.text)) tried = undefined
-    return tried ?? pageStatement(parts, isBare)
-  })
-  if (tried === undefined || rows[0]?.id !== null) return rows
-  missed.set(tried.text, true)
-  return withContents(store, queries, (isBare) => pageStatement(parts, isBare))
+/** Undefined where the search is not one for few keys. */
+async function readByFewKeys(
+  { connection }: Store,
+  [part, another]: readonly Part[],
+  isBare: boolean,
+): Promise<readonly SortedRow[] | undefined> {
+  const statement = part && another === undefined ? fewKeysStatement(part, isBare) : undefined
+  if (statement === undefined || missed.has(statement.text)) return undefined
+  const found = fewKeysResult(await connection.query<SortedRow | { readonly id: null }>(statement))
+  if (found === undefined) missed.set(statement.text, true)
+  return found
 }
 
 function partsOf(store: Store, queries: readonly Query[]): readonly Part[] {

@@ -4,28 +4,26 @@
  * the order of the type for every one of them. A reference so common that fetching and sorting all its
  * rows costs more than walking the order is searched for like any other search.
  */
+
+import { hidesAny, visibleRows } from '../../access/decisions/grant-predicates.ts'
 import { grantsFor } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { tooCostly } from '../../errors.ts'
-import type { Statement } from '../../platform/postgres/statement.ts'
+import { type Bind, binder, type Statement } from '../../platform/postgres/statement.ts'
 import type { Condition, SearchRequest } from '../../query/search-request.ts'
 import { keysLiteral } from '../index/keys.ts'
 import { allow, type Store } from '../rows/context.ts'
 import { BARE_COLUMNS, withContents } from '../rows/recent.ts'
 import { versionColumns, withVersions } from '../rows/rows.ts'
-import { type Bind, binder } from '../rows/side-rows.ts'
 import type { SearchPage } from '../rows/version.ts'
 import { orderOf, orderSql } from './order/order.ts'
 import type { Order, SortedRow } from './order/position.ts'
 import { pageOf, search, showRows } from './page.ts'
 import { prepare } from './plan/prepare.ts'
-import type { Query } from './plan/query.ts'
-import { matchesOf } from './plan/shares.ts'
+import { matchesOf, type Query } from './plan/query.ts'
 import { behindSelect } from './plan/stages.ts'
 import { testOf } from './tests/conditions.ts'
-import { hidesAny, visibleRows } from './tests/grant-tests.ts'
-import { fewSql, probeSql, scopeSql } from './tests/row-test.ts'
-import { isSteady } from './tests/test.ts'
+import { fewSql, isSteady, probeSql, scopeSql } from './tests/test.ts'
 
 export interface ReferenceSearch {
   /** Without the condition on the reference, and without a cursor. */
@@ -55,8 +53,10 @@ export async function searchPerReference(
   })
   const together = async () => {
     if (asked.queries.length === 0 || rest.length === 0) return
-    const rows = await withContents<SortedRow & { n: number }>(store, asked.queries, (isBare) =>
-      pagesStatement(asked, rest, { most: maxRows + 1, isBare }),
+    const rows = await withContents(store, asked.queries, (isBare) =>
+      store.connection.query<SortedRow & { n: number }>(
+        pagesStatement(asked, rest, { most: maxRows + 1, isBare }),
+      ),
     )
     if (rows.length > maxRows) throw tooCostly(`More than ${maxRows} resources were found`)
     const shown = await showRows(store, principal, rows)
@@ -110,7 +110,7 @@ async function ask(
   const { type } = request
   allow(principal, type, 'search')
   const order = orderOf(request, store.keys, principal.project.parameters)
-  const prepared = await prepare(store, principal, { order, paging: request, requests: [request] })
+  const prepared = await prepare(store, principal, order, [request])
   const scenes = prepared.queries.map(({ project }) =>
     visibleRows(store, principal, type, {
       interaction: 'search',

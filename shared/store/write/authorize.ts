@@ -1,5 +1,6 @@
 /** Checks whether a write is allowed, before its version is prepared. */
 import { randomUUIDv7 } from 'node:crypto'
+import type { AccessDecision } from '../../access/decisions/decide-in-sql.ts'
 import { fieldsNotCreated, hiddenFields, keep } from '../../access/fields/fields.ts'
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
@@ -10,7 +11,6 @@ import { ownParametersOf } from '../index/custom-parameters.ts'
 import { type Attempt, allow, isLegalId, normalId, type Store } from '../rows/context.ts'
 import { REGISTRY_PROJECT } from '../rows/tenants.ts'
 import type { WriteOptions } from '../rows/version.ts'
-import type { Ruling } from '../rulings/rows.ts'
 import { patientsOf } from './accounts.ts'
 import { hasNamedGrant } from './guards.ts'
 
@@ -79,7 +79,7 @@ async function projectOf(
 /** Runs the write rule of the type. The service's own work (no membership) is trusted. Errors: 400, 403. */
 export async function checkAttempt(
   attempt: Omit<Attempt, 'meant' | 'isNamed'>,
-  ruling?: Ruling,
+  ruling?: AccessDecision,
 ): Promise<void> {
   const { store, principal, interaction, sent, kept } = attempt
   const { resourceType: type } = sent

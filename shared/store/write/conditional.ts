@@ -2,6 +2,8 @@
  * Writes that depend on a search. Equal conditional requests queue up on an advisory lock for
  * (project, type, criteria), so racing ones never make twins: https://hl7.org/fhir/R4/http.html#ccreate
  */
+
+import { needsSql } from '../../access/decisions/decide.ts'
 import type { Principal } from '../../access/principal.ts'
 import { unlinked } from '../../access/project-context.ts'
 import { badRequest, multipleMatches } from '../../errors.ts'
@@ -10,7 +12,6 @@ import { isCondition, type SearchRequest } from '../../query/search-request.ts'
 import { allow, normalId, type Store, scopeOf } from '../rows/context.ts'
 import type { Turns } from '../rows/ports.ts'
 import type { Deletion, Version, WriteOptions, WriteResult } from '../rows/version.ts'
-import { needsSql } from '../rulings/rulings.ts'
 import { search } from '../search/page.ts'
 import { remove } from './remove.ts'
 import { create, update } from './write.ts'

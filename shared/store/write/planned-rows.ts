@@ -31,7 +31,7 @@ import {
 import { WireList, type WireType } from '../rows/wire-list.ts'
 import type { Write } from '../rows/write-rows.ts'
 import { authorizeCreate } from './authorize.ts'
-import { decideCreate } from './write.ts'
+import { prepareDecided } from './write.ts'
 
 /** The answer of the statement: one with `isHeld` must not be committed. */
 export interface PlannedAnswer {
@@ -325,7 +325,7 @@ export async function planCreate(
   if (heirOf.some((patient) => store.holders.has(patient))) return false
   if (plans.rows.length === 0) plans.own = own
   if (plans.own !== own) return false
-  const { write, references } = decideCreate(
+  const { write, references } = prepareDecided(
     authorized,
     heirOf.length === 0 ? [] : undefined,
   ).prepared

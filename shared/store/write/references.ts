@@ -1,16 +1,21 @@
 /** References that must resolve for the caller: `Project.checkReferencesOnWrite`. */
 
+import {
+  compileGrant,
+  createTypeScope,
+  fewRowsSql,
+  type TypeScope,
+} from '../../access/decisions/grant-predicates.ts'
 import type { Grant } from '../../access/grant.ts'
 import { grantsFor, may, REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { invalid, issue } from '../../errors.ts'
 import { isResourceType, typeNumber } from '../../fhir/definitions.ts'
 import { parseReference, type Resource, visitReferences } from '../../fhir/resource.ts'
-import type { Connection } from '../../platform/postgres/statement.ts'
+import { type Bind, binder, type Connection } from '../../platform/postgres/statement.ts'
 import { projectKey, type Store, scopeOf } from '../rows/context.ts'
 import type { CheckedReference } from '../rows/ports.ts'
-import { type Bind, binder, missingTargets, type Target } from '../rows/side-rows.ts'
-import { fewRowsSql, grantTests, type Place, placeIn } from '../search/tests/grant-tests.ts'
+import { missingTargets, type Target } from '../rows/side-rows.ts'
 
 interface Referring {
   readonly store: Store
@@ -48,21 +53,21 @@ export function referencesToCheck({
         isRegistry && !principal.isSuperAdmin
           ? projectKey(store.keys, type, principal.project.id)
           : undefined,
-      visible: readableRows(placeIn(store.keys, principal, type, home), principal),
+      visible: readableRows(createTypeScope(store.keys, principal, type, home), principal),
     })
   })
   return found
 }
 
 /** The condition that visible rows share; undefined where all are visible. */
-function readableRows(place: Place, principal: Principal): Target['visible'] {
+function readableRows(place: TypeScope, principal: Principal): Target['visible'] {
   const grants = grantsFor(principal, place.type, 'read')
   if (grants === undefined || grants.some(({ criteria }) => criteria.length === 0)) return undefined
   const name = `${place.project} ${place.type}`
   const known = readable.get(grants)?.get(name)
   if (known !== undefined) return known
   const made = (bind: Bind) =>
-    `(${grants.map((grant) => fewRowsSql(grantTests(place, grant).tests, bind)).join(' or ')})`
+    `(${grants.map((grant) => fewRowsSql(compileGrant(place, grant).tests, bind)).join(' or ')})`
   readable.set(grants, (readable.get(grants) ?? new Map()).set(name, made))
   return made
 }

@@ -1,4 +1,6 @@
 /** Deletion: one statement, and one before it where a policy distinguishes resources of the type. */
+
+import { isPlain, readDecided } from '../../access/decisions/decide.ts'
 import { may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { conflict, forbidden, HttpError, notFound, preconditionFailed } from '../../errors.ts'
@@ -9,7 +11,6 @@ import { allow, isLegalId, readRow, type Store, scopeOf } from '../rows/context.
 import type { Deleted } from '../rows/ports.ts'
 import { toVersion } from '../rows/rows.ts'
 import type { Deletion, Version, WriteOptions } from '../rows/version.ts'
-import { isPlain, readRuled } from '../rulings/rulings.ts'
 import { profileKey } from './deletions.ts'
 import { authorId } from './prepare.ts'
 
@@ -51,11 +52,11 @@ async function removeStored(
   principal: Principal,
   { type, id, options = {} }: Removal,
 ): Promise<Deletion | typeof LOST> {
-  const before = await readRuled(store, principal, type, { id, interactions: ['read', 'delete'] })
-  if (before?.rulings.read === undefined) throw notFound()
+  const before = await readDecided(store, principal, type, { id, interactions: ['read', 'delete'] })
+  if (before?.decisions.read === undefined) throw notFound()
   const { row } = before
   if (row.content === null) return { ...toVersion(row, id), membership: undefined }
-  if (before.rulings.delete === undefined) throw forbidden('criteria of every entry for delete')
+  if (before.decisions.delete === undefined) throw forbidden('criteria of every entry for delete')
   if (options.ifMatch && !options.ifMatch.includes(row.ver)) throw preconditionFailed()
   try {
     return await removeRow(store, principal, { type, id, options: { ifMatch: [row.ver] } })

@@ -8,6 +8,17 @@
  *
  * A change that loses a race starts over on the new version.
  */
+
+import type { DecidedRow } from '../../access/decisions/decide.ts'
+import { decideKnownRow, hiddenBy, readDecided } from '../../access/decisions/decide.ts'
+import type { AccessDecision } from '../../access/decisions/decide-in-sql.ts'
+import {
+  decideCreate,
+  decideUpdate,
+  decideWritten,
+  hiddenAfter,
+  readonlyBy,
+} from '../../access/decisions/decide-write.ts'
 import { keep, keptFields, refuseMasks } from '../../access/fields/fields.ts'
 import { keepPaths } from '../../access/fields/paths.ts'
 import type { Principal } from '../../access/principal.ts'
@@ -30,15 +41,6 @@ import { allow, normalId, readRow, rowKey, type Store, scopeOf } from '../rows/c
 import type { WritePlace } from '../rows/ports.ts'
 import { parseVersion, toVersion, type VersionRow } from '../rows/rows.ts'
 import type { Version, WriteOptions, WriteResult } from '../rows/version.ts'
-import type { Ruled, Ruling } from '../rulings/rows.ts'
-import { hiddenBy, readRuled, ruleOnRow } from '../rulings/rulings.ts'
-import {
-  hiddenAfter,
-  readonlyBy,
-  ruleOnChange,
-  ruleOnNew,
-  ruleOnWritten,
-} from '../rulings/write.ts'
 import { accountsGiven, distinctAccounts, inheritedAccounts, newAccounts } from './accounts.ts'
 import { type AuthorizedCreate, authorizeCreate, checkAttempt, givenId } from './authorize.ts'
 import { isTaken, resultOf, submit } from './coalesce.ts'
@@ -49,7 +51,7 @@ const INTERACTIONS = ['read', 'update'] as const
 /** A version to write, and the policy entry that governs it; undefined: PostgreSQL decides once it is written. */
 interface Decided {
   readonly prepared: Prepared
-  readonly ruling: Ruling
+  readonly decision: AccessDecision
 }
 
 /** Errors: 400, 403, 409. Two statements more where it inherits accounts that this process did not know of. */
@@ -69,14 +71,14 @@ export async function create(
   let decided = await prepareCreate(authorized)
   let written = await write(decided)
   if (written === 'held') {
-    decided = decideCreate(authorized, await inherited(authorized))
+    decided = prepareDecided(authorized, await inherited(authorized))
     written = await write(decided)
   }
   if (!(written instanceof Date)) throw new Error('An insert wrote no row')
-  const { prepared, ruling } = decided
-  const governing = await ruleOnWritten(store, principal, 'create', {
+  const { prepared, decision } = decided
+  const governing = await decideWritten(store, principal, 'create', {
     prepared,
-    decided: ruling,
+    decided: decision,
     stored: undefined,
   })
   const result = resultOf(store, prepared, id, { lastUpdated: written, outcome: 'created' })
@@ -86,22 +88,22 @@ export async function create(
 /** Reads the accounts of its patients first where they are known to hold some, or decide. Errors: 400, 403. */
 async function prepareCreate(authorized: AuthorizedCreate): Promise<Decided> {
   const { store, heirOf } = authorized
-  if (heirOf.length === 0) return decideCreate(authorized, [])
+  if (heirOf.length === 0) return prepareDecided(authorized, [])
   if (heirOf.some((id) => store.holders.has(id))) {
-    return decideCreate(authorized, await inherited(authorized))
+    return prepareDecided(authorized, await inherited(authorized))
   }
   try {
-    return decideCreate(authorized, undefined)
+    return prepareDecided(authorized, undefined)
   } catch (error) {
     if (!(error instanceof HttpError) || error.status !== 403) throw error
     const accounts = await inherited(authorized)
     if (accounts.length === 0) throw error
-    return decideCreate(authorized, accounts)
+    return prepareDecided(authorized, accounts)
   }
 }
 
 /** `accounts` undefined: the statement writes nothing if one of its patients holds some. Errors: 400, 403. */
-export function decideCreate(
+export function prepareDecided(
   authorized: AuthorizedCreate,
   accounts: readonly Reference[] | undefined,
 ): Decided {
@@ -112,7 +114,7 @@ export function decideCreate(
     accounts: distinctAccounts([...given, ...(accounts ?? [])]),
     ...(accounts === undefined ? { heirOf } : {}),
   }
-  return ruleOnNew(store, principal, resource, (next) =>
+  return decideCreate(store, principal, resource, (next) =>
     prepare({ store, principal, resource: next, place, stored: undefined, options }),
   )
 }
@@ -187,7 +189,7 @@ async function change(wanted: Wanted): Promise<WriteResult> {
 
 async function changeStored(wanted: Wanted): Promise<WriteResult | typeof LOST> {
   const { store, principal, type, id, options } = wanted
-  const before = await readRuled(store, principal, type, { id, interactions: INTERACTIONS })
+  const before = await readDecided(store, principal, type, { id, interactions: INTERACTIONS })
   const planned = await planChange(wanted, before)
   const result = isChange(planned) ? await writeChange(store, principal, planned) : planned
   if (result === LOST && options.ifMatch) throw preconditionFailed()
@@ -202,7 +204,7 @@ async function changeRecent(wanted: Wanted): Promise<WriteResult | undefined> {
   const { store, principal, type, id } = wanted
   const row = store.recent?.get(rowKey(store, principal, type, id))
   if (row === undefined) return undefined
-  const before = await ruleOnRow(store, principal, type, { row, interactions: INTERACTIONS })
+  const before = await decideKnownRow(store, principal, row, INTERACTIONS)
   const planned = before && (await planChange(wanted, before).catch(() => undefined))
   const result = isChange(planned) ? await writeChange(store, principal, planned) : LOST
   if (result !== LOST) return result
@@ -226,11 +228,11 @@ function isChange(planned: Change | WriteResult | typeof LOST | undefined): plan
 /** The result, where nothing is left to be changed. */
 async function planChange(
   wanted: Wanted,
-  before: Ruled | undefined,
+  before: DecidedRow | undefined,
 ): Promise<Change | WriteResult | typeof LOST> {
   const { store, principal, type, id, options, next } = wanted
   const row = before?.row
-  const { read: seen, update: changing } = before?.rulings ?? {}
+  const { read: seen, update: changing } = before?.decisions ?? {}
   if (row !== undefined && seen === undefined) throw notFound()
   if (row !== undefined && changing === undefined) {
     throw forbidden('criteria of every entry for update, by what is stored')
@@ -254,7 +256,7 @@ interface Over {
   /** Undefined: it was deleted. */
   readonly live: Version | undefined
   readonly hidden: readonly string[]
-  readonly changing: Ruling
+  readonly changing: AccessDecision
   readonly resource: Resource
 }
 
@@ -292,8 +294,8 @@ async function planOver(
   requireRoom(prepared, live, options)
   if (live && stored && saysTheSame(live, stored, prepared))
     return { ...shownTo(principal, live, hidden), outcome: 'unchanged' }
-  const ruling = ruleOnChange(store, principal, prepared, stored)
-  return { prepared, isLive: live !== undefined, stored, ruling, hidden, id: place.id }
+  const decision = decideUpdate(store, principal, prepared, stored)
+  return { prepared, isLive: live !== undefined, stored, decision, hidden, id: place.id }
 }
 
 function lengthOf(version: Version | undefined): number {
@@ -312,7 +314,7 @@ function requireRoom(
 async function writeChange(
   store: Store,
   principal: Principal,
-  { prepared, isLive, stored, ruling, hidden, id }: Change,
+  { prepared, isLive, stored, decision, hidden, id }: Change,
 ): Promise<WriteResult | typeof LOST> {
   const written = await submit(store, prepared).catch((error: unknown) => {
     if (isLive || !isTaken(error)) throw error
@@ -321,8 +323,8 @@ async function writeChange(
     return undefined
   })
   if (!(written instanceof Date)) return LOST
-  const decided = { prepared, decided: ruling, stored }
-  const governing = await ruleOnWritten(store, principal, 'update', decided)
+  const decided = { prepared, decided: decision, stored }
+  const governing = await decideWritten(store, principal, 'update', decided)
   const left = hiddenAfter(store, principal, prepared)
   const result = resultOf(store, prepared, id, { lastUpdated: written, outcome: 'updated' })
   return shownTo(principal, result, [...hidden, ...hiddenBy(governing), ...left])

@@ -2,6 +2,8 @@
  * The Provenance that goes with an export: all that has an exported target, or only the newest of each target.
  * https://hl7.org/fhir/uv/bulkdata/STU2/export.html#query-parameters
  */
+
+import { allSql } from '../../../access/decisions/grant-predicates.ts'
 import type { Principal } from '../../../access/principal.ts'
 import {
   isResourceType,
@@ -14,7 +16,6 @@ import { keysLiteral } from '../../../store/index/keys.ts'
 import type { Store } from '../../../store/rows/context.ts'
 import { idOf } from '../../../store/rows/rows.ts'
 import { type Bind, binder } from '../../../store/rows/side-rows.ts'
-import { allSql } from '../../../store/search/tests/grant-tests.ts'
 import type { ExportInput, PlannedJob, ProvenanceChoice } from '../rows/jobs.ts'
 import { compartmentsSql, type Listed, listingSql, typeAtPlace } from '../rows/list.ts'
 import { type AskedExport, typesOf } from '../rows/scope.ts'

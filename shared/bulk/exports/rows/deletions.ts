@@ -2,12 +2,13 @@
  * Deletions between `_since` and the time of an export, as bundles of DELETE requests. The last content of a resource
  * decides whether the member sees its deletion. https://hl7.org/fhir/uv/bulkdata/STU2/export.html#deleted-array
  */
+
+import { decideContents } from '../../../access/decisions/decide.ts'
 import { typeNumber } from '../../../fhir/definitions.ts'
 import { sliceOf } from '../../../platform/storage/storage.ts'
 import { scopeOf } from '../../../store/rows/context.ts'
 import { idOf, type VersionRow, versionColumns } from '../../../store/rows/rows.ts'
 import { binder } from '../../../store/rows/side-rows.ts'
-import { rulingsOfContents } from '../../../store/rulings/rulings.ts'
 import { bytesOf, type LineWriter, type TypedPart } from './jobs.ts'
 import type { Reading } from './read.ts'
 import { IN_COMPARTMENT, listedSql, ownSql, rangeSql, reachOf, stateTime } from './select.ts'
@@ -69,7 +70,7 @@ async function deletionsOf(
       where ${tests.join(' and ')} order by n.id limit ${bind(DELETIONS_A_LINE, 'int')}`,
     values,
   })
-  const rulings = await rulingsOfContents(store, principal, ['search'], rows)
+  const rulings = await decideContents(store, principal, ['search'], rows)
   const seen = rows.filter((_, i) => rulings[i]?.search !== undefined)
   return {
     ids: seen.map(({ content }) => idOf(content ?? '')),

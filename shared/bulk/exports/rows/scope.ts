@@ -3,6 +3,8 @@
  * searches of the member; for a version without a row its content is asked.
  */
 
+import { decideContents, hiddenBy, needsSql } from '../../../access/decisions/decide.ts'
+import { allSql, visibleRows } from '../../../access/decisions/grant-predicates.ts'
 import type { Grant } from '../../../access/grant.ts'
 import { may } from '../../../access/policy.ts'
 import type { Principal } from '../../../access/principal.ts'
@@ -19,13 +21,10 @@ import { shownTo } from '../../../store/read/redact.ts'
 import { isLegalId, type Store, scopeOf } from '../../../store/rows/context.ts'
 import { toVersion, type VersionRow, versionColumns } from '../../../store/rows/rows.ts'
 import { binder } from '../../../store/rows/side-rows.ts'
-import { hiddenBy, needsSql, rulingsOfContents } from '../../../store/rulings/rulings.ts'
+import { unitsOf } from '../../../store/search/plan/prepare.ts'
 import { testOf } from '../../../store/search/tests/conditions.ts'
-import { allSql, visibleRows } from '../../../store/search/tests/grant-tests.ts'
-import { codesRead } from '../../../store/search/tests/joins.ts'
-import { unitsOf } from '../../../store/search/tests/ranges.ts'
-import { filter, type Scene, scopeSql } from '../../../store/search/tests/row-test.ts'
-import type { Test } from '../../../store/search/tests/test.ts'
+import type { Scene, Test } from '../../../store/search/tests/test.ts'
+import { codesRead, filter, scopeSql } from '../../../store/search/tests/test.ts'
 import type { ExportInput, ExportLevel, TypeFilter } from './jobs.ts'
 
 /** Whoever asks: credentials, the exports themselves, and content that travels with an Attachment. */
@@ -156,7 +155,7 @@ export async function readRowsAsOf(
         where v.content is not null`,
       values: [project, typeNumber(type), wanted.slice(from, from + AT_ONCE), at],
     })
-    const rulings = await rulingsOfContents(store, principal, ['search', 'read'], rows)
+    const rulings = await decideContents(store, principal, ['search', 'read'], rows)
     for (const [i, row] of rows.entries()) {
       const { search, read } = rulings[i] ?? {}
       if (search === undefined || read === undefined) continue
@@ -248,7 +247,7 @@ export async function filtered(
   { scene, test, asked, isLimited }: Filter,
   rows: readonly VersionRow[],
 ): Promise<readonly VersionRow[]> {
-  const rulings = await rulingsOfContents(store, asked, ['search'], rows)
+  const rulings = await decideContents(store, asked, ['search'], rows)
   const found = rows.filter((_, i) => rulings[i]?.search !== undefined)
   if (!isLimited || !needsSql(store, asked, scene.type, 'search')) return found
   // The far end of a reference is tested on rows, as the member sees them.

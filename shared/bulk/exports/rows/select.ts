@@ -3,26 +3,28 @@
  * that were changed later the version before. Both are read in one state of the database, so that a change
  * between the two statements neither hides a resource nor shows it twice.
  */
+
+import { decideContents } from '../../../access/decisions/decide.ts'
+import {
+  allSql,
+  compileGrant,
+  createTypeScope,
+  hidesAny,
+  isHidden,
+  visibleRows,
+} from '../../../access/decisions/grant-predicates.ts'
 import type { Grant } from '../../../access/grant.ts'
 import { grantsFor } from '../../../access/policy.ts'
 import type { Principal } from '../../../access/principal.ts'
 import { typeNumber } from '../../../fhir/definitions.ts'
 import { literal } from '../../../platform/postgres/copy.ts'
 import type { Connection } from '../../../platform/postgres/statement.ts'
-import { compartmentCodes } from '../../../query/parameter-paths.ts'
+import { compartmentCodes } from '../../../query/search-request.ts'
 import { type Store, scopeOf } from '../../../store/rows/context.ts'
 import { type VersionRow, versionColumns } from '../../../store/rows/rows.ts'
 import { type Bind, binder } from '../../../store/rows/side-rows.ts'
-import { rulingsOfContents } from '../../../store/rulings/rulings.ts'
-import {
-  allSql,
-  grantTests,
-  hidesAny,
-  isHidden,
-  placeIn,
-  visibleRows,
-} from '../../../store/search/tests/grant-tests.ts'
-import { type Scene, scopeSql } from '../../../store/search/tests/row-test.ts'
+import type { Scene } from '../../../store/search/tests/test.ts'
+import { scopeSql } from '../../../store/search/tests/test.ts'
 import type { ExportInput, PlannedJob, Range } from './jobs.ts'
 import { listedIdsSql } from './list.ts'
 import { type Filter, filtered, filterOf } from './scope.ts'
@@ -233,9 +235,9 @@ export function rowTestsSql(
 /** Selects for a row `r` the place of the grant that governs it, where grants differ in what they hide. */
 function rulingSql({ ruled, scene, principal }: Selection, bind: Bind): string {
   if (ruled === undefined) return 'null::int'
-  const place = placeIn(scene.keys, principal, scene.type, scene.project)
+  const place = createTypeScope(scene.keys, principal, scene.type, scene.project)
   const cases = ruled.map(
-    (grant, i) => `when ${allSql(grantTests(place, grant).tests, bind)} then ${i}`,
+    (grant, i) => `when ${allSql(compileGrant(place, grant).tests, bind)} then ${i}`,
   )
   return `case ${cases.join(' ')} end`
 }
@@ -270,7 +272,7 @@ export async function changedRows(
   if (!isRuled) return { rows: rows.map(({ id, ver }) => ({ id, ver, ruling: undefined })), high }
   const asking = { ...store, connection }
   const wanted = filter === undefined ? rows : await filtered(asking, filter, rows)
-  const rulings = await rulingsOfContents(asking, principal, ['search'], wanted)
+  const rulings = await decideContents(asking, principal, ['search'], wanted)
   const changed = wanted.flatMap(({ id, ver }, i): ChangedRow[] => {
     const ruling = rulings[i]?.search
     if (ruling === undefined) return []

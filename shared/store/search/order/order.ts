@@ -3,11 +3,20 @@
 import { badRequest, notSupported } from '../../../errors.ts'
 import { mainDate, resourceTypes, typeNumber } from '../../../fhir/definitions.ts'
 import type { OwnParameters } from '../../../fhir/definitions-data.ts'
+import type { Bind } from '../../../platform/postgres/statement.ts'
 import type { SearchRequest } from '../../../query/search-request.ts'
 import type { Keys } from '../../index/keys.ts'
-import type { Bind } from '../../rows/side-rows.ts'
 import type { Order, Position, SortedRow } from './position.ts'
-import { BACK, readTermCursor, termOrderSql, writeTermCursor } from './sort-cursor.ts'
+import {
+  BACK,
+  decodeCursor,
+  encodeCursor,
+  isTime,
+  readTermCursor,
+  termOrderSql,
+  UUID,
+  writeTermCursor,
+} from './sort-cursor.ts'
 import { termOf } from './sort-terms.ts'
 
 /** Newest first when nothing is asked. Errors: 400 for values that are not kept in any order. */
@@ -40,17 +49,13 @@ export function orderOfTypes(request: SearchRequest, keys: Keys): Order {
 
 /** The type numbers of cursors; 0 is that of an order without the type. */
 const TYPE_NUMBERS = new Set([0, ...resourceTypes.map(typeNumber)])
-const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
-const TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/
 
 /** `isBackwards`: of the page that ends before the row. */
 export function writeCursor(order: Order, row: SortedRow, isBackwards = false): string {
   if (order.terms.length > 0) return writeTermCursor(order.terms, row, isBackwards)
   const value = order.column === 'id' ? null : timeOf(order.column === 'lu' ? row.lu : row.d_lo)
   const type = order.byType ? [row.type] : []
-  return Buffer.from(
-    JSON.stringify([`${isBackwards ? BACK : ''}${name(order)}`, value, row.id, ...type]),
-  ).toString('base64url')
+  return encodeCursor([`${isBackwards ? BACK : ''}${name(order)}`, value, row.id, ...type])
 }
 
 /** Errors: 400 for a damaged cursor or one of another order. It tells a position and no secret. */
@@ -58,7 +63,7 @@ export function readCursor(order: Order, cursor: string): Position {
   if (order.terms.length > 0) return readTermCursor(order.terms, cursor)
   const foreign = order.column === 'lu' && !order.descending ? FOREIGN.exec(cursor) : null
   if (foreign !== null) return foreignPosition(foreign)
-  const parts: unknown = parse(cursor)
+  const parts = decodeCursor(cursor)
   const isOfOrder = Array.isArray(parts) && [name(order), BACK + name(order)].includes(parts[0])
   if (isOfOrder && parts.length === (order.byType ? 4 : 3)) {
     const [start, value, id, type = 0]: unknown[] = parts
@@ -81,20 +86,6 @@ function foreignPosition([, version, ms, ids = '']: RegExpExecArray): Position {
   const id = seen.sort().at(-1) ?? FIRST_ID
   const value = new Date(Number(ms)).toISOString()
   return { value, values: [], id, type: 0, isBackwards: false }
-}
-
-function parse(cursor: string): unknown {
-  try {
-    return JSON.parse(Buffer.from(cursor, 'base64url').toString())
-  } catch {
-    return undefined
-  }
-}
-
-function isTime(value: unknown): value is string {
-  if (typeof value !== 'string') return false
-  if (value === 'infinity' || value === '-infinity') return true
-  return TIME.test(value) && !Number.isNaN(Date.parse(value))
 }
 
 function timeOf(time: Date | number | null): string | null {

@@ -1,14 +1,14 @@
 /** The place of a row among rows sorted by terms: its values and its id, as SQL and as a cursor. */
 
 import { badRequest } from '../../../errors.ts'
-import type { Bind } from '../../rows/side-rows.ts'
+import type { Bind } from '../../../platform/postgres/statement.ts'
 import type { Order, Position, SortedRow, TermValue } from './position.ts'
 import type { Term } from './sort-terms.ts'
 
 /** Begins the cursor of a page that ends before its row. */
 export const BACK = '<'
 
-const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
+export const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
 const TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/
 /** Longer than any value that is kept in an order, but those read from the content. */
 const MAX_TEXT = 10_000
@@ -19,14 +19,12 @@ export function writeTermCursor(
   isBackwards: boolean,
 ): string {
   const values = terms.map(({ type }, i) => termValue(type, row[`s${i}`] ?? null))
-  return Buffer.from(
-    JSON.stringify([`${isBackwards ? BACK : ''}${nameOf(terms)}`, values, row.id]),
-  ).toString('base64url')
+  return encodeCursor([`${isBackwards ? BACK : ''}${nameOf(terms)}`, values, row.id])
 }
 
 /** Errors: 400 for a damaged cursor or one of another order. */
 export function readTermCursor(terms: readonly Term[], cursor: string): Position {
-  const parts = parse(cursor)
+  const parts = decodeCursor(cursor)
   const names = [nameOf(terms), BACK + nameOf(terms)]
   if (Array.isArray(parts) && parts.length === 3 && names.includes(parts[0])) {
     const [start, values, id]: unknown[] = parts
@@ -86,8 +84,7 @@ function isTermValue(type: Term['type'], value: unknown): value is TermValue {
     case 'uuid':
       return typeof value === 'string' && UUID.test(value)
     case 'timestamptz':
-      if (value === 'infinity' || value === '-infinity') return true
-      return typeof value === 'string' && TIME.test(value) && !Number.isNaN(Date.parse(value))
+      return isTime(value)
     case 'text':
       return typeof value === 'string' && value.length <= MAX_TEXT && !value.includes('\0')
     default:
@@ -95,7 +92,18 @@ function isTermValue(type: Term['type'], value: unknown): value is TermValue {
   }
 }
 
-function parse(cursor: string): unknown {
+export function isTime(value: unknown): value is string {
+  if (typeof value !== 'string') return false
+  if (value === 'infinity' || value === '-infinity') return true
+  return TIME.test(value) && !Number.isNaN(Date.parse(value))
+}
+
+export function encodeCursor(parts: readonly unknown[]): string {
+  return Buffer.from(JSON.stringify(parts)).toString('base64url')
+}
+
+/** Undefined for what is no JSON. */
+export function decodeCursor(cursor: string): unknown {
   try {
     return JSON.parse(Buffer.from(cursor, 'base64url').toString())
   } catch {

@@ -5,13 +5,13 @@
 import { badRequest, notSupported } from '../../../errors.ts'
 import { mainDate, searchParameter, storedParameters } from '../../../fhir/definitions.ts'
 import type { OwnParameters } from '../../../fhir/definitions-data.ts'
+import type { Bind } from '../../../platform/postgres/statement.ts'
 import { type Criterion, isCondition, type SortRule } from '../../../query/search-request.ts'
 import { type NearValue, parseNearValue } from '../../../query/values.ts'
 import { plannedParameter } from '../../index/index-plan.ts'
 import type { Keys } from '../../index/keys.ts'
-import type { Bind } from '../../rows/side-rows.ts'
 import { distanceSql } from '../tests/ranges.ts'
-import { parameterSql } from '../tests/row-test.ts'
+import { parameterSql } from '../tests/test.ts'
 import { scoreToSortBy } from '../tests/texts.ts'
 
 export interface Term {

@@ -4,13 +4,12 @@
  */
 
 import { tooCostly } from '../../../errors.ts'
-import type { Statement } from '../../../platform/postgres/statement.ts'
+import { type Bind, binder, type Statement } from '../../../platform/postgres/statement.ts'
 import { BARE_COLUMNS } from '../../rows/recent.ts'
 import { versionColumns, withVersions } from '../../rows/rows.ts'
-import { type Bind, binder } from '../../rows/side-rows.ts'
 import { orderSql } from '../order/order.ts'
-import { CHUNK, scopeSql } from '../tests/row-test.ts'
-import { isSteady } from '../tests/test.ts'
+import type { SortedRow } from '../order/position.ts'
+import { CHUNK, isSteady, scopeSql } from '../tests/test.ts'
 import type { Facts, Part, Query } from './query.ts'
 import { sortedSql } from './sorted.ts'
 import { behindSelect, foundSql } from './stages.ts'
@@ -30,10 +29,10 @@ export function pageStatement(parts: readonly Part[], isBare = false): Statement
 const FEW = '(select k from j)'
 
 /**
- * The same for few keys of a join, in words so short that they start in half the time. One row without an id says that
- * there are more, so that it has to be asked otherwise. Undefined where no join leads to the rows, or many are expected.
+ * The same for few keys of a join, in words so short that they start in half the time; its rows are read by
+ * `fewKeysResult`. Undefined where no join leads to the rows, or many are expected.
  */
-export function triedStatement(
+export function fewKeysStatement(
   { query, facts, way }: Part,
   isBare: boolean,
 ): Statement | undefined {
@@ -59,6 +58,14 @@ export function triedStatement(
     (${shownSql([{ query }], rows, isBare, bind)})
     union all select null, ${nulls} from j where cardinality(k) > ${few}`
   return { ...statement(text), isKept: true, isBrief: true }
+}
+
+/** The rows that `fewKeysStatement` has found; undefined: there are more keys, so the rows have to be found otherwise. */
+export function fewKeysResult(
+  rows: readonly (SortedRow | { readonly id: null })[],
+): readonly SortedRow[] | undefined {
+  const found = rows.filter((row) => row.id !== null)
+  return found.length === rows.length ? found : undefined
 }
 
 /** The same of several searches at once: `n` says whose row it is. */

@@ -1,10 +1,14 @@
 /** A search → the query of `resource`, with the tests of the Principal, and the way to its rows. */
 
+import { visibleRows, withVisible } from '../../../access/decisions/grant-predicates.ts'
 import { REGISTRY_TYPES } from '../../../access/policy.ts'
 import type { Principal } from '../../../access/principal.ts'
 import { linkedProjects } from '../../../access/project-context.ts'
 import { badRequest, forbidden } from '../../../errors.ts'
 import { typeNumber } from '../../../fhir/definitions.ts'
+import { isOfWords } from '../../../fhir/searched-text.ts'
+import { UCUM } from '../../../fhir/values.ts'
+import type { Bind } from '../../../platform/postgres/statement.ts'
 import {
   type Condition,
   type Criterion,
@@ -13,21 +17,13 @@ import {
 } from '../../../query/search-request.ts'
 import { unescapeValue } from '../../../query/values.ts'
 import { projectKey, type Store } from '../../rows/context.ts'
-import type { Bind } from '../../rows/side-rows.ts'
 import { readCursor, reversed } from '../order/order.ts'
 import type { Order, Position } from '../order/position.ts'
 import { testOf } from '../tests/conditions.ts'
 import { othersTest } from '../tests/dictionary.ts'
-import { visibleRows, withVisible } from '../tests/grant-tests.ts'
-import { codesRead } from '../tests/joins.ts'
-import { unitsOf } from '../tests/ranges.ts'
-import { probeSql, type Scene } from '../tests/row-test.ts'
-import type { IdsTest, Test } from '../tests/test.ts'
-import { reachOf } from '../tests/test.ts'
+import { codesRead, type IdsTest, probeSql, reachOf, type Scene, type Test } from '../tests/test.ts'
 import { scoreOf } from '../tests/texts.ts'
-import type { Part, Query } from './query.ts'
-import { matchesOf, rareBelow } from './shares.ts'
-import { factsOf } from './total.ts'
+import { factsOf, matchesOf, type Part, type Query, rareBelow } from './query.ts'
 import { wayOf } from './ways.ts'
 
 export interface Prepared {
@@ -37,19 +33,14 @@ export interface Prepared {
   readonly queries: readonly Query[]
 }
 
-interface OrderedSearch {
-  readonly order: Order
-  readonly paging: SearchRequest
-  readonly requests: readonly SearchRequest[]
-}
-
-/** `requests` differ in type and conditions only; `paging` holds what they share. Errors: 400, 403. */
+/** The requests differ in type and conditions only. Errors: 400, 403. */
 export async function prepare(
   store: Store,
   principal: Principal,
-  { order, paging, requests }: OrderedSearch,
+  order: Order,
+  requests: readonly [SearchRequest, ...SearchRequest[]],
 ): Promise<Prepared> {
-  const { count, offset, cursor, hasNext = true } = paging
+  const { count, offset, cursor, hasNext = true } = requests[0]
   if (requests.some(({ type }) => type === 'Binary')) {
     throw badRequest('Cannot search on Binary resource type')
   }
@@ -151,7 +142,7 @@ function wantedOfType(
   return {
     project: scene.project,
     typeNumbers: [typeNumber(type)],
-    score: scoreOf(conditions),
+    score: codes.some(isOfWords) ? scoreOf(conditions) : undefined,
     isLimited: scene.visible.length > 0,
     tests: withVisible(scene.visible, joinable(store, tests), (test) =>
       isRare(store, scene, test, count + offset),
@@ -254,4 +245,26 @@ async function namedProjects(
   if (named.some((others) => others[0] !== id)) return []
   const found = await store.tenants.numberOf(store.connection, store.keys.rowId('Project', id))
   return found === undefined ? [] : [found]
+}
+
+// Which UCUM units a project's data has, so that a quantity is found in whatever unit it is.
+
+/** One small statement, and only for what names a unit of UCUM somewhere. */
+export async function unitsOf(
+  { connection, keys }: Pick<Store, 'connection' | 'keys'>,
+  project: number,
+  requests: readonly Pick<SearchRequest, 'conditions'>[],
+): Promise<readonly string[]> {
+  if (!requests.some(({ conditions }) => conditions.some(namesUnit))) return []
+  const rows = await connection.query<{ code: string }>({
+    name: 'search-units',
+    text: 'select distinct code from code where project = $1 and p = $2 and system = $3',
+    values: [project, keys.units(project), UCUM],
+  })
+  return rows.map(({ code }) => code)
+}
+
+function namesUnit(criterion: Criterion): boolean {
+  const texts = isCondition(criterion) ? criterion.values : [JSON.stringify(criterion)]
+  return texts.some((text) => text.includes(`|${UCUM}|`))
 }

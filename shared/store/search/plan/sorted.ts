@@ -3,14 +3,12 @@
  * the page, each row tested, until the page is full. A walk has a cap: a search that few rows match is cheaper found
  * and sorted. Rows without a value are in no side table and are a part of their own, last ascending, first descending.
  */
-import type { Bind } from '../../rows/side-rows.ts'
+import type { Bind } from '../../../platform/postgres/statement.ts'
 import type { Order } from '../order/position.ts'
 import { afterTermsSql, termOrderSql } from '../order/sort-cursor.ts'
 import type { Side, Term } from '../order/sort-terms.ts'
-import { fewSql, isByKeys, oneRowSql, scopeSql, sqlOf } from '../tests/row-test.ts'
-import type { Test } from '../tests/test.ts'
-import type { Facts, Part, Query } from './query.ts'
-import { matchesOf, rareBelow } from './shares.ts'
+import { fewSql, isByKeys, oneRowSql, scopeSql, sqlOf, type Test } from '../tests/test.ts'
+import { type Facts, matchesOf, type Part, type Query, rareBelow } from './query.ts'
 import { COLUMNS, testedSql } from './stages.ts'
 import { countedSql } from './ways.ts'
 

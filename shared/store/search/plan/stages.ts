@@ -1,11 +1,19 @@
 /** The stages of a statement: a walk along the order, and the rest where that has not filled the page. */
 
 import { timestamp } from '../../../fhir/values.ts'
-import type { Bind } from '../../rows/side-rows.ts'
+import type { Bind } from '../../../platform/postgres/statement.ts'
 import { afterSql, columnsOf, orderAfterSql, orderSql } from '../order/order.ts'
 import type { Order, Position } from '../order/position.ts'
-import { foundBySql, oneRowSql, probeSql, scopeSql, sqlOf } from '../tests/row-test.ts'
-import { type IdsTest, reachOf, type Test } from '../tests/test.ts'
+import {
+  foundBySql,
+  type IdsTest,
+  oneRowSql,
+  probeSql,
+  reachOf,
+  scopeSql,
+  sqlOf,
+  type Test,
+} from '../tests/test.ts'
 import type { Facts, Query } from './query.ts'
 
 /** A walk of at most `cap` rows, where `when` holds. */

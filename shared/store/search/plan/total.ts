@@ -2,8 +2,7 @@
 import type { Store } from '../../rows/context.ts'
 import { countNow } from '../../rows/counts.ts'
 import { countedStatement } from './compile.ts'
-import type { Facts, Query } from './query.ts'
-import { matchesOf } from './shares.ts'
+import { factsOf, matchesOf, type Query, rowsOf } from './query.ts'
 import type { KeyStatistics } from './statistics.ts'
 
 /** Up to here even an estimated total is counted: 9 ms, and pages of small results stay exact. */
@@ -32,18 +31,6 @@ export async function countRows(
       ? (await countNow(connection, statement)).count
       : await counts.count(connection, statement)
   return isCounted || isLimited || count <= EXACT_COUNT ? count : Math.max(count, estimate)
-}
-
-/** The number of rows of a query's types. */
-export function rowsOf(statistics: KeyStatistics, { project, typeNumbers }: Query): number {
-  return typeNumbers.reduce((sum, number) => sum + statistics.rowsOf(project, number), 0)
-}
-
-/** The numbers that the way of a query is chosen by. */
-export function factsOf(statistics: KeyStatistics, query: Query): Facts {
-  const { project, typeNumbers, limit, offset } = query
-  const isKnown = typeNumbers.every((number) => statistics.knows(project, number))
-  return { statistics, rows: rowsOf(statistics, query), limit: limit + offset, isKnown }
 }
 
 /** Estimates by the rarest of the keys; before there are statistics keys say nothing. */

@@ -17,13 +17,29 @@
  * that a way reads is in docs/data-model.md.
  */
 
-import type { Bind } from '../../rows/side-rows.ts'
+import type { Bind } from '../../../platform/postgres/statement.ts'
 import { afterSql, orderSql } from '../order/order.ts'
-import { heldRows, oneRowSql, probeSql, scopeSql } from '../tests/row-test.ts'
-import type { IdsTest, JoinTest, Many, Test } from '../tests/test.ts'
-import { isSteady, reachOf } from '../tests/test.ts'
-import type { Facts, Part, Query, Way } from './query.ts'
-import { matchesOf, rareBelow, shareOf } from './shares.ts'
+import {
+  heldRows,
+  type IdsTest,
+  isSteady,
+  type JoinTest,
+  type Many,
+  oneRowSql,
+  probeSql,
+  reachOf,
+  scopeSql,
+  type Test,
+} from '../tests/test.ts'
+import {
+  type Facts,
+  matchesOf,
+  type Part,
+  type Query,
+  rareBelow,
+  shareOf,
+  type Way,
+} from './query.ts'
 import {
   byIds,
   byIndex,

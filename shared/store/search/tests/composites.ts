@@ -1,5 +1,6 @@
 /** Composite parameters: all values of one element, by the rows that composite-plan.ts derives. */
 import type { SearchParameter } from '../../../fhir/definitions-data.ts'
+import type { Bind } from '../../../platform/postgres/statement.ts'
 import type { Condition } from '../../../query/search-request.ts'
 import {
   parseDateValue,
@@ -11,12 +12,10 @@ import {
   unescapeValue,
 } from '../../../query/values.ts'
 import { keysLiteral } from '../../index/keys.ts'
-import type { Bind } from '../../rows/side-rows.ts'
 import { isImpliedPart } from './dictionary.ts'
 import { anyOf, dateSql, numberBounds, quantityBounds } from './ranges.ts'
-import { parameterSql, type Scene } from './row-test.ts'
 import { prefixSql, wordsOf } from './strings.ts'
-import type { Test } from './test.ts'
+import { parameterSql, type Scene, type Test } from './test.ts'
 
 type Component = NonNullable<SearchParameter['components']>[number]
 

@@ -7,6 +7,8 @@ import {
   storedParameters,
 } from '../../../fhir/definitions.ts'
 import type { SearchParameter } from '../../../fhir/definitions-data.ts'
+import { isOfWords } from '../../../fhir/searched-text.ts'
+import type { Bind } from '../../../platform/postgres/statement.ts'
 import { type Condition, type Criterion, isCondition } from '../../../query/search-request.ts'
 import {
   parseOfTypeValue,
@@ -17,7 +19,6 @@ import {
 import { isCanonicalParameter, plannedParameter } from '../../index/index-plan.ts'
 import { CANONICAL_KEY } from '../../index/type-constants.ts'
 import { normalId } from '../../rows/context.ts'
-import type { Bind } from '../../rows/side-rows.ts'
 import { compositeTest } from './composites.ts'
 import {
   aboveKeys,
@@ -40,11 +41,18 @@ import {
   numberTest,
   quantityTest,
 } from './ranges.ts'
-import { absentTest, alternativeSql, filter, isMissing, type Scene, sqlOf } from './row-test.ts'
 import { containsTest, stringTest } from './strings.ts'
-import type { Test } from './test.ts'
-import { reachOf } from './test.ts'
-import { isOfText, wordsTest } from './texts.ts'
+import {
+  absentTest,
+  alternativeSql,
+  filter,
+  isMissing,
+  reachOf,
+  type Scene,
+  sqlOf,
+  type Test,
+} from './test.ts'
+import { wordsTest } from './texts.ts'
 
 /** Errors: 400 for what cannot be searched. */
 export function testOf(scene: Scene, criterion: Criterion): Test {
@@ -86,7 +94,7 @@ function conditionTest(scene: Scene, condition: Condition): Test {
   }
   if (code === '_lastUpdated') return lastUpdatedTest(condition)
   if (code === '_compartment') return compartmentTest(scene, values)
-  if (isOfText(condition)) return wordsTest(scene, condition)
+  if (isOfWords(code)) return wordsTest(scene, condition)
   if (code === '_project') throw notSupported('_project belongs to the searched type itself')
   const parameter = searchParameter(type, code, own)
   if (parameter === undefined) throw badRequest(`Unknown search parameter: ${code}`)

@@ -6,13 +6,20 @@
 import { elementsOf, valueSet } from '../../../fhir/definitions.ts'
 import { urlOf } from '../../../fhir/resource.ts'
 import { plainWords } from '../../../fhir/values.ts'
+import type { Bind } from '../../../platform/postgres/statement.ts'
 import { pathsRead } from '../../../query/parameter-paths.ts'
 import { parseTokenValue, type TokenValue, unescapeValue } from '../../../query/values.ts'
 import { plannedParameter } from '../../index/index-plan.ts'
 import { keysLiteral } from '../../index/keys.ts'
-import type { Bind } from '../../rows/side-rows.ts'
-import { absentTest, isHeldSql, parameterSql, type Scene } from './row-test.ts'
-import type { JoinTest, KeysTest, Test } from './test.ts'
+import {
+  absentTest,
+  isHeldSql,
+  type JoinTest,
+  type KeysTest,
+  parameterSql,
+  type Scene,
+  type Test,
+} from './test.ts'
 
 /** `:text`: each word of the value begins some word of one display, concept or identifier type. */
 export function textTest(scene: Scene, ps: readonly bigint[], values: readonly string[]): Test {

@@ -5,29 +5,32 @@
  */
 import { badRequest, notSupported } from '../../../errors.ts'
 import { typeNumber } from '../../../fhir/definitions.ts'
-import type { OwnParameters } from '../../../fhir/definitions-data.ts'
-import { testedCodes } from '../../../query/parameter-paths.ts'
+import type { Bind } from '../../../platform/postgres/statement.ts'
 import { type Criterion, isCondition, type Join } from '../../../query/search-request.ts'
 import { isCanonicalParameter, plannedParameter } from '../../index/index-plan.ts'
 import { REMOVED_KEY } from '../../index/rows.ts'
 import { CANONICAL_KEY } from '../../index/type-constants.ts'
-import type { Bind } from '../../rows/side-rows.ts'
-import { matchesOf, shareOf } from '../plan/shares.ts'
+import { matchesOf, shareOf } from '../plan/query.ts'
 import { walkSql } from '../plan/stages.ts'
 import type { KeyStatistics } from '../plan/statistics.ts'
 import {
   alternativeSql,
+  codesRead,
+  farthest,
   filter,
   heldRows,
   holdsSql,
   isHeldSql,
+  isSteady,
+  type JoinTest,
+  type Many,
+  type Matches,
   oneRowSql,
   type Scene,
   sqlOf,
+  type Test,
   whereSql,
-} from './row-test.ts'
-import type { JoinTest, Many, Matches, Test } from './test.ts'
-import { farthest, isSteady } from './test.ts'
+} from './test.ts'
 
 /** More than this on one side of a join is 400 too-costly. */
 const MAX_KEYS = 50_000
@@ -94,28 +97,6 @@ function isCommon({ inner: { project, type }, test }: Side, statistics: KeyStati
   const number = typeNumber(type)
   if (test.kind !== 'keys' || !statistics.knows(project, number)) return false
   return matchesOf(statistics, test) >= statistics.rowsOf(project, number) / 4
-}
-
-/** The parameters of `type` that a criterion tells resources apart by; who refers by canonical names their `url`. */
-export function codesRead(
-  type: string,
-  criterion: Criterion,
-  own: OwnParameters | undefined,
-): readonly string[] {
-  return [...testedCodes(type, criterion), ...(readsUrl(criterion, own) ? ['url'] : [])]
-}
-
-function readsUrl(criterion: Criterion, own: OwnParameters | undefined): boolean {
-  if (isCondition(criterion)) return false
-  if (criterion.kind === 'not') return readsUrl(criterion.criterion, own)
-  if (criterion.kind === 'and' || criterion.kind === 'or') {
-    return criterion.criteria.some((part) => readsUrl(part, own))
-  }
-  const { kind } = criterion
-  return (
-    kind === 'has' &&
-    criterion.ends.some(({ type }) => isCanonicalParameter(type, criterion.code, own))
-  )
 }
 
 /** For `_has`: where very many rows of the other side match, the first rows that are looked at fill a page. */

@@ -2,12 +2,8 @@
 
 import { mainDate, typeNumber } from '../../../fhir/definitions.ts'
 import { convert, timestamp, UCUM } from '../../../fhir/values.ts'
-import {
-  type Condition,
-  type Criterion,
-  isCondition,
-  type SearchRequest,
-} from '../../../query/search-request.ts'
+import type { Bind } from '../../../platform/postgres/statement.ts'
+import type { Condition } from '../../../query/search-request.ts'
 import {
   type DateValue,
   type NearValue,
@@ -20,13 +16,18 @@ import {
 } from '../../../query/values.ts'
 import { plannedParameter } from '../../index/index-plan.ts'
 import { keysLiteral } from '../../index/keys.ts'
-import type { Store } from '../../rows/context.ts'
-import type { Bind } from '../../rows/side-rows.ts'
-import { filter, isMissing, parameterSql, type Scene } from './row-test.ts'
-import type { Test, Within } from './test.ts'
+import {
+  filter,
+  isMissing,
+  missingTest,
+  parameterSql,
+  type Scene,
+  type Test,
+  type Within,
+} from './test.ts'
 
 export function dateTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
-  if (condition.modifier === 'missing') return missingRange(scene, ps, condition)
+  if (condition.modifier === 'missing') return missingTest('idx_range', scene, ps, condition.values)
   const values = dateValues(condition)
   return inRanges(scene, ps, (bind) => {
     const at = (ms: number) => bind(ms, 'float8')
@@ -35,7 +36,7 @@ export function dateTest(scene: Scene, ps: readonly bigint[], condition: Conditi
 }
 
 export function numberTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
-  if (condition.modifier === 'missing') return missingRange(scene, ps, condition)
+  if (condition.modifier === 'missing') return missingTest('idx_range', scene, ps, condition.values)
   const values = condition.values.map((value) => parseNumberValue(value))
   return inRanges(scene, ps, (bind, isRow) =>
     values.flatMap((value) => numberBounds(value, 'g', bind, isRow)),
@@ -43,7 +44,7 @@ export function numberTest(scene: Scene, ps: readonly bigint[], condition: Condi
 }
 
 export function quantityTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
-  if (condition.modifier === 'missing') return missingRange(scene, ps, condition)
+  if (condition.modifier === 'missing') return missingTest('idx_range', scene, ps, condition.values)
   const values = condition.values.map((value) => parseQuantityValue(value))
   return inRanges(scene, ps, (bind, isRow) =>
     values.flatMap((value) => quantityBounds(scene, value, { alias: 'g', bind, isRow })),
@@ -244,38 +245,8 @@ function inRanges(
   }
 }
 
-function missingRange({ project }: Scene, ps: readonly bigint[], { values }: Condition): Test {
-  return filter((bind) => {
-    const exists = `exists (select 1 from idx_range g where g.id = r.id
-      and g.project = ${bind(project, 'int')} and ${parameterSql('g', ps, bind)})`
-    return isMissing(values) ? `not ${exists}` : exists
-  })
-}
-
 export function anyOf(alternatives: readonly string[]): string {
   return `(${alternatives.join(' or ')})`
-}
-
-// Which UCUM units a project's data has, so that a quantity is found in whatever unit it is.
-
-/** One small statement, and only for what names a unit of UCUM somewhere. */
-export async function unitsOf(
-  { connection, keys }: Pick<Store, 'connection' | 'keys'>,
-  project: number,
-  requests: readonly Pick<SearchRequest, 'conditions'>[],
-): Promise<readonly string[]> {
-  if (!requests.some(({ conditions }) => conditions.some(namesUnit))) return []
-  const rows = await connection.query<{ code: string }>({
-    name: 'search-units',
-    text: 'select distinct code from code where project = $1 and p = $2 and system = $3',
-    values: [project, keys.units(project), UCUM],
-  })
-  return rows.map(({ code }) => code)
-}
-
-function namesUnit(criterion: Criterion): boolean {
-  const texts = isCondition(criterion) ? criterion.values : [JSON.stringify(criterion)]
-  return texts.some((text) => text.includes(`|${UCUM}|`))
 }
 
 // The main date of a type, and when a row was written: columns of the row itself.

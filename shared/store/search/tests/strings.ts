@@ -2,11 +2,20 @@
 
 import { tooCostly } from '../../../errors.ts'
 import { comparedText, comparedWords, windowsOf } from '../../../fhir/searched-text.ts'
+import type { Bind } from '../../../platform/postgres/statement.ts'
 import type { Condition } from '../../../query/search-request.ts'
 import { unescapeValue } from '../../../query/values.ts'
-import type { Bind } from '../../rows/side-rows.ts'
-import { absentTest, filter, isMissing, parameterSql, type Scene, sqlOf } from './row-test.ts'
-import type { Matches, Test } from './test.ts'
+import {
+  absentTest,
+  filter,
+  isMissing,
+  type Matches,
+  missingTest,
+  parameterSql,
+  type Scene,
+  sqlOf,
+  type Test,
+} from './test.ts'
 
 /** No text sorts behind a prefix followed by this, bytewise. */
 const LAST = '\u{10ffff}'
@@ -17,11 +26,7 @@ export function stringTest(scene: Scene, ps: readonly bigint[], condition: Condi
   if (modifier === 'missing') {
     const absent = isMissing(values) ? absentTest(scene, ps, condition.code) : undefined
     if (absent !== undefined) return absent
-    return filter((bind) => {
-      const exists = `exists (select 1 from idx_string s where s.id = r.id
-        and s.project = ${bind(scene.project, 'int')} and ${parameterSql('s', ps, bind)})`
-      return isMissing(values) ? `not ${exists}` : exists
-    })
+    return missingTest('idx_string', scene, ps, values)
   }
   const texts = values.map(unescapeValue).filter((text) => comparedText(text) !== '')
   if (modifier === 'exact') {

@@ -1,21 +1,17 @@
 /** `_text` and `_content`: words of the narrative, and of all of a resource. https://hl7.org/fhir/R4/search.html#content */
 import { badRequest, notSupported } from '../../../errors.ts'
 import { typeNumber } from '../../../fhir/definitions.ts'
-import { wordsQuery } from '../../../fhir/searched-text.ts'
+import { isOfWords, wordsQuery } from '../../../fhir/searched-text.ts'
+import type { Bind } from '../../../platform/postgres/statement.ts'
 import { type Condition, type Criterion, isCondition } from '../../../query/search-request.ts'
 import { unescapeValue } from '../../../query/values.ts'
-import { type Bind, hasFullText, markSql } from '../../rows/side-rows.ts'
-import type { Scene } from './row-test.ts'
-import type { IdsTest } from './test.ts'
+import { hasFullText, markSql } from '../../rows/side-rows.ts'
+import type { IdsTest, Scene } from './test.ts'
 
 const COLUMNS: ReadonlyMap<string, string> = new Map([
   ['_text', 'narrative'],
   ['_content', 'content'],
 ])
-
-export function isOfText({ code }: Condition): boolean {
-  return COLUMNS.has(code)
-}
 
 /** Errors: 400 for a type whose words are not kept. The values are of the `websearch` syntax, one of them has to match. */
 export function wordsTest({ project, type }: Scene, condition: Condition): IdsTest {
@@ -44,7 +40,7 @@ export function wordsTest({ project, type }: Scene, condition: Condition): IdsTe
 export function scoreOf(
   conditions: readonly Criterion[],
 ): ((project: string, bind: Bind) => string) | undefined {
-  const asked = conditions.filter((one) => isCondition(one)).filter(isOfText)
+  const asked = conditions.filter((one) => isCondition(one)).filter(({ code }) => isOfWords(code))
   if (asked.length === 0) return undefined
   return (project, bind) => {
     const ranks = asked.map((condition) => {

@@ -1,28 +1,28 @@
 /**
- * Criteria of a policy decided without PostgreSQL, by the rows that were derived from a content: the same
- * that the tests of a search look at, so both agree. Chains, `_has` and what a dictionary knows are not.
+ * The evaluator of criteria in memory: by the index rows of a content, which are what the predicates of a search look
+ * at, so both agree. Chains, `_has` and what a dictionary knows take PostgreSQL.
  */
-import { mainDate, searchParameter, storedParameters } from '../../../fhir/definitions.ts'
-import { comparedText, windowsOf } from '../../../fhir/searched-text.ts'
-import { UCUM } from '../../../fhir/values.ts'
-import { type Condition, type Criterion, isCondition } from '../../../query/search-request.ts'
+import { mainDate, searchParameter, storedParameters } from '../../fhir/definitions.ts'
+import { comparedText, windowsOf } from '../../fhir/searched-text.ts'
+import { UCUM } from '../../fhir/values.ts'
+import { type Condition, type Criterion, isCondition } from '../../query/search-request.ts'
 import {
   type DateValue,
   type NumberValue,
   parseNumberValue,
   parseQuantityValue,
   unescapeValue,
-} from '../../../query/values.ts'
-import type { IndexRows } from '../../index/indexes.ts'
-import type { RangeRow, StringRow } from '../../index/rows.ts'
-import { normalId } from '../../rows/context.ts'
-import { testOf } from './conditions.ts'
-import { convertNumber, dateValues } from './ranges.ts'
-import { isMissing, type Scene } from './row-test.ts'
-import { wordsOf } from './strings.ts'
+} from '../../query/values.ts'
+import type { IndexRows } from '../../store/index/indexes.ts'
+import type { RangeRow, StringRow } from '../../store/index/rows.ts'
+import { normalId } from '../../store/rows/context.ts'
+import { testOf } from '../../store/search/tests/conditions.ts'
+import { convertNumber, dateValues } from '../../store/search/tests/ranges.ts'
+import { wordsOf } from '../../store/search/tests/strings.ts'
+import { isMissing, type Scene } from '../../store/search/tests/test.ts'
 
 /** The index entries of a version. */
-export interface HeldRow {
+export interface IndexedRow {
   readonly rowId: string
   readonly keys: ReadonlySet<bigint>
   readonly strings: readonly StringRow[]
@@ -34,7 +34,7 @@ export interface HeldRow {
   readonly high: number | undefined
 }
 
-export function heldRow(rowId: string, rows: IndexRows): HeldRow {
+export function toIndexedRow(rowId: string, rows: IndexRows): IndexedRow {
   return {
     units: rows.units,
     rowId,
@@ -52,32 +52,31 @@ function timeOf(text: string | undefined): number | undefined {
   return Date.parse(text)
 }
 
-/** Undefined when it takes PostgreSQL. */
-export type Decision = ((row: HeldRow) => boolean) | undefined
+export type RowMatcher = (row: IndexedRow) => boolean
 
-/** Errors: 400 for what cannot be searched. */
-export function decisionOf(scene: Scene, criterion: Criterion): Decision {
-  if (isCondition(criterion)) return conditionDecision(scene, criterion)
+/** Undefined where it takes PostgreSQL. Errors: 400 for what cannot be searched. */
+export function compileRowMatcher(scene: Scene, criterion: Criterion): RowMatcher | undefined {
+  if (isCondition(criterion)) return conditionMatcher(scene, criterion)
   if (criterion.kind === 'and' || criterion.kind === 'or') {
-    const parts = criterion.criteria.map((item) => decisionOf(scene, item))
+    const parts = criterion.criteria.map((item) => compileRowMatcher(scene, item))
     if (!parts.every((part) => part !== undefined)) return undefined
     return criterion.kind === 'and'
       ? (row) => parts.every((part) => part(row))
       : (row) => parts.some((part) => part(row))
   }
-  if (criterion.kind === 'not') return opposite(decisionOf(scene, criterion.criterion))
+  if (criterion.kind === 'not') return opposite(compileRowMatcher(scene, criterion.criterion))
   return byKeys(scene, criterion)
 }
 
 /** True for a criterion whose test looks at nothing of this resource but its keys and its time. */
-export function takesRowAlone(scene: Scene, criterion: Criterion): boolean {
+export function dependsOnRowOnly(scene: Scene, criterion: Criterion): boolean {
   if (!isCondition(criterion)) return criterion.kind === 'chain' || criterion.kind === 'has'
   if (criterion.code === '_lastUpdated') return true
   const plain = criterion.modifier === 'not' ? { ...criterion, modifier: undefined } : criterion
   return testOf(scene, plain).kind === 'join'
 }
 
-function conditionDecision(scene: Scene, condition: Condition): Decision {
+function conditionMatcher(scene: Scene, condition: Condition): RowMatcher | undefined {
   const { code, modifier, values } = condition
   const { type, own, keys, project } = scene
   if (code === '_id') {
@@ -90,15 +89,15 @@ function conditionDecision(scene: Scene, condition: Condition): Decision {
   )
   switch (searchParameter(type, code, own)?.type) {
     case 'string':
-      return stringDecision(scene, ps, condition)
+      return stringMatcher(scene, ps, condition)
     case 'date':
-      return mainDate(type) === code ? mainDateDecision(condition) : dateDecision(ps, condition)
+      return mainDate(type) === code ? mainDateMatcher(condition) : dateMatcher(ps, condition)
     case 'number':
-      return numberDecision(ps, condition)
+      return numberMatcher(ps, condition)
     case 'quantity':
-      return quantityDecision(scene, ps, condition)
+      return quantityMatcher(scene, ps, condition)
     default:
-      return keysDecision(scene, condition)
+      return keysMatcher(scene, condition)
   }
 }
 
@@ -107,7 +106,7 @@ function idIn(type: string, value: string): string {
   return normalId(text.startsWith(`${type}/`) ? text.slice(type.length + 1) : text)
 }
 
-function keysDecision(scene: Scene, condition: Condition): Decision {
+function keysMatcher(scene: Scene, condition: Condition): RowMatcher | undefined {
   const { modifier, values } = condition
   if (modifier === 'missing' && isMissing(values)) {
     return opposite(byKeys(scene, { ...condition, values: ['false'] }))
@@ -116,21 +115,21 @@ function keysDecision(scene: Scene, condition: Condition): Decision {
   return byKeys(scene, condition)
 }
 
-function byKeys(scene: Scene, criterion: Criterion): Decision {
+function byKeys(scene: Scene, criterion: Criterion): RowMatcher | undefined {
   const test = testOf(scene, criterion)
   if (test.kind !== 'keys') return undefined
   const { any } = test
   return ({ keys }) => any.some((key) => keys.has(key))
 }
 
-function opposite(decide: Decision): Decision {
-  return decide && ((row) => !decide(row))
+function opposite(matches: RowMatcher | undefined): RowMatcher | undefined {
+  return matches && ((row) => !matches(row))
 }
 
 type Parameters = ReadonlySet<bigint>
 
 /** As `stringTest`. */
-function stringDecision(scene: Scene, ps: Parameters, condition: Condition): Decision {
+function stringMatcher(scene: Scene, ps: Parameters, condition: Condition): RowMatcher | undefined {
   const { keys } = scene
   const { modifier, values } = condition
   if (modifier === 'exact') return byKeys(scene, condition)
@@ -138,11 +137,11 @@ function stringDecision(scene: Scene, ps: Parameters, condition: Condition): Dec
   if (modifier === 'missing') return present(condition, (row) => row.strings.some(isOf))
   const texts = values.map(unescapeValue).filter((text) => comparedText(text) !== '')
   if (modifier === 'contains' || modifier === 'text' || modifier === 'ew') {
-    return partDecision(scene, ps, texts, modifier === 'ew')
+    return partMatcher(scene, ps, texts, modifier === 'ew')
   }
   const anywhere = new Set([...ps, ...[...ps].map((p) => keys.words(p))])
   const wanted = texts.map((text) => wordsOf(text, condition.code))
-  const isSaid = ({ strings }: HeldRow) =>
+  const isSaid = ({ strings }: IndexedRow) =>
     wanted.some((words) =>
       words.every((word) => strings.some(({ p, v }) => anywhere.has(p) && v.startsWith(word))),
     )
@@ -150,12 +149,12 @@ function stringDecision(scene: Scene, ps: Parameters, condition: Condition): Dec
 }
 
 /** Anywhere in a value, or at its end. */
-function partDecision(
+function partMatcher(
   { keys }: Scene,
   ps: Parameters,
   texts: readonly string[],
   isAtEnd: boolean,
-): Decision {
+): RowMatcher | undefined {
   const all = new Set([...ps, ...[...ps].map((p) => keys.chunks(p))])
   const wanted = texts.map((text) => windowsOf(comparedText(text)))
   return ({ strings }) => {
@@ -170,7 +169,7 @@ function partDecision(
   }
 }
 
-function mainDateDecision(condition: Condition): Decision {
+function mainDateMatcher(condition: Condition): RowMatcher | undefined {
   if (condition.modifier === 'missing') return present(condition, (row) => row.low !== undefined)
   const values = dateValues(condition)
   return ({ low, high }) =>
@@ -181,14 +180,14 @@ function mainDateDecision(condition: Condition): Decision {
     )
 }
 
-function dateDecision(ps: Parameters, condition: Condition): Decision {
+function dateMatcher(ps: Parameters, condition: Condition): RowMatcher | undefined {
   if (condition.modifier === 'missing') return missingRange(ps, condition)
   const values = dateValues(condition)
   return ({ ranges }) =>
     ranges.some(({ p, lo, hi }) => ps.has(p) && values.some((value) => dateHolds(value, lo, hi)))
 }
 
-function numberDecision(ps: Parameters, condition: Condition): Decision {
+function numberMatcher(ps: Parameters, condition: Condition): RowMatcher | undefined {
   if (condition.modifier === 'missing') return missingRange(ps, condition)
   const values = condition.values.map((value) => parseNumberValue(value))
   return ({ ranges }) =>
@@ -196,7 +195,11 @@ function numberDecision(ps: Parameters, condition: Condition): Decision {
 }
 
 /** As `quantityTest`: a value of UCUM is converted to the units of the row. */
-function quantityDecision({ keys }: Scene, ps: Parameters, condition: Condition): Decision {
+function quantityMatcher(
+  { keys }: Scene,
+  ps: Parameters,
+  condition: Condition,
+): RowMatcher | undefined {
   if (condition.modifier === 'missing') return missingRange(ps, condition)
   const wanted = condition.values.map((text) => parseQuantityValue(text))
   // The dictionary knows the units of a system.
@@ -226,11 +229,14 @@ function quantityDecision({ keys }: Scene, ps: Parameters, condition: Condition)
   }
 }
 
-function missingRange(ps: Parameters, condition: Condition): Decision {
+function missingRange(ps: Parameters, condition: Condition): RowMatcher | undefined {
   return present(condition, ({ ranges }) => ranges.some(({ p }) => ps.has(p)))
 }
 
-function present({ values }: Condition, isThere: (row: HeldRow) => boolean): Decision {
+function present(
+  { values }: Condition,
+  isThere: (row: IndexedRow) => boolean,
+): RowMatcher | undefined {
   return isMissing(values) ? (row) => !isThere(row) : isThere
 }
 

@@ -1,79 +1,144 @@
 /**
- * Grants of a policy → tests on a row of `resource r`. Whose rows fulfil the criteria of a grant does not
- * depend on what the Principal may see beyond them: chains of a policy run through all of the project.
+ * Grants of a policy compiled for both evaluators of criteria, predicates on rows `r` for PostgreSQL and a matcher on the
+ * index rows of a content; and the rows of a type that a Principal sees by them, which every search, export and count
+ * takes from here.
  */
-import { overlaps } from '../../../access/fields/paths.ts'
-import type { Grant, Interaction } from '../../../access/grant.ts'
-import { grantsFor, may, REGISTRY_TYPES } from '../../../access/policy.ts'
-import type { Principal } from '../../../access/principal.ts'
-import { hiddenParameter } from '../../../errors.ts'
-import type { OwnParameters } from '../../../fhir/definitions-data.ts'
-import { pathsRead } from '../../../query/parameter-paths.ts'
-import { projectKey, type Store } from '../../rows/context.ts'
-import type { Bind } from '../../rows/side-rows.ts'
-import { REGISTRY_PROJECT } from '../../rows/tenants.ts'
-import { testOf } from './conditions.ts'
-import { type Decision, decisionOf, type HeldRow, takesRowAlone } from './row-decisions.ts'
-import { filter, oneRowSql, type Scene, sqlOf } from './row-test.ts'
-import { farthest, type Test } from './test.ts'
+import { hiddenParameter } from '../../errors.ts'
+import type { OwnParameters } from '../../fhir/definitions-data.ts'
+import type { Bind } from '../../platform/postgres/statement.ts'
+import { pathsRead } from '../../query/parameter-paths.ts'
+import { projectKey, type Store } from '../../store/rows/context.ts'
+import { REGISTRY_PROJECT } from '../../store/rows/tenants.ts'
+import { testOf } from '../../store/search/tests/conditions.ts'
+import {
+  farthest,
+  filter,
+  oneRowSql,
+  type Scene,
+  sqlOf,
+  type Test,
+} from '../../store/search/tests/test.ts'
+import { overlaps } from '../fields/paths.ts'
+import type { Grant, Interaction } from '../grant.ts'
+import { grantsFor, may, REGISTRY_TYPES } from '../policy.ts'
+import type { Principal } from '../principal.ts'
+import {
+  compileRowMatcher,
+  dependsOnRowOnly,
+  type IndexedRow,
+  type RowMatcher,
+} from './match-row.ts'
+import { memoFor } from './memo.ts'
 
 /**
- * The Project and type of rows; `own` are search parameters that they are indexed by beside the standard's,
+ * The Project and type of rows; `own` are search parameters that they are indexed by besides the standard's,
  * `units` those that a policy may have to convert to.
  */
-export type Place = Pick<Scene, 'keys' | 'project' | 'type' | 'own' | 'units'>
+export type TypeScope = Pick<Scene, 'keys' | 'project' | 'type' | 'own' | 'units'>
 
 /** `project` is that of the rows: others than its own do not know the parameters of the Principal's. */
-export function placeIn(
+export function createTypeScope(
   keys: Scene['keys'],
   principal: Principal,
   type: string,
   project: number,
-): Place {
+): TypeScope {
   const { number, parameters, linked } = principal.project
   const isOwn = project === number
   const home = isOwn ? principal.project : linked?.find((other) => other.number === project)
-  const units = home?.units ?? []
-  return { keys, project, type, own: isOwn ? parameters : undefined, units }
+  return { keys, project, type, own: isOwn ? parameters : undefined, units: home?.units ?? [] }
 }
 
-interface GrantTests {
-  /** AND-ed. */
+export function typeScopeKey({ project, type, own, units }: TypeScope): string {
+  return `${project} ${type} ${own?.stamp ?? ''} ${units.join(' ')}`
+}
+
+interface CompiledGrant {
+  /** The criteria, AND-ed. */
   readonly tests: readonly Test[]
-  readonly decide: Decision
-  /** The criteria that take PostgreSQL, by what a row holds itself; undefined: by more than that. */
+  /** The criteria in memory; undefined where some take PostgreSQL. */
+  readonly matches: RowMatcher | undefined
+  /** The criteria that memory can decide. */
+  readonly matchesKnown: RowMatcher
+  /** The others, if they look at nothing of the resource but its keys and its time; else undefined. */
   readonly left: readonly Test[] | undefined
-  /** The other criteria. */
-  readonly decided: (row: HeldRow) => boolean
+}
+
+export function compileGrant(scope: TypeScope, grant: Grant): CompiledGrant {
+  return compiled(grant, typeScopeKey(scope), () => compile(scope, grant))
+}
+
+const compiled = memoFor<Grant, CompiledGrant>()
+
+function compile(scope: TypeScope, { criteria }: Grant): CompiledGrant {
+  const scene = policyScene(scope)
+  try {
+    const matchers = criteria.map((criterion) => compileRowMatcher(scene, criterion))
+    const known = matchers.filter((matcher) => matcher !== undefined)
+    const left = criteria.filter((_, i) => matchers[i] === undefined)
+    const matchesKnown = (row: IndexedRow) => known.every((matches) => matches(row))
+    const isOfRow = left.every((criterion) => dependsOnRowOnly(scene, criterion))
+    return {
+      tests: criteria.map((criterion) => testOf(scene, criterion)),
+      matches: left.length === 0 ? matchesKnown : undefined,
+      matchesKnown,
+      left: isOfRow ? left.map((criterion) => testOf(scene, criterion)) : undefined,
+    }
+  } catch {
+    // Criteria that no statement can test (a chain into the registry) let nothing through.
+    const no = () => false
+    return { tests: [filter(() => 'false')], matches: no, matchesKnown: no, left: [] }
+  }
+}
+
+function policyScene(scope: TypeScope): Scene {
+  return {
+    ...scope,
+    isPolicy: true,
+    visible: [],
+    enter: (type) =>
+      policyScene({
+        ...scope,
+        type,
+        project: REGISTRY_TYPES.has(type) ? REGISTRY_PROJECT : scope.project,
+      }),
+  }
+}
+
+/** SQL that is true for the rows that fulfil all tests. Never a condition of an index. */
+export function allSql(tests: readonly Test[], bind: Bind): string {
+  return andSql(tests, (test) => sqlOf(test, bind, true))
+}
+
+/** The same for few rows: what is at the other end of a join is looked up for each. */
+export function fewRowsSql(tests: readonly Test[], bind: Bind): string {
+  return andSql(tests, (test) => oneRowSql(test, bind))
+}
+
+function andSql(tests: readonly Test[], testSql: (test: Test) => string): string {
+  if (tests.length === 0) return 'true'
+  return `(${tests.map((test) => `(${testSql(test)}) is true`).join(' and ')})`
 }
 
 /**
  * Tests that together let through what one of the grants lets through; the first that fits a row governs
  * it, and rows whose governing grant hides what `codes` read are left out. Undefined: all are.
  */
-export function visibleTests(
-  place: Place,
+export function visibilityPredicates(
+  scope: TypeScope,
   grants: readonly Grant[],
   codes: readonly string[],
   own?: OwnParameters,
 ): readonly Test[] | undefined {
-  const name = `${nameOf(place)} ${own?.stamp ?? ''} ${[...new Set(codes)].sort().join()}`
-  const known = visible.get(grants) ?? new Map<string, readonly Test[] | undefined>()
-  visible.set(grants, known)
-  if (known.has(name)) return known.get(name)
-  const made = makeVisible(place, grants, codes, own)
-  // Callers choose the codes.
-  if (known.size === MAX_VISIBLE) known.clear()
-  known.set(name, made)
-  return made
+  const name = `${typeScopeKey(scope)} ${own?.stamp ?? ''} ${[...new Set(codes)].sort().join()}`
+  return visible(grants, name, () => makeVisible(scope, grants, codes, own))
 }
 
-const MAX_VISIBLE = 200
-/** Grants are kept with the rules of a session. Measured: a tenth of a millisecond a search. */
-const visible = new WeakMap<readonly Grant[], Map<string, readonly Test[] | undefined>>()
+/** Grants are kept with the rules of a session; callers choose the codes. */
+const visible = memoFor<readonly Grant[], readonly Test[] | undefined>(200)
 
 function makeVisible(
-  place: Place,
+  scope: TypeScope,
   grants: readonly Grant[],
   codes: readonly string[],
   own: OwnParameters | undefined,
@@ -81,8 +146,8 @@ function makeVisible(
   const hiding: (readonly Test[])[] = []
   const alternatives: Alternative[] = []
   for (const grant of grants) {
-    const { tests } = grantTests(place, grant)
-    if (hidesAny(grant, place.type, codes, own)) hiding.push(tests)
+    const { tests } = compileGrant(scope, grant)
+    if (hidesAny(grant, scope.type, codes, own)) hiding.push(tests)
     else alternatives.push({ tests, not: [...hiding] })
   }
   const [only] = alternatives
@@ -111,18 +176,6 @@ function anySql({ tests, not }: Alternative, bind: Bind, testsSql: TestsSql): st
     ...not.map((other) => `not coalesce(${testsSql(other, bind)}, false)`),
   ]
   return `(${parts.join(' and ')})`
-}
-
-/** SQL that is true for the rows that fulfil all tests. Never a condition of an index. */
-export function allSql(tests: readonly Test[], bind: Bind): string {
-  if (tests.length === 0) return 'true'
-  return `(${tests.map((test) => `(${sqlOf(test, bind, true)}) is true`).join(' and ')})`
-}
-
-/** The same for few rows: what is at the other end of a join is looked up for each. */
-export function fewRowsSql(tests: readonly Test[], bind: Bind): string {
-  if (tests.length === 0) return 'true'
-  return `(${tests.map((test) => `(${oneRowSql(test, bind)}) is true`).join(' and ')})`
 }
 
 type TestsSql = (tests: readonly Test[], bind: Bind) => string
@@ -171,71 +224,6 @@ export function hidesAny(
   })
 }
 
-/** Undefined: it takes PostgreSQL to tell whether a resource fulfils the criteria of the grant. */
-export function decideInMemory(place: Place, grant: Grant): Decision {
-  return grantTests(place, grant).decide
-}
-
-export function grantTests(place: Place, grant: Grant): GrantTests {
-  const name = nameOf(place)
-  const known = compiled.get(grant)?.get(name)
-  if (known !== undefined) return known
-  const made = compileGrant(place, grant)
-  const byPlace = compiled.get(grant) ?? new Map<string, GrantTests>()
-  compiled.set(grant, byPlace.set(name, made))
-  return made
-}
-
-const compiled = new WeakMap<Grant, Map<string, GrantTests>>()
-
-function nameOf({ project, type, own, units }: Place): string {
-  return `${project} ${type} ${own?.stamp ?? ''} ${units.join(' ')}`
-}
-
-const NOTHING: GrantTests = {
-  tests: [filter(() => 'false')],
-  decide: () => false,
-  left: [],
-  decided: () => false,
-}
-
-function compileGrant(place: Place, { criteria }: Grant): GrantTests {
-  const scene = policyScene(place)
-  try {
-    const tests = criteria.map((criterion) => testOf(scene, criterion))
-    const decisions = criteria.map((criterion) => decisionOf(scene, criterion))
-    const known = decisions.filter((decide) => decide !== undefined)
-    const left = criteria.filter((_, i) => decisions[i] === undefined)
-    const decided = (row: HeldRow) => known.every((decide) => decide(row))
-    const isOfRow = left.every((criterion) => takesRowAlone(scene, criterion))
-    return {
-      tests,
-      decide: left.length === 0 ? decided : undefined,
-      left: isOfRow ? left.map((criterion) => testOf(scene, criterion)) : undefined,
-      decided,
-    }
-  } catch {
-    // Criteria that no statement can test (a chain into the registry) let nothing through.
-    return NOTHING
-  }
-}
-
-function policyScene(place: Place): Scene {
-  return {
-    ...place,
-    isPolicy: true,
-    visible: [],
-    enter: (other) =>
-      policyScene({
-        ...place,
-        type: other,
-        project: REGISTRY_TYPES.has(other) ? REGISTRY_PROJECT : place.project,
-      }),
-  }
-}
-
-// The tests for rows that a Principal sees of a type: every statement of a search takes them from here.
-
 interface VisibleScope {
   readonly interaction: Interaction
   readonly project?: number | undefined
@@ -260,13 +248,13 @@ export function visibleRows(
   const { keys } = store
   const isRegistry = REGISTRY_TYPES.has(type)
   const own: Test = { kind: 'keys', any: [projectKey(keys, type, principal.project.id)] }
-  const place = placeIn(keys, principal, type, isRegistry ? REGISTRY_PROJECT : project)
+  const scope = createTypeScope(keys, principal, type, isRegistry ? REGISTRY_PROJECT : project)
   // A member's User may be the platform's: its address shows in the membership, too.
   const isMember = type === 'User' && from === 'ProjectMembership'
   const isLimited = isRegistry && !principal.isSuperAdmin && !isMember
   const grants = grantsFor(principal, type, interaction)
   const parameters = principal.project.parameters
-  const granted = grants === undefined ? [] : visibleTests(place, grants, codes, parameters)
+  const granted = grants === undefined ? [] : visibilityPredicates(scope, grants, codes, parameters)
   if (granted === undefined) {
     const hidden = codes.find((code) =>
       grants?.every((grant) => hidesAny(grant, type, [code], parameters)),
@@ -274,7 +262,7 @@ export function visibleRows(
     throw hiddenParameter(hidden ?? codes[0])
   }
   return {
-    ...place,
+    ...scope,
     own: parameters,
     units,
     isIndexed: store.statistics?.isIndexed,
@@ -307,6 +295,11 @@ export function isHidden(
   if (grants === undefined || grants.length === 0) return false
   const parameters = principal.project.parameters
   return (
-    visibleTests(placeIn(keys, principal, type, project), grants, codes, parameters) === undefined
+    visibilityPredicates(
+      createTypeScope(keys, principal, type, project),
+      grants,
+      codes,
+      parameters,
+    ) === undefined
   )
 }

@@ -1,0 +1,194 @@
+/**
+ * The evaluator of criteria in PostgreSQL: which grant of a Principal is the first that lets row `r` through. Live rows
+ * are found by their primary keys. A version without a row takes part as one derived from its content; what it refers
+ * to is as it is now.
+ */
+import { typeNumber } from '../../fhir/definitions.ts'
+import { binder } from '../../platform/postgres/statement.ts'
+import type { IndexRows } from '../../store/index/indexes.ts'
+import { keysLiteral } from '../../store/index/keys.ts'
+import type { Store } from '../../store/rows/context.ts'
+import type { RulingStatement } from '../../store/rows/fetch.ts'
+import { type VersionRow, versionColumns } from '../../store/rows/rows.ts'
+import { behindSelect } from '../../store/search/plan/stages.ts'
+import type { Grant, Interaction } from '../grant.ts'
+import { grantsFor } from '../policy.ts'
+import type { Principal } from '../principal.ts'
+import {
+  compileGrant,
+  createTypeScope,
+  fewRowsSql,
+  type TypeScope,
+  typeScopeKey,
+} from './grant-predicates.ts'
+import type { IndexedRow } from './match-row.ts'
+import { memoFor } from './memo.ts'
+
+/** `all`: no policy applies; undefined: nothing lets it through. */
+export type AccessDecision = Grant | 'all' | undefined
+
+/** What each interaction that was asked about says of a version. */
+export type Decisions = Readonly<Partial<Record<Interaction, AccessDecision>>>
+
+/** Rows of one type in one Project, and the interactions to decide. */
+export interface Question {
+  readonly principal: Principal
+  readonly type: string
+  readonly project: number
+  readonly asked: readonly Interaction[]
+}
+
+/** The place of a grant among those of the interaction; null for none. */
+type Places = Partial<Record<Interaction, number | null>>
+
+/** Live rows, in the order of their row ids. One statement. */
+export async function decideLiveRows(
+  { connection, keys }: Store,
+  question: Question,
+  ids: readonly string[],
+): Promise<readonly Decisions[]> {
+  const { project, type } = question
+  const { values, bind: plainBind } = binder()
+  const bind = behindSelect(plainBind)
+  const scope = createTypeScope(keys, question.principal, type, project)
+  const columns = placeColumns(question, (grant) =>
+    fewRowsSql(compileGrant(scope, grant).tests, bind),
+  )
+  const text = `select r.id as row, ${columns} from resource r
+    where r.project = ${bind(project, 'int')} and r.type = ${bind(typeNumber(type), 'smallint')}
+      and r.id = any(${bind(ids, 'uuid[]')})`
+  // Everything is found by primary keys and single keys, so one plan is as good as another.
+  const statement = { text, values, isKept: true }
+  const rows = await connection.query<{ row: string } & Places>(statement)
+  const found = new Map(rows.map((row) => [row.row, decisionsIn(question, row)]))
+  return ids.map((id) => found.get(id) ?? {})
+}
+
+/** A version, and the index rows of all that it says. */
+export interface IndexedContent {
+  readonly row: VersionRow
+  readonly rows: IndexRows
+  readonly indexed: IndexedRow
+}
+
+/** Versions without rows, in their order. One statement. A side table has rows of live versions only, so it denies. */
+export async function decideDerivedRows(
+  { connection, keys }: Store,
+  question: Question,
+  contents: readonly IndexedContent[],
+): Promise<readonly Decisions[]> {
+  const { project, type } = question
+  const scope = createTypeScope(keys, question.principal, type, project)
+  const { values, bind } = binder()
+  const grants = [...new Set(question.asked.flatMap((item) => grantsOf(question, item)))]
+  const columns = placeColumns(question, (grant) => {
+    const { left } = compileGrant(scope, grant)
+    if (left === undefined) return 'false'
+    return `${grants.indexOf(grant)} = any(r.matched) and ${fewRowsSql(left, bind)}`
+  })
+  const matched = ({ indexed }: IndexedContent) =>
+    grants.flatMap((grant, i) => (compileGrant(scope, grant).matchesKnown(indexed) ? [i] : []))
+  const column = (of: (content: IndexedContent) => unknown, sqlType: string) =>
+    bind(contents.map(of), `${sqlType}[]`)
+  const lists = [
+    column(({ row }) => row.id, 'uuid'),
+    column(({ row }) => row.ver, 'int'),
+    column(({ row }) => row.lu.toISOString(), 'timestamptz'),
+    column(({ rows }) => rows.nref, 'smallint'),
+    column(({ rows }) => keysLiteral(rows.keys), 'text'),
+    column(({ rows }) => rows.dateLow ?? null, 'timestamptz'),
+    column(({ rows }) => rows.dateHigh ?? null, 'timestamptz'),
+    column((content) => `{${matched(content).join()}}`, 'text'),
+  ]
+  // Evaluated once a row: conditions must not take the derived table for one that has indexes.
+  const text = `select r.n::int, ${columns} from (
+      select ${bind(project, 'int')} as project, ${bind(typeNumber(type), 'smallint')} as type,
+        x.id, x.ver, x.lu, x.nref, x.keys::bigint[] as keys, x.d_lo, x.d_hi,
+        x.matched::int[] as matched, x.n
+      from unnest(${lists.join(', ')}) with ordinality
+        as x(id, ver, lu, nref, keys, d_lo, d_hi, matched, n) offset 0) r`
+  const found = await connection.query<{ n: number } & Places>({ text, values })
+  const byPlace = new Map(found.map((row) => [row.n, decisionsIn(question, row)]))
+  return contents.map((_, i) => byPlace.get(i + 1) ?? {})
+}
+
+/** A version that is read by its id, with the decisions on its live row. The reads of one turn share a statement. */
+export async function readWithDecisions(
+  store: Store,
+  question: Question,
+  { id, metaPrefix }: { readonly id: string; readonly metaPrefix: string },
+): Promise<{ readonly row: VersionRow; readonly decisions: Decisions } | undefined> {
+  const { type, project } = question
+  const row = await store.fetch({
+    project,
+    type: typeNumber(type),
+    id: store.keys.rowId(type, id),
+    metaPrefix,
+    everywhere: false,
+    ruling: readingStatement(store, question, metaPrefix),
+  })
+  // Its statement has the columns that were asked for.
+  return row && { row, decisions: decisionsIn(question, row as VersionRow & Places) }
+}
+
+/** The same value for the same question: only such reads share a statement. */
+function readingStatement(
+  { keys }: Store,
+  question: Question,
+  metaPrefix: string,
+): RulingStatement {
+  const { principal, type, project, asked } = question
+  const scope = createTypeScope(keys, principal, type, project)
+  const name = `${typeScopeKey(scope)} ${asked.join()} ${metaPrefix}`
+  // Grants are kept with the rules, or with the Principal whose own right it is.
+  return statements(grantsFor(principal, type, asked[0] ?? 'read') ?? [], name, () =>
+    makeStatement(scope, question, metaPrefix),
+  )
+}
+
+const statements = memoFor<readonly Grant[], RulingStatement>()
+
+function makeStatement(scope: TypeScope, question: Question, metaPrefix: string): RulingStatement {
+  const { values, bind } = binder()
+  const [ids, project, type] = [
+    bind([], 'uuid[]'),
+    bind(scope.project, 'int'),
+    bind(typeNumber(scope.type), 'smallint'),
+  ]
+  const columns = placeColumns(question, (grant) =>
+    fewRowsSql(compileGrant(scope, grant).tests, bind),
+  )
+  // As in fetch.ts: the same plan for lists of any length.
+  const text = `select x.n::int, ${versionColumns('v')}, j.*
+    from unnest((select ${ids})) with ordinality as x(id, n)
+    cross join lateral (
+      select * from version where project = ${project} and type = ${type} and id = x.id
+      order by ver desc limit 1) v
+    left join lateral (select ${columns} from resource r
+      where r.project = ${project} and r.type = ${type} and r.id = x.id) j on true
+    where starts_with(v.meta_ext, ${bind(metaPrefix, 'text')})`
+  const [, ...fixed] = values
+  return (rows) => ({ text, values: [`{${rows.join(',')}}`, ...fixed], isKept: true })
+}
+
+function grantsOf({ principal, type }: Question, interaction: Interaction): readonly Grant[] {
+  return grantsFor(principal, type, interaction) ?? []
+}
+
+/** A column for each interaction: the place of the first of its grants that lets row `r` through. */
+function placeColumns(question: Question, grantSql: (grant: Grant) => string): string {
+  const columns = question.asked.map((item) => {
+    const cases = grantsOf(question, item).map((grant, i) => `when ${grantSql(grant)} then ${i}`)
+    return `case ${cases.join(' ')} end as "${item}"`
+  })
+  return columns.join(', ')
+}
+
+function decisionsIn({ principal, type, asked }: Question, row: Places): Decisions {
+  const found: Partial<Record<Interaction, AccessDecision>> = {}
+  for (const item of asked) {
+    const grants = grantsFor(principal, type, item)
+    found[item] = grants === undefined ? 'all' : grants[row[item] ?? -1]
+  }
+  return found
+}

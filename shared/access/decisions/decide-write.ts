@@ -1,0 +1,183 @@
+/**
+ * Decisions on a resource that is written. The index rows that it will have decide before the write; where they cannot,
+ * PostgreSQL decides after it, so such writes run in a transaction. Write constraints are evaluated in memory.
+ */
+import { forbidden, forbiddenBecause } from '../../errors.ts'
+import { typeName } from '../../fhir/definitions.ts'
+import type { Resource } from '../../fhir/resource.ts'
+import type { IndexRows } from '../../store/index/indexes.ts'
+import type { Store } from '../../store/rows/context.ts'
+import { keepPaths } from '../fields/paths.ts'
+import { withoutSecrets } from '../fields/secrets.ts'
+import type { Grant } from '../grant.ts'
+import { grantsFor } from '../policy.ts'
+import type { Principal } from '../principal.ts'
+import { decideByContent, hiddenBy, needsSql } from './decide.ts'
+import { type AccessDecision, decideLiveRows } from './decide-in-sql.ts'
+import { toIndexedRow } from './match-row.ts'
+
+/** A resource as it would be stored. */
+interface Prepared {
+  readonly write: { readonly project: number; readonly type: number; readonly id: string }
+  /** With its id and platform meta. */
+  readonly resource: Resource
+  readonly rows: () => IndexRows
+}
+
+type Writing = 'create' | 'update'
+
+export function readonlyBy(decision: AccessDecision): readonly string[] {
+  return decision === undefined || decision === 'all' ? [] : decision.readonly
+}
+
+/**
+ * Drops what the caller may not set, which can change who governs the rest. `decision` undefined: it is
+ * decided on when it is written. Errors: 403.
+ */
+export function decideCreate<P extends Prepared>(
+  store: Store,
+  principal: Principal,
+  sent: Resource,
+  prepare: (resource: Resource) => P,
+): { readonly prepared: P; readonly decision: AccessDecision } {
+  const type = sent.resourceType
+  const grants = grantsFor(principal, type, 'create')
+  if (grants === undefined) return { prepared: prepare(sent), decision: 'all' }
+  if (needsSql(store, principal, type, 'create')) {
+    requireTransaction(store)
+    const left = keepPaths(sent, undefined, grants.flatMap(protectedPaths))
+    return { prepared: prepare(left), decision: undefined }
+  }
+  const dropped: string[] = []
+  let prepared = prepare(sent)
+  // Each turn drops something or is the last.
+  for (;;) {
+    const decision = decideAfter(store, principal, 'create', prepared)
+    if (decision === undefined) throw forbidden(after('create'))
+    const more =
+      decision === 'all' ? [] : protectedPaths(decision).filter((path) => !dropped.includes(path))
+    if (more.length === 0) {
+      check(decision, undefined, prepared)
+      return { prepared, decision }
+    }
+    dropped.push(...more)
+    prepared = prepare(keepPaths(sent, undefined, dropped))
+  }
+}
+
+function protectedPaths({ hidden, readonly }: Grant): readonly string[] {
+  return [...hidden, ...readonly]
+}
+
+/** Undefined: it is decided on when it is written. Errors: 403. */
+export function decideUpdate(
+  store: Store,
+  principal: Principal,
+  prepared: Prepared,
+  stored: Resource | undefined,
+): AccessDecision {
+  if (needsSql(store, principal, prepared.resource.resourceType, 'update')) {
+    requireTransaction(store)
+    return undefined
+  }
+  const decision = decideAfter(store, principal, 'update', prepared)
+  if (decision === undefined) throw forbidden(after('update'))
+  check(decision, stored, prepared)
+  return decision
+}
+
+/** A refusal must undo the write. */
+function requireTransaction({ deferred }: Store): void {
+  if (deferred === undefined) throw new Error('This policy is applied inside a transaction')
+}
+
+interface WrittenVersion {
+  readonly prepared: Prepared
+  readonly decided: AccessDecision
+  readonly stored: Resource | undefined
+}
+
+/** Asks PostgreSQL when nothing else has decided. Errors: 403, which the transaction must not survive. */
+export async function decideWritten(
+  store: Store,
+  principal: Principal,
+  interaction: Writing,
+  { prepared, decided, stored }: WrittenVersion,
+): Promise<AccessDecision> {
+  if (decided !== undefined) return decided
+  const { project, id, type } = prepared.write
+  const question = { principal, type: typeName(type), project, asked: [interaction] }
+  const [found] = await decideLiveRows(store, question, [id])
+  const decision = found?.[interaction]
+  if (decision === undefined) throw forbidden(after(interaction))
+  check(decision, stored, prepared)
+  return decision
+}
+
+/** The paths that the caller does not see of the new version; where only PostgreSQL knows, all that may be hidden. */
+export function hiddenAfter(
+  store: Store,
+  principal: Principal,
+  prepared: Prepared,
+): readonly string[] {
+  const { resourceType: type } = prepared.resource
+  if (needsSql(store, principal, type, 'read')) {
+    return (grantsFor(principal, type, 'read') ?? []).flatMap(({ hidden }) => hidden)
+  }
+  return hiddenBy(decideAfter(store, principal, 'read', prepared))
+}
+
+function decideAfter(
+  store: Store,
+  principal: Principal,
+  interaction: Writing | 'read',
+  { write, resource, rows }: Prepared,
+): AccessDecision {
+  return decideByContent(store, principal, {
+    type: resource.resourceType,
+    interaction,
+    project: write.project,
+    indexed: () => toIndexedRow(write.id, rows()),
+  })
+}
+
+function check(
+  decision: AccessDecision,
+  before: Resource | undefined,
+  { resource }: Prepared,
+): void {
+  if (decision === undefined || decision === 'all') return
+  checkConstraints(decision, before, resource)
+}
+
+function after(interaction: Writing): string {
+  return `criteria of every entry for ${interaction}, by what would be stored`
+}
+
+/**
+ * Exactly one `true` lets the write through; a failing evaluation does not. Constraints read no secrets: members whose
+ * policy names AccessPolicy write constraints, too. Errors: 403.
+ */
+function checkConstraints(
+  { constraints, source }: Pick<Grant, 'constraints' | 'source'>,
+  stored: Resource | undefined,
+  next: Resource,
+): void {
+  if (constraints.length === 0) return
+  const before = stored === undefined ? [] : withoutSecrets(stored)
+  const after = withoutSecrets(next)
+  for (const { name, run, variables } of constraints) {
+    if (!holds(() => run(after, { ...variables, before, after }))) {
+      throw forbiddenBecause(name, `writeConstraint of ${source}`)
+    }
+  }
+}
+
+function holds(evaluate: () => readonly unknown[]): boolean {
+  try {
+    const result = evaluate()
+    return result.length === 1 && result[0] === true
+  } catch {
+    return false
+  }
+}

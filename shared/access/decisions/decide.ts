@@ -1,0 +1,356 @@
+/**
+ * Which grant of a Principal governs a resource. Its content decides where it can, by the index rows that a search finds
+ * it by; else PostgreSQL decides, in the statement that reads the row or, after a write, in its transaction. A version
+ * without a row is decided by its own content, with what that refers to as it is now.
+ */
+
+import { storedParameters, typeName } from '../../fhir/definitions.ts'
+import type { OwnParameters } from '../../fhir/definitions-data.ts'
+import type { Meta, Resource } from '../../fhir/resource.ts'
+import { isCondition, leavesOf } from '../../query/search-request.ts'
+import { type IndexPlan, type Only, planOf } from '../../store/index/index-plan.ts'
+import { indexRows } from '../../store/index/index-rows.ts'
+import { isLegalId, readRow, type Store, scopeOf } from '../../store/rows/context.ts'
+import { parseVersion, toVersion, type VersionRow, versionColumns } from '../../store/rows/rows.ts'
+import { REGISTRY_PROJECT } from '../../store/rows/tenants.ts'
+import { membersOf } from '../fields/fields.ts'
+import { type Grant, INTERACTIONS, type Interaction, type Rules } from '../grant.ts'
+import { grantsFor, REGISTRY_TYPES } from '../policy.ts'
+import { type Principal, systemPrincipal } from '../principal.ts'
+import { SYSTEM_PROJECT } from '../project-context.ts'
+import {
+  type AccessDecision,
+  type Decisions,
+  decideDerivedRows,
+  decideLiveRows,
+  type IndexedContent,
+  type Question,
+  readWithDecisions,
+} from './decide-in-sql.ts'
+import { allSql, compileGrant, createTypeScope, type TypeScope } from './grant-predicates.ts'
+import { type IndexedRow, toIndexedRow } from './match-row.ts'
+import { memoFor } from './memo.ts'
+
+/** The newest version of a resource, and what each interaction that was asked about says of it. */
+export interface DecidedRow {
+  readonly row: VersionRow
+  readonly decisions: Decisions
+}
+
+export function hiddenBy(decision: AccessDecision): readonly string[] {
+  return decision === undefined || decision === 'all' ? [] : decision.hidden
+}
+
+/** True when every resource of the type is treated alike: without looking at it. */
+export function isPlain(principal: Principal, type: string, interaction: Interaction): boolean {
+  const grants = grantsFor(principal, type, interaction)
+  return grants === undefined || grants.length === 0 || grants[0]?.criteria.length === 0
+}
+
+/** True when a content alone does not decide. */
+export function needsSql(
+  { keys }: Pick<Store, 'keys'>,
+  principal: Principal,
+  type: string,
+  interaction: Interaction,
+): boolean {
+  const scope = principalTypeScope(keys, principal, type)
+  const grants = grantsFor(principal, type, interaction)
+  return grants?.some((grant) => compileGrant(scope, grant).matches === undefined) ?? false
+}
+
+function principalTypeScope(keys: Store['keys'], principal: Principal, type: string): TypeScope {
+  const project = REGISTRY_TYPES.has(type) ? REGISTRY_PROJECT : principal.project.number
+  return createTypeScope(keys, principal, type, project)
+}
+
+interface Content {
+  readonly type: string
+  readonly interaction: Interaction
+  readonly project: number
+  readonly indexed: () => IndexedRow
+}
+
+/** Decides in memory. A grant that a content does not decide hides what it hides and lets nothing through. */
+export function decideByContent(
+  { keys }: Pick<Store, 'keys'>,
+  principal: Principal,
+  { type, interaction, project, indexed }: Content,
+): AccessDecision {
+  const grants = grantsFor(principal, type, interaction)
+  if (grants === undefined) return 'all'
+  const scope = createTypeScope(keys, principal, type, project)
+  const undecided: string[] = []
+  for (const grant of grants) {
+    if (grant.criteria.length > 0) {
+      const { matches } = compileGrant(scope, grant)
+      if (matches === undefined) undecided.push(...grant.hidden)
+      if (!matches?.(indexed())) continue
+    }
+    return undecided.length === 0 ? grant : { ...grant, hidden: [...grant.hidden, ...undecided] }
+  }
+  return undefined
+}
+
+/** Decides on a version that has content, in memory. */
+export function decideRow(
+  store: Store,
+  principal: Principal,
+  interaction: Interaction,
+  row: VersionRow,
+): AccessDecision {
+  return decideByContent(store, principal, {
+    type: typeName(row.type),
+    interaction,
+    project: row.project,
+    indexed: () => indexedRow(store, principal, row),
+  })
+}
+
+/** Derives what the criteria of the Principal name, and nothing else. */
+function indexedRow(store: Store, principal: Principal, row: VersionRow): IndexedRow {
+  const known = indexed.get(row)
+  if (known !== undefined && known.rules === principal.rules) return known.made
+  const type = typeName(row.type)
+  const { own } = createTypeScope(store.keys, principal, type, row.project)
+  const only = principal.rules && decisionParameters(principal, principal.rules, type)
+  const resource = readPart(row, planOf(type, own, only))
+  const rows = indexRows(store, row.project, resource, { parameters: own, only })
+  const made = toIndexedRow(row.id, rows)
+  indexed.set(row, { rules: principal.rules, made })
+  return made
+}
+
+const indexed = new WeakMap<
+  VersionRow,
+  { readonly rules: Rules | undefined; readonly made: IndexedRow }
+>()
+
+/** The codes in criteria that a content decides by itself: those of the policy, and of what is a member's own. */
+function decisionParameters(principal: Principal, rules: Rules, type: string): Only {
+  return parameters(rules, type, () => {
+    const grants = new Set(INTERACTIONS.flatMap((item) => grantsFor(principal, type, item) ?? []))
+    const leaves = [...grants].flatMap(({ criteria }) => criteria.flatMap(leavesOf))
+    const codes = leaves.flatMap((leaf) => {
+      if (!isCondition(leaf)) return leaf.kind === 'compartment' ? ['_compartment'] : []
+      return leaf.code === '_compartment' ? [leaf.code] : storedParameters(type, leaf.code)
+    })
+    const sorted = [...new Set(codes)].sort()
+    return { stamp: sorted.join(), codes: new Set(sorted) }
+  })
+}
+
+const parameters = memoFor<Rules, Only>()
+
+/** With `url`, the version makes the canonical of a definition. */
+const HEAD: ReadonlySet<string> = new Set(['resourceType', 'id', 'meta', 'version'])
+
+/** As far as the plan reads it, with its platform meta. */
+function readPart(row: VersionRow, { roots, whole }: IndexPlan): Resource {
+  if (whole.length > 0) return parseVersion(toVersion(row))
+  // Our own texts, checked when they were written.
+  const part = membersOf(row.content ?? '', (name) => HEAD.has(name) || roots.has(name)) as Resource
+  return { ...part, meta: { ...part.meta, ...(JSON.parse(`{${row.meta_ext}}`) as Meta) } }
+}
+
+/** One statement; one more for a deletion, and for who reads everywhere. Undefined for unknown or invisible ids. */
+export async function readDecided(
+  store: Store,
+  principal: Principal,
+  type: string,
+  { id, interactions }: { readonly id: string; readonly interactions: readonly Interaction[] },
+): Promise<DecidedRow | undefined> {
+  if (!isLegalId(id)) return undefined
+  // Reads by id are batched with those of other callers, which is worth more than deciding here costs.
+  const asked = interactions.filter((item) => needsSql(store, principal, type, item))
+  const { project, metaPrefix, everywhere } = scopeOf(principal, type)
+  if (asked.length > 0 && !everywhere) {
+    const question = { principal, type, project, asked }
+    const found = await readWithDecisions(store, question, { id, metaPrefix })
+    return found && complete(store, principal, interactions, found)
+  }
+  const row = await readRow(store, principal, type, id)
+  if (row === undefined) return undefined
+  const question = { principal, type, project: row.project, asked }
+  const [decisions = {}] = asked.length > 0 ? await decideLiveRows(store, question, [row.id]) : []
+  return complete(store, principal, interactions, { row, decisions })
+}
+
+/** Decides on a row that is known already; undefined where PostgreSQL has to decide. */
+export async function decideKnownRow(
+  store: Store,
+  principal: Principal,
+  row: VersionRow,
+  interactions: readonly Interaction[],
+): Promise<DecidedRow | undefined> {
+  const type = typeName(row.type)
+  if (interactions.some((item) => needsSql(store, principal, type, item))) return undefined
+  return complete(store, principal, interactions, { row, decisions: {} })
+}
+
+/** Adds the decisions that are not known yet. */
+async function complete(
+  store: Store,
+  principal: Principal,
+  interactions: readonly Interaction[],
+  { row, decisions: known }: DecidedRow,
+): Promise<DecidedRow> {
+  const type = typeName(row.type)
+  const isAlike = interactions.every((item) => isPlain(principal, type, item))
+  const [deleted] =
+    row.content !== null || isAlike
+      ? []
+      : await decideVersions(store, principal, interactions, [row])
+  if (deleted !== undefined) return { row, decisions: deleted }
+  const decisions: Partial<Record<Interaction, AccessDecision>> = {}
+  for (const item of interactions) {
+    if (item in known) decisions[item] = known[item]
+    else if (row.content !== null) decisions[item] = decideRow(store, principal, item, row)
+    else decisions[item] = decideUnseen(principal, type, item)
+  }
+  return { row, decisions }
+}
+
+/** Decides without any content: only what needs none is let through. */
+function decideUnseen(
+  principal: Principal,
+  type: string,
+  interaction: Interaction,
+): AccessDecision {
+  const grants = grantsFor(principal, type, interaction)
+  return grants === undefined ? 'all' : grants.find(({ criteria }) => criteria.length === 0)
+}
+
+/** As `decideContents`; on a deletion by what was deleted, which is one statement more. Undefined where that is gone. */
+export async function decideVersions(
+  store: Store,
+  principal: Principal,
+  interactions: readonly Interaction[],
+  rows: readonly VersionRow[],
+): Promise<readonly (Decisions | undefined)[]> {
+  const deletions = rows.filter(({ content }) => content === null)
+  const before = await versionsBeforeDeletion(store, deletions)
+  const last = new Map(deletions.map((row, i) => [row, before[i]]))
+  const contents = rows.map((row) => (row.content === null ? last.get(row) : row))
+  const known = contents.filter((row) => row !== undefined)
+  const decided = await decideContents(store, principal, interactions, known)
+  const found = new Map(known.map((row, i) => [row, decided[i]]))
+  return contents.map((row) => row && found.get(row))
+}
+
+/** Decides on versions with content, in their order, with rows or not. One statement a type that takes PostgreSQL. */
+export function decideContents(
+  store: Store,
+  principal: Principal,
+  interactions: readonly Interaction[],
+  rows: readonly VersionRow[],
+): Promise<readonly Decisions[]> {
+  return decideGroups(store, principal, { interactions, rows }, (question, group) => {
+    const contents = group.map((row) => indexContent(store, principal, row))
+    return decideDerivedRows(store, question, contents)
+  })
+}
+
+/** Decides on live rows, in their order. One statement a type that takes PostgreSQL. */
+export function decideRows(
+  store: Store,
+  principal: Principal,
+  interactions: readonly Interaction[],
+  rows: readonly VersionRow[],
+): Promise<readonly Decisions[]> {
+  return decideGroups(store, principal, { interactions, rows }, (question, group) => {
+    const ids = group.map(({ id }) => id)
+    return decideLiveRows(store, question, ids)
+  })
+}
+
+interface Asked {
+  readonly interactions: readonly Interaction[]
+  readonly rows: readonly VersionRow[]
+}
+
+async function decideGroups(
+  store: Store,
+  principal: Principal,
+  { interactions, rows }: Asked,
+  inSql: (question: Question, group: readonly VersionRow[]) => Promise<readonly Decisions[]>,
+): Promise<readonly Decisions[]> {
+  const found = new Map<VersionRow, Decisions>()
+  for (const group of Map.groupBy(rows, ({ project, type }) => `${project} ${type}`).values()) {
+    const { project = 0, type: number = 0 } = group[0] ?? {}
+    const type = typeName(number)
+    const asked = interactions.filter((item) => needsSql(store, principal, type, item))
+    const decided = asked.length > 0 ? await inSql({ principal, type, project, asked }, group) : []
+    for (const [i, row] of group.entries()) {
+      const others = interactions
+        .filter((item) => !asked.includes(item))
+        .map((item) => [item, decideRow(store, principal, item, row)] as const)
+      found.set(row, { ...decided[i], ...Object.fromEntries(others) })
+    }
+  }
+  return rows.map((row) => found.get(row) ?? {})
+}
+
+/** With all that it may refer to. */
+function indexContent(store: Store, principal: Principal, row: VersionRow): IndexedContent {
+  const resource = parseVersion(toVersion(row))
+  const { own } = createTypeScope(store.keys, principal, resource.resourceType, row.project)
+  const rows = indexRows(store, row.project, resource, { parameters: own })
+  return { row, rows, indexed: toIndexedRow(row.id, rows) }
+}
+
+interface ProjectRows {
+  readonly project: number
+  readonly parameters: OwnParameters | undefined
+  readonly rows: readonly VersionRow[]
+}
+
+/** Selects a Project's versions whose content the criteria of a grant let through. As `decideContents`. */
+export async function filterByCriteria(
+  store: Store,
+  grants: readonly Grant[],
+  { project, parameters, rows }: ProjectRows,
+): Promise<readonly VersionRow[]> {
+  const context = { ...SYSTEM_PROJECT, number: project, parameters }
+  const policy: Principal = { ...systemPrincipal(context), rules: { grants } }
+  const decided = await decideContents(store, policy, ['read'], rows)
+  return rows.filter((_, i) => decided[i]?.read !== undefined)
+}
+
+/** The versions before these deletions, in their order; undefined where there is none. One statement. */
+export async function versionsBeforeDeletion(
+  { connection }: Store,
+  deletions: readonly VersionRow[],
+): Promise<readonly (VersionRow | undefined)[]> {
+  if (deletions.length === 0) return []
+  const list = (of: (row: VersionRow) => number | string) => `{${deletions.map(of).join(',')}}`
+  const rows = await connection.query<VersionRow & { n: number }>({
+    name: 'last-contents',
+    projects: deletions.map(({ project }) => project),
+    text: `select x.n::int, ${versionColumns('v')}
+      from unnest($1::int[], $2::smallint[], $3::uuid[], $4::int[]) with ordinality
+        as x(project, type, id, ver, n)
+      join version v on v.project = x.project and v.type = x.type and v.id = x.id
+        and v.ver = x.ver - 1
+      where v.content is not null`,
+    values: [
+      list(({ project }) => project),
+      list(({ type }) => type),
+      list(({ id }) => id),
+      list(({ ver }) => ver),
+    ],
+  })
+  const found = new Map(rows.map((row) => [row.n, row]))
+  return deletions.map((_, i) => found.get(i + 1))
+}
+
+/** The criteria of a grant as its search asks them of rows `r`, without values. */
+export function criteriaSql(
+  { keys }: Pick<Store, 'keys'>,
+  principal: Principal,
+  type: string,
+  grant: Grant,
+): string {
+  const { tests } = compileGrant(principalTypeScope(keys, principal, type), grant)
+  return allSql(tests, (_value, sqlType) => `?::${sqlType}`).replace(/\s+/g, ' ')
+}
