@@ -5,7 +5,6 @@ import { type WebSocket, WebSocketServer } from 'ws'
 import type { Config } from '../../shared/config/config.ts'
 import type { Services } from '../../shared/services.ts'
 import { SOCKET_PATH } from '../../shared/subscriptions/socket-subscriptions.ts'
-import { createSocketSubscriptions } from '../../shared/subscriptions/store-socket-subscriptions.ts'
 import type { Metrics } from '../metrics.ts'
 import { isAllowedOrigin } from '../middleware/headers.ts'
 import { addressOf } from '../middleware/limits.ts'
@@ -248,13 +247,7 @@ class Socket {
       await hub.add(listener)
       this.#bound.set(subscriptionId, listener)
     }
-    // Further messages need not wait for it.
-    void services.repository
-      .feature(createSocketSubscriptions)
-      .watched()
-      .then(() => {
-        if (this.#bound.has(subscriptionId)) this.#send('handshake', handshake(subscriptionId))
-      })
+    this.#send('handshake', handshake(subscriptionId))
   }
 
   #listen(id: string, binding: Binding): Listener {

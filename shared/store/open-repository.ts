@@ -5,7 +5,7 @@ import type { Logger } from '../log.ts'
 import type { Database } from '../platform/postgres/database.ts'
 import type { Replicas } from '../platform/postgres/replicas.ts'
 import { retryOnConflict } from '../platform/retry.ts'
-import { createNoSubscriberLeases, createWatchers } from './events/subscribers.ts'
+import { createWatchers } from './events/subscribers.ts'
 import { type OwnParametersReader, openOwnParameters } from './index/custom-parameters.ts'
 import { Keys } from './index/keys.ts'
 import { Repository } from './repository.ts'
@@ -61,12 +61,11 @@ export async function openRepository(
   const seen = new LRUCache<bigint, true>({ maxSize: SEEN_CODES, sizeCalculation: () => 1 })
   const holders = new LRUCache<string, true>({ max: ACCOUNT_HOLDERS })
   const warned = new LRUCache<string, true>({ max: WARNED })
-  const leases = createNoSubscriberLeases()
   const store: Store = {
     connection: database,
-    submit: createCoalescer(database, leases),
+    submit: createCoalescer(database),
     fetch: createFetch(database),
-    remove: (deletion) => database.query(deleteStatement([leases.unguarded(deletion)])),
+    remove: (deletion) => database.query(deleteStatement([deletion])),
     recent: createRecentVersions(options.answersSearches),
     // The snapshot of one server says nothing of the rows of others.
     counts: row.isDistributed ? undefined : new KnownCounts(database),

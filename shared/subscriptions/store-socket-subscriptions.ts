@@ -17,7 +17,6 @@ import type { Resource } from '../fhir/resource.ts'
 import type { Connection } from '../platform/postgres/statement.ts'
 import type { Redis } from '../platform/redis/redis.ts'
 import { NOW, PREFIX, runScript, script } from '../platform/redis/script.ts'
-import { outlastLeases } from '../store/events/subscribers.ts'
 import { ownParametersOf } from '../store/index/custom-parameters.ts'
 import { shownTo } from '../store/read/redact.ts'
 import { allow, type Store } from '../store/rows/context.ts'
@@ -45,9 +44,8 @@ export interface SocketSubscriptions {
     row: VersionRow,
     interactions: readonly Interaction[],
   ): Promise<Version | undefined>
-  /** Changes are matched for so long: each that begins once `watched` has resolved after this. One statement. */
+  /** Changes that begin after this are matched for so long. One statement. */
   watch(watches: readonly SocketWatch[], forMs: number): Promise<void>
-  watched(): Promise<void>
   unwatch(ids: readonly string[]): Promise<void>
 }
 
@@ -63,7 +61,6 @@ export function createSocketSubscriptions(store: Store): SocketSubscriptions {
       return shownTo(principal, toVersion(row), hiddenBy(rulings?.read))
     },
     watch: (watches, forMs) => watch(store.connection, watches, forMs),
-    watched: outlastLeases,
     async unwatch(ids) {
       if (ids.length === 0) return
       await store.connection.query({

@@ -21,7 +21,6 @@ import { checkTarget } from '../platform/outbound/fetch-outside.ts'
 import type { Bind, Connection } from '../platform/postgres/statement.ts'
 import { testedCodes } from '../query/search-request.ts'
 import { makesEvents } from '../store/events/rows.ts'
-import { outlastLeases } from '../store/events/subscribers.ts'
 import type { Admission, Store, WritePart, WriteRule } from '../store/rows/context.ts'
 import type { Listed } from '../store/rows/side-rows.ts'
 import { checkGuarded, checkGuardedDeletion } from '../store/write/guards.ts'
@@ -110,8 +109,6 @@ export const watchPart: WritePart<Watch> = {
       await requirePlaces(connection, project)
     }
   },
-  // Each write that begins after the acknowledgement sees the Subscription.
-  committed: async ({ row }) => (row.type === null ? undefined : outlastLeases()),
 }
 
 function watchSql(watches: readonly Listed<Watch>[], bind: Bind): readonly string[] {

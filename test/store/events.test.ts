@@ -1,8 +1,6 @@
 import t from 'tap'
 import { writeFeatures } from '../../shared/api/write-features.ts'
-import { createNoSubscriberLeases, LEASE_MS } from '../../shared/store/events/subscribers.ts'
 import { openRepository } from '../../shared/store/open-repository.ts'
-import type { Write } from '../../shared/store/rows/write-rows.ts'
 import { openTestStore, statementsOf } from '../fixtures/store/store.ts'
 
 const { database, repository, aMember } = await openTestStore(t)
@@ -91,10 +89,9 @@ t.test('creates that are batched are events each, and cost no more statements', 
   t.equal(await statementsOf(database, one), 1)
 })
 
-t.test('a process that knows that nobody waits does not ask again for a moment', async (t) => {
+t.test('a write looks for Subscriptions within its own statement', async (t) => {
   const member = await aMember()
   const write = () => repository.create(member, { resourceType: 'Patient' })
-  t.equal(await statementsOf(database, write), 1, 'asking is a part of the write')
   t.equal(await statementsOf(database, write), 1)
 })
 
@@ -124,33 +121,11 @@ t.test(
   },
 )
 
-t.test('a Subscription that a transaction brings is acknowledged as late', async (t) => {
+t.test('a Subscription that a transaction brings catches what begins after it', async (t) => {
   const other = await openRepository(database, writeFeatures())
   const member = await aMember()
   await other.create(member, { resourceType: 'Patient' })
   await repository.transaction((inner) => inner.create(member, aSubscription('Patient')))
   const { id } = await other.create(member, { resourceType: 'Patient' })
   t.match(await outboxOf(member.project.number), [{ id }])
-})
-
-t.test('a lease ends on time, counted from before the statement was sent', (t) => {
-  let now = 1000
-  const leases = createNoSubscriberLeases(() => now)
-  const write = { project: 7, type: 1, event: { cause: '{}', home: undefined } }
-  const learn = (isQuiet: boolean) =>
-    // The leases look at no more of a write than this.
-    leases.learn(
-      [write as Write],
-      [{ n: 1, lu: null, target: null, hasEvents: false, isQuiet }],
-      1000,
-    )
-  learn(false)
-  t.equal(leases.unguarded(write), write)
-  learn(true)
-  now = 1000 + LEASE_MS - 1
-  t.equal(leases.unguarded(write).event, undefined)
-  t.equal(leases.unguarded({ ...write, project: 8 }).event, write.event)
-  now = 1000 + LEASE_MS
-  t.equal(leases.unguarded(write), write)
-  t.end()
 })

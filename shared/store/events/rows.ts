@@ -114,9 +114,6 @@ export function deletionEventPart(hasRegistry: boolean): string {
 /** Somebody waits for rows like `w`. */
 const IS_WATCHED = '(w.project, w.type) in (select a.project, a.watched from active_subscription a)'
 
-/** Nobody waits for anything in the Project of a row that is written. */
-export const IS_QUIET = 'not exists (select from active_subscription a where a.project = w.project)'
-
 /** The marks of a change that is sent again. */
 interface Resend {
   /** The Subscription that it is for alone, by its row id. */

@@ -13,7 +13,7 @@
  * batches take their locks in one order.
  */
 import { type Bind, binder, type Statement } from '../../platform/postgres/statement.ts'
-import { eventPart, IS_QUIET, registryEventPart } from '../events/rows.ts'
+import { eventPart, registryEventPart } from '../events/rows.ts'
 import { keysLiteral } from '../index/keys.ts'
 import { runsAreHeld } from './run-leases.ts'
 import {
@@ -67,15 +67,14 @@ export function writeStatement(writes: readonly Write[]): Statement {
     parts.push(...sql)
   }
   const missing = refused.map(
-    (part) => `union all select n, null::timestamptz, target, false, false from ${part}`,
+    (part) => `union all select n, null::timestamptz, target, false from ${part}`,
   )
   // The conditions of a policy differ each time.
   const isNamed = targets.every(({ item }) => item.visible === undefined)
   return {
     ...(isNamed ? { name: shape.join('-') } : {}),
     text: `with ${parts.join(',\n')}
-      select w.n, w.lu, null::int as target, ${events.made.join(' or ') || 'false'} as "hasEvents",
-        ${events.quiet} as "isQuiet"
+      select w.n, w.lu, null::int as target, ${events.made.join(' or ') || 'false'} as "hasEvents"
       from w ${missing.join(' ')}`,
     values,
   }
@@ -146,8 +145,6 @@ interface EventParts {
   readonly parts: readonly PartSql[]
   /** True in SQL when the statement has put something into the outbox. */
   readonly made: readonly string[]
-  /** True in SQL when the statement has looked, and nobody waits in the Project of the row. */
-  readonly quiet: string
 }
 
 function eventParts(writes: readonly Write[], op: 'c' | 'u', bind: Bind): EventParts {
@@ -162,7 +159,6 @@ function eventParts(writes: readonly Write[], op: 'c' | 'u', bind: Bind): EventP
       ...(isPlain ? ['exists (select from o)'] : []),
       ...(filed.length > 0 ? ['exists (select from ro)'] : []),
     ],
-    quiet: isPlain ? IS_QUIET : 'false',
   }
 }
 

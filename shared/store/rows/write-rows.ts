@@ -83,6 +83,4 @@ export interface Written {
   readonly target: number | null
   /** The statement has put something into the outbox. */
   readonly hasEvents: boolean
-  /** The statement has looked, and nobody waits in the Project of the row. */
-  readonly isQuiet: boolean
 }

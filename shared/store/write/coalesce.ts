@@ -8,7 +8,6 @@ import type { Database } from '../../platform/postgres/database.ts'
 import { SqlError } from '../../platform/postgres/sql-error.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
 import { retryOnConflict } from '../../platform/retry.ts'
-import type { NoSubscriberLeases } from '../events/subscribers.ts'
 import { createBatches, type Pending } from '../rows/batches.ts'
 import type { Store } from '../rows/context.ts'
 import type { Submit } from '../rows/ports.ts'
@@ -30,19 +29,14 @@ export function submitAlone(connection: Connection): Submit {
   return (write) => connection.query<Written>(writeStatement([write]))
 }
 
-export function createCoalescer(
-  database: Pick<Database, 'query' | 'lane'>,
-  leases: NoSubscriberLeases,
-): Submit {
+export function createCoalescer(database: Pick<Database, 'query' | 'lane'>): Submit {
   const alone = submitAlone(database)
   return createBatches<Write, readonly Written[]>(database, {
     take: takeBatch,
     async run(connection, batch) {
       try {
-        const sentAt = leases.now()
-        const writes = batch.map(({ item }) => leases.unguarded(item))
+        const writes = batch.map(({ item }) => item)
         const rows = await connection.query<Written>(writeStatement(writes))
-        leases.learn(writes, rows, sentAt)
         const found = Map.groupBy(rows, (row) => row.n)
         batch.forEach(({ resolve }, i) => {
           resolve(found.get(i + 1) ?? [])
