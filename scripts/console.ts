@@ -46,10 +46,13 @@ try {
 async function bundle(): Promise<void> {
   await mkdir(fresh, { recursive: true })
   const first = await build({ ...OPTIONS, write: false })
-  const { metafile } = await build({ ...OPTIONS, plugins: [stylesOf(first.metafile)] })
-  const names = Object.keys(metafile.outputs).map(nameOf)
+  const { metafile } = await build({ ...OPTIONS, plugins: [componentStylesPlugin(first.metafile)] })
+  const names = Object.keys(metafile.outputs).map(baseName)
   await Promise.all(names.map(compress))
-  await writeFile(join(fresh, 'manifest.json'), JSON.stringify(manifestOf(metafile), null, 2))
+  await writeFile(
+    join(fresh, 'manifest.json'),
+    JSON.stringify(buildConsoleManifest(metafile), null, 2),
+  )
   await mkdir(join(ROOT, 'dist'), { recursive: true })
   await rename(TARGET, old).catch(() => undefined)
   await rename(fresh, TARGET)
@@ -65,7 +68,7 @@ async function copyViewer(): Promise<void> {
 }
 
 /** The style sheet of all components is twice as large as that of those that the console has. */
-function stylesOf({ outputs }: Metafile): Plugin {
+function componentStylesPlugin({ outputs }: Metafile): Plugin {
   const used = new Set(
     Object.values(outputs).flatMap(({ inputs }) =>
       Object.keys(inputs).map((path) => /core\/esm\/components\/(\w+)\//.exec(path)?.[1]),
@@ -95,7 +98,7 @@ function stylesOf({ outputs }: Metafile): Plugin {
   }
 }
 
-function nameOf(path: string): string {
+function baseName(path: string): string {
   return path.split('/').at(-1) ?? ''
 }
 
@@ -113,18 +116,18 @@ async function compress(name: string): Promise<void> {
 }
 
 /** `server/routes/console.ts` and the test of sizes read it. */
-function manifestOf({ outputs }: Metafile) {
+function buildConsoleManifest({ outputs }: Metafile) {
   const [script = '', main] =
     Object.entries(outputs).find(([, output]) => output.entryPoint === ENTRY) ?? []
   const entries = Object.entries(outputs).flatMap(([path, { entryPoint }]) =>
     entryPoint === undefined || entryPoint === ENTRY
       ? []
-      : [[entryPoint, neededBy(path, outputs).map(nameOf)] as const],
+      : [[entryPoint, neededBy(path, outputs).map(baseName)] as const],
   )
   return {
-    script: nameOf(script),
-    style: nameOf(main?.cssBundle ?? ''),
-    preload: neededBy(script, outputs).slice(1).map(nameOf),
+    script: baseName(script),
+    style: baseName(main?.cssBundle ?? ''),
+    preload: neededBy(script, outputs).slice(1).map(baseName),
     pages: Object.fromEntries(entries),
   }
 }

@@ -33,7 +33,7 @@ export function writeCredentials(folder: string, credentials: Credentials): void
   writeFileSync(credentialsFile(folder), text, { mode: 0o600 })
 }
 
-export function asEnvironment(credentials: Credentials): NodeJS.ProcessEnv {
+export function toEnvironment(credentials: Credentials): NodeJS.ProcessEnv {
   return {
     SUPER_ADMIN_EMAIL: credentials.email,
     SUPER_ADMIN_PASSWORD: credentials.password,

@@ -8,7 +8,7 @@ import path from 'node:path'
 import { parseArgs } from 'node:util'
 import type { MedplumClient } from '@medplum/core'
 import { SingleBar } from 'cli-progress'
-import { serviceAddress, signIn, superAdminClient } from './session.ts'
+import { readSuperAdminClient, serviceAddress, signIn } from './session.ts'
 
 const root = path.join(import.meta.dirname, '..')
 
@@ -31,7 +31,7 @@ export async function demo(options: {
   start?: (total: number) => void
   tick?: () => void
 }): Promise<DemoResult> {
-  const admin = await signIn(serviceAddress(), await superAdminClient())
+  const admin = await signIn(serviceAddress(), await readSuperAdminClient())
   const project = await admin.post('admin/Project/', {
     resourceType: 'Project',
     name: `Demo ${new Date().toISOString()}`,

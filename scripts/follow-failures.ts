@@ -30,13 +30,13 @@ export function followFailures(file: string, print: (line: string) => void): voi
       if (size === 0) return
       const lines = (rest + decoder.write(buffer.subarray(0, size))).split('\n')
       rest = lines.pop() ?? ''
-      for (const line of lines) if (FAILURE.test(line)) print(told(JSON.parse(line)))
+      for (const line of lines) if (FAILURE.test(line)) print(formatFailureLine(JSON.parse(line)))
     }
   }
   setInterval(look, LOOK_MS).unref()
 }
 
-function told({ msg, method, route, status, ms, ...ids }: Line): string {
+function formatFailureLine({ msg, method, route, status, ms, ...ids }: Line): string {
   const { requestId, project = 'none', bot, failure, runId } = ids
   return msg === 'request'
     ? `${method} ${route} answered ${status} after ${ms} ms (request ${requestId}, project ${project})`

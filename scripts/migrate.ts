@@ -7,11 +7,11 @@ import { writeFeatures } from '../shared/api/write-features.ts'
 import { type Config, readConfig } from '../shared/config/config.ts'
 import { createLogger } from '../shared/log.ts'
 import { openDatabase } from '../shared/platform/postgres/database.ts'
-import { connectionRefusal } from '../shared/platform/postgres/pool.ts'
+import { connectionErrorReason } from '../shared/platform/postgres/pool.ts'
 import { keepSessionSettings } from '../shared/platform/postgres/sessions.ts'
 import { migrate } from '../shared/store/migrate.ts'
 import { openRepository } from '../shared/store/open-repository.ts'
-import { isSeeded, seed, superAdminClient, superAdminOf } from './seed.ts'
+import { isSeeded, requireSuperAdminSettings, seed, superAdminClient } from './seed.ts'
 
 /** Safe to run twice and from two machines at a time. True when the super admin was made now. */
 export async function prepare(config: Config): Promise<boolean> {
@@ -35,7 +35,7 @@ async function released(config: Config) {
     // Only a first start needs the super admin's credentials.
     const isFirst =
       !(await isSeeded(repository)) &&
-      (await seed({ database, repository }, superAdminOf(config))) === 'created'
+      (await seed({ database, repository }, requireSuperAdminSettings(config))) === 'created'
     return { isFirst, client: await superAdminClient(repository) }
   } finally {
     await database.close()
@@ -45,7 +45,7 @@ async function released(config: Config) {
 if (import.meta.main) {
   try {
     const config = readConfig()
-    for (const doubt of config.doubts) console.error(doubt)
+    for (const doubt of config.warnings) console.error(doubt)
     const { isFirst, client = 'gone' } = await released(config)
     console.log('Migrated')
     if (isFirst || process.argv.includes('--who')) {
@@ -56,7 +56,7 @@ if (import.meta.main) {
       console.log(`The service is at ${config.baseUrl}`)
     }
   } catch (error) {
-    const refusal = connectionRefusal(error)
+    const refusal = connectionErrorReason(error)
     const reason = error instanceof Error ? error.message : error
     console.error(refusal ? `PostgreSQL refuses the connection: ${refusal}` : reason)
     process.exitCode = 1

@@ -12,25 +12,25 @@ interface Note {
 
 const SURVIVOR_MS = 10_000
 
-export function noteProcess(file: string, pid: number): void {
-  const note: Note = { pid, started: startOf(pid) ?? '' }
+export function writeProcessNote(file: string, pid: number): void {
+  const note: Note = { pid, started: readStartTime(pid) ?? '' }
   writeFileSync(file, JSON.stringify(note), { mode: 0o600 })
 }
 
 /** The number of the process that the note is about, when that very process still runs. */
-export function notedProcess(file: string): number | undefined {
+export function findNotedProcess(file: string): number | undefined {
   const note = readNote(file)
-  if (note === undefined || note.started !== startOf(note.pid)) return undefined
+  if (note === undefined || note.started !== readStartTime(note.pid)) return undefined
   return note.pid
 }
 
 /** Ends what a killed run left behind: asks, then kills after 10 s. */
-export async function endSurvivor(file: string, signal: NodeJS.Signals): Promise<void> {
-  const pid = notedProcess(file)
+export async function terminateLeftover(file: string, signal: NodeJS.Signals): Promise<void> {
+  const pid = findNotedProcess(file)
   if (pid === undefined) return
   process.kill(pid, signal)
   const deadline = Date.now() + SURVIVOR_MS
-  while (notedProcess(file) === pid) {
+  while (findNotedProcess(file) === pid) {
     if (Date.now() > deadline) process.kill(pid, 'SIGKILL')
     await delay(50)
   }
@@ -46,7 +46,7 @@ function readNote(file: string): Note | undefined {
 }
 
 /** Boot and ticks since boot: field 22 of /proc/<pid>/stat, counted behind the name's bracket. */
-function startOf(pid: number): string | undefined {
+function readStartTime(pid: number): string | undefined {
   try {
     const stat = readFileSync(`/proc/${pid}/stat`, 'utf8')
     const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')

@@ -41,7 +41,7 @@ export async function seed(
 }
 
 /** The values of the settings. Errors: ConfigError naming what a first start still needs. */
-export function superAdminOf(config: Config): SuperAdmin {
+export function requireSuperAdminSettings(config: Config): SuperAdmin {
   const { superAdminEmail, superAdminPassword, superAdminClientId, superAdminClientSecret } = config
   if (!superAdminPassword || !superAdminClientSecret) {
     throw new ConfigError(

@@ -7,7 +7,7 @@ import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Account } from './account.ts'
-import { endSurvivor, noteProcess } from './processes.ts'
+import { terminateLeftover, writeProcessNote } from './processes.ts'
 
 export interface Service {
   readonly name: string
@@ -48,9 +48,9 @@ export type OnSpawn = (service: Service) => void
 /** Resolves when it is ready; throws its last words when it ends first or takes longer than 40 s. */
 export async function startService(program: Program, onSpawn?: OnSpawn): Promise<Service> {
   const note = join(program.folder, 'process.json')
-  await endSurvivor(note, program.stopSignal)
+  await terminateLeftover(note, program.stopSignal)
   const child = await spawnProgram(program)
-  noteProcess(note, child.pid ?? 0)
+  writeProcessNote(note, child.pid ?? 0)
   const ended = new Promise<string>((resolve) => {
     child.once('close', (code, signal) => resolve(signal ? `by ${signal}` : `with code ${code}`))
   })
@@ -108,20 +108,20 @@ async function untilReady(program: Program, child: ChildProcess): Promise<void> 
     const isGone = child.exitCode !== null || child.signalCode !== null
     if (isGone || Date.now() > deadline) {
       child.kill('SIGKILL')
-      throw new Error(`${program.name} did not start: ${lastWords(program.folder)}`)
+      throw new Error(`${program.name} did not start: ${readLastError(program.folder)}`)
     }
     await delay(25)
   }
 }
 
 /** Returns the last words in a program's log: the message of a JSON line, else the error or the line itself. */
-export function lastWords(folder: string): string {
+export function readLastError(folder: string): string {
   const lines = readFileSync(join(folder, 'log'), 'utf8').trim().split('\n')
   const line = lines.findLast((text) => /^\w*Error\b/.test(text)) ?? lines.at(-1)
-  return messageOf(line ?? '') || 'it said nothing'
+  return parseLogMessage(line ?? '') || 'it said nothing'
 }
 
-function messageOf(line: string): string {
+function parseLogMessage(line: string): string {
   try {
     const { msg, err }: { msg?: string; err?: { message?: string } } = JSON.parse(line)
     return [msg, err?.message].filter(Boolean).join(': ')

@@ -20,7 +20,7 @@ export async function signIn(baseUrl: string, client: Client): Promise<MedplumCl
     await medplum.startClientLogin(client.id, client.secret)
   } catch (error) {
     if (error instanceof NobodyAnswers) throw error
-    throw new Error(`${baseUrl} does not admit client ${client.id}: ${sentenceOf(error)}`)
+    throw new Error(`${baseUrl} does not admit client ${client.id}: ${formatError(error)}`)
   }
   return medplum
 }
@@ -38,12 +38,12 @@ async function fetchOrSay(url: string | URL | Request, options?: RequestInit): P
 }
 
 /** An error in the words of the OperationOutcome, where there is one. */
-export function sentenceOf(error: unknown): string {
+export function formatError(error: unknown): string {
   return normalizeErrorString(error)
 }
 
 /** From the environment, else from the file of the first start. */
-export async function superAdminClient(): Promise<Client> {
+export async function readSuperAdminClient(): Promise<Client> {
   const { SUPER_ADMIN_CLIENT_ID: id, SUPER_ADMIN_CLIENT_SECRET: secret } = process.env
   if (id && secret) return { id, secret }
   const file = path.join(process.env.DATA_DIR ?? '.data', 'credentials.json')

@@ -7,14 +7,14 @@ import { existsSync, mkdirSync, rmSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { join, resolve } from 'node:path'
 import { type Config, readConfig } from '../shared/config/config.ts'
-import { asEnvironment, credentialsFile, readCredentials, writeCredentials } from './credentials.ts'
+import { credentialsFile, readCredentials, toEnvironment, writeCredentials } from './credentials.ts'
 import { followFailures } from './follow-failures.ts'
 import { prepare } from './migrate.ts'
 import { startPostgres } from './postgres.ts'
-import { endSurvivor, notedProcess, noteProcess } from './processes.ts'
+import { findNotedProcess, terminateLeftover, writeProcessNote } from './processes.ts'
 import { nodeArguments } from './procfile.ts'
 import { startRedis } from './redis.ts'
-import { freePort, lastWords, type Program, type Service, startService } from './service.ts'
+import { freePort, type Program, readLastError, type Service, startService } from './service.ts'
 import { requireDatabase, requireRedis } from './stores.ts'
 
 const ROOT = resolve(import.meta.dirname, '..')
@@ -36,7 +36,7 @@ async function main(): Promise<void> {
     DATABASE_URL: env.DATABASE_URL || 'local',
     REDIS_URL: env.REDIS_URL || 'local',
   })
-  for (const doubt of first.doubts) console.error(doubt)
+  for (const doubt of first.warnings) console.error(doubt)
   const folder = resolve(first.dataDir)
   env.DATA_DIR = folder
   takeFolder(folder)
@@ -58,19 +58,21 @@ function takeFolder(folder: string): void {
   try {
     mkdirSync(folder, { recursive: true, mode: 0o711 })
   } catch (error) {
-    throw new Error(`The data folder ${folder} cannot be made: ${messageOf(error)}; see DATA_DIR`)
+    throw new Error(
+      `The data folder ${folder} cannot be made: ${errorMessage(error)}; see DATA_DIR`,
+    )
   }
-  const other = notedProcess(note)
+  const other = findNotedProcess(note)
   if (other !== undefined) {
     throw new Error(
       `Botica already runs on the data in ${folder} (process ${other}); stop it first, or set DATA_DIR`,
     )
   }
   try {
-    noteProcess(note, process.pid)
+    writeProcessNote(note, process.pid)
   } catch (error) {
     throw new Error(
-      `The data folder ${folder} cannot be written: ${messageOf(error)}; see DATA_DIR`,
+      `The data folder ${folder} cannot be written: ${errorMessage(error)}; see DATA_DIR`,
     )
   }
   process.once('exit', () => rmSync(note, { force: true }))
@@ -80,7 +82,7 @@ function takeFolder(folder: string): void {
 async function endSurvivors(folder: string): Promise<void> {
   for (const name of NAMES) {
     const signal = name === 'postgres' ? 'SIGINT' : 'SIGTERM'
-    await endSurvivor(join(folder, name, 'process.json'), signal)
+    await terminateLeftover(join(folder, name, 'process.json'), signal)
   }
 }
 
@@ -91,7 +93,7 @@ async function requireFreePort(port: number): Promise<void> {
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException // what a listening socket fails with
     if (code === 'EADDRINUSE') throw new Error(`Port ${port} is in use; set PORT to a free one`)
-    throw new Error(`Port ${port} cannot be used: ${messageOf(error)}; set PORT to another one`)
+    throw new Error(`Port ${port} cannot be used: ${errorMessage(error)}; set PORT to another one`)
   }
   server.close()
   await once(server, 'close')
@@ -134,7 +136,7 @@ async function prepareWith(folder: string, env: NodeJS.ProcessEnv): Promise<bool
   const isGiven = SUPER_ADMIN_PASSWORD && SUPER_ADMIN_CLIENT_ID && SUPER_ADMIN_CLIENT_SECRET
   // Before the seeding: a start killed in between must not lose what the database knows.
   if (isNew && !isGiven) writeCredentials(folder, credentials)
-  const isFirst = await prepare(readConfig({ ...env, ...asEnvironment(credentials) }))
+  const isFirst = await prepare(readConfig({ ...env, ...toEnvironment(credentials) }))
   if (isNew && !isFirst) rmSync(credentialsFile(folder), { force: true })
   return isFirst
 }
@@ -176,7 +178,7 @@ function keep(name: Name, service: Service): void {
   running.set(name, service)
   if (stopping) void service.stop(STOP_MS.store)
   void service.ended.then((how) => {
-    if (!stopping) void fail(`${service.name} ended ${how}: ${lastWords(service.folder)}`)
+    if (!stopping) void fail(`${service.name} ended ${how}: ${readLastError(service.folder)}`)
   })
 }
 
@@ -209,7 +211,7 @@ async function fail(sentence: string): Promise<void> {
   process.exit(1)
 }
 
-function messageOf(error: unknown): string {
+function errorMessage(error: unknown): string {
   return error instanceof Error ? error.message : String(error)
 }
 
@@ -219,5 +221,5 @@ for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
 try {
   await main()
 } catch (error) {
-  if (!stopping) await fail(messageOf(error))
+  if (!stopping) await fail(errorMessage(error))
 }

@@ -1,6 +1,6 @@
 /** Are PostgreSQL and Redis there? Asked once before anything is started upon them. */
 import { Client } from 'pg'
-import { connectionRefusal } from '../shared/platform/postgres/pool.ts'
+import { connectionErrorReason } from '../shared/platform/postgres/pool.ts'
 import { createRedis } from '../shared/platform/redis/redis.ts'
 
 /** Throws with one sentence that names the place, never the password. */
@@ -14,8 +14,8 @@ export async function requireDatabase(url: string, isTlsInsecure: boolean): Prom
   try {
     await client.connect()
   } catch (error) {
-    const reason = connectionRefusal(error) ?? `${reasonOf(error)}; see DATABASE_URL`
-    throw new Error(`PostgreSQL at ${placeOf(url)} cannot be used: ${reason}`)
+    const reason = connectionErrorReason(error) ?? `${connectionErrorText(error)}; see DATABASE_URL`
+    throw new Error(`PostgreSQL at ${hostAndPath(url)} cannot be used: ${reason}`)
   } finally {
     await client.end().catch(() => undefined)
   }
@@ -39,21 +39,21 @@ export async function requireRedis(url: string, isTlsInsecure: boolean): Promise
     await redis.ping()
   } catch (error) {
     throw new Error(
-      `Redis at ${placeOf(url)} cannot be used: ${reasonOf(reason ?? error)}; see REDIS_URL`,
+      `Redis at ${hostAndPath(url)} cannot be used: ${connectionErrorText(reason ?? error)}; see REDIS_URL`,
     )
   } finally {
     redis.disconnect()
   }
 }
 
-function placeOf(url: string): string {
+function hostAndPath(url: string): string {
   if (!URL.canParse(url)) return 'an address that is none'
   const { host, pathname } = new URL(url)
   return `${host}${pathname}`
 }
 
 /** A refused connection to a name with several addresses has an empty message and a code. */
-function reasonOf(error: unknown): string {
+function connectionErrorText(error: unknown): string {
   if (!(error instanceof Error)) return String(error)
   const { code } = error as NodeJS.ErrnoException // pg and Node put it on their errors
   return error.message || code || error.name

@@ -15,7 +15,7 @@ import { parseArgs } from 'node:util'
 import { crc32 } from 'node:zlib'
 import { readConfig } from '../shared/config/config.ts'
 import { temporaryFolder } from './account.ts'
-import { asEnvironment, readCredentials } from './credentials.ts'
+import { readCredentials, toEnvironment } from './credentials.ts'
 import { distribute } from './distribute.ts'
 import { prepare } from './migrate.ts'
 import { copyDatabase, startPostgres } from './postgres.ts'
@@ -48,7 +48,7 @@ const interrupted = new AbortController()
 async function main(folder: string): Promise<number> {
   const env: NodeJS.ProcessEnv = {
     ...process.env,
-    ...asEnvironment(readCredentials(folder, {})),
+    ...toEnvironment(readCredentials(folder, {})),
     DATA_DIR: folder,
     // The log goes to standard output, which in a test file is its report.
     LOG_LEVEL: process.env.LOG_LEVEL ?? 'silent',
@@ -84,7 +84,7 @@ async function main(folder: string): Promise<number> {
   // The kernel counts the time of children that have ended.
   await stopServices()
   console.log(`${cpuSeconds().toFixed()} s of the processor`)
-  const [passed, failed] = [sumOf(ends, 'passed'), sumOf(ends, 'failed')]
+  const [passed, failed] = [sumAssertions(ends, 'passed'), sumAssertions(ends, 'failed')]
   console.log(`${passed} passed, ${failed} failed`)
   return failed === 0 && passed > 0 && !interrupted.signal.aborted ? 0 : 1
 }
@@ -113,7 +113,7 @@ const isDrawn = (file: string) => crc32(`${seed} ${file}`) % 3 === 0
 
 const seconds = (ms: number) => `${(ms / 1000).toFixed(1).padStart(7)} s`
 
-function sumOf(ends: readonly FileEnd[], what: 'passed' | 'failed'): number {
+function sumAssertions(ends: readonly FileEnd[], what: 'passed' | 'failed'): number {
   return ends.reduce((sum, end) => sum + end[what], 0)
 }
 
@@ -137,20 +137,20 @@ function batches(): readonly (readonly string[])[] {
     return options.together ? [positionals] : positionals.map((file) => [file])
   const seconds = timesBefore()
   const files = allFiles().sort((a, b) => (a < b ? 1 : -1))
-  const timeOf = (file: string) =>
+  const expectedSeconds = (file: string) =>
     seconds.get(file) ?? (SLOW.test(file) ? 2 * BATCH_S : BATCH_S / BATCH_FILES)
   const isApart = (file: string) =>
-    timeOf(file) > LONG_S || APART.test(readFileSync(join(ROOT, file), 'utf8'))
+    expectedSeconds(file) > LONG_S || APART.test(readFileSync(join(ROOT, file), 'utf8'))
   const [apart, others] = [files.filter(isApart), files.filter((file) => !isApart(file))]
-  const found = apart.map((file) => ({ files: [file], s: timeOf(file) }))
+  const found = apart.map((file) => ({ files: [file], s: expectedSeconds(file) }))
   let last = { files: [] as string[], s: BATCH_S }
   for (const file of others) {
-    if (last.s + timeOf(file) > BATCH_S || last.files.length === BATCH_FILES) {
+    if (last.s + expectedSeconds(file) > BATCH_S || last.files.length === BATCH_FILES) {
       last = { files: [], s: 0 }
       found.push(last)
     }
     last.files.push(file)
-    last.s += timeOf(file)
+    last.s += expectedSeconds(file)
   }
   return found.sort((a, b) => b.s - a.s).map(({ files }) => files)
 }

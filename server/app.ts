@@ -8,10 +8,10 @@ import type { Services } from '../shared/services.ts'
 import type { Middleware, State, Web } from './context.ts'
 import type { Metrics } from './metrics.ts'
 import { authenticate } from './middleware/authenticate.ts'
-import { failures } from './middleware/failures.ts'
+import { errorHandler } from './middleware/failures.ts'
 import { corsHeaders, securityHeaders } from './middleware/headers.ts'
 import { limits } from './middleware/limits.ts'
-import { paths, requests, turns } from './middleware/requests.ts'
+import { normalizePath, requests, waitForTurn } from './middleware/requests.ts'
 import { adminRoutes } from './routes/admin.ts'
 import { authRoutes } from './routes/auth.ts'
 import { consoleRoutes } from './routes/console.ts'
@@ -23,7 +23,7 @@ import { emailRoutes, keyValueRoutes } from './routes/key-value.ts'
 import { oauthRoutes } from './routes/oauth.ts'
 import { openapiRoutes, pageRoutes } from './routes/pages.ts'
 import { scimRoutes } from './routes/scim.ts'
-import { type Route, routerOf } from './routes/table.ts'
+import { buildRouter, type Route } from './routes/table.ts'
 import { webhookRoutes } from './routes/webhook.ts'
 
 const COMPRESS_FROM_BYTES = 1024
@@ -39,21 +39,21 @@ export function createApp(services: Services, metrics: Metrics, large?: Web['lar
   app.on('error', (error: Error) => log.warn({ reason: error.message }, 'An answer was cut off'))
 
   app.use(requests(log, metrics))
-  app.use(turns)
+  app.use(waitForTurn)
   app.use(securityHeaders(config))
   app.use(compression())
-  app.use(failures(log))
-  app.use(paths)
+  app.use(errorHandler(log))
+  app.use(normalizePath)
   app.use(corsHeaders(config))
   app.use(limits(services))
   app.use(fhir(web, authenticated))
-  app.use(routerOf(routesOf(web, authenticated), authenticated).routes())
+  app.use(buildRouter(nonFhirRoutes(web, authenticated), authenticated).routes())
   app.use(unmatched)
   return app
 }
 
 /** All routes but those below `/fhir/R4`. */
-export function routesOf(web: Web, authenticated: Middleware): readonly Route[] {
+export function nonFhirRoutes(web: Web, authenticated: Middleware): readonly Route[] {
   const routes = [
     healthRoutes(web, authenticated),
     discoveryRoutes(web),

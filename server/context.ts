@@ -30,7 +30,7 @@ export type Middleware = KoaMiddleware<State>
 /** A place for requests that would hold the event loop for too long. */
 export interface LargeWork {
   /** The answer to a request that came with `req`, or is an entry of it. Errors: 503. */
-  answer(req: IncomingMessage, request: FhirRequest): Promise<FhirReply>
+  handleRequest(req: IncomingMessage, request: FhirRequest): Promise<FhirReply>
 }
 
 /** Everything that a route needs. */

@@ -48,7 +48,7 @@ export async function listen(services: Services, port: number): Promise<Listenin
   const connections = new Map<Socket, Set<ServerResponse>>()
   const handler = app.callback()
   const idleMs = services.config.requestIdleSeconds * 1000
-  const server = createServer(optionsOf(idleMs), (req, res) => {
+  const server = createServer(serverOptions(idleMs), (req, res) => {
     const running = connections.get(req.socket)
     if (stopping) res.setHeader('Connection', 'close')
     running?.add(res)
@@ -116,7 +116,7 @@ function endIdle(connections: Connections): void {
   for (const [socket, running] of connections) if (running.size === 0) socket.destroy()
 }
 
-function optionsOf(idleMs: number): ServerOptions {
+function serverOptions(idleMs: number): ServerOptions {
   return {
     maxHeaderSize: MAX_HEADER_BYTES,
     shouldUpgradeCallback: isWebSocket,

@@ -2,7 +2,7 @@
 
 import { readConfig } from '../shared/config/config.ts'
 import { ConfigError } from '../shared/config/reader.ts'
-import { waits } from '../shared/config/waits.ts'
+import { timings } from '../shared/config/waits.ts'
 import { warmUp } from '../shared/graphql/document/document.ts'
 import { createLogger, type Logger } from '../shared/log.ts'
 import { openServices, StartError } from '../shared/open-services.ts'
@@ -36,7 +36,7 @@ function stopOnSignal(listening: Listening, services: Services, log: Logger): vo
     log.info({ signal }, 'stopping')
     const late = setTimeout(() => listening.sendAway(), SEND_AWAY_MS)
     // SIGTERM comes from a platform whose router may not know yet; SIGINT from somebody at a terminal.
-    await listening.stop(FINISH_MS, signal === 'SIGTERM' ? waits.drainMs : 0)
+    await listening.stop(FINISH_MS, signal === 'SIGTERM' ? timings.drainMs : 0)
     clearTimeout(late)
     await services.close()
     log.info('stopped')

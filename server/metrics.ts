@@ -13,7 +13,7 @@ import { readAllLanes } from '../shared/bots/stats.ts'
 import { NO_PARTS, waitingParts } from '../shared/bulk/exports/rows/parts.ts'
 import { queueDepths } from '../shared/jobs/upkeep/upkeep.ts'
 import type { Services } from '../shared/services.ts'
-import { backlogOf, NO_BACKLOG } from '../shared/subscriptions/deliveries.ts'
+import { NO_BACKLOG, readDeliveryBacklog } from '../shared/subscriptions/deliveries.ts'
 
 export interface Metrics {
   readonly contentType: string
@@ -233,7 +233,7 @@ function watchEvents(registry: Registry, { database }: Watched): () => Promise<v
     registers,
   })
   return async () => {
-    const backlog = await backlogOf(database).catch(() => NO_BACKLOG)
+    const backlog = await readDeliveryBacklog(database).catch(() => NO_BACKLOG)
     waiting.set(backlog.waiting)
     oldest.set(backlog.oldestSeconds)
     paused.set(backlog.paused)

@@ -1,20 +1,20 @@
 /** FhirReply → ctx. */
 import { once } from 'node:events'
 import { Readable } from 'node:stream'
-import { ownTurn } from '../shared/platform/event-loop-turns.ts'
-import { chunksOf, release } from '../shared/platform/storage/storage.ts'
+import { yieldTurn } from '../shared/platform/event-loop-turns.ts'
+import { readChunks, release } from '../shared/platform/storage/storage.ts'
 import { FHIR_JSON, versionHeaders } from '../shared/request/reply.ts'
 import type { FhirReply } from '../shared/request/request.ts'
 import { present } from '../shared/store/rows/rows.ts'
 import type { Version } from '../shared/store/rows/version.ts'
 import { type Context, caller } from './context.ts'
-import { readOff } from './middleware/body.ts'
+import { discardBody } from './middleware/body.ts'
 
 export async function send(ctx: Context, reply: FhirReply): Promise<void> {
   const { status, headers, body, pieces, open } = reply
   // When it cannot be opened, nothing of its headers may stand over what is answered then.
   const content = ctx.method === 'HEAD' ? undefined : await open?.()
-  readOff(ctx)
+  discardBody(ctx)
   setHeaders(ctx, headers)
   // Content-Length and byte ranges speak of the content as it is stored.
   ctx.compress = open === undefined
@@ -30,7 +30,7 @@ export async function send(ctx: Context, reply: FhirReply): Promise<void> {
 async function* inTurns(pieces: Iterable<string>): AsyncIterable<string> {
   for (const piece of pieces) {
     yield piece
-    await ownTurn()
+    await yieldTurn()
   }
 }
 
@@ -38,12 +38,12 @@ async function* inTurns(pieces: Iterable<string>): AsyncIterable<string> {
  * As `send`, for what nobody looks at on its way. A text that is not to be compressed goes past Koa, whose setters
  * look at its status, type and length again.
  */
-export function sendLast(ctx: Context, reply: FhirReply): Promise<void> | undefined {
+export function sendUnobserved(ctx: Context, reply: FhirReply): Promise<void> | undefined {
   const { status, headers, body } = reply
   const isPlain = typeof body === 'string' && body !== '' && ctx.method !== 'HEAD'
   if (!isPlain || ctx.req.headers['accept-encoding'] !== undefined) return send(ctx, reply)
   const { res } = ctx
-  readOff(ctx)
+  discardBody(ctx)
   setHeaders(ctx, headers)
   res.statusCode = status
   const bytes = Buffer.byteLength(body)
@@ -79,7 +79,7 @@ async function sendContent(ctx: Context, status: number, content: Readable): Pro
   // Also ends the wait for a caller that has gone.
   res.once('close', () => content.destroy())
   try {
-    for await (const chunk of chunksOf(content)) {
+    for await (const chunk of readChunks(content)) {
       await new Promise<void>((resolve, reject) => {
         res.write(chunk, (error) => (error ? reject(error) : resolve()))
       })

@@ -79,7 +79,7 @@ export class HttpError extends Error {
  * The work on a stored resource would hold this event loop for too long: nothing of it is done yet, and whoever has
  * another place for it has it done there.
  */
-export class TooMuchHere extends Error {}
+export class OffloadRequired extends Error {}
 
 const failure = (status: number, id: string | undefined, code: string) => {
   return (text: string, expression?: string, diagnostics?: string) =>
@@ -99,7 +99,7 @@ export const tooCostly = failure(400, undefined, 'too-costly')
 export const forbidden = (why?: string) =>
   new HttpError(403, outcome('forbidden', issue('error', 'forbidden', 'Forbidden')), { cause: why })
 /** 403 by a rule of the platform itself, which is no secret: the caller learns the reason. */
-export const refused = (reason: string, expression?: string) =>
+export const forbiddenByPlatform = (reason: string, expression?: string) =>
   new HttpError(403, outcome('forbidden', issue('error', 'forbidden', reason, { expression })), {
     cause: reason,
   })
@@ -142,7 +142,7 @@ export const serverTimeout = () => failure(504, 'server-timeout', 'timeout')('Se
  * PostgreSQL gave way to another transaction: the same work may succeed the next time. Who does not try
  * again answers 503.
  */
-export class Contended extends HttpError {
+export class TransactionConflict extends HttpError {
   readonly sqlState: string
 
   constructor(sqlState: string, cause: unknown) {
@@ -153,7 +153,7 @@ export class Contended extends HttpError {
 }
 
 /** Another worker has the run of a bot in whose name something was to be changed, or the run was ended. */
-export class RunLost extends HttpError {
+export class RunLeaseLost extends HttpError {
   constructor(cause?: unknown) {
     const { status, outcome } = conflict('The run has been taken over by another worker, or ended')
     super(status, outcome, { cause })
@@ -161,7 +161,7 @@ export class RunLost extends HttpError {
 }
 
 /** 409 for work that was tried again and again; the SQLSTATE shows a caller that one more try may do. */
-export function racesLost(sqlState: string): HttpError {
+export function retriesExhausted(sqlState: string): HttpError {
   const { id, issue: issues } = conflict('Too many concurrent changes, try again').outcome
   const coded = issues.map(({ details, ...rest }) => ({
     ...rest,
@@ -171,7 +171,7 @@ export function racesLost(sqlState: string): HttpError {
 }
 
 /** The same failure, with the parameter or element at fault named in each issue. */
-export function located(error: unknown, expression: string): unknown {
+export function withExpression(error: unknown, expression: string): unknown {
   if (!(error instanceof HttpError)) return error
   const issues = error.outcome.issue.map((one) => ({ ...one, expression: [expression] }))
   return new HttpError(error.status, { ...error.outcome, issue: issues }, { cause: error })
@@ -217,7 +217,7 @@ export function unavailable(what: string, cause?: unknown): HttpError {
 }
 
 /** 503: a disk or a memory that we stand on is full, which may last. */
-export class OutOfRoom extends HttpError {
+export class StorageFull extends HttpError {
   constructor(what: string, cause?: unknown) {
     const body = unavailable(what).outcome
     super(503, body, { cause, headers: { 'Retry-After': '10' } })

@@ -21,7 +21,7 @@ export function createLogger(level: string, process: 'web' | 'worker' | 'script'
 const plain = new WeakMap<Logger, Logger>()
 
 /** The same log for lines that name their fields one by one: they are not searched for secrets. */
-export function plainLog(log: Logger): Logger {
+export function unredactedLogger(log: Logger): Logger {
   const known = plain.get(log)
   if (known !== undefined) return known
   const made = log.child({}, { redact: [] })

@@ -4,9 +4,9 @@ import { createDevices } from './access/credentials/devices.ts'
 import { createHashing } from './access/credentials/hashing.ts'
 import { createSignedUrls } from './access/credentials/signed-urls.ts'
 import { createTokens } from './access/credentials/tokens.ts'
-import { forgetChanged, writeFeatures } from './api/write-features.ts'
+import { invalidateFeatures, writeFeatures } from './api/write-features.ts'
 import type { Config } from './config/config.ts'
-import { waits } from './config/waits.ts'
+import { timings } from './config/waits.ts'
 import { openPrincipals } from './identity/principals.ts'
 import { openProfiles } from './identity/profiles.ts'
 import { openSigningKeys } from './identity/signing-keys.ts'
@@ -14,17 +14,23 @@ import { openProgramRights } from './identity/write-rules.ts'
 import type { Logger } from './log.ts'
 import { makePrototypesFast } from './platform/fast-prototypes.ts'
 import { type Database, openDatabase } from './platform/postgres/database.ts'
-import { connectionRefusal } from './platform/postgres/pool.ts'
+import { connectionErrorReason } from './platform/postgres/pool.ts'
 import { openReplicas, type Replicas } from './platform/postgres/replicas.ts'
-import { connectionRoom, poolerRefusal } from './platform/postgres/sessions.ts'
+import { checkPooler, connectionRoom } from './platform/postgres/sessions.ts'
 import { openQueues } from './platform/queue/queue.ts'
 import { openBus } from './platform/redis/bus.ts'
 import { openChanges } from './platform/redis/changes.ts'
 import { createLimiter } from './platform/redis/limiter.ts'
 import { createAnnouncer } from './platform/redis/outbox-wakes.ts'
-import { endStart, openRedis, type Redis, unfitness, untilReady } from './platform/redis/redis.ts'
+import {
+  endStart,
+  openRedis,
+  type Redis,
+  redisConfigError,
+  untilReady,
+} from './platform/redis/redis.ts'
 import { openStorage } from './platform/storage/disk.ts'
-import { counted } from './platform/storage/storage.ts'
+import { withFailureCount } from './platform/storage/storage.ts'
 import type { Services } from './services.ts'
 import { openOwnParameters } from './store/index/custom-parameters.ts'
 import { openRepository } from './store/open-repository.ts'
@@ -37,7 +43,7 @@ const RETRY_MS = 1000
 /** Waits up to 30 s for PostgreSQL and Redis. Errors: StartError, ConfigError. */
 export async function openServices(config: Config, log: Logger, isWeb = false): Promise<Services> {
   makePrototypesFast()
-  for (const doubt of config.doubts) log.warn(doubt)
+  for (const doubt of config.warnings) log.warn(doubt)
   await using opened = new AsyncDisposableStack()
   const database = openDatabase(config, log)
   opened.defer(() => database.close())
@@ -53,7 +59,7 @@ export async function openServices(config: Config, log: Logger, isWeb = false): 
   const ownParameters = openOwnParameters(database)
   changes.follow(ownParameters.follow)
   const programRights = await openProgramRights(database, ownParameters, config)
-  const replicas = replicasOf({ config, redis, log }, database)
+  const replicas = openConfiguredReplicas({ config, redis, log }, database)
   opened.defer(async () => replicas?.close())
   const features = writeFeatures({ ...config, programRights, report: changes.report })
   const announce = createAnnouncer(bus)
@@ -66,7 +72,7 @@ export async function openServices(config: Config, log: Logger, isWeb = false): 
   })
   const keys = await openSigningKeys(config, database, repository, log)
   opened.defer(() => keys.close())
-  const storage = counted(await openStorage(config))
+  const storage = withFailureCount(await openStorage(config))
   opened.defer(() => storage.close())
   const queues = await openQueues(config, bus, log)
   opened.defer(() => queues.close())
@@ -99,12 +105,12 @@ export async function openServices(config: Config, log: Logger, isWeb = false): 
 function followed(services: Services): Services {
   services.changes.follow((changes) => {
     services.principals.follow(changes)
-    forgetChanged(services, changes)
+    invalidateFeatures(services, changes)
   })
   return services
 }
 
-function replicasOf(
+function openConfiguredReplicas(
   opened: Pick<Services, 'config' | 'redis' | 'log'>,
   database: Database,
 ): Replicas | undefined {
@@ -116,19 +122,19 @@ async function requireRedis(redis: Redis, log: Logger): Promise<void> {
   await untilReady(redis, log).catch((error: Error) => {
     throw new StartError(error.message)
   })
-  const unfit = await unfitness(redis)
+  const unfit = await redisConfigError(redis)
   if (unfit !== undefined) throw new StartError(unfit)
 }
 
 /** Waits for PostgreSQL and logs one line a second. */
 async function untilAnswering(database: Database, log: Logger): Promise<void> {
-  const deadline = Date.now() + waits.startMs
+  const deadline = Date.now() + timings.startMs
   for (;;) {
     try {
       await database.ping()
       return
     } catch (error) {
-      const reason = connectionRefusal(error)
+      const reason = connectionErrorReason(error)
       if (reason !== undefined) {
         throw new StartError(`PostgreSQL refuses the connection: ${reason}`)
       }
@@ -143,7 +149,7 @@ async function untilAnswering(database: Database, log: Logger): Promise<void> {
 
 async function requireSessions(config: Config, database: Database, log: Logger): Promise<void> {
   const isPooled = config.databaseDirectUrl !== undefined
-  const refusal = await poolerRefusal(database, isPooled)
+  const refusal = await checkPooler(database, isPooled)
   if (refusal !== undefined) throw new StartError(refusal)
   // A pooler has many connections for few of PostgreSQL's.
   if (isPooled) return

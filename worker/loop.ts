@@ -107,7 +107,7 @@ function createOutage({ log, name, level = 'warn' }: LoopOptions) {
   let isFailing = false
   return {
     failed(cause: unknown) {
-      const isNews = !isFailing && !isAway(cause)
+      const isNews = !isFailing && !isUnavailable(cause)
       isFailing ||= isNews
       log[isNews ? level : 'debug']({ cause }, `${name} failed`)
     },
@@ -119,7 +119,7 @@ function createOutage({ log, name, level = 'warn' }: LoopOptions) {
 }
 
 /** True while PostgreSQL or Redis cannot be reached, which their connections log. */
-export function isAway(error: unknown): boolean {
+export function isUnavailable(error: unknown): boolean {
   return error instanceof HttpError && error.status === 503
 }
 
@@ -134,7 +134,7 @@ export interface Renewal {
 }
 
 /** Renews the lease of a row three times as often as it has to be. */
-export function renewalOf(
+export function createRenewal(
   { database, log }: Pick<Services, 'database' | 'log'>,
   table: LeaseTable,
   lease: Lease,
@@ -144,7 +144,7 @@ export function renewalOf(
 }
 
 /** The signal of `work` aborts when the lease is lost, with LeaseLost, and with `stopping`. */
-export async function whileLeased<T>(
+export async function withLease<T>(
   { log, everyMs, renew }: Renewal,
   stopping: AbortSignal | undefined,
   work: (signal: AbortSignal) => Promise<T>,

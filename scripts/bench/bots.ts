@@ -7,7 +7,7 @@ import type { Figure } from '../bench.ts'
 import { descendantsCpuUs } from './cpu.ts'
 import { type Load, measure, openWire } from './load.ts'
 import { openRawQueue } from './raw-queue.ts'
-import { type BenchProject, onStage } from './stage.ts'
+import { type BenchProject, withStage } from './stage.ts'
 
 const CALLERS = [1, 16, 64, 256]
 /** V8 needs some ten thousand runs before the code of a process is what it stays. */
@@ -37,7 +37,7 @@ interface Costed extends Load {
 type Round = Readonly<Record<Bot | 'read' | 'create', Costed> & { raw: Load }>
 
 export function bots(seconds: number): Promise<readonly Figure[]> {
-  return onStage(async (stage) => {
+  return withStage(async (stage) => {
     await stage.start('worker')
     const raw = await openRawQueue(stage.config.redisUrl)
     const project = await stage.openProject()

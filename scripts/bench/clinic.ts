@@ -48,7 +48,7 @@ export function patient(n: number): Resource {
 }
 
 /** Returns the visits and measurements of patient `n`, whose id is known. */
-export function recordsOf(n: number, id: string): readonly Resource[] {
+export function generatePatientRecords(n: number, id: string): readonly Resource[] {
   const subject = { reference: `Patient/${id}` }
   const day = (i: number) => `2025-${two(1 + some(n + i, 12))}-${two(1 + some(n + 3 * i, 28))}`
   const visits = Array.from({ length: VISITS }, (_, i) => ({

@@ -12,19 +12,19 @@ export function descendantsCpuUs(isCounted = (_command: string): boolean => true
   const parents = new Map<number, number>()
   const used = new Map<number, number>()
   for (const name of readdirSync('/proc')) {
-    const fields = statOf(Number(name))
+    const fields = readProcessStat(Number(name))
     if (fields === undefined) continue
     parents.set(Number(name), Number(fields[1]))
     const ticks = fields.slice(11, 15).reduce((sum, field) => sum + Number(field), 0)
     used.set(Number(name), ticks * TICK_US)
   }
   const counted = [...used].filter(
-    ([pid]) => isDescendant(pid, parents) && isCounted(commandOf(pid)),
+    ([pid]) => isDescendant(pid, parents) && isCounted(readCommandLine(pid)),
   )
   return counted.reduce((sum, [, us]) => sum + us, 0)
 }
 
-function commandOf(pid: number): string {
+function readCommandLine(pid: number): string {
   try {
     return readFileSync(`/proc/${pid}/cmdline`, 'latin1')
   } catch {
@@ -33,7 +33,7 @@ function commandOf(pid: number): string {
 }
 
 /** The fields after the command, which may hold spaces and brackets itself (proc(5)). */
-function statOf(pid: number): string[] | undefined {
+function readProcessStat(pid: number): string[] | undefined {
   if (!Number.isInteger(pid)) return undefined
   try {
     const text = readFileSync(`/proc/${pid}/stat`, 'latin1')

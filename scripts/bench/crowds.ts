@@ -5,7 +5,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Figure } from '../bench.ts'
 import { type Load, measure, openWire } from './load.ts'
-import { onStage, type Stage, stop } from './stage.ts'
+import { type Stage, stop, withStage } from './stage.ts'
 
 const PROJECTS = 300
 const COLD = 50
@@ -24,7 +24,7 @@ interface Bot {
 }
 
 export function crowds(seconds: number): Promise<readonly Figure[]> {
-  return onStage(async (stage) => {
+  return withStage(async (stage) => {
     const large = await stage.start('worker', { WORKER_MEMORY_MB: MEMORY_MB })
     const echoes: Bot[] = []
     for (let n = 0; n < PROJECTS; n++) echoes.push(await aBot(stage, 'return event.input'))

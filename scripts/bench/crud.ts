@@ -7,8 +7,8 @@ import pg from 'pg'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import type { Figure } from '../bench.ts'
 import { type Load, measure, median } from './load.ts'
-import { any, syntheaResources } from './samples.ts'
-import { onStage, type Stage } from './stage.ts'
+import { pickSample, syntheaResources } from './samples.ts'
+import { type Stage, withStage } from './stage.ts'
 
 const ROUNDS = 5
 const FILL_SECONDS = 3
@@ -28,7 +28,7 @@ type Call = () => Promise<boolean>
 type Calls = Readonly<Record<'create' | 'read' | 'update', { ours: Call; limit: Call }>>
 
 export function crud(seconds: number): Promise<readonly Figure[]> {
-  return onStage(async (stage) => {
+  return withStage(async (stage) => {
     const pool = new pg.Pool({ connectionString: stage.config.databaseUrl, max: 64 })
     try {
       const calls = await prepare(stage, pool)
@@ -80,35 +80,35 @@ async function prepare(stage: Stage, pool: pg.Pool): Promise<Calls> {
   const calls: Calls = {
     create: {
       async ours() {
-        const resource = any(resources)
+        const resource = pickSample(resources)
         const { id } = await repository.create(principal, resource)
         return stored.push({ id, resource }) > 0
       },
       async limit() {
         const id = randomUUID()
         const text = 'insert into bench_raw values ($1, $2)'
-        return (await statement('bench_insert', text, [id, any(texts)])) && raw.push(id) > 0
+        return (await statement('bench_insert', text, [id, pickSample(texts)])) && raw.push(id) > 0
       },
     },
     read: {
       async ours() {
-        const version = await repository.read(principal, 'Observation', any(stored).id)
+        const version = await repository.read(principal, 'Observation', pickSample(stored).id)
         return version.content !== undefined
       },
       limit: () =>
-        statement('bench_read', 'select content from bench_raw where id = $1', [any(raw)]),
+        statement('bench_read', 'select content from bench_raw where id = $1', [pickSample(raw)]),
     },
     update: {
       /** One element changes, as in most updates of a hospital's day. */
       async ours() {
-        const { id, resource } = any(stored)
+        const { id, resource } = pickSample(stored)
         const next = { ...resource, id, language: `x-${turn++}` }
         return (await repository.update(principal, next)).outcome === 'updated'
       },
       limit: () =>
         statement('bench_update', 'update bench_raw set content = $2 where id = $1', [
-          any(raw),
-          any(texts),
+          pickSample(raw),
+          pickSample(texts),
         ]),
     },
   }

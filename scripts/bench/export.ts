@@ -9,9 +9,9 @@ import { setTimeout as delay } from 'node:timers/promises'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { openCopySessions } from '../../shared/platform/postgres/copy.ts'
 import type { Figure } from '../bench.ts'
-import { alternate, measure, median, openWire, ratioOf } from './load.ts'
+import { alternate, measure, median, medianRatio, openWire } from './load.ts'
 import { createAll, load, syntheaResources } from './samples.ts'
-import { onStage, type BenchProject as Project, type Stage, stop } from './stage.ts'
+import { type BenchProject as Project, type Stage, stop, withStage } from './stage.ts'
 
 const ROUNDS = 3
 const MIB = 1024 * 1024
@@ -28,7 +28,7 @@ interface Run {
 }
 
 export function exports(seconds: number, resources: number): Promise<readonly Figure[]> {
-  return onStage(async (stage) => {
+  return withStage(async (stage) => {
     const project = await stage.openProject()
     await load(stage.services, project.principal, resources)
     const figures: Figure[] = []
@@ -59,7 +59,7 @@ async function beside(stage: Stage, { token, principal }: Project, level: number
     what: `system export of ${rows} to disk, level ${level}`,
     ours: `${median(ours).toFixed(0)} MiB/s of plain text`,
     limit: `${median(limit).toFixed(0)} MiB/s`,
-    ratio: ratioOf(ours, limit),
+    ratio: medianRatio(ours, limit),
     required: level === 0 ? '>= 0.7' : '',
   }
 }
@@ -115,7 +115,7 @@ async function readers(stage: Stage, { token }: Project, seconds: number): Promi
   wire.close()
   const show = (rates: readonly number[]) => `${Math.round(median(rates))}/s`
   const what = 'reads of others beside an export'
-  const ratio = ratioOf(ours, limit)
+  const ratio = medianRatio(ours, limit)
   return { what, ours: show(ours), limit: show(limit), ratio, required: '>= 0.7' }
 }
 

@@ -8,8 +8,8 @@ import { schemaFor } from '../../shared/graphql/schema/schema.ts'
 import type { Figure } from '../bench.ts'
 import { freePort } from '../service.ts'
 import { measure, openWire } from './load.ts'
-import { any, load } from './samples.ts'
-import { onStage, type Stage } from './stage.ts'
+import { load, pickSample } from './samples.ts'
+import { type Stage, withStage } from './stage.ts'
 
 const CALLERS = 8
 const NESTED = `{ PatientList(_count: 20) { id EncounterList(_reference: patient) { id
@@ -18,11 +18,11 @@ const COUNTS = '{ PatientConnection { count } ObservationConnection { count } }'
 const NOTHING = { limit: '', ratio: '', required: '' }
 
 export function graphql(seconds: number, resources: number): Promise<readonly Figure[]> {
-  return onStage(async (stage) => {
+  return withStage(async (stage) => {
     const { token, principal } = await stage.openProject()
     const patients = (await load(stage.services, principal, resources)).get('Patient') ?? []
     const readOne = () =>
-      `{ Patient(id: "${any(patients).id}") { id name { family given } birthDate } }`
+      `{ Patient(id: "${pickSample(patients).id}") { id name { family given } birthDate } }`
     const wire = await openWire(stage.baseUrl, CALLERS, token, 'application/json')
     const rate = async (what: string, query: () => string): Promise<Figure> => {
       const { p50Ms, perSecond } = await measure(CALLERS, seconds, async (caller) => {

@@ -6,9 +6,9 @@ import { setTimeout as delay } from 'node:timers/promises'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { syntheaTexts } from '../../test/fixtures/resources.ts'
 import type { Figure } from '../bench.ts'
-import { alternate, measure, median, openWire, ratioOf, type Wire } from './load.ts'
+import { alternate, measure, median, medianRatio, openWire, type Wire } from './load.ts'
 import { copies, syntheaResources } from './samples.ts'
-import { onStage, type Stage } from './stage.ts'
+import { type Stage, withStage } from './stage.ts'
 
 const ROUNDS = 3
 /** More frequent polls are answered 429. */
@@ -17,7 +17,7 @@ const POLL_MS = 250
 const KNOWN_MS = 5000
 
 export function imports(seconds: number, resources: number): Promise<readonly Figure[]> {
-  return onStage(async (stage) => {
+  return withStage(async (stage) => {
     await stage.start('worker')
     const token = await openImporter(stage)
     const wire = await openWire(stage.baseUrl, 1, token, 'application/fhir+json')
@@ -30,7 +30,7 @@ export function imports(seconds: number, resources: number): Promise<readonly Fi
     wire.close()
     const show = (rates: readonly number[]) => `${Math.round(median(rates))} resources/s`
     const what = 'import beside bundles of one at a time'
-    const ratio = ratioOf(ours, limit)
+    const ratio = medianRatio(ours, limit)
     return [{ what, ours: show(ours), limit: show(limit), ratio, required: '>= 3' }]
   })
 }

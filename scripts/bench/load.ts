@@ -51,7 +51,7 @@ export async function alternate<Side extends string>(
 }
 
 /** The median of the rounds' ratios. */
-export function ratioOf(ours: readonly number[], limit: readonly number[]): string {
+export function medianRatio(ours: readonly number[], limit: readonly number[]): string {
   return median(ours.map((value, round) => value / (limit[round] ?? Number.NaN))).toFixed(2)
 }
 

@@ -36,7 +36,7 @@ export async function syntheaResources(): Promise<Resource[]> {
 export async function* copies(resources: number): AsyncGenerator<readonly Resource[]> {
   const originals = (await syntheaResources()).map((resource) => JSON.stringify(resource))
   for (let copy = 0, left = resources; left > 0; copy++) {
-    const made = copyOf(originals, copy).slice(0, left)
+    const made = copyResources(originals, copy).slice(0, left)
     left -= made.length
     yield made
   }
@@ -80,13 +80,13 @@ export async function createAll(
 }
 
 /** Any one of a list that is not empty. */
-export function any<T>(list: readonly T[]): T {
+export function pickSample<T>(list: readonly T[]): T {
   const item = list[Math.floor(Math.random() * list.length)]
   if (item === undefined) throw new Error('There is nothing to choose from')
   return item
 }
 
-function copyOf(originals: readonly string[], copy: number): Resource[] {
+function copyResources(originals: readonly string[], copy: number): Resource[] {
   const ids = new Map<string, string>()
   const days = (copy * 37) % 3650
   return originals.map((text, place) => {

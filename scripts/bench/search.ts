@@ -7,11 +7,19 @@ import { randomUUIDv7 } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Principal } from '../../shared/access/principal.ts'
 import type { Figure } from '../bench.ts'
-import { A_PATIENT, birthDate, CODES, FAMILIES, patient, recordsOf, SYSTEM } from './clinic.ts'
+import {
+  A_PATIENT,
+  birthDate,
+  CODES,
+  FAMILIES,
+  generatePatientRecords,
+  patient,
+  SYSTEM,
+} from './clinic.ts'
 import { descendantsCpuUs } from './cpu.ts'
 import { measure, openWire, type Wire } from './load.ts'
 import { createAll } from './samples.ts'
-import { onStage, type Stage } from './stage.ts'
+import { type Stage, withStage } from './stage.ts'
 
 const CALLERS = 16
 /** The share of rows that the small Project has. */
@@ -28,7 +36,7 @@ interface Shape {
 }
 
 /** The peer: Medplum 5.0.10, one process, PostgreSQL 18.4, two cores, 53,000 resources, 2026-11-23. */
-function shapesOf(ids: readonly string[]): readonly Shape[] {
+function buildShapes(ids: readonly string[]): readonly Shape[] {
   const code = (n: number) => `http://loinc.org|${CODES[n % CODES.length]}`
   const family = (n: number) => FAMILIES[n % FAMILIES.length]
   const id = (n: number) => `Patient/${ids[(n * 7919) % ids.length]}`
@@ -88,7 +96,7 @@ function shapesOf(ids: readonly string[]): readonly Shape[] {
 }
 
 export function search(seconds: number, resources: number): Promise<readonly Figure[]> {
-  return onStage(async (stage) => {
+  return withStage(async (stage) => {
     await stage.start('worker')
     const large = await openClinic(stage, resources)
     const small = await openClinic(stage, resources * SMALL)
@@ -106,7 +114,7 @@ export function search(seconds: number, resources: number): Promise<readonly Fig
     const settled = await measureAll(large, seconds)
     for (const { wire } of [large, small]) wire.close()
     return large.shapes.map((shape, i) =>
-      figureOf(shape, [atOnce[i], later[i], settled[i], beside[i]]),
+      toFigure(shape, [atOnce[i], later[i], settled[i], beside[i]]),
     )
   })
 }
@@ -124,7 +132,7 @@ async function openClinic(stage: Stage, resources: number): Promise<Clinic> {
   const { token, principal } = await stage.openProject()
   const wire = await openWire(stage.baseUrl, CALLERS, token, 'application/fhir+json')
   const ids = Array.from({ length: Math.ceil(resources / A_PATIENT) }, () => randomUUIDv7())
-  const shapes = shapesOf(ids)
+  const shapes = buildShapes(ids)
   for (const { query } of shapes) await wire.send(0, 'GET', `/fhir/R4/${query(0)}`)
   return { principal, wire, ids, shapes }
 }
@@ -135,7 +143,8 @@ async function load({ services }: Stage, { principal, ids }: Clinic): Promise<vo
     principal,
     ids.map((id, n) => ({ ...patient(n), id })),
   )
-  for (const [n, id] of ids.entries()) await createAll(services, principal, recordsOf(n, id))
+  for (const [n, id] of ids.entries())
+    await createAll(services, principal, generatePatientRecords(n, id))
 }
 
 /** Creates, updates and deletions over HTTP: one for each patient. */
@@ -180,7 +189,7 @@ async function measureShape(wire: Wire, { query }: Shape, seconds: number): Prom
   return { service: service ?? 0, database: (all ?? 0) - (service ?? 0), p99Ms }
 }
 
-function figureOf({ name, peer }: Shape, costs: readonly (Cost | undefined)[]): Figure {
+function toFigure({ name, peer }: Shape, costs: readonly (Cost | undefined)[]): Figure {
   const text = (cost: Cost | undefined) =>
     cost === undefined ? '' : `${cost.service.toFixed(2)}+${cost.database.toFixed(2)}`
   const [atOnce, later, settled, beside] = costs

@@ -17,7 +17,7 @@ import { startPostgres } from '../postgres.ts'
 import { nodeArguments } from '../procfile.ts'
 import { startRedis } from '../redis.ts'
 import { freePort } from '../service.ts'
-import { signIn, superAdminClient } from '../session.ts'
+import { readSuperAdminClient, signIn } from '../session.ts'
 
 const ROOT = path.join(import.meta.dirname, '..', '..')
 const READY_MS = 120_000
@@ -44,7 +44,7 @@ export interface BenchProject {
 }
 
 /** fsync is on, as in production: a bench without it would flatter the writes. */
-export async function onStage<T>(work: (stage: Stage) => Promise<T>): Promise<T> {
+export async function withStage<T>(work: (stage: Stage) => Promise<T>): Promise<T> {
   const folder = temporaryFolder('botica-bench-')
   const [postgres, redis, port] = await Promise.all([
     startPostgres({ folder: path.join(folder, 'postgres'), sharedBuffersMb: 1024, durable: true }),
@@ -117,7 +117,7 @@ interface Made {
 }
 
 async function openProject({ config, principals }: Services): Promise<BenchProject> {
-  const admin = await signIn(config.baseUrl, await superAdminClient())
+  const admin = await signIn(config.baseUrl, await readSuperAdminClient())
   const project: Made = await admin.post('admin/Project/', {
     resourceType: 'Project',
     name: 'Bench',

@@ -6,7 +6,7 @@ import { readFile } from 'node:fs/promises'
 import path from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { Command, InvalidArgumentError } from 'commander'
-import { sentenceOf } from '../session.ts'
+import { formatError } from '../session.ts'
 import { call, deployFile, follow, readInput, replay, runs } from './calls.ts'
 import { type BotFolder, callerFolder, FIRST_FOLDER, openFolder } from './folder.ts'
 import { init } from './init.ts'
@@ -111,7 +111,7 @@ async function deploy(bot: BotFolder, file = bot.source): Promise<void> {
 }
 
 async function develop(bot: BotFolder): Promise<void> {
-  const save = () => deploy(bot).catch((error) => note('red', sentenceOf(error)))
+  const save = () => deploy(bot).catch((error) => note('red', formatError(error)))
   await save()
   await Promise.all([follow(bot, printEvent), deployOnSave(bot, save)])
 }
@@ -170,6 +170,6 @@ function whole(text: string): number {
 try {
   await program.parseAsync()
 } catch (error) {
-  note('red', sentenceOf(error))
+  note('red', formatError(error))
   process.exitCode = 1
 }

@@ -108,10 +108,10 @@ export async function runs(bot: BotFolder, count: number): Promise<readonly Run[
   const { parameter = [] }: { parameter?: Part[] } = await bot.medplum.get(
     bot.operation(`$runs?_count=${count}`),
   )
-  return parameter.filter(({ name }) => name === 'run').map(runOf)
+  return parameter.filter(({ name }) => name === 'run').map(parseRunPart)
 }
 
-function runOf({ part = [] }: Part): Run {
+function parseRunPart({ part = [] }: Part): Run {
   const entries = part.map(({ name, ...value }) => [name, Object.values(value)[0]])
   const run = Object.fromEntries(entries) as Run // the names of $runs
   return { ...run, runId: run.runId.replace('urn:uuid:', '') }
@@ -125,10 +125,10 @@ export async function follow(
 ): Promise<void> {
   while (!signal?.aborted) {
     const answer = await fetch(bot.operation('$logs'), {
-      headers: headersOf(bot),
+      headers: authHeaders(bot),
       signal: signal ?? null,
     })
-    if (!answer.ok || answer.body === null) throw await refusalOf(answer)
+    if (!answer.ok || answer.body === null) throw await readResponseError(answer)
     let rest = ''
     for await (const chunk of answer.body.pipeThrough(new TextDecoderStream())) {
       const events = `${rest}${chunk}`.split('\n\n')
@@ -144,18 +144,18 @@ export async function follow(
 }
 
 async function send(bot: BotFolder, name: string, request: RequestInit): Promise<Answer> {
-  const headers = { ...request.headers, ...headersOf(bot) }
+  const headers = { ...request.headers, ...authHeaders(bot) }
   const answer = await fetch(bot.operation(name), { ...request, headers })
-  if (!answer.ok) throw await refusalOf(answer)
+  if (!answer.ok) throw await readResponseError(answer)
   const isJson = /json/.test(answer.headers.get('content-type') ?? '')
   return { text: await answer.text(), isJson }
 }
 
-function headersOf({ medplum }: BotFolder): Record<string, string> {
+function authHeaders({ medplum }: BotFolder): Record<string, string> {
   return { Authorization: `Bearer ${medplum.getAccessToken()}` }
 }
 
-async function refusalOf(answer: Response): Promise<Error> {
+async function readResponseError(answer: Response): Promise<Error> {
   const text = await answer.text()
   const isOutcome = text.startsWith('{"resourceType":"OperationOutcome"')
   if (isOutcome) return new OperationOutcomeError(JSON.parse(text))

@@ -6,7 +6,7 @@ import { randomBytes } from 'node:crypto'
 import { chmodSync, cpSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import type { MedplumClient } from '@medplum/core'
-import { sentenceOf, serviceAddress, signIn, superAdminClient } from '../session.ts'
+import { formatError, readSuperAdminClient, serviceAddress, signIn } from '../session.ts'
 import { deployFile } from './calls.ts'
 import { CONFIG, callerFolder, FIRST_FOLDER, openFolder } from './folder.ts'
 
@@ -40,7 +40,7 @@ export async function init(given = FIRST_FOLDER, options: InitOptions): Promise<
   const shown = path.relative(callerFolder(), folder) || '.'
   if (existsSync(path.join(folder, CONFIG))) return await showAgain(folder, shown, options)
   const baseUrl = options.url ?? serviceAddress()
-  const admin = await signIn(baseUrl, await superAdminClient())
+  const admin = await signIn(baseUrl, await readSuperAdminClient())
   const projectId = options.project ?? (await createProject(admin, options.name ?? FIRST_PROJECT))
   const person = options.project === undefined ? await createPerson(admin, projectId) : {}
   const client = await createAdminClient(admin, projectId)
@@ -65,7 +65,7 @@ async function showAgain(folder: string, shown: string, options: InitOptions): P
   const hasBot = `${folder} has a bot already`
   if (options.name ?? options.project ?? options.url) throw new Error(hasBot)
   const { bot, projectId } = await readBot(folder).catch((error: unknown) => {
-    throw new Error(`${hasBot}, which cannot be reached: ${sentenceOf(error)}`)
+    throw new Error(`${hasBot}, which cannot be reached: ${formatError(error)}`)
   })
   console.log(`Project ${projectId}, bot ${bot.id}`)
   const variables = process.env

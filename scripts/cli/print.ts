@@ -8,7 +8,9 @@ type Style = Parameters<typeof styleText>[0]
 /** On standard error; without colours where that is no terminal. */
 export function note(style: Style, text: string): void {
   const { isTTY } = process.stderr
-  console.error(styleText(style, isTTY ? visible(text) : text, { stream: process.stderr }))
+  console.error(
+    styleText(style, isTTY ? escapeControlCharacters(text) : text, { stream: process.stderr }),
+  )
 }
 
 /** On standard output: JSON over several lines, all else as it came. */
@@ -18,14 +20,14 @@ export function printAnswer({ text, isJson }: Answer): void {
 
 /** The segments of an HL7 message end in CR, with which a terminal would write them over each other. */
 function shown(text: string): string {
-  return process.stdout.isTTY ? visible(text.replace(/\r\n?/g, '\n')) : text
+  return process.stdout.isTTY ? escapeControlCharacters(text.replace(/\r\n?/g, '\n')) : text
 }
 
 /**
  * Replaces control characters but line feeds and tabs: logs and answers hold what strangers have sent, and escape
  * sequences would have the terminal rename its window, hide lines or fill its clipboard.
  */
-export function visible(text: string): string {
+export function escapeControlCharacters(text: string): string {
   return text.replace(/\p{Cc}/gu, (character) => (/[\n\t]/.test(character) ? character : '\ufffd'))
 }
 
@@ -63,7 +65,7 @@ export function printSandboxRun({ result, requests, requestMs, startMs }: Sandbo
   if (log !== '') note('dim', log.trimEnd())
   if (isOk && kind !== 'undefined')
     printAnswer({ text: body, isJson: kind === 'json' || kind === 'outcome' })
-  if (!isOk) note('red', messageOf(body))
+  if (!isOk) note('red', outcomeMessage(body))
   const facts = [
     `${isOk ? 'ok' : failure} in ${result.wallMs.toFixed(1)} ms`,
     `CPU ${result.cpuMs.toFixed(1)} ms`,
@@ -76,7 +78,7 @@ export function printSandboxRun({ result, requests, requestMs, startMs }: Sandbo
 }
 
 /** The text of the outcome's first issue, else all of it. */
-function messageOf(body: string): string {
+function outcomeMessage(body: string): string {
   const { issue } = JSON.parse(body) as { issue?: { details?: { text?: string } }[] } // of the sandbox
   return issue?.[0]?.details?.text ?? body
 }

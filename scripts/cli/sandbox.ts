@@ -5,9 +5,9 @@ import path from 'node:path'
 import type { MedplumClient } from '@medplum/core'
 import { checkCode, codeFormat } from '../../shared/bots/code.ts'
 import { toJavaScript } from '../../shared/bots/deploy.ts'
-import { EVERYWHERE } from '../../shared/config/outbound.ts'
+import { UNRESTRICTED } from '../../shared/config/outbound.ts'
 import { createLogger } from '../../shared/log.ts'
-import { fetchOutside } from '../../shared/platform/outbound/fetch-outside.ts'
+import { fetchOutbound } from '../../shared/platform/outbound/fetch-outside.ts'
 import { openExecutors } from '../../worker/bots/executors/executors.ts'
 import type { BotRun, HostCall, RunResult } from '../../worker/bots/run-result.ts'
 import type { Input } from './calls.ts'
@@ -58,7 +58,7 @@ export async function runInSandbox(
         resultBytes: 6 * MEGABYTE,
         logBytes: MEGABYTE / 4,
       },
-      event: await eventOf(medplum, input, timeoutSeconds),
+      event: await buildEvent(medplum, input, timeoutSeconds),
       inputKind: input?.kind ?? 'none',
       input: input?.text,
     }
@@ -76,7 +76,7 @@ export async function runInSandbox(
   }
 }
 
-async function eventOf(
+async function buildEvent(
   medplum: MedplumClient,
   input: Input | undefined,
   timeoutSeconds: number,
@@ -89,13 +89,13 @@ async function eventOf(
     traceId: randomUUID(),
     attempt: 1,
     deadline: Date.now() + timeoutSeconds * 1000,
-    secrets: await secretsOf(medplum, project),
+    secrets: await fetchSecrets(medplum, project),
     context: { baseUrl: medplum.getBaseUrl(), project, membership, profile },
   })
 }
 
 /** None for a caller who may not see them. */
-async function secretsOf(
+async function fetchSecrets(
   medplum: MedplumClient,
   project: unknown,
 ): Promise<Record<string, unknown>> {
@@ -127,7 +127,7 @@ async function answerCall(medplum: MedplumClient, { kind, payload }: HostCall): 
       isBytes && asked.body !== undefined ? Buffer.from(asked.body, 'base64') : asked.body
     if (kind === 'fetch') {
       const outgoing = { url: asked.url ?? '', method, headers, body, redirect }
-      const fetched = await fetchOutside(outgoing, EVERYWHERE, AbortSignal.timeout(30_000))
+      const fetched = await fetchOutbound(outgoing, UNRESTRICTED, AbortSignal.timeout(30_000))
       return JSON.stringify({ ...fetched, body: fetched.body.toString('base64') })
     }
     const response = await fetch(new URL(asked.path ?? '', `${medplum.getBaseUrl()}fhir/R4/`), {

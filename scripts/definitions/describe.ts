@@ -174,13 +174,18 @@ export function describeSearch(
   compartments: readonly Definition[],
 ): { compartments: CompartmentLine; types: SearchLine[] } {
   const known = new Map(types.map((type) => [type.name, type]))
-  const typeOf = new Map(parameters.map((item) => [item.url, item.type as SearchParameter['type']]))
+  const typesByUrl = new Map(
+    parameters.map((item) => [item.url, item.type as SearchParameter['type']]),
+  )
   const lines = new Map<string, Map<string, SearchParameter>>()
   for (const parameter of parameters) {
     for (const base of parameter.base) {
       if (known.get(base)?.kind !== 'resource') throw new Error(`${parameter.url}: no type ${base}`)
       const line = lines.get(base) ?? new Map()
-      lines.set(base, line.set(parameter.code, describeParameter(base, parameter, known, typeOf)))
+      lines.set(
+        base,
+        line.set(parameter.code, describeParameter(base, parameter, known, typesByUrl)),
+      )
     }
   }
   const bases = [...lines.keys(), ...known.keys()].filter(
@@ -199,7 +204,7 @@ function describeParameter(
   base: string,
   parameter: Definition,
   known: ReadonlyMap<string, TypeDefinition>,
-  typeOf: ReadonlyMap<string, SearchParameter['type']>,
+  typesByUrl: ReadonlyMap<string, SearchParameter['type']>,
 ): SearchParameter {
   const targets = (parameter.target ?? []).filter((name) => known.has(name)).sort()
   return {
@@ -213,7 +218,7 @@ function describeParameter(
           components: parameter.component.map(({ definition, expression: given }) => {
             const expression = MISPRINTED.get(definition) ?? given
             // The components of ResearchStudy-progress-status-* name parameters that nobody defines.
-            const type = typeOf.get(definition) ?? (expression === 'period' ? 'date' : 'token')
+            const type = typesByUrl.get(definition) ?? (expression === 'period' ? 'date' : 'token')
             return { type, expression }
           }),
         }

@@ -10,14 +10,16 @@ export function describeOperations(published: readonly Definition[]): readonly O
       // Here a list of codes; CompartmentDefinitions have objects.
       (resource as unknown as readonly string[]).map((type) => ({
         name: `${type}/${code}`,
-        parameters: parameter.filter(({ use }) => use === 'in').flatMap((one) => namesOf(one)),
+        parameters: parameter
+          .filter(({ use }) => use === 'in')
+          .flatMap((one) => listParameterPaths(one)),
       })),
     )
   return lines.sort((a, b) => (a.name < b.name ? -1 : 1))
 }
 
 /** A part follows what it is of: `dependency`, `dependency.element`. */
-function namesOf({ name, part = [] }: Parameter, above = ''): readonly string[] {
+function listParameterPaths({ name, part = [] }: Parameter, above = ''): readonly string[] {
   const path = `${above}${name}`
-  return [path, ...part.flatMap((one) => namesOf(one, `${path}.`))]
+  return [path, ...part.flatMap((one) => listParameterPaths(one, `${path}.`))]
 }

@@ -10,7 +10,7 @@ const PROSE =
   /^(definition|comment|requirements|mapping|alias|example|isModifierReason|meaningWhenMissing|orderMeaning)$/
 
 export function describeProfiles(structures: readonly Definition[]): ProfileLine[] {
-  return profilesOf(structures)
+  return selectProfiles(structures)
     .map(({ url, type, baseDefinition, differential }) => ({
       url,
       type,
@@ -22,7 +22,7 @@ export function describeProfiles(structures: readonly Definition[]): ProfileLine
 
 /** Each with all its elements, in the words of the standard. */
 export function describeSnapshots(structures: readonly Definition[]): SnapshotLine[] {
-  return profilesOf(structures)
+  return selectProfiles(structures)
     .map(({ snapshot, ...definition }) => ({
       url: definition.url,
       version: definition.version,
@@ -40,7 +40,7 @@ export function describeSnapshots(structures: readonly Definition[]): SnapshotLi
     .sort((a, b) => (a.url < b.url ? -1 : 1))
 }
 
-function profilesOf(structures: readonly Definition[]): Definition[] {
+function selectProfiles(structures: readonly Definition[]): Definition[] {
   return structures.filter(
     ({ kind, derivation }) => kind !== 'logical' && derivation === 'constraint',
   )

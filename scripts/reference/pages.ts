@@ -7,7 +7,7 @@ import { join } from 'node:path'
 import { operationTexts } from '../../server/openapi/operation-texts.ts'
 import { operations } from '../../shared/api/operations.ts'
 import { describeSettings } from '../../shared/config/config.ts'
-import { meanings } from '../../shared/config/meanings.ts'
+import { settingDescriptions } from '../../shared/config/meanings.ts'
 import * as errors from '../../shared/errors.ts'
 import { resourceTypes, searchParameters } from '../../shared/fhir/definitions.ts'
 import { limitsTable } from './limits.ts'
@@ -49,15 +49,15 @@ function settings(): string {
     `\`${name}\``,
     // The machine's memory would make a page of each machine.
     byDefault === '' || name === 'WORKER_MEMORY_MB' ? '' : `\`${byDefault}\``,
-    meaningOf(name, form),
+    describeSetting(name, form),
   ])
   return table(['setting', 'default', 'meaning'], rows)
 }
 
-function meaningOf(name: string, form: string): string {
+function describeSetting(name: string, form: string): string {
   const plain = /^(text|address, required|comma list)$/.test(form)
   const shown = form.replaceAll('<', '&lt;')
-  return `${meanings[name] ?? ''}${plain ? '' : ` (${shown})`}`
+  return `${settingDescriptions[name] ?? ''}${plain ? '' : ` (${shown})`}`
 }
 
 const LIMITS_INTRO = `What is refused because it is too much. A name in capitals is a [setting](settings.md), a name like \`bot-cpuMs\` an extension
@@ -69,7 +69,11 @@ function requestLimits(): string {
   const rows = [...describeSettings()].filter(([name]) => named.test(name))
   return table(
     ['setting', 'default', 'what it bounds'],
-    rows.map(([name, { byDefault }]) => [`\`${name}\``, byDefault, meanings[name] ?? '']),
+    rows.map(([name, { byDefault }]) => [
+      `\`${name}\``,
+      byDefault,
+      settingDescriptions[name] ?? '',
+    ]),
   )
 }
 

@@ -85,11 +85,18 @@ async function runBatch(files: readonly string[], options: RunOptions): Promise<
   const failure = code === 0 ? undefined : (killedBy ?? `exit code ${code}`)
   const ms = performance.now() - startedAt
   const [only = ''] = files
-  return files.length === 1 ? [endOf(only, report, ms, failure)] : endsOf(files, report, failure)
+  return files.length === 1
+    ? [summarizeFile(only, report, ms, failure)]
+    : summarizeFiles(files, report, failure)
 }
 
 /** A process that ends before its report does is a failure, even if all that it had reported passed. */
-function endOf(file: string, report: string, ms: number, failure: string | undefined): FileEnd {
+function summarizeFile(
+  file: string,
+  report: string,
+  ms: number,
+  failure: string | undefined,
+): FileEnd {
   const failures = readFailures(report)
   const { passed, failed } = readSummary(report) ?? { passed: 0, failed: 1 }
   const isGood = failure === undefined && failed === 0
@@ -101,7 +108,11 @@ function endOf(file: string, report: string, ms: number, failure: string | undef
 }
 
 /** Where the process failed and none of its files did, all are suspect. */
-function endsOf(files: readonly string[], report: string, failure: string | undefined): FileEnd[] {
+function summarizeFiles(
+  files: readonly string[],
+  report: string,
+  failure: string | undefined,
+): FileEnd[] {
   const sections = readSections(report)
   const ends = files.map((file) => {
     const { text, ms } = sections.get(file) ?? { text: '', ms: 0 }

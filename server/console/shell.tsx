@@ -130,7 +130,7 @@ function Account() {
     <Menu>
       <Menu.Target>
         <Button variant="subtle" size="compact-md" maw={180} id="account">
-          {nameOf(me)}
+          {signedInName(me)}
         </Button>
       </Menu.Target>
       <Menu.Dropdown>
@@ -141,7 +141,7 @@ function Account() {
   )
 }
 
-function nameOf({ membership: { profile } }: Me): string {
+function signedInName({ membership: { profile } }: Me): string {
   return profile?.display ?? profile?.reference ?? ''
 }
 

@@ -4,13 +4,13 @@
  */
 
 import { hash, randomBytes } from 'node:crypto'
-import { type Device, isDeviceOf } from '../../shared/access/credentials/devices.ts'
+import { type Device, isDeviceCurrent } from '../../shared/access/credentials/devices.ts'
 import type { Config } from '../../shared/config/config.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { readUser } from '../../shared/projects/users.ts'
 import type { Services } from '../../shared/services.ts'
 import type { Context } from '../context.ts'
-import { digestOf, isDigestOf, UNGRANTED_MS, userIdOf } from './logins.ts'
+import { hashSecret, loginUserId, matchesDigest, UNGRANTED_MS } from './logins.ts'
 
 /**
  * `page`: a script of our own pages, or of the app at APP_URL on the same site. `foreign`: anything else in a
@@ -19,7 +19,7 @@ import { digestOf, isDigestOf, UNGRANTED_MS, userIdOf } from './logins.ts'
 type Sender = 'page' | 'foreign' | 'program'
 
 /** https://www.w3.org/TR/fetch-metadata/#sec-fetch-site-header; browsers send it over https and to loopback. */
-export function senderOf(ctx: Context, config: Config): Sender {
+export function classifySender(ctx: Context, config: Config): Sender {
   const site = ctx.get('Sec-Fetch-Site')
   const origin = ctx.get('Origin')
   if (origin === '' && site === '') return 'program'
@@ -117,7 +117,7 @@ const SECRET_BYTES = 32
 /** Made with every bound Login, so that no cookie of an earlier one can be planted. */
 export function newBinding(): { readonly secret: string; readonly digest: string } {
   const secret = randomBytes(SECRET_BYTES).toString('base64url')
-  return { secret, digest: digestOf(secret) }
+  return { secret, digest: hashSecret(secret) }
 }
 
 export function bindLogin(ctx: Context, config: Config, loginId: string, secret: string): void {
@@ -128,15 +128,15 @@ export function bindLogin(ctx: Context, config: Config, loginId: string, secret:
   })
 }
 
-export function isBound(login: Resource): boolean {
+export function isBoundToBrowser(login: Resource): boolean {
   return login.browser !== undefined
 }
 
 /** True when the request may go on with this Login. */
-export function isFromHere(ctx: Context, config: Config, login: Resource): boolean {
-  if (!isBound(login)) return true
-  if (senderOf(ctx, config) === 'foreign') return false
-  return isDigestOf(login.browser, readCookie(ctx, config, loginCookie(login.id ?? '')) ?? '')
+export function isFromSameBrowser(ctx: Context, config: Config, login: Resource): boolean {
+  if (!isBoundToBrowser(login)) return true
+  if (classifySender(ctx, config) === 'foreign') return false
+  return matchesDigest(login.browser, readCookie(ctx, config, loginCookie(login.id ?? '')) ?? '')
 }
 
 // The cookie by which a browser is known to have signed in before (devices.ts); one for each e-mail address.
@@ -144,23 +144,27 @@ export function isFromHere(ctx: Context, config: Config, login: Resource): boole
 const MAX_AGE_SECONDS = 90 * 86_400
 
 /** The device that the cookie names; whether its User still has the same credentials is not known here. */
-export function deviceIn(services: Services, ctx: Context, email: string): Device | undefined {
+export function readDeviceCookie(
+  services: Services,
+  ctx: Context,
+  email: string,
+): Device | undefined {
   const { config, devices } = services
-  if (senderOf(ctx, config) === 'foreign') return undefined
-  return devices.read(readCookie(ctx, config, nameOf(email)) ?? '')
+  if (classifySender(ctx, config) === 'foreign') return undefined
+  return devices.read(readCookie(ctx, config, deviceCookieName(email)) ?? '')
 }
 
 /** After a sign-in with a password and every other factor; a session that only goes on proves nothing anew. */
 export async function rememberSignIn(services: Services, ctx: Context, login: Resource) {
   if (login.authMethod !== 'password' || login.bySession === true) return
-  const user = await readUser(services.repository, userIdOf(login) ?? '')
+  const user = await readUser(services.repository, loginUserId(login) ?? '')
   if (user !== undefined) rememberDevice(services, ctx, user)
 }
 
 /** After a change of credentials by a person who is signed in; a device that was known stays known. */
 export async function renewDevice(services: Services, ctx: Context, before: Resource) {
-  const device = deviceIn(services, ctx, String(before.email))
-  if (device === undefined || !isDeviceOf(device, before)) return
+  const device = readDeviceCookie(services, ctx, String(before.email))
+  if (device === undefined || !isDeviceCurrent(device, before)) return
   const user = await readUser(services.repository, device.userId)
   if (user !== undefined) rememberDevice(services, ctx, user)
 }
@@ -170,13 +174,17 @@ export async function renewDevice(services: Services, ctx: Context, before: Reso
  * another origin neither shows the cookie nor gets it.
  */
 export function rememberDevice(services: Services, ctx: Context, user: Resource): void {
-  if (senderOf(ctx, services.config) === 'foreign') return
+  if (classifySender(ctx, services.config) === 'foreign') return
   const email = String(user.email)
-  const device = deviceIn(services, ctx, email)
+  const device = readDeviceCookie(services, ctx, email)
   const value = services.devices.issue(user, device?.userId === user.id ? device?.id : undefined)
-  setCookie(ctx, services.config, { name: nameOf(email), value, seconds: MAX_AGE_SECONDS })
+  setCookie(ctx, services.config, {
+    name: deviceCookieName(email),
+    value,
+    seconds: MAX_AGE_SECONDS,
+  })
 }
 
-function nameOf(email: string): string {
+function deviceCookieName(email: string): string {
   return `botica-device-${hash('sha256', email).slice(0, 16)}`
 }

@@ -83,7 +83,7 @@ export function requireOpen(login: Resource): void {
 }
 
 /** When a Login that begins now dies, unless it is granted before. */
-export function expiryOf(clientId: string | undefined): string {
+export function loginExpiry(clientId: string | undefined): string {
   const lifetimeMs = clientId === CLI_CLIENT.id ? CLI_LOGIN_MS : UNGRANTED_MS
   return new Date(Date.now() + lifetimeMs).toISOString()
 }
@@ -93,11 +93,11 @@ export function isExpired(login: Resource): boolean {
   return !(Date.parse(String(login.expires)) > Date.now())
 }
 
-export function clientIdOf(login: Resource): string | undefined {
+export function loginClientId(login: Resource): string | undefined {
   return parseReference(referenceIn(login.client))?.id
 }
 
-export function userIdOf(login: Resource): string | undefined {
+export function loginUserId(login: Resource): string | undefined {
   const user = parseReference(referenceIn(login.user))
   return user?.type === 'User' ? user.id : undefined
 }
@@ -112,20 +112,20 @@ export function newLoginSecret(loginId: string): string {
 }
 
 /** Id of the Login; undefined for a text that `newLoginSecret` never made. */
-export function loginIdOf(secret: string): string | undefined {
+export function loginIdFromSecret(secret: string): string | undefined {
   if (!/^[\w-]{64}$/.test(secret)) return undefined
   const hex = Buffer.from(secret, 'base64url').subarray(0, UUID_BYTES).toString('hex')
   return hex.replace(/^(.{8})(.{4})(.{4})(.{4})/, '$1-$2-$3-$4-')
 }
 
-export function digestOf(secret: string): string {
+export function hashSecret(secret: string): string {
   return hash('sha256', secret)
 }
 
-/** `digest` is what `digestOf` made; anything else equals nothing. */
-export function isDigestOf(digest: unknown, secret: string): boolean {
+/** `digest` is what `hashSecret` made; anything else equals nothing. */
+export function matchesDigest(digest: unknown, secret: string): boolean {
   const wanted = Buffer.from(typeof digest === 'string' ? digest : '')
-  const found = Buffer.from(digestOf(secret))
+  const found = Buffer.from(hashSecret(secret))
   return wanted.length === found.length && timingSafeEqual(wanted, found)
 }
 

@@ -18,7 +18,7 @@ import type { FhirReply, FhirRequest } from '../../shared/request/request.ts'
 import type { Services } from '../../shared/services.ts'
 import type { LargeWork } from '../context.ts'
 import type { Metrics } from '../metrics.ts'
-import { readOff } from '../middleware/body.ts'
+import { discardBody } from '../middleware/body.ts'
 
 export interface LargeBodies extends LargeWork {
   /** True: the thread answers this request. */
@@ -78,7 +78,7 @@ export function openLargeBodies(
       void pass(running, req, res)
       return true
     },
-    async answer(req, request) {
+    async handleRequest(req, request) {
       running ??= start()
       return await askThread(running, req, request)
     },
@@ -121,7 +121,7 @@ async function pass(thread: Thread, req: IncomingMessage, res: ServerResponse): 
   }
   const port = await thread.port.catch(() => undefined)
   if (port === undefined) {
-    readOff({ req })
+    discardBody({ req })
     return fail()
   }
   if (req.destroyed) return
@@ -129,7 +129,7 @@ async function pass(thread: Thread, req: IncomingMessage, res: ServerResponse): 
   const headers = [
     ...endToEnd(req.rawHeaders),
     ...[SECRET_HEADER, thread.secret],
-    ...[PEER_HEADER, socket.remoteAddress ?? ''],
+    ...[REMOTE_ADDRESS_HEADER, socket.remoteAddress ?? ''],
   ]
   const onward = request({
     port,
@@ -154,7 +154,7 @@ async function pass(thread: Thread, req: IncomingMessage, res: ServerResponse): 
     if (!res.writableEnded) fail()
   })
   // The thread may answer, or end, before the caller has sent all.
-  onward.once('close', () => readOff({ req }))
+  onward.once('close', () => discardBody({ req }))
   res.once('close', () => {
     if (!res.writableFinished) onward.destroy()
   })
@@ -193,7 +193,7 @@ async function askThread(
       ...Object.fromEntries(given),
       'x-request-id': asked.requestId,
       [SECRET_HEADER]: secret,
-      [PEER_HEADER]: socket.remoteAddress ?? '',
+      [REMOTE_ADDRESS_HEADER]: socket.remoteAddress ?? '',
     },
     agent,
     ...(asked.signal === undefined ? {} : { signal: asked.signal }),
@@ -217,11 +217,11 @@ async function askThread(
 
 export const SECRET_HEADER = 'x-botica-thread'
 /** The address of the caller's connection. */
-export const PEER_HEADER = 'x-botica-peer'
+export const REMOTE_ADDRESS_HEADER = 'x-botica-peer'
 
 const HOP_BY_HOP: ReadonlySet<string> = new Set([
   ...['connection', 'keep-alive', 'proxy-connection', 'te', 'trailer', 'upgrade', 'expect'],
-  ...[SECRET_HEADER, PEER_HEADER],
+  ...[SECRET_HEADER, REMOTE_ADDRESS_HEADER],
 ])
 
 /** Names and values in turn, without those that concern one connection (RFC 9110 §7.6.1). */

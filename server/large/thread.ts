@@ -9,7 +9,7 @@ import { createApp } from '../app.ts'
 import type { Metrics } from '../metrics.ts'
 import {
   type FromThread,
-  PEER_HEADER,
+  REMOTE_ADDRESS_HEADER,
   SECRET_HEADER,
   type ThreadData,
   type ToThread,
@@ -52,10 +52,10 @@ parentPort?.on('message', (message: ToThread) => {
 
 /** Moves the address of the caller to where Koa looks for it. */
 function isFromWeb({ headers, socket }: IncomingMessage): boolean {
-  const { [SECRET_HEADER]: shown, [PEER_HEADER]: peer } = headers
+  const { [SECRET_HEADER]: shown, [REMOTE_ADDRESS_HEADER]: peer } = headers
   if (typeof shown !== 'string' || !isSameSecret(shown, secret)) return false
   delete headers[SECRET_HEADER]
-  delete headers[PEER_HEADER]
+  delete headers[REMOTE_ADDRESS_HEADER]
   Object.defineProperty(socket, 'remoteAddress', { value: peer, configurable: true })
   return true
 }

@@ -5,7 +5,7 @@ import { type Area, requireArea } from '../../shared/access/grant.ts'
 import type { Principal } from '../../shared/access/principal.ts'
 import { forbidden, tooManyRequests } from '../../shared/errors.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
-import { secondsOf } from '../../shared/platform/redis/limiter.ts'
+import { retryAfterSeconds } from '../../shared/platform/redis/limiter.ts'
 import type { Services } from '../../shared/services.ts'
 import { caller, type Middleware } from '../context.ts'
 
@@ -44,7 +44,7 @@ export function isOpen(access: Access): access is keyof typeof OPEN {
 }
 
 /** Authenticates whatever is not marked as open. Throws for a route without a mark. Errors: 401, 403, 429. */
-export function admit(authenticate: Middleware, access: Access): Middleware {
+export function requireAccess(authenticate: Middleware, access: Access): Middleware {
   if (isOpen(access)) return (_ctx, next) => next()
   if (!Object.hasOwn(CHECKED, access)) throw new Error(`A route carries no mark: ${String(access)}`)
   const { area, isMet }: Check = CHECKED[access]
@@ -63,15 +63,15 @@ export function admit(authenticate: Middleware, access: Access): Middleware {
 const WRONG_PER_MINUTE = 60
 
 /** `address` as of `addressOf`. Errors: 429 after too many wrong ones in a minute. */
-export function isSecretOf(
+export function verifyClientSecret(
   { wrongSecrets }: Services,
   client: Resource,
   secret: string,
   address: string,
 ): boolean {
   const key = `${client.id}:${address}`
-  const { left, resetMs } = wrongSecrets.spend(key, 0, WRONG_PER_MINUTE)
-  if (left <= 0) throw tooManyRequests(secondsOf(resetMs))
+  const { remaining, resetMs } = wrongSecrets.spend(key, 0, WRONG_PER_MINUTE)
+  if (remaining <= 0) throw tooManyRequests(retryAfterSeconds(resetMs))
   const isRight = secretMatches(client, secret)
   if (!isRight) wrongSecrets.spend(key, 1, WRONG_PER_MINUTE)
   return isRight

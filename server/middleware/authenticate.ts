@@ -9,12 +9,12 @@ import { isAllowedFrom, profileReference } from '../../shared/access/principal.t
 import { narrowed } from '../../shared/access/scopes.ts'
 import { forbidden, HttpError, issue, outcome, unauthorized } from '../../shared/errors.ts'
 import { parseReference } from '../../shared/fhir/resource.ts'
-import { type Principals, type Session, within } from '../../shared/identity/principals.ts'
+import { narrowSession, type Principals, type Session } from '../../shared/identity/principals.ts'
 import type { Services } from '../../shared/services.ts'
 import type { Context, Middleware, Web } from '../context.ts'
 import { audit } from '../identity/logins.ts'
-import { isSecretOf } from './access.ts'
-import { addressOf } from './limits.ts'
+import { verifyClientSecret } from './access.ts'
+import { rateLimitAddress } from './limits.ts'
 
 const ON_BEHALF_OF = 'X-Medplum-On-Behalf-Of'
 
@@ -30,7 +30,7 @@ export function authenticate({ services }: Web): Middleware {
     if (session === undefined) return undefined
     // A token may be narrower than its Login (RFC 6749 §6).
     const { patient } = session.principal
-    return { session: within(session, { scope: claims.scope, patient }), claims }
+    return { session: narrowSession(session, { scope: claims.scope, patient }), claims }
   }
 
   const byBasic = async (encoded: string, ip: string) => {
@@ -40,7 +40,8 @@ export function authenticate({ services }: Web): Middleware {
     const session = await principals.forProfile(`ClientApplication/${id}`)
     if (session === undefined || !isActiveClient(session.profile)) return undefined
     if (!takesSecret(session.profile)) return undefined
-    if (!isSecretOf(services, session.profile, secret, addressOf(ip))) return undefined
+    if (!verifyClientSecret(services, session.profile, secret, rateLimitAddress(ip)))
+      return undefined
     return { session: withClient(session, id), claims: undefined }
   }
 

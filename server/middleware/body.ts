@@ -43,7 +43,7 @@ const READ_OFF_MS = 10_000
  * The rest of a refused body is read and dropped: many clients take no answer before
  * they have sent all, and lose it when the connection closes on them (RFC 9112 §9.6).
  */
-export function readOff({ req }: { readonly req: IncomingMessage }): void {
+export function discardBody({ req }: { readonly req: IncomingMessage }): void {
   if (req.complete || req.destroyed) return
   const stop = () => req.destroy()
   const timer = setTimeout(stop, READ_OFF_MS)
@@ -60,7 +60,7 @@ export function readOff({ req }: { readonly req: IncomingMessage }): void {
 export async function readBody(ctx: Context, maxBytes: number): Promise<Buffer | undefined> {
   if (ctx.state.body !== undefined) return ctx.state.body
   if (!hasBody(ctx)) return undefined
-  const coding = codingOf(ctx)
+  const coding = parseContentEncoding(ctx)
   const raw = await readRaw(ctx, maxBytes)
   if (raw.length === 0) return undefined
   return coding === undefined ? raw : await inflated(raw, coding, maxBytes)
@@ -74,7 +74,7 @@ export function hasBody({ req: { headers } }: Context): boolean {
 /** The body as it arrives, its coding taken off. Errors: 413 for an announced size, 400 for a bad coding. */
 export function openBody(ctx: Context, maxBytes: number): Readable {
   const { req } = ctx
-  const coding = codingOf(ctx)
+  const coding = parseContentEncoding(ctx)
   if (Number(req.headers['content-length'] ?? 0) > maxBytes) throw tooLarge()
   return coding === undefined ? req : inflating(req, coding)
 }
@@ -100,7 +100,7 @@ export async function readJsonObject(
 type Coding = keyof typeof DECODERS
 
 /** Errors: 400. */
-function codingOf(ctx: Context): Coding | undefined {
+function parseContentEncoding(ctx: Context): Coding | undefined {
   const coding = (ctx.req.headers['content-encoding'] ?? 'identity').trim().toLowerCase()
   if (isCoding(coding)) return coding
   if (coding !== 'identity') throw notSupported('Unsupported content encoding')

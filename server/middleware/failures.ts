@@ -4,7 +4,7 @@ import { HttpError, issue, outcome, unavailable } from '../../shared/errors.ts'
 import type { Logger } from '../../shared/log.ts'
 import { FHIR_JSON } from '../../shared/request/reply.ts'
 import type { Context, Middleware } from '../context.ts'
-import { readOff } from './body.ts'
+import { discardBody } from './body.ts'
 
 const TRACING = 'https://medplum.com/fhir/StructureDefinition/tracing'
 /** Codes of a socket that is gone, and SQLSTATE classes 08 and 57P of a server that is going. */
@@ -31,38 +31,38 @@ export class OAuthError extends Error {
 }
 
 /** Why work for a caller that has closed its connection ends: there is nobody to answer. */
-export class CallerGone extends Error {}
+export class ClientDisconnected extends Error {}
 
 /** Aborts when the caller closes its connection before it has the answer. */
-export function goneSignal(ctx: Context): AbortSignal {
+export function disconnectSignal(ctx: Context): AbortSignal {
   const { res } = ctx
   const controller = new AbortController()
   const onClose = () => {
-    if (!res.writableFinished) controller.abort(new CallerGone())
+    if (!res.writableFinished) controller.abort(new ClientDisconnected())
   }
   if (res.closed) onClose()
   else res.once('close', onClose)
   return controller.signal
 }
 
-export function failures(log: Logger): Middleware {
+export function errorHandler(log: Logger): Middleware {
   return async (ctx, next) => {
     try {
       await next()
     } catch (error) {
       answer(ctx, error, log)
-      readOff(ctx)
+      discardBody(ctx)
     }
   }
 }
 
 function answer(ctx: Context, error: unknown, log: Logger): void {
-  if (error instanceof CallerGone) return
+  if (error instanceof ClientDisconnected) return
   if (error instanceof OAuthError) {
     sendOAuth(ctx, error)
     return
   }
-  const failure = failureOf(error)
+  const failure = toHttpError(error)
   if (failure.status >= 500) {
     const { requestId, traceId } = ctx.state
     // An outage is logged when it begins and ends; a request that it refuses is no news.
@@ -70,7 +70,7 @@ function answer(ctx: Context, error: unknown, log: Logger): void {
     else log.error({ err: failure.cause ?? failure, requestId, traceId }, failure.message)
   }
   if (ctx.path.startsWith('/oauth2/')) {
-    sendOAuth(ctx, oauthErrorOf(failure))
+    sendOAuth(ctx, toOAuthError(failure))
     return
   }
   ctx.status = failure.status
@@ -79,7 +79,7 @@ function answer(ctx: Context, error: unknown, log: Logger): void {
   ctx.body = JSON.stringify({ ...failure.outcome, extension: [tracing(ctx)] })
 }
 
-function failureOf(error: unknown): HttpError {
+function toHttpError(error: unknown): HttpError {
   if (error instanceof HttpError) return error
   if (error instanceof Error && 'code' in error && AWAY.test(String(error.code))) {
     return unavailable('The service', error)
@@ -106,7 +106,7 @@ function sendOAuth(ctx: Context, error: OAuthError): void {
   ctx.body = JSON.stringify({ error: error.error, error_description: error.message })
 }
 
-function oauthErrorOf(failure: HttpError): OAuthError {
+function toOAuthError(failure: HttpError): OAuthError {
   const { status, message, headers } = failure
   if (status === 401) return new OAuthError('invalid_token', message, status, headers)
   if (status === 429 || status === 503) {

@@ -2,7 +2,11 @@
 import { isIPv6 } from 'node:net'
 import type { ProjectContext } from '../../shared/access/principal.ts'
 import { tooManyRequests } from '../../shared/errors.ts'
-import { createLimiter, rateLimitItem, secondsOf } from '../../shared/platform/redis/limiter.ts'
+import {
+  createLimiter,
+  rateLimitItem,
+  retryAfterSeconds,
+} from '../../shared/platform/redis/limiter.ts'
 import type { Services } from '../../shared/services.ts'
 import type { Context, Middleware } from '../context.ts'
 
@@ -23,12 +27,12 @@ export function limits(services: Services): Middleware {
     const refusalFor = (units: number, limit: number) => {
       const isNone = limit <= 0
       const most = isNone ? Number.MAX_SAFE_INTEGER : limit
-      const spent = limiters[kind].spend(addressOf(ctx.ip), units, most)
+      const spent = limiters[kind].spend(rateLimitAddress(ctx.ip), units, most)
       if (isNone) return undefined
       ctx.res.setHeader('RateLimit', rateLimitItem('requests', spent))
-      if (spent.left >= 0) return undefined
+      if (spent.remaining >= 0) return undefined
       const diagnostics = JSON.stringify({ msBeforeNext: spent.resetMs, limit })
-      return tooManyRequests(secondsOf(spent.resetMs), diagnostics)
+      return tooManyRequests(retryAfterSeconds(spent.resetMs), diagnostics)
     }
     const limitTo = (limit: number | undefined) => {
       const refusal = limit === undefined ? undefined : refusalFor(0, limit)
@@ -63,7 +67,7 @@ function isSensitive(path: string): boolean {
 }
 
 /** One subscriber owns a whole /64 of IPv6, so that is what is counted. */
-export function addressOf(ip: string): string {
+export function rateLimitAddress(ip: string): string {
   const plain = ip.replace(/^::ffff:(?=\d+\.)/i, '')
   if (!plain.includes(':') || !isIPv6(plain)) return plain
   const [head = '', tail] = plain.split('::')

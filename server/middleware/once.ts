@@ -10,7 +10,7 @@ import { readBody } from './body.ts'
 /** Set by routes; what every answer has besides is made anew. */
 const KEPT = ['content-type', 'content-location', 'etag', 'last-modified', 'location'] as const
 
-export function once({ services }: Web): Middleware {
+export function idempotentRequests({ services }: Web): Middleware {
   return async (ctx, next) => {
     const { principal } = caller(ctx)
     // Node joins repeated headers into one text; only set-cookie is a list, and nobody sends it.
@@ -26,7 +26,7 @@ export function once({ services }: Web): Middleware {
       isWhole: false,
       answer: async () => {
         await next()
-        return replyOf(ctx)
+        return captureReply(ctx)
       },
       failed: (error) => withTracing(failureReply(error), { requestId, traceId }),
     })
@@ -34,7 +34,7 @@ export function once({ services }: Web): Middleware {
   }
 }
 
-function replyOf(ctx: Context): FhirReply {
+function captureReply(ctx: Context): FhirReply {
   const { status, body } = ctx
   const headers: Record<string, string> = {}
   for (const name of KEPT) {

@@ -3,9 +3,9 @@ import { randomUUID } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
 import type { Principal } from '../../shared/access/principal.ts'
 import { HttpError, issue, notFound, outcome } from '../../shared/errors.ts'
-import { type Logger, plainLog } from '../../shared/log.ts'
-import { laterTurn } from '../../shared/platform/event-loop-turns.ts'
-import { databaseTimeOf } from '../../shared/platform/postgres/statement.ts'
+import { type Logger, unredactedLogger } from '../../shared/log.ts'
+import { yieldTurnIfNeeded } from '../../shared/platform/event-loop-turns.ts'
+import { measureDatabaseTime } from '../../shared/platform/postgres/statement.ts'
 import { DEPTH_HEADER } from '../../shared/request/quota.ts'
 import type { Context, Middleware } from '../context.ts'
 import type { Metrics } from '../metrics.ts'
@@ -20,7 +20,7 @@ const KNOWN_METHODS = new Set(['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 
 
 /** Outermost: everything below finds `requestId` and `traceId` in the state. */
 export function requests(log: Logger, metrics: Metrics): Middleware {
-  const lines = plainLog(log)
+  const lines = unredactedLogger(log)
   return (ctx, next) => {
     const startedAt = performance.now()
     const { headers } = ctx.req
@@ -34,7 +34,7 @@ export function requests(log: Logger, metrics: Metrics): Middleware {
 
     ctx.res.once('close', () => {
       const { requestId, traceId, principal } = ctx.state
-      const route = routeOf(ctx)
+      const route = matchedRoute(ctx)
       const { method, res } = ctx
       const ms = performance.now() - startedAt
       const known = KNOWN_METHODS.has(method) ? method : 'other'
@@ -49,7 +49,7 @@ export function requests(log: Logger, metrics: Metrics): Middleware {
           traceId,
           project: principal?.project.id,
           client: principal?.clientId,
-          bot: botOf(ctx),
+          bot: findBotId(ctx),
           run: res.getHeader('X-Bot-Run-Id'),
           ...(res.writableFinished ? {} : { aborted: true }),
         },
@@ -72,21 +72,21 @@ function traceId({ traceparent, 'x-trace-id': given }: IncomingHttpHeaders): str
 }
 
 /** The router leaves the matched pattern on the context; its types lack the field. */
-function routeOf(ctx: Context): string {
+function matchedRoute(ctx: Context): string {
   const { _matchedRoute: matched } = ctx as { _matchedRoute?: unknown }
   return ctx.state.route ?? (typeof matched === 'string' ? matched : 'unmatched')
 }
 
 /** Id of the Bot that is run, else of the one that asks; undefined where it is neither. */
-function botOf({ path, state }: Context): string | undefined {
+function findBotId({ path, state }: Context): string | undefined {
   const { principal, route } = state
   if (route?.endsWith('/$execute')) return RUN.exec(path)?.[1]
   return BOT.exec(principal?.profile ?? '')?.[1]
 }
 
 /** A request that comes along with hundreds of others waits for its turn of the event loop. */
-export const turns: Middleware = (_ctx, next) => {
-  const turn = laterTurn()
+export const waitForTurn: Middleware = (_ctx, next) => {
+  const turn = yieldTurnIfNeeded()
   return turn === undefined ? next() : turn.then(next)
 }
 
@@ -102,7 +102,7 @@ export function withTiming<T>(
 
 async function timed<T>(ctx: Context, work: () => Promise<T>): Promise<T> {
   const startedAt = performance.now()
-  const { result, ms } = await databaseTimeOf(work)
+  const { result, ms } = await measureDatabaseTime(work)
   const total = performance.now() - startedAt
   ctx.set('Server-Timing', `db;dur=${ms.toFixed(1)}, total;dur=${total.toFixed(1)}`)
   return result
@@ -118,7 +118,7 @@ const AMBIGUOUS = /\\|\/\.\.?(?:\/|$)/
  * %-encoded that need not be (RFC 3986 §6.2.2.2), nor `$`. Everything behind compares paths as they are, in one
  * case; what stands between two readings, a dot segment or a backslash, is found nowhere. Errors: 414, 404.
  */
-export const paths: Middleware = (ctx, next) => {
+export const normalizePath: Middleware = (ctx, next) => {
   if (ctx.url.length > LONGEST_URL) {
     throw new HttpError(414, outcome(undefined, issue('error', 'too-long', 'URI too long')))
   }

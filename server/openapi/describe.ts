@@ -6,12 +6,12 @@ import { operations } from '../../shared/api/operations.ts'
 import { resourceTypes, shortText, typeDefinition } from '../../shared/fhir/definitions.ts'
 import {
   type Child,
-  childrenOf,
-  nameOf,
+  findBackbonePlace,
+  graphqlTypeName,
+  listChildren,
   type Place,
-  placeNamed,
 } from '../../shared/graphql/schema/elements.ts'
-import { ownTurn } from '../../shared/platform/event-loop-turns.ts'
+import { yieldTurn } from '../../shared/platform/event-loop-turns.ts'
 import type { Operation } from '../../shared/request/request.ts'
 import { type Access, isOpen } from '../middleware/access.ts'
 import { fhirAccess } from '../routes/fhir.ts'
@@ -47,7 +47,7 @@ const routeTexts: Readonly<Record<string, CallText>> = {
 export async function describeApi(baseUrl: string, routes: readonly Served[]): Promise<string> {
   const paths = new Map<string, Record<string, object>>()
   for (const { path, methods, access } of [...routes.map(inBraces), ...fhirPaths]) {
-    const item = paths.get(path) ?? parametersOf(path)
+    const item = paths.get(path) ?? describePathParameters(path)
     for (const method of methods) item[method.toLowerCase()] = describeCall(path, method, access)
     paths.set(path, item)
   }
@@ -181,7 +181,7 @@ const PATH_PARAMETERS: Readonly<Record<string, string>> = {
   file: 'Name of the file',
 }
 
-function parametersOf(path: string): Record<string, object> {
+function describePathParameters(path: string): Record<string, object> {
   const names = [...path.matchAll(/\{(\w+)\}/g)].map(([, name = '']) => name)
   if (names.length === 0) return {}
   return {
@@ -197,7 +197,7 @@ function parametersOf(path: string): Record<string, object> {
 }
 
 function describeCall(path: string, method: string, access: Access): object {
-  const { summary, description, query = {}, ...text } = wordsOf(path, method)
+  const { summary, description, query = {}, ...text } = findCallText(path, method)
   const isOperation = path.includes('$')
   const hasBody = method === 'POST' || method === 'PUT' || method === 'PATCH'
   // A POST of an operation has its inputs in Parameters.
@@ -207,21 +207,21 @@ function describeCall(path: string, method: string, access: Access): object {
   return {
     operationId: `${method.toLowerCase()}${path.replace(/[^A-Za-z0-9]+/g, '-')}`.replace(/-$/, ''),
     summary,
-    description: `${description ?? `${summary}.`}${inputsOf(isOperation && method === 'POST' ? query : {})}`,
-    tags: [tagOf(path)],
-    ...securityOf(access),
+    description: `${description ?? `${summary}.`}${describeInputs(isOperation && method === 'POST' ? query : {})}`,
+    tags: [chooseTag(path)],
+    ...describeSecurity(access),
     ...(Object.keys(inUrl).length > 0
       ? { parameters: Object.entries(inUrl).map(queryParameter) }
       : {}),
     ...(hasBody && body !== undefined
-      ? { requestBody: { content: contentOf(path, method, body, text.example) } }
+      ? { requestBody: { content: describeContent(path, method, body, text.example) } }
       : {}),
     responses: {
       [text.status ?? 200]: {
         description: 'Done',
         ...(text.answer === undefined
           ? {}
-          : { content: contentOf(path, 'answer', text.answer, text.answers) }),
+          : { content: describeContent(path, 'answer', text.answer, text.answers) }),
       },
       '4XX': { $ref: '#/components/responses/Refused' },
       default: { $ref: '#/components/responses/Refused' },
@@ -229,7 +229,7 @@ function describeCall(path: string, method: string, access: Access): object {
   }
 }
 
-function wordsOf(path: string, method: string): CallText {
+function findCallText(path: string, method: string): CallText {
   const [, name] = /\$([\w-]+)$/.exec(path) ?? []
   if (name !== undefined) return operationTexts[name] ?? NO_WORDS
   const own = routeTexts[`${method} ${path}`]
@@ -240,24 +240,24 @@ function wordsOf(path: string, method: string): CallText {
 }
 
 /** The inputs of an operation as a list: Parameters have no schema of their own. */
-function inputsOf(query: FieldTexts): string {
+function describeInputs(query: FieldTexts): string {
   const lines = Object.entries(query).map(([name, text]) => `\n- \`${name}\`, ${text}`)
   return lines.length === 0 ? '' : `\n\nIts parameters:\n${lines.join('')}`
 }
 
 /** Whoever signs in does so by a token, which the description as a whole says. */
-function securityOf(access: Access): object {
+function describeSecurity(access: Access): object {
   if (access === 'secret') return { security: [{ basic: [] }, { bearer: [] }] }
   return isOpen(access) ? { security: [] } : {}
 }
 
 function queryParameter([name, text]: readonly [string, string]): object {
-  const { required, description, ...schema } = fieldOf(text)
+  const { required, description, ...schema } = parseFieldText(text)
   return { name, in: 'query', ...(required ? { required } : {}), description, schema }
 }
 
 /** `text!: What it is` as a schema. */
-function fieldOf(
+function parseFieldText(
   text: string,
 ): Schema & { readonly required: boolean; readonly description: string } {
   const [, type = '', mark = '', description = ''] = /^(\w+)(!?): (.*)$/s.exec(text) ?? []
@@ -271,7 +271,7 @@ function fieldOf(
   return { type: names[type] ?? 'object', description, required }
 }
 
-function contentOf(
+function describeContent(
   path: string,
   method: string,
   what: FieldTexts | string,
@@ -279,7 +279,7 @@ function contentOf(
 ): Schema {
   const shown = example === undefined ? {} : { example }
   if (typeof what === 'string' && what.includes('/')) return { [what]: shown }
-  return { [mediaType(path, method, what)]: { schema: schemaOf(what), ...shown } }
+  return { [mediaType(path, method, what)]: { schema: describeSchema(what), ...shown } }
 }
 
 /** Registration is JSON by RFC 7591. */
@@ -293,10 +293,10 @@ function mediaType(path: string, method: string, what: FieldTexts | string): str
   return path.startsWith(FHIR) && isResource ? 'application/fhir+json' : 'application/json'
 }
 
-function schemaOf(what: FieldTexts | string): Schema {
+function describeSchema(what: FieldTexts | string): Schema {
   if (what === 'object') return { type: 'object' }
   if (typeof what === 'string') return refTo(what)
-  const fields = Object.entries(what).map(([name, text]) => [name, fieldOf(text)] as const)
+  const fields = Object.entries(what).map(([name, text]) => [name, parseFieldText(text)] as const)
   const required = fields.filter(([, field]) => field.required).map(([name]) => name)
   return {
     type: 'object',
@@ -307,7 +307,7 @@ function schemaOf(what: FieldTexts | string): Schema {
   }
 }
 
-function tagOf(path: string): string {
+function chooseTag(path: string): string {
   if (path.startsWith(`${FHIR}/Bot/`) || path.startsWith('/webhook/')) return 'bots'
   if (path.startsWith(`${FHIR}/job/`) || path.startsWith(`${FHIR}/AsyncJob/`)) return 'jobs'
   if (path.startsWith(FHIR)) return path.includes('$') ? 'operations' : 'fhir'
@@ -336,13 +336,13 @@ async function resourceSchemas(): Promise<Record<string, Schema>> {
   const waiting = [...resourceTypes]
   for (let name = waiting.pop(); name !== undefined; name = waiting.pop()) {
     if (schemas[name] !== undefined) continue
-    await ownTurn()
-    const place = typeDefinition(name) ? { type: name, path: '' } : placeNamed(name)
+    await yieldTurn()
+    const place = typeDefinition(name) ? { type: name, path: '' } : findBackbonePlace(name)
     if (place === undefined) throw new Error(`No type "${name}"`)
-    const children = childrenOf(place)
+    const children = listChildren(place)
     schemas[name] = elementSchema(place, children)
     for (const { content } of children) {
-      if (content.kind === 'object') waiting.push(nameOf(content.place))
+      if (content.kind === 'object') waiting.push(graphqlTypeName(content.place))
     }
   }
   return schemas
@@ -351,7 +351,9 @@ async function resourceSchemas(): Promise<Record<string, Schema>> {
 function elementSchema({ type, path }: Place, children: readonly Child[]): Schema {
   const isResource = path === '' && typeDefinition(type)?.kind === 'resource'
   const description = shortText(type, path)
-  const properties = Object.fromEntries(children.map((child) => [child.name, propertyOf(child)]))
+  const properties = Object.fromEntries(
+    children.map((child) => [child.name, describeProperty(child)]),
+  )
   return {
     type: 'object',
     ...(description === undefined ? {} : { description }),
@@ -360,7 +362,7 @@ function elementSchema({ type, path }: Place, children: readonly Child[]): Schem
   }
 }
 
-function propertyOf({ content, isList, short }: Child): Schema {
+function describeProperty({ content, isList, short }: Child): Schema {
   const one = contentSchema(content)
   const described = short === undefined ? {} : { description: short }
   return isList ? { type: 'array', items: one, ...described } : { ...one, ...described }
@@ -376,6 +378,6 @@ const NUMBERS: ReadonlyMap<string, string> = new Map([
 
 function contentSchema(content: Child['content']): Schema {
   if (content.kind === 'resource') return refTo('Resource')
-  if (content.kind === 'object') return refTo(nameOf(content.place))
+  if (content.kind === 'object') return refTo(graphqlTypeName(content.place))
   return { type: NUMBERS.get(content.code) ?? 'string' }
 }

@@ -184,7 +184,7 @@ async function askConsent(login, code) {
       {},
       ...named('You', email ? `${person} (${email})` : person),
       ...named('Project', project),
-      ...named('Sends you to', placeOf(consent.redirectUri)),
+      ...named('Sends you to', displayHost(consent.redirectUri)),
     ),
     element('p', {}, 'It will be able to:'),
     element('ul', {}, ...others.map(({ text }) => element('li', {}, text))),
@@ -250,7 +250,7 @@ function named(name, text) {
 }
 
 /** The host, or the app that a scheme of its own belongs to. */
-function placeOf(address) {
+function displayHost(address) {
   const url = new URL(address)
   return url.host || url.protocol
 }

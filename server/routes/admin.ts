@@ -2,23 +2,23 @@
 
 import type { Principal } from '../../shared/access/principal.ts'
 import { handle } from '../../shared/api/handle.ts'
-import { plannedBots, readSchedule } from '../../shared/bots/schedules.ts'
+import { listScheduledBots, readSchedule } from '../../shared/bots/schedules.ts'
 import { allOk, notSupported, unsupportedMediaType } from '../../shared/errors.ts'
 import { typeName } from '../../shared/fhir/definitions.ts'
-import { inviteMember, userOf } from '../../shared/projects/enrol.ts'
+import { inviteMember, sessionUser } from '../../shared/projects/enrol.ts'
 import { administeredProject } from '../../shared/projects/ownership.ts'
 import { readQuery, wantsStrict } from '../../shared/request/negotiate.ts'
 import { FHIR_JSON, writeOptions } from '../../shared/request/reply.ts'
 import type { FhirReply } from '../../shared/request/request.ts'
 import type { Services } from '../../shared/services.ts'
-import { storageOf } from '../../shared/store/read/storage.ts'
+import { estimateStorage } from '../../shared/store/read/storage.ts'
 import type { WriteOptions } from '../../shared/store/rows/version.ts'
 import { createPendingDeliveries } from '../../shared/subscriptions/pending-deliveries.ts'
-import { statesOf } from '../../shared/subscriptions/state.ts'
+import { listSubscriptionStates } from '../../shared/subscriptions/state.ts'
 import { type Context, caller, type Web, writer } from '../context.ts'
 import { audit } from '../identity/logins.ts'
 import { readBody, readJson, readJsonObject } from '../middleware/body.ts'
-import { once } from '../middleware/once.ts'
+import { idempotentRequests } from '../middleware/once.ts'
 import {
   type MemberPath,
   patchMember,
@@ -37,18 +37,18 @@ import {
   replaceProjectList,
 } from '../projects/admin/projects.ts'
 import {
+  acceptCompletedJob,
   migrations,
-  nothingToDo,
   outboxMails,
   purge,
-  queuesNow,
+  queueStatus,
   reloadCron,
   removeBotSchedule,
   requireAsync,
   requireSuperAdmin,
   type SuperCall,
   startReindex,
-  workersNow,
+  workerStatus,
 } from '../projects/admin/super.ts'
 import { send, sendVersion } from '../send.ts'
 import { createRoutes, type RouteFamily } from './table.ts'
@@ -61,7 +61,7 @@ const LISTS = [
 
 export function adminRoutes(web: Web): RouteFamily {
   const { services } = web
-  const routes = createRoutes({ prefix: '/admin', inside: [once(web)] })
+  const routes = createRoutes({ prefix: '/admin', inside: [idempotentRequests(web)] })
   const { baseUrl, maxBodyBytes } = services.config
 
   routes.post('/Project', 'super-administrator', async (ctx) => {
@@ -128,7 +128,7 @@ function memberRoutes(routes: RouteFamily, { services }: Web): void {
     const id = ctx.params.id ?? ''
     const { headers } = ctx.req
     const { membership } = await inviteMember(services, principal, {
-      user: userOf(session),
+      user: sessionUser(session),
       projectId: id,
       body,
       isStrict: wantsStrict(typeof headers.prefer === 'string' ? headers.prefer : undefined),
@@ -146,16 +146,16 @@ function memberRoutes(routes: RouteFamily, { services }: Web): void {
     await send(ctx, await handle(services, principal, { ...request, requestId, traceId }))
   })
   routes.get(MEMBER, 'administrator', async (ctx) => {
-    const found = await readMember(services, caller(ctx).principal, pathOf(ctx))
+    const found = await readMember(services, caller(ctx).principal, readMemberPath(ctx))
     sendVersion(ctx, 200, found, baseUrl)
   })
   for (const method of ['post', 'put'] as const) {
     routes[method](MEMBER, 'administrator', async (ctx) => {
       const body = await readJsonObject(ctx, maxBodyBytes)
       const { principal } = writer(ctx)
-      const written = await replaceMember(services, principal, pathOf(ctx), {
+      const written = await replaceMember(services, principal, readMemberPath(ctx), {
         body,
-        options: optionsOf(ctx),
+        options: ifMatchOptions(ctx),
       })
       sendVersion(ctx, 200, written, baseUrl)
     })
@@ -166,24 +166,24 @@ function memberRoutes(routes: RouteFamily, { services }: Web): void {
     }
     const body = await readJson(ctx, maxBodyBytes)
     const { principal } = writer(ctx)
-    const written = await patchMember(services, principal, pathOf(ctx), {
+    const written = await patchMember(services, principal, readMemberPath(ctx), {
       body,
-      options: optionsOf(ctx),
+      options: ifMatchOptions(ctx),
     })
     sendVersion(ctx, 200, written, baseUrl)
   })
   routes.delete(MEMBER, 'administrator', async (ctx) => {
-    await removeMember(services, writer(ctx).principal, pathOf(ctx), optionsOf(ctx))
+    await removeMember(services, writer(ctx).principal, readMemberPath(ctx), ifMatchOptions(ctx))
     ctx.set('Content-Type', FHIR_JSON)
     ctx.body = JSON.stringify(allOk)
   })
 }
 
-function pathOf(ctx: Context & { params: Record<string, string> }): MemberPath {
+function readMemberPath(ctx: Context & { params: Record<string, string> }): MemberPath {
   return { projectId: ctx.params.id ?? '', id: ctx.params.member ?? '' }
 }
 
-function optionsOf(ctx: Context): WriteOptions {
+function ifMatchOptions(ctx: Context): WriteOptions {
   return writeOptions({ headers: { 'if-match': ctx.get('If-Match') || undefined } })
 }
 
@@ -192,18 +192,18 @@ type Body = Record<string, unknown>
 /** Answered 202; the work is an AsyncJob. */
 const ASYNC: Readonly<Record<string, (call: SuperCall, body: Body) => Promise<FhirReply>>> = {
   reindex: startReindex,
-  structuredefinitions: nothingToDo,
-  valuesets: nothingToDo,
-  searchparameters: nothingToDo,
+  structuredefinitions: acceptCompletedJob,
+  valuesets: acceptCompletedJob,
+  searchparameters: acceptCompletedJob,
   reloadcron: reloadCron,
-  rebuildprojectid: nothingToDo,
-  migrate: nothingToDo,
+  rebuildprojectid: acceptCompletedJob,
+  migrate: acceptCompletedJob,
 }
 const READ: Readonly<Record<string, (call: SuperCall) => Promise<object>>> = {
   migrations,
-  queues: queuesNow,
+  queues: queueStatus,
   mails: outboxMails,
-  workers: workersNow,
+  workers: workerStatus,
 }
 /** They are of another database than ours; each with what there is instead. */
 const OTHERS: Readonly<Record<string, string>> = {
@@ -216,8 +216,8 @@ const OTHERS: Readonly<Record<string, string>> = {
 /** Adds its routes to those of `/admin`. */
 function superRoutes(routes: RouteFamily, { services, metrics }: Web): void {
   const { maxBodyBytes } = services.config
-  const callOf = (ctx: Context, name: string) => superCall(services, ctx, name)
-  const bodyOf = async (ctx: Context): Promise<Body> => {
+  const toSuperCall = (ctx: Context, name: string) => superCall(services, ctx, name)
+  const readOptionalBody = async (ctx: Context): Promise<Body> => {
     const body = await readBody(ctx, maxBodyBytes)
     if (body === undefined) return {}
     ctx.state.body = body
@@ -230,21 +230,21 @@ function superRoutes(routes: RouteFamily, { services, metrics }: Web): void {
     sendOk(ctx)
   })
   routes.post('/super/setpassword', 'super-administrator', async (ctx) => {
-    const { principal } = callOf(ctx, 'setpassword')
+    const { principal } = toSuperCall(ctx, 'setpassword')
     await setAnyPassword(services, principal, await readJsonObject(ctx, maxBodyBytes))
     sendOk(ctx)
   })
   routes.post('/super/purge', 'super-administrator', async (ctx) => {
-    const call = callOf(ctx, 'purge')
+    const call = toSuperCall(ctx, 'purge')
     ctx.body = await purge(call, await readJsonObject(ctx, maxBodyBytes))
   })
   routes.post('/super/removebotidjobsfromqueue', 'super-administrator', async (ctx) => {
-    const call = callOf(ctx, 'removebotidjobsfromqueue')
+    const call = toSuperCall(ctx, 'removebotidjobsfromqueue')
     await removeBotSchedule(call, await readJsonObject(ctx, maxBodyBytes))
     sendOk(ctx)
   })
   routes.post('/super/rotatekeys', 'super-administrator', async (ctx) => {
-    const { principal } = callOf(ctx, 'rotatekeys')
+    const { principal } = toSuperCall(ctx, 'rotatekeys')
     await services.tokens.keys.rotate()
     const who = principal.profile
     audit(services, ctx, { kind: 'login', outcome: '0', what: 'Signing keys rotated', who })
@@ -252,23 +252,23 @@ function superRoutes(routes: RouteFamily, { services, metrics }: Web): void {
   })
   for (const [name, start] of Object.entries(ASYNC)) {
     routes.post(`/super/${name}`, 'super-administrator', async (ctx) => {
-      const call = callOf(ctx, name)
+      const call = toSuperCall(ctx, name)
       requireAsync(call.request)
-      await send(ctx, await start(call, await bodyOf(ctx)))
+      await send(ctx, await start(call, await readOptionalBody(ctx)))
     })
   }
   for (const [name, read] of Object.entries(READ)) {
     routes.get(`/super/${name}`, 'super-administrator', async (ctx) => {
-      ctx.body = await read(callOf(ctx, name))
+      ctx.body = await read(toSuperCall(ctx, name))
     })
   }
   routes.get('/super/metrics', 'super-administrator', async (ctx) => {
-    callOf(ctx, 'metrics')
+    toSuperCall(ctx, 'metrics')
     ctx.body = { metrics: await metrics.values() }
   })
   for (const [name, instead] of Object.entries(OTHERS)) {
     routes.post(`/super/${name}`, 'super-administrator', (ctx) => {
-      callOf(ctx, name)
+      toSuperCall(ctx, name)
       throw notSupported(`${name} is not offered: ${instead}`)
     })
   }
@@ -295,7 +295,7 @@ function sendOk(ctx: Context): void {
 /** The next and the last run of each. Errors: 403, 404. */
 async function schedules({ principals, database }: Services, caller: Principal, projectId: string) {
   const project = await administeredProject(principals, caller, projectId)
-  const found = await plannedBots(database, project.number)
+  const found = await listScheduledBots(database, project.number)
   return {
     schedules: found.map(({ bot, ...times }) => ({
       bot: { reference: `Bot/${bot.id}`, display: bot.name },
@@ -312,7 +312,7 @@ async function subscriptionStates(
   projectId: string,
 ) {
   const project = await administeredProject(principals, caller, projectId)
-  const states = await statesOf(database, project.number)
+  const states = await listSubscriptionStates(database, project.number)
   return {
     subscriptions: states.map(({ id, ...state }) => ({
       subscription: { reference: `Subscription/${id}` },
@@ -324,7 +324,7 @@ async function subscriptionStates(
 /** Errors: 403, 404. */
 async function storage({ principals, database }: Services, caller: Principal, projectId: string) {
   const project = await administeredProject(principals, caller, projectId)
-  return await storageOf(database, project.number)
+  return await estimateStorage(database, project.number)
 }
 
 const CHANGES = { c: 'create', u: 'update', d: 'delete' } as const
@@ -336,7 +336,7 @@ async function pendingDeliveries(
   { projectId, id }: { readonly projectId: string; readonly id: string },
 ) {
   await administeredProject(principals, caller, projectId)
-  const found = await repository.feature(createPendingDeliveries).list(caller, id)
+  const found = await repository.withStore(createPendingDeliveries).list(caller, id)
   return {
     deliveries: found.map(({ type, resource, op, ...delivery }) => ({
       ...delivery,

@@ -1,6 +1,6 @@
 /** `/auth/**`: signing in step by step, and what a person does with their own account. */
 
-import { alwaysProves, signInFormOf } from '../../shared/access/credentials/clients.ts'
+import { alwaysProves, readSignInForm } from '../../shared/access/credentials/clients.ts'
 import { reaches } from '../../shared/access/grant.ts'
 import { may } from '../../shared/access/policy.ts'
 import { systemPrincipal } from '../../shared/access/principal.ts'
@@ -11,12 +11,12 @@ import type { Resource } from '../../shared/fhir/resource.ts'
 import type { Session } from '../../shared/identity/principals.ts'
 import {
   isRecent,
-  requirePerson,
+  requireReauthentication,
   sessionDetails,
   signedInUser,
   userIdOfSession,
 } from '../../shared/projects/signed-in-user.ts'
-import { loginsOf, readUser } from '../../shared/projects/users.ts'
+import { readUser, recentLogins } from '../../shared/projects/users.ts'
 import { FHIR_JSON } from '../../shared/request/reply.ts'
 import type { Services } from '../../shared/services.ts'
 import { parseVersion } from '../../shared/store/rows/rows.ts'
@@ -34,10 +34,16 @@ import {
   chooseProfile,
   chooseScope,
   logIn,
-  openLogin,
+  readOpenLogin,
   resumeLogin,
 } from '../identity/auth/login.ts'
-import { disable, enrol, enrolAtLogin, enrolment, verifyAtLogin } from '../identity/auth/mfa.ts'
+import {
+  disableMfa,
+  enrollAtLogin,
+  enrollUser,
+  readEnrollment,
+  verifyAtLogin,
+} from '../identity/auth/mfa.ts'
 import {
   changePassword,
   requestReset,
@@ -48,9 +54,9 @@ import { logInByGoogle } from '../identity/auth/provider.ts'
 import { registerPatient, registerProject, registerUser } from '../identity/auth/register.ts'
 import { loginResult, membershipsFor } from '../identity/auth/sign-in.ts'
 import { renewDevice } from '../identity/browser.ts'
-import { audit, readLogin, revokeLogin, userIdOf } from '../identity/logins.ts'
+import { audit, loginUserId, readLogin, revokeLogin } from '../identity/logins.ts'
 import { createClientKeys } from '../identity/oauth/clients.ts'
-import { exchange } from '../identity/oauth/token.ts'
+import { exchangeProviderToken } from '../identity/oauth/token.ts'
 import { createRoutes, type RouteFamily } from './table.ts'
 
 const system = systemPrincipal(SYSTEM_PROJECT)
@@ -96,13 +102,13 @@ function addSignIn(routes: RouteFamily, { services }: Web): void {
     ctx.body = await chooseScope(services, ctx, await readFields(ctx))
   })
   for (const [path, pass] of [
-    ['/mfa/login-enroll', enrolAtLogin],
+    ['/mfa/login-enroll', enrollAtLogin],
     ['/mfa/verify', verifyAtLogin],
   ] as const) {
     routes.post(path, 'public', async (ctx) => {
       const fields = await readFields(ctx)
       const token = fields.required('token', 'Token')
-      const login = await openLogin(services, ctx, fields)
+      const login = await readOpenLogin(services, ctx, fields)
       ctx.body = await loginResult(services, ctx, await pass(services, ctx, login, token))
     })
   }
@@ -114,7 +120,7 @@ function addProviders(routes: RouteFamily, { services }: Web): void {
   routes.get('/clientinfo/:clientId', 'public', async (ctx) => {
     const client = await findClient(services, ctx.params.clientId ?? '')
     if (client === undefined) throw notFound()
-    ctx.body = signInFormOf(client)
+    ctx.body = readSignInForm(client)
   })
   routes.post('/google', 'public', async (ctx) => {
     ctx.body = await logInByGoogle(services, ctx, keys, await readFields(ctx))
@@ -133,7 +139,12 @@ function addProviders(routes: RouteFamily, { services }: Web): void {
       throw badRequest('This client proves itself at /oauth2/token', 'clientId')
     }
     const scope = grantedScope('openid offline')
-    ctx.body = await exchange(services, ctx, { client, token, scope, membershipId: undefined })
+    ctx.body = await exchangeProviderToken(services, ctx, {
+      client,
+      token,
+      scope,
+      membershipId: undefined,
+    })
   })
 }
 
@@ -174,7 +185,7 @@ function addAccount(routes: RouteFamily, { services }: Web): void {
   routes.post('/changepassword', 'account', async (ctx) => {
     const fields = await readFields(ctx)
     const user = await callingUser(services, ctx)
-    await changePassword(services, ctx, fields, { user, loginId: loginIdOf(ctx) })
+    await changePassword(services, ctx, fields, { user, loginId: callerLoginId(ctx) })
     sendOk(ctx)
   })
   routes.post('/revoke', 'account', async (ctx) => {
@@ -183,7 +194,8 @@ function addAccount(routes: RouteFamily, { services }: Web): void {
     fields.check()
     const login = await readLogin(services, id)
     const user = await signedInUser(services, caller(ctx).session)
-    if (login === undefined || user === undefined || userIdOf(login) !== user.id) throw notFound()
+    if (login === undefined || user === undefined || loginUserId(login) !== user.id)
+      throw notFound()
     await revokeLogin(services, id)
     auditAccount(services, ctx, 'logout', 'Login revoked')
     sendOk(ctx)
@@ -197,12 +209,12 @@ function addSecondFactor(routes: RouteFamily, { services }: Web): void {
     const isShown = user.mfaEnrolled !== true && isRecent(caller(ctx).session.login)
     ctx.body = {
       enrolled: user.mfaEnrolled === true,
-      ...(isShown ? await enrolment(services, user) : {}),
+      ...(isShown ? await readEnrollment(services, user) : {}),
     }
   })
   for (const { path, change, what } of [
-    { path: '/mfa/enroll', change: enrol, what: 'Second factor enrolled' },
-    { path: '/mfa/disable', change: disable, what: 'Second factor given up' },
+    { path: '/mfa/enroll', change: enrollUser, what: 'Second factor enrolled' },
+    { path: '/mfa/disable', change: disableMfa, what: 'Second factor given up' },
   ]) {
     routes.post(path, 'account', async (ctx) => {
       const fields = await readFields(ctx)
@@ -210,8 +222,8 @@ function addSecondFactor(routes: RouteFamily, { services }: Web): void {
       const password = fields.optional('password')
       fields.check()
       const user = await callingUser(services, ctx)
-      await requirePerson(services, caller(ctx).session.login, user, password)
-      await change(services, user, loginIdOf(ctx), token)
+      await requireReauthentication(services, caller(ctx).session.login, user, password)
+      await change(services, user, callerLoginId(ctx), token)
       await renewDevice(services, ctx, user)
       auditAccount(services, ctx, 'login', what)
       sendOk(ctx)
@@ -226,7 +238,7 @@ async function callingUser(services: Services, ctx: Context): Promise<Resource> 
   return user
 }
 
-const loginIdOf = (ctx: Context): string => caller(ctx).principal.loginId ?? ''
+const callerLoginId = (ctx: Context): string => caller(ctx).principal.loginId ?? ''
 
 function auditAccount(
   services: Services,
@@ -258,7 +270,7 @@ async function describeCaller(services: Services, session: Session) {
   return {
     ...(user === undefined ? {} : { user: described(user, own !== undefined) }),
     ...sessionDetails(session),
-    ...(own === undefined ? {} : { security: await securityOf(services, own, session) }),
+    ...(own === undefined ? {} : { security: await describeUserSecurity(services, own, session) }),
   }
 }
 
@@ -277,9 +289,9 @@ function described({ id, email, identifier }: Resource, isOwn: boolean) {
   return { resourceType: 'User', id, email, ...(isOwn ? { identifier } : {}) }
 }
 
-async function securityOf(services: Services, user: Resource, { principal }: Session) {
+async function describeUserSecurity(services: Services, user: Resource, { principal }: Session) {
   const [logins, memberships] = await Promise.all([
-    loginsOf(services.repository, user.id ?? '', SESSIONS),
+    recentLogins(services.repository, user.id ?? '', SESSIONS),
     membershipsFor(services, user, principal.project.id),
   ])
   return {

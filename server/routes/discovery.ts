@@ -57,7 +57,7 @@ const STYLES = {
 export function discoveryRoutes({ services }: Web): RouteFamily {
   const routes = createRoutes()
   const { config, tokens } = services
-  const issuer = issuerOf(config)
+  const issuer = issuerMetadata(config)
   const metadata = {
     ...issuer,
     subject_types_supported: ['public'],
@@ -107,7 +107,7 @@ export function discoveryRoutes({ services }: Web): RouteFamily {
   return routes
 }
 
-function issuerOf({ baseUrl }: Config) {
+function issuerMetadata({ baseUrl }: Config) {
   return {
     issuer: baseUrl,
     authorization_endpoint: `${baseUrl}oauth2/authorize`,

@@ -10,9 +10,9 @@ import type { FhirRequest } from '../../shared/request/request.ts'
 import { type Context, caller, type Middleware, type Web } from '../context.ts'
 import type { Access } from '../middleware/access.ts'
 import { hasBody, openBody, readBody } from '../middleware/body.ts'
-import { goneSignal } from '../middleware/failures.ts'
+import { disconnectSignal } from '../middleware/failures.ts'
 import { withTiming } from '../middleware/requests.ts'
-import { send, sendLast } from '../send.ts'
+import { send, sendUnobserved } from '../send.ts'
 import { createRoutes, type RouteFamily } from './table.ts'
 
 const ROOT = '/fhir/R4'
@@ -33,14 +33,14 @@ export function fhir({ services, large }: Web, authenticate: Middleware): Middle
     const upload = isUpload(ctx) ? openBody(ctx, config.maxUploadBytes) : undefined
     const isRead = upload === undefined && hasBody(ctx)
     const body = isRead ? await readBody(ctx, bodyLimit(ctx, config)) : undefined
-    const request = requestOf(ctx, large, body, upload)
+    const request = toFhirRequest(ctx, large, body, upload)
     const reply = await withTiming(ctx, principal, () => handle(services, principal, request))
-    await sendLast(ctx, reply)
+    await sendUnobserved(ctx, reply)
   }
   return (ctx, next) => {
     if (!isServed(ctx.path)) return next()
-    const path = pathOf(ctx)
-    ctx.state.route = routeOf(path)
+    const path = fhirPath(ctx)
+    ctx.state.route = routePattern(path)
     // A caller with a token sees what their Project defines for itself.
     const isPersonal = path === 'metadata' && ctx.get('authorization') !== ''
     if (fhirAccess(path) === 'public' && !isPersonal) return serve(ctx, NOBODY)
@@ -59,7 +59,7 @@ function isServed(path: string): boolean {
   return path.length === ROOT.length || path[ROOT.length] === '/'
 }
 
-function requestOf(
+function toFhirRequest(
   ctx: Context,
   large: Web['large'],
   body: Buffer | undefined,
@@ -74,7 +74,7 @@ function requestOf(
     // Koa leaves the body of a HEAD answer out, all else is as for GET.
     method: isHead ? 'GET' : method,
     isHead,
-    path: pathOf(ctx),
+    path: fhirPath(ctx),
     query: readQuery(queryText),
     queryText,
     // Node joins repeated headers into one text; only set-cookie is a list, and nobody sends it.
@@ -86,36 +86,36 @@ function requestOf(
     // A reply that is stored for a repeated request is stored as a whole.
     takesPieces: headers['idempotency-key'] === undefined,
     get signal() {
-      signal ??= goneSignal(ctx)
+      signal ??= disconnectSignal(ctx)
       return signal
     },
-    elsewhere: large && ((request) => large.answer(ctx.req, request)),
+    offload: large && ((request) => large.handleRequest(ctx.req, request)),
   }
 }
 
 function bodyLimit(ctx: Context, config: Config): number {
-  const isBundle = ctx.method === 'POST' && pathOf(ctx) === ''
+  const isBundle = ctx.method === 'POST' && fhirPath(ctx) === ''
   return isBundle ? config.maxBundleBytes : config.maxBodyBytes
 }
 
 /** The content of a Binary goes on as it arrives. */
 function isUpload(ctx: Context): boolean {
-  const path = pathOf(ctx)
+  const path = fhirPath(ctx)
   if (ctx.method === 'POST') return path === 'Binary'
   return ctx.method === 'PUT' && /^Binary\/[^/]+$/.test(path)
 }
 
-function pathOf(ctx: Context): string {
+function fhirPath(ctx: Context): string {
   return ctx.path.slice(ROOT.length + 1)
 }
 
 /** The shape of a path: few enough shapes to count by. */
-function routeOf(path: string): string {
-  const shapes = path.split('/').slice(0, 4).map(shapeOf)
+function routePattern(path: string): string {
+  const shapes = path.split('/').slice(0, 4).map(segmentPattern)
   return ['', 'fhir', 'R4', ...shapes.filter((shape) => shape !== '')].join('/')
 }
 
-function shapeOf(segment: string): string {
+function segmentPattern(segment: string): string {
   if (segment.startsWith('$')) {
     return operations.some(({ name }) => `$${name}` === segment) ? segment : '$operation'
   }

@@ -1,7 +1,7 @@
 /** Whether this process, and what it stands on, is well. The parts are looked at when somebody asks. */
 import { timingSafeEqual } from 'node:crypto'
 import { readFileSync } from 'node:fs'
-import { waits } from '../../shared/config/waits.ts'
+import { timings } from '../../shared/config/waits.ts'
 import { unauthorized } from '../../shared/errors.ts'
 import type { Services } from '../../shared/services.ts'
 import type { Context, Middleware, Web } from '../context.ts'
@@ -123,22 +123,22 @@ function openParts(services: Services): Parts {
         if (checks[part].ok) missingSince.delete(part)
         else if (!missingSince.has(part)) missingSince.set(part, performance.now())
       }
-      return { ...checks, reason: reasonOf(checks, services, missingSince) }
+      return { ...checks, reason: unhealthyReason(checks, services, missingSince) }
     },
   }
 }
 
-function reasonOf(
+function unhealthyReason(
   { postgres, redis }: Readonly<Record<Part, Check>>,
   { database }: Services,
   missingSince: ReadonlyMap<Part, number>,
 ): string | undefined {
-  if (!database.hasRoom) return 'PostgreSQL has no room left'
+  if (!database.hasDiskSpace) return 'PostgreSQL has no room left'
   if (!postgres.ok) return 'PostgreSQL is away'
   if (!redis.ok) return 'Redis is away'
   for (const part of ['storage', 'workers'] as const) {
     const ms = performance.now() - (missingSince.get(part) ?? Number.POSITIVE_INFINITY)
-    if (ms > waits.outageMs) return `${LASTING[part]}, since ${Math.round(ms / 1000)} s`
+    if (ms > timings.outageMs) return `${LASTING[part]}, since ${Math.round(ms / 1000)} s`
   }
   return undefined
 }
@@ -146,7 +146,7 @@ function reasonOf(
 async function checkParts(services: Services): Promise<Readonly<Record<Part, Check>>> {
   const { database, queues, storage: files } = services
   const [postgres, redis, storage, workers, clocks] = await Promise.all([
-    check(async () => (await database.ping()) >= 0 && database.hasRoom),
+    check(async () => (await database.ping()) >= 0 && database.hasDiskSpace),
     check(async () => (await queues.ping()) >= 0),
     check(async () => {
       await files.check()

@@ -2,12 +2,12 @@
  * Routes of the client library beside FHIR: `/keyvalue/v1/:key`, small texts that a member keeps for itself (they lie in
  * Redis and are a cache: a text is gone after thirty days without a write, or with the Redis), and `/email/v1/send`.
  */
-import { allOk, badRequest, notFound, refused } from '../../shared/errors.ts'
+import { allOk, badRequest, forbiddenByPlatform, notFound } from '../../shared/errors.ts'
 import { sendEmail } from '../../shared/projects/email.ts'
 import { FHIR_JSON } from '../../shared/request/reply.ts'
 import { type Context, caller, type Web } from '../context.ts'
 import { readBody, readJsonObject } from '../middleware/body.ts'
-import { once } from '../middleware/once.ts'
+import { idempotentRequests } from '../middleware/once.ts'
 import { createRoutes, type RouteFamily } from './table.ts'
 
 const MOST_BYTES = 8192
@@ -28,13 +28,13 @@ export function keyValueRoutes({ services }: Web): RouteFamily {
   const routes = createRoutes({ prefix: '/keyvalue/v1' })
 
   routes.get('/:key', 'signed-in', async (ctx) => {
-    const value = await redis.hget(shelfOf(ctx), keyOf(ctx))
+    const value = await redis.hget(requireKeyspace(ctx), requireKey(ctx))
     if (value === null) throw notFound()
     ctx.type = 'text/plain; charset=utf-8'
     ctx.body = value
   })
   routes.put('/:key', 'signed-in', async (ctx) => {
-    const [shelf, key] = [shelfOf(ctx), keyOf(ctx)]
+    const [shelf, key] = [requireKeyspace(ctx), requireKey(ctx)]
     if (!ctx.is('text/plain')) throw badRequest('The value must be text/plain')
     const value = (await readBody(ctx, MOST_BYTES + 1))?.toString('utf8') ?? ''
     if (Buffer.byteLength(value) > MOST_BYTES) {
@@ -45,23 +45,23 @@ export function keyValueRoutes({ services }: Web): RouteFamily {
     ctx.status = 204
   })
   routes.delete('/:key', 'signed-in', async (ctx) => {
-    await redis.hdel(shelfOf(ctx), keyOf(ctx))
+    await redis.hdel(requireKeyspace(ctx), requireKey(ctx))
     ctx.status = 204
   })
   return routes
 }
 
-function keyOf(ctx: Context): string {
+function requireKey(ctx: Context): string {
   const { key = '' } = ctx.params
   if (/^[\w-]{1,128}$/.test(key)) return key
   throw badRequest('A key has 1 to 128 letters, digits, - and _', 'key')
 }
 
 /** One a membership. What a person keeps is not for an app whose scope narrows them. Errors: 403. */
-function shelfOf(ctx: Context): string {
+function requireKeyspace(ctx: Context): string {
   const { membershipId, rules } = caller(ctx).principal
   if (membershipId === undefined || rules?.scoped !== undefined) {
-    throw refused('The scope does not reach the key value store')
+    throw forbiddenByPlatform('The scope does not reach the key value store')
   }
   return `keyvalue:${membershipId}`
 }
@@ -72,7 +72,7 @@ const PATIENCE_MS = 60_000
 /** `/email/v1/send`. */
 export function emailRoutes(web: Web): RouteFamily {
   const { services } = web
-  const routes = createRoutes({ inside: [once(web)] })
+  const routes = createRoutes({ inside: [idempotentRequests(web)] })
   routes.post('/email/v1/send', 'administrator', async (ctx) => {
     const body = await readJsonObject(ctx, services.config.maxBodyBytes)
     await sendEmail(services, caller(ctx).principal, body, AbortSignal.timeout(PATIENCE_MS))

@@ -3,12 +3,12 @@ import {
   CLI_CLIENT,
   isRegisteredRedirect,
   ownsCredentials,
-  redirectUrisOf,
+  safeRedirectUris,
 } from '../../shared/access/credentials/clients.ts'
 import type { Principal } from '../../shared/access/principal.ts'
 import { allOk } from '../../shared/errors.ts'
 import { isObject, parseReference, type Resource, referenceIn } from '../../shared/fhir/resource.ts'
-import { loginOfRefreshToken } from '../../shared/identity/refresh-tokens.ts'
+import { findLoginByRefreshToken } from '../../shared/identity/refresh-tokens.ts'
 import { userIdOfSession } from '../../shared/projects/signed-in-user.ts'
 import { readUser } from '../../shared/projects/users.ts'
 import { FHIR_JSON } from '../../shared/request/reply.ts'
@@ -18,22 +18,22 @@ import { findClient } from '../identity/auth/apps.ts'
 import { clearCookie, isNavigation, sessionCookie, sessionCookies } from '../identity/browser.ts'
 import {
   audit,
-  clientIdOf,
-  isDigestOf,
-  loginIdOf,
+  loginClientId,
+  loginIdFromSecret,
+  matchesDigest,
   readLogin,
   revokeLogin,
 } from '../identity/logins.ts'
-import { readForm, required } from '../identity/oauth/answer.ts'
+import { readForm, requiredParameter } from '../identity/oauth/answer.ts'
 import { authorize } from '../identity/oauth/authorize.ts'
 import {
   type ClientKeys,
   createClientKeys,
+  hasClientProof,
   invalidClient,
-  isProving,
-  presented,
+  readClientCredentials,
   requireClientSession,
-  requireProof,
+  verifyClientProof,
 } from '../identity/oauth/clients.ts'
 import { grantToken } from '../identity/oauth/token.ts'
 import { readJson } from '../middleware/body.ts'
@@ -117,17 +117,17 @@ async function userInfo(services: Services, ctx: Context): Promise<Record<string
   const { session, principal } = caller(ctx)
   const { profile } = session
   const words = new Set((ctx.state.claims?.scope ?? '').split(' '))
-  const phone = telecomOf(profile, 'phone')
+  const phone = findTelecom(profile, 'phone')
   return known({
     sub: profile.id,
     ...(words.has('profile')
-      ? { profile: principal.profile, name: principal.profileDisplay, ...personOf(profile) }
+      ? { profile: principal.profile, name: principal.profileDisplay, ...profileClaims(profile) }
       : {}),
-    ...(words.has('email') ? await emailOf(services, ctx) : {}),
+    ...(words.has('email') ? await emailClaims(services, ctx) : {}),
     ...(words.has('phone') && phone !== undefined
       ? { phone_number: phone, phone_number_verified: false }
       : {}),
-    ...(words.has('address') ? { address: addressOf(profile) } : {}),
+    ...(words.has('address') ? { address: addressClaim(profile) } : {}),
   })
 }
 
@@ -137,7 +137,7 @@ function known(claims: Record<string, unknown>): Record<string, unknown> {
   )
 }
 
-function personOf(profile: Resource): Record<string, unknown> {
+function profileClaims(profile: Resource): Record<string, unknown> {
   const name = firstObject(profile.name)
   const given = Array.isArray(name?.given) ? name.given : []
   const communication = firstObject(profile.communication)
@@ -159,23 +159,26 @@ function seconds(instant: string | undefined): number | undefined {
   return instant === undefined ? undefined : Math.floor(Date.parse(instant) / 1000)
 }
 
-async function emailOf({ repository }: Services, ctx: Context): Promise<Record<string, unknown>> {
+async function emailClaims(
+  { repository }: Services,
+  ctx: Context,
+): Promise<Record<string, unknown>> {
   const { session } = caller(ctx)
   const userId = userIdOfSession(session)
   const user = userId === undefined ? undefined : await readUser(repository, userId)
   if (typeof user?.email === 'string') {
     return { email: user.email, email_verified: user.emailVerified === true }
   }
-  const email = telecomOf(session.profile, 'email')
+  const email = findTelecom(session.profile, 'email')
   return email === undefined ? {} : { email, email_verified: false }
 }
 
-function telecomOf(profile: Resource, system: string): unknown {
+function findTelecom(profile: Resource, system: string): unknown {
   const list = Array.isArray(profile.telecom) ? profile.telecom.filter(isObject) : []
   return list.find((item) => item.system === system && item.value !== undefined)?.value
 }
 
-function addressOf(profile: Resource): { formatted: string } | undefined {
+function addressClaim(profile: Resource): { formatted: string } | undefined {
   const address = firstObject(profile.address)
   if (address === undefined) return undefined
   const { text, line, city, state, postalCode, country } = address
@@ -210,7 +213,7 @@ async function logOutBrowser(services: Services, ctx: Context): Promise<string> 
   const byHint = hinted === undefined ? undefined : await readLogin(services, hinted.loginId)
   for (const login of byHint === undefined ? logins : [byHint]) await end(services, ctx, login)
   const [known] = byHint === undefined ? logins : [byHint]
-  const clientId = text(ctx.query.client_id) ?? (known && clientIdOf(known))
+  const clientId = text(ctx.query.client_id) ?? (known && loginClientId(known))
   const client = clientId === undefined ? undefined : await findClient(services, clientId)
   return nextAddress(
     services,
@@ -231,7 +234,7 @@ function nextAddress(
   }
   const url = new URL(wanted)
   const isHttp = url.protocol === 'https:' || url.protocol === 'http:'
-  const origins = redirectUrisOf(client).filter((uri) => URL.canParse(uri))
+  const origins = safeRedirectUris(client).filter((uri) => URL.canParse(uri))
   const isKnown = origins.some((uri) => new URL(uri).origin === url.origin)
   if (!isHttp || !isKnown) return `${config.appUrl}signin`
   if (state !== undefined) url.searchParams.set('state', state)
@@ -241,9 +244,9 @@ function nextAddress(
 async function loginsOfCookies(services: Services, ctx: Context): Promise<Resource[]> {
   const found = await Promise.all(
     sessionCookies(ctx, services.config).map(async (cookie) => {
-      const id = loginIdOf(cookie)
+      const id = loginIdFromSecret(cookie)
       const login = id === undefined ? undefined : await readLogin(services, id)
-      return login !== undefined && isDigestOf(login.cookie, cookie) ? [login] : []
+      return login !== undefined && matchesDigest(login.cookie, cookie) ? [login] : []
     }),
   )
   return found.flat()
@@ -251,7 +254,7 @@ async function loginsOfCookies(services: Services, ctx: Context): Promise<Resour
 
 async function end(services: Services, ctx: Context, login: Resource): Promise<void> {
   await revokeLogin(services, login.id ?? '')
-  const clientId = clientIdOf(login)
+  const clientId = loginClientId(login)
   if (clientId !== undefined) clearCookie(ctx, services.config, sessionCookie(clientId))
   audit(services, ctx, {
     kind: 'logout',
@@ -282,7 +285,7 @@ async function introspect(
 ): Promise<Record<string, unknown>> {
   const asking = await askingPrincipal(services, keys, ctx, { form, authenticate })
   const { tokens, principals, config } = services
-  const claims = await tokens.verify(required(form, 'token'))
+  const claims = await tokens.verify(requiredParameter(form, 'token'))
   if (typeof claims !== 'object') return { active: false }
   const session = await principals.forLogin(claims.loginId)
   if (session === undefined) return { active: false }
@@ -303,7 +306,7 @@ async function introspect(
     scope: claims.scope,
     token_type: 'Bearer',
     ...(patient === undefined ? {} : { patient }),
-    ...(encounter === undefined ? {} : { encounter: idOf(encounter) }),
+    ...(encounter === undefined ? {} : { encounter: referenceId(encounter) }),
     fhirUser: `${config.baseUrl}fhir/R4/${claims.profile}`,
   }
 }
@@ -315,8 +318,8 @@ async function askingPrincipal(
   ctx: Context,
   { form, authenticate }: Introspection,
 ): Promise<Principal | undefined> {
-  const given = presented(ctx, form)
-  if (isProving(given)) {
+  const given = readClientCredentials(ctx, form)
+  if (hasClientProof(given)) {
     return (await requireClientSession(services, keys, ctx, given)).principal
   }
   if (/^bearer /i.test(ctx.get('Authorization'))) {
@@ -336,15 +339,16 @@ async function revoke(
   ctx: Context,
   form: URLSearchParams,
 ): Promise<void> {
-  const token = required(form, 'token')
-  const given = presented(ctx, form)
+  const token = requiredParameter(form, 'token')
+  const given = readClientCredentials(ctx, form)
   if (given.id === undefined) throw new OAuthError('invalid_request', 'Missing client_id')
   const client = await findClient(services, given.id)
   if (client === undefined) throw invalidClient(services, given, 'Invalid client')
-  if (isProving(given) || ownsCredentials(client)) await requireProof(services, keys, client, given)
+  if (hasClientProof(given) || ownsCredentials(client))
+    await verifyClientProof(services, keys, client, given)
   const loginId = await loginOfToken(services, token)
   const login = loginId === undefined ? undefined : await readLogin(services, loginId)
-  if (loginId === undefined || login === undefined || clientIdOf(login) !== client.id) return
+  if (loginId === undefined || login === undefined || loginClientId(login) !== client.id) return
   await revokeLogin(services, loginId)
   const who = `ClientApplication/${client.id}`
   const projectId = client.meta?.project
@@ -354,10 +358,10 @@ async function revoke(
 async function loginOfToken(services: Services, token: string): Promise<string | undefined> {
   const claims = await services.tokens.verify(token)
   if (typeof claims === 'object') return claims.loginId
-  return await loginOfRefreshToken(services.database, token)
+  return await findLoginByRefreshToken(services.database, token)
 }
 
-function idOf(value: unknown): string | undefined {
+function referenceId(value: unknown): string | undefined {
   const { reference = '' } = value as { reference?: string }
   return reference.split('/')[1]
 }

@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs'
 import {
   CONSOLE_CLIENT_ID,
   isRegisteredRedirect,
-  signInFormOf,
+  readSignInForm,
 } from '../../shared/access/credentials/clients.ts'
 import { isObject, type Resource } from '../../shared/fhir/resource.ts'
 import type { Context, Web } from '../context.ts'
@@ -68,7 +68,7 @@ function single(ctx: Context, name: string): string {
 }
 
 function greeting(client: Resource): Record<string, string> {
-  const { welcomeString, logo } = signInFormOf(client)
+  const { welcomeString, logo } = readSignInForm(client)
   const url = isObject(logo) && typeof logo.url === 'string' ? logo.url : ''
   return {
     ...(typeof welcomeString === 'string' ? { welcome: welcomeString } : {}),

@@ -9,10 +9,10 @@ import {
   referenceTo,
 } from '../../shared/fhir/resource.ts'
 import type { Session } from '../../shared/identity/principals.ts'
-import { inviteMember, userOf } from '../../shared/projects/enrol.ts'
+import { inviteMember, sessionUser } from '../../shared/projects/enrol.ts'
 import { PROFILE_TYPES } from '../../shared/projects/invitation.ts'
-import { movedTo, requireUnlessLimited } from '../../shared/projects/ownership.ts'
-import { onBehalfOf } from '../../shared/projects/provision.ts'
+import { newEmailChanges, requireUnlessLimited } from '../../shared/projects/ownership.ts'
+import { systemPrincipalFor } from '../../shared/projects/provision.ts'
 import { notifyOldAddress } from '../../shared/projects/update-email.ts'
 import { projectOfUser } from '../../shared/projects/users.ts'
 import { parseSearch } from '../../shared/query/search.ts'
@@ -23,18 +23,18 @@ import type { Transaction } from '../../shared/store/repository.ts'
 import { parseVersion } from '../../shared/store/rows/rows.ts'
 import { type Context, type Middleware, type Web, writer } from '../context.ts'
 import { readJsonObject } from '../middleware/body.ts'
-import { once } from '../middleware/once.ts'
+import { idempotentRequests } from '../middleware/once.ts'
 import { readMember, removeMember } from '../projects/admin/members.ts'
 import { patchScimUser } from '../projects/scim/patch.ts'
 import {
-  nameOf,
   profileName,
   readScimUser,
-  renamed,
   type ScimName,
   type ScimUser,
   scimError,
-  scimUserOf,
+  toScimName,
+  toScimUser,
+  withProfileName,
 } from '../projects/scim/user.ts'
 import { createRoutes, type RouteFamily } from './table.ts'
 
@@ -43,33 +43,37 @@ const SCIM_JSON = 'application/scim+json; charset=utf-8'
 export function scimRoutes(web: Web): RouteFamily {
   const { services } = web
   const { maxBodyBytes } = services.config
-  const routes = createRoutes({ prefix: '/scim/v2', outside: [scimErrors], inside: [once(web)] })
+  const routes = createRoutes({
+    prefix: '/scim/v2',
+    outside: [scimErrors],
+    inside: [idempotentRequests(web)],
+  })
 
-  const callOf = (ctx: Context): ScimCall => {
+  const toScimCall = (ctx: Context): ScimCall => {
     const { principal, session } = writer(ctx)
     return { services, caller: principal, session }
   }
   routes.get('/Users', 'administrator', async (ctx) => {
-    sendScim(ctx, 200, await listUsers(callOf(ctx), new URLSearchParams(ctx.querystring)))
+    sendScim(ctx, 200, await listUsers(toScimCall(ctx), new URLSearchParams(ctx.querystring)))
   })
   routes.post('/Users', 'administrator', async (ctx) => {
-    const user = await createUser(callOf(ctx), await readJsonObject(ctx, maxBodyBytes))
+    const user = await createUser(toScimCall(ctx), await readJsonObject(ctx, maxBodyBytes))
     ctx.set('Location', user.meta.location)
     sendScim(ctx, 201, user)
   })
   routes.get('/Users/:id', 'administrator', async (ctx) => {
-    sendScim(ctx, 200, await readUser(callOf(ctx), ctx.params.id ?? ''))
+    sendScim(ctx, 200, await readUser(toScimCall(ctx), ctx.params.id ?? ''))
   })
   routes.put('/Users/:id', 'administrator', async (ctx) => {
     const body = await readJsonObject(ctx, maxBodyBytes)
-    sendScim(ctx, 200, await replaceUser(callOf(ctx), ctx.params.id ?? '', body))
+    sendScim(ctx, 200, await replaceUser(toScimCall(ctx), ctx.params.id ?? '', body))
   })
   routes.patch('/Users/:id', 'administrator', async (ctx) => {
     const body = await readJsonObject(ctx, maxBodyBytes)
-    sendScim(ctx, 200, await patchUser(callOf(ctx), ctx.params.id ?? '', body))
+    sendScim(ctx, 200, await patchUser(toScimCall(ctx), ctx.params.id ?? '', body))
   })
   routes.delete('/Users/:id', 'administrator', async (ctx) => {
-    await removeUser(callOf(ctx), ctx.params.id ?? '')
+    await removeUser(toScimCall(ctx), ctx.params.id ?? '')
     ctx.status = 204
   })
   return routes
@@ -87,14 +91,14 @@ const scimErrors: Middleware = async (ctx, next) => {
     sendScim(ctx, status, {
       schemas: ['urn:ietf:params:scim:api:messages:2.0:Error'],
       status: String(status),
-      ...scimTypeOf(error),
+      ...scimErrorType(error),
       detail: texts.join('; '),
     })
   }
 }
 
 /** Bodies that are no JSON, or are JSON in two minds, have no type of their own. */
-function scimTypeOf({ status, outcome }: HttpError): object {
+function scimErrorType({ status, outcome }: HttpError): object {
   if (status === 409) return { scimType: 'uniqueness' }
   if (status !== 400) return {}
   const [first] = outcome.issue
@@ -139,12 +143,12 @@ function requireAdmin({ caller }: ScimCall): void {
 async function listUsers(call: ScimCall, query: URLSearchParams) {
   requireAdmin(call)
   requireUnlessLimited(call.caller, [TYPE, 'search'])
-  const startIndex = Math.max(1, wholeOf(query, 'startIndex') ?? 1)
-  const count = Math.min(wholeOf(query, 'count') ?? 100, MOST)
+  const startIndex = Math.max(1, parseWholeNumber(query, 'startIndex') ?? 1)
+  const count = Math.min(parseWholeNumber(query, 'count') ?? 100, MOST)
   const filter = query.get('filter')
   const { people, total } =
     filter === null
-      ? await pageOf(call, { _count: String(count), _offset: String(startIndex - 1) })
+      ? await searchMembers(call, { _count: String(count), _offset: String(startIndex - 1) })
       : await filtered(call, filter, startIndex, count)
   return {
     schemas: ['urn:ietf:params:scim:api:messages:2.0:ListResponse'],
@@ -168,7 +172,7 @@ async function createUser(call: ScimCall, body: unknown) {
     throw badRequest('Project has no defaultPatientAccessPolicy', 'userType')
   }
   const { membership } = await inviteMember(services, caller, {
-    user: userOf(session),
+    user: sessionUser(session),
     projectId: caller.project.id,
     body: {
       resourceType: userType,
@@ -179,7 +183,7 @@ async function createUser(call: ScimCall, body: unknown) {
       membership: { userName, externalId, active },
     },
   })
-  return shown(call, await personOf(call, parseVersion(membership)))
+  return shown(call, await toPerson(call, parseVersion(membership)))
 }
 
 /** Errors: 403, 404. */
@@ -215,7 +219,7 @@ async function read(call: ScimCall, id: string): Promise<Person> {
   const membership = parseVersion(found)
   const type = parseReference(referenceIn(membership.profile))?.type ?? ''
   if (HUMANS.split(',').includes(type)) throw notFound()
-  return await personOf(call, membership)
+  return await toPerson(call, membership)
 }
 
 /**
@@ -243,7 +247,7 @@ async function write(call: ScimCall, person: Person, next: ScimUser) {
     const written = isOwn ? await writeUser(inside, call, user, { ...next, ...name }) : user
     if (profile !== undefined && name !== person.name) {
       const target = { type: profile.resourceType, id: profile.id ?? '' }
-      await inside.patch(caller, target, (current) => renamed(current, name))
+      await inside.patch(caller, target, (current) => withProfileName(current, name))
     }
     const fields = { userName: next.userName, externalId: next.externalId }
     const { active = membership.active } = next
@@ -284,9 +288,10 @@ async function writeUser(
   const isNew = email !== undefined && email !== user.email
   const names = { firstName: givenName, lastName: familyName }
   const written = await inside.patch(
-    onBehalfOf(caller),
+    systemPrincipalFor(caller),
     { type: 'User', id: user.id ?? '' },
-    (current) => withValues(current, isNew ? { ...names, ...movedTo(current, email) } : names),
+    (current) =>
+      withValues(current, isNew ? { ...names, ...newEmailChanges(current, email) } : names),
   )
   if (isNew)
     await notifyOldAddress(inside, services.config, { projectId: caller.project.id, user, email })
@@ -303,10 +308,10 @@ async function filtered(call: ScimCall, filter: string, startIndex: number, coun
   const [, attribute = '', quoted = ''] = FILTER.exec(filter) ?? []
   if (attribute === '') throw badRequest(`Invalid filter: ${filter.slice(0, 100)}`)
   const value = escapeValue(String(JSON.parse(quoted)))
-  const byEmail = () => pageOf(call, { 'user:User.email:exact': value.toLowerCase() })
+  const byEmail = () => searchMembers(call, { 'user:User.email:exact': value.toLowerCase() })
   const found =
     attribute.toLowerCase() === 'externalid'
-      ? (await pageOf(call, { 'external-id:exact': value })).people
+      ? (await searchMembers(call, { 'external-id:exact': value })).people
       : attribute.toLowerCase() === 'username'
         ? [
             ...(await namedPeople(call, String(JSON.parse(quoted)))),
@@ -322,12 +327,12 @@ const MOST_NAMESAKES = '1000'
 /** User names are the same whatever their case: RFC 7643 §4.1.1. */
 async function namedPeople(call: ScimCall, name: string): Promise<readonly Person[]> {
   const terms = { 'user-name': escapeValue(name), _count: MOST_NAMESAKES }
-  const { people } = await pageOf(call, terms)
+  const { people } = await searchMembers(call, terms)
   const wanted = name.toLowerCase()
   return people.filter(({ membership }) => String(membership.userName).toLowerCase() === wanted)
 }
 
-async function pageOf(call: ScimCall, terms: Readonly<Record<string, string>>) {
+async function searchMembers(call: ScimCall, terms: Readonly<Record<string, string>>) {
   const { services, caller } = call
   const query = new URLSearchParams({
     project: `Project/${caller.project.id}`,
@@ -340,18 +345,18 @@ async function pageOf(call: ScimCall, terms: Readonly<Record<string, string>>) {
   const service = systemPrincipal(caller.project)
   const request = parseSearch(TYPE, query, { fhirUrl: `${services.config.baseUrl}fhir/R4/` })
   const page = await services.repository.search(service, request)
-  const people = await peopleOf(call, page.versions.map(parseVersion))
+  const people = await toPeople(call, page.versions.map(parseVersion))
   return { people, total: page.total ?? people.length }
 }
 
-async function personOf(call: ScimCall, membership: Resource): Promise<Person> {
-  const [person] = await peopleOf(call, [membership])
+async function toPerson(call: ScimCall, membership: Resource): Promise<Person> {
+  const [person] = await toPeople(call, [membership])
   if (person === undefined) throw notFound()
   return person
 }
 
 /** One statement for all. */
-async function peopleOf(
+async function toPeople(
   { services, caller }: ScimCall,
   memberships: readonly Resource[],
 ): Promise<Person[]> {
@@ -363,7 +368,7 @@ async function peopleOf(
     ({ profile }) => parseReference(referenceIn(profile)) ?? { type: 'Practitioner', id: '-' },
   )
   const asked = [...references, ...profiles]
-  const found = await services.repository.readMany(onBehalfOf(caller), asked)
+  const found = await services.repository.readMany(systemPrincipalFor(caller), asked)
   const resources = found.map((version) =>
     version?.content === undefined ? undefined : parseVersion(version),
   )
@@ -372,15 +377,15 @@ async function peopleOf(
     const profile = resources[memberships.length + i]
     // A Project does not learn the names that a server scoped User has elsewhere.
     const isOwn = projectOfUser(user) === caller.project.id
-    return { membership, user, profile, name: isOwn ? nameOf(user) : profileName(profile) }
+    return { membership, user, profile, name: isOwn ? toScimName(user) : profileName(profile) }
   })
 }
 
 function shown({ services }: ScimCall, { membership, user, name }: Omit<Person, 'profile'>) {
-  return scimUserOf(membership, user, name, services.config.baseUrl)
+  return toScimUser(membership, user, name, services.config.baseUrl)
 }
 
-function wholeOf(query: URLSearchParams, name: string): number | undefined {
+function parseWholeNumber(query: URLSearchParams, name: string): number | undefined {
   const text = query.get(name)
   if (text === null || text === '') return undefined
   if (!/^-?\d{1,9}$/.test(text)) throw badRequest(`${name} must be a whole number`)

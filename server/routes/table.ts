@@ -5,7 +5,7 @@
  */
 import Router, { type RouterMiddleware } from '@koa/router'
 import type { Middleware, State } from '../context.ts'
-import { type Access, admit } from '../middleware/access.ts'
+import { type Access, requireAccess } from '../middleware/access.ts'
 
 export type Method = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
 
@@ -65,10 +65,10 @@ export function createRoutes({ prefix = '', outside = [], inside = [] }: Common 
 }
 
 /** Throws for a route without a mark. */
-export function routerOf(routes: readonly Route[], authenticate: Middleware): Router<State> {
+export function buildRouter(routes: readonly Route[], authenticate: Middleware): Router<State> {
   const router = new Router<State>({ sensitive: true, strict: true })
   for (const { methods, path, access, outside, inside, handler } of routes) {
-    const line = [...outside, admit(authenticate, access), ...inside, handler]
+    const line = [...outside, requireAccess(authenticate, access), ...inside, handler]
     router.register(path, [...methods], line)
   }
   return router

@@ -1,19 +1,23 @@
 /** `/webhook/{membership}`: runs a Bot for whoever knows the address. */
 
 import { systemPrincipal } from '../../shared/access/principal.ts'
-import { actingAs, type FoundBot, requireCode, toFound } from '../../shared/bots/bot.ts'
+import { type FoundBot, requireCode, toActing, toFoundBot } from '../../shared/bots/bot.ts'
 import { createJob, type RunCall, runBot } from '../../shared/bots/execute.ts'
 import { forbidden, HttpError, notFound, tooManyRequests } from '../../shared/errors.ts'
 import { parseReference } from '../../shared/fhir/resource.ts'
 import type { Session } from '../../shared/identity/principals.ts'
 import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
-import { createLimiter, rateLimitItem, secondsOf } from '../../shared/platform/redis/limiter.ts'
+import {
+  createLimiter,
+  rateLimitItem,
+  retryAfterSeconds,
+} from '../../shared/platform/redis/limiter.ts'
 import { readQuery } from '../../shared/request/negotiate.ts'
 import type { FhirReply, FhirRequest } from '../../shared/request/request.ts'
 import type { Services } from '../../shared/services.ts'
 import type { Context, Web } from '../context.ts'
 import { readBody } from '../middleware/body.ts'
-import { goneSignal } from '../middleware/failures.ts'
+import { disconnectSignal } from '../middleware/failures.ts'
 import { send } from '../send.ts'
 import { createRoutes, type RouteFamily } from './table.ts'
 
@@ -26,8 +30,12 @@ export function webhookRoutes({ services }: Web): RouteFamily {
 
   const serve = async (ctx: Context, id: string) => {
     const spent = limiter.spend(id, 1, RUNS_PER_MINUTE)
-    if (spent.left < 0) {
-      throw tooManyRequests(secondsOf(spent.resetMs), undefined, rateLimitItem('webhook', spent))
+    if (spent.remaining < 0) {
+      throw tooManyRequests(
+        retryAfterSeconds(spent.resetMs),
+        undefined,
+        rateLimitItem('webhook', spent),
+      )
     }
     const { requestId, traceId } = ctx.state
     const request = {
@@ -39,7 +47,7 @@ export function webhookRoutes({ services }: Web): RouteFamily {
       body: await readBody(ctx, config.maxBodyBytes),
       requestId,
       traceId,
-      signal: goneSignal(ctx),
+      signal: disconnectSignal(ctx),
     }
     await send(ctx, await runWebhook(services, id, request))
   }
@@ -65,7 +73,7 @@ async function runWebhook(
 ): Promise<FhirReply> {
   const session = await services.principals.forMembership(membershipId)
   if (session === undefined) throw notFound()
-  const found = await botOf(services, session)
+  const found = await readWebhookBot(services, session)
   await requireCode(services, found)
   const path = `Bot/${found.bot.id}/$execute`
   const call: RunCall = {
@@ -78,7 +86,7 @@ async function runWebhook(
   const hasRawBody = request.method !== 'GET' && (request.body?.length ?? 0) > 0
   // The sender has no profile.
   const job: ExecuteJob = {
-    ...createJob(call, found, actingAs(session.principal)),
+    ...createJob(call, found, toActing(session.principal)),
     requester: undefined,
     hasRawBody,
   }
@@ -86,14 +94,14 @@ async function runWebhook(
 }
 
 /** Read anew: a deploy is in use at once. Its member may do more than everybody if no policy says what. */
-async function botOf(
+async function readWebhookBot(
   { repository }: Services,
   { principal, policies }: Session,
 ): Promise<FoundBot> {
   const profile = parseReference(principal.profile ?? '')
   if (profile?.type !== 'Bot' || policies.length === 0) throw forbidden('web hook')
   const system = systemPrincipal(principal.project)
-  const found = toFound(await repository.read(system, 'Bot', profile.id))
+  const found = toFoundBot(await repository.read(system, 'Bot', profile.id))
   if (found.bot.publicWebhook !== true) throw forbidden('web hook')
   return found
 }

@@ -7,9 +7,9 @@ import { readSubscription, type SubscriptionTerms } from '../../shared/access/su
 import { issue, outcome } from '../../shared/errors.ts'
 import { typeName } from '../../shared/fhir/definitions.ts'
 import { isObject } from '../../shared/fhir/resource.ts'
-import { within } from '../../shared/identity/principals.ts'
+import { narrowSession } from '../../shared/identity/principals.ts'
 import type { Services } from '../../shared/services.ts'
-import { idOf, parseVersion, toVersion } from '../../shared/store/rows/rows.ts'
+import { contentId, parseVersion, toVersion } from '../../shared/store/rows/rows.ts'
 import { createEvents, eventBody } from '../../shared/subscriptions/events.ts'
 import {
   FEATURE,
@@ -38,26 +38,26 @@ export interface Binding {
 }
 
 /** Reads the Principal that a socket is bound for; undefined when the login or its rights have ended. */
-async function principalOf(
+async function resolveBoundPrincipal(
   { principals }: Services,
   { loginId, scope }: TokenClaims,
   address: string,
 ): Promise<Principal | undefined> {
   const session = await principals.forLogin(loginId)
   if (session === undefined) return undefined
-  const { principal } = within(session, { scope, patient: session.principal.patient })
+  const { principal } = narrowSession(session, { scope, patient: session.principal.patient })
   return isAllowedFrom(principal.ipRules, address) ? principal : undefined
 }
 
 /** A text says why it cannot be bound. */
-export async function bind(
+export async function bindSubscription(
   services: Services,
   claims: TokenClaims,
   subscriptionId: string,
   address: string,
 ): Promise<Binding | string> {
   const [principal, subscription] = await Promise.all([
-    principalOf(services, claims, address),
+    resolveBoundPrincipal(services, claims, address),
     findSocketSubscription(services, subscriptionId),
   ])
   if (principal === undefined) return 'Token failed to validate. Check token expiry.'
@@ -66,8 +66,8 @@ export async function bind(
   const seen =
     subscription &&
     (await services.repository
-      .feature(createSocketSubscriptions)
-      .seen(principal, subscription.row, ['read']))
+      .withStore(createSocketSubscriptions)
+      .visibleVersion(principal, subscription.row, ['read']))
   if (subscription === undefined || seen === undefined) {
     return `Subscription/${subscriptionId} does not exist any more`
   }
@@ -91,9 +91,9 @@ export async function notificationFor(
   binding: Binding,
   notification: SocketNotification,
 ): Promise<string | 'ended' | undefined> {
-  const principal = await principalOf(services, binding.claims, binding.address)
+  const principal = await resolveBoundPrincipal(services, binding.claims, binding.address)
   if (principal === undefined) return 'ended'
-  const row = await services.repository.feature(createEvents).versionOf(notification)
+  const row = await services.repository.withStore(createEvents).deliveredVersion(notification)
   if (row === undefined || row.content === null) return undefined
   const waited = { terms: binding.terms, change: notification.change }
   const body = await eventBody(services, principal, row, waited)
@@ -104,7 +104,7 @@ export async function notificationFor(
   return eventNotification(fhirUrl, id, {
     eventNumber: binding.sent,
     notification,
-    id: idOf(row.content),
+    id: contentId(row.content),
     body,
   })
 }
@@ -135,7 +135,7 @@ function parsed(text: string): unknown {
   }
 }
 
-export function refusal(text: string): string {
+export function bindErrorMessage(text: string): string {
   return JSON.stringify(outcome(undefined, issue('error', 'invalid', text)))
 }
 

@@ -6,7 +6,7 @@
 import type { Services } from '../../shared/services.ts'
 import {
   forgetSocketSubscriptions,
-  SOCKET,
+  SOCKET_MESSAGES,
   type SocketNotification,
 } from '../../shared/subscriptions/socket-subscriptions.ts'
 import {
@@ -95,7 +95,7 @@ export class Hub {
         else this.#notify(listener, message)
       }
     }
-    const bound = { listeners, listening: this.#services.bus.listen(SOCKET, hear, id) }
+    const bound = { listeners, listening: this.#services.bus.listen(SOCKET_MESSAGES, hear, id) }
     this.#bound.set(id, bound)
     return bound
   }
@@ -168,7 +168,7 @@ export class Hub {
     const watches = bound.map(({ watch }) => watch)
     await Promise.all([
       renewSubscriptions(redis, subscriptions, LIVES_MS),
-      repository.feature(createSocketSubscriptions).watch(watches, LIVES_MS),
+      repository.withStore(createSocketSubscriptions).watch(watches, LIVES_MS),
     ])
   }
 }

@@ -7,16 +7,16 @@ import type { Services } from '../../shared/services.ts'
 import { SOCKET_PATH } from '../../shared/subscriptions/socket-subscriptions.ts'
 import type { Metrics } from '../metrics.ts'
 import { isAllowedOrigin } from '../middleware/headers.ts'
-import { addressOf } from '../middleware/limits.ts'
+import { rateLimitAddress } from '../middleware/limits.ts'
 import {
   type Binding,
-  bind,
+  bindErrorMessage,
+  bindSubscription,
   type ClientMessage,
   handshake,
   heartbeat,
   PONG,
   readMessage,
-  refusal,
 } from './binding.ts'
 import { Hub, type Listener } from './hub.ts'
 
@@ -50,10 +50,10 @@ export function openSockets(services: Services, metrics: Metrics): Sockets {
 
   return {
     upgrade(req, socket, head) {
-      const status = refusalOf(config, req)
+      const status = rejectionStatus(config, req)
       if (status !== undefined) return refuse(socket, status)
-      const address = callerOf(config, req)
-      const network = addressOf(address)
+      const address = clientAddress(config, req)
+      const network = rateLimitAddress(address)
       if (anonymous.isFull(network)) return refuse(socket, 429)
       server.handleUpgrade(req, socket, head, (webSocket) => {
         const proven = anonymous.add(network, webSocket)
@@ -77,7 +77,10 @@ export function openSockets(services: Services, metrics: Metrics): Sockets {
 }
 
 /** Undefined for a request that may become a web socket. */
-function refusalOf(config: Config, { url = '', headers }: IncomingMessage): number | undefined {
+function rejectionStatus(
+  config: Config,
+  { url = '', headers }: IncomingMessage,
+): number | undefined {
   const path = url.split('?', 1)[0]
   if (path !== `/${SOCKET_PATH}`) return 404
   // Browsers send it; other programs need not.
@@ -93,7 +96,7 @@ function refuse(socket: Duplex, status: number): void {
 }
 
 /** The caller's address, as koa determines it for requests: a proxy appends the address that it saw. */
-function callerOf({ trustProxy }: Config, { headers, socket }: IncomingMessage): string {
+function clientAddress({ trustProxy }: Config, { headers, socket }: IncomingMessage): string {
   const forwarded = trustProxy ? String(headers['x-forwarded-for'] ?? '') : ''
   return forwarded.split(',').at(-1)?.trim() || (socket.remoteAddress ?? '')
 }
@@ -240,7 +243,7 @@ class Socket {
       if (this.#bound.size >= MOST_BINDINGS) {
         return this.#refuse(`A socket has at most ${MOST_BINDINGS} subscriptions`)
       }
-      const binding = await bind(services, claims, subscriptionId, address)
+      const binding = await bindSubscription(services, claims, subscriptionId, address)
       if (typeof binding === 'string') return this.#refuse(binding)
       proven()
       const listener = this.#listen(subscriptionId, binding)
@@ -273,7 +276,7 @@ class Socket {
   }
 
   #refuse(reason: string): void {
-    this.#send('refusal', refusal(reason))
+    this.#send('refusal', bindErrorMessage(reason))
   }
 
   /** One after the other: a bind is done before the unbind that follows it, or the end of the socket. */

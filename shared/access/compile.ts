@@ -7,7 +7,7 @@ import { isResourceType } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import { compileTenant } from '../fhirpath/custom.ts'
-import { fillText, parseCriteria, type Variables, variablesOf } from './criteria.ts'
+import { fillText, parseCriteria, policyVariables, type Variables } from './criteria.ts'
 import { checkPath } from './fields/paths.ts'
 import {
   type Grant,
@@ -17,7 +17,7 @@ import {
   type Rules,
   type WriteConstraint,
 } from './grant.ts'
-import { matcherOf } from './principal.ts'
+import { compileIpRule } from './principal.ts'
 
 /** Readable under every policy, unless it has entries for them. */
 const ALWAYS_READABLE = ['SearchParameter', 'StructureDefinition']
@@ -39,7 +39,7 @@ export function compilePolicies(items: readonly Access[]): CompiledPolicy {
   const warnings: string[] = []
   const named = new Set<unknown>()
   for (const { policy, variables } of items) {
-    for (const [index, entry] of entriesOf(policy).entries()) {
+    for (const [index, entry] of policyEntries(policy).entries()) {
       const source = `AccessPolicy/${policy.id} entry ${index}`
       if (isObject(entry)) named.add(entry.resourceType)
       try {
@@ -57,7 +57,7 @@ export function compilePolicies(items: readonly Access[]): CompiledPolicy {
   return { rules: { grants }, warnings }
 }
 
-export function entriesOf(policy: Resource): readonly unknown[] {
+export function policyEntries(policy: Resource): readonly unknown[] {
   return Array.isArray(policy.resource) ? policy.resource : []
 }
 
@@ -72,7 +72,7 @@ export function plainGrant(
     type,
     interactions: new Set(interactions),
     criteria: [],
-    said: [],
+    criteriaTexts: [],
     hidden: [],
     readonly: [],
     constraints: [],
@@ -93,23 +93,23 @@ export function compileEntry(
   }
   const { resourceType: type, criteria, compartment } = entry
   if (type !== '*' && !isResourceType(type)) throw new Error('it names an unknown resourceType')
-  const text = textOf(criteria, 'criteria')
+  const text = optionalString(criteria, 'criteria')
   const inside = referenceIn(compartment, 'compartment', variables)
   return {
     source,
     type,
-    interactions: new Set(interactionsOf(entry)),
+    interactions: new Set(readInteractions(entry)),
     criteria: [
       ...(text === undefined ? [] : parseCriteria(type, text, variables)),
       ...(inside === undefined ? [] : [{ kind: 'compartment', reference: inside } as const]),
     ],
-    said: [
+    criteriaTexts: [
       ...(text === undefined ? [] : [fillText(text, variables)]),
       ...(inside === undefined ? [] : [inside]),
     ],
-    hidden: pathsOf(type, entry.hiddenFields),
-    readonly: pathsOf(type, entry.readonlyFields),
-    constraints: listOf(entry.writeConstraint).map((item) =>
+    hidden: readPaths(type, entry.hiddenFields),
+    readonly: readPaths(type, entry.readonlyFields),
+    constraints: optionalArray(entry.writeConstraint).map((item) =>
       compileConstraint(type, item, variables),
     ),
     account: referenceIn(policy.compartment, 'compartment', variables),
@@ -117,16 +117,16 @@ export function compileEntry(
   }
 }
 
-function interactionsOf(entry: Record<string, unknown>): readonly Interaction[] {
+function readInteractions(entry: Record<string, unknown>): readonly Interaction[] {
   const { interaction } = entry
   if (interaction === undefined) return entry.readonly === true ? READONLY : INTERACTIONS
-  const named = listOf(interaction)
+  const named = optionalArray(interaction)
   const known = INTERACTIONS.filter((item) => named.includes(item))
   if (known.length < new Set(named).size) throw new Error('it names an unknown interaction')
   return known
 }
 
-function textOf(value: unknown, name: string): string | undefined {
+function optionalString(value: unknown, name: string): string | undefined {
   if (value === undefined || typeof value === 'string') return value
   throw new Error(`its ${name} is no text`)
 }
@@ -138,14 +138,14 @@ function referenceIn(value: unknown, name: string, variables: Variables): string
   throw new Error(`its ${name} is no reference`)
 }
 
-function listOf(value: unknown): readonly unknown[] {
+function optionalArray(value: unknown): readonly unknown[] {
   if (value === undefined) return []
   if (Array.isArray(value)) return value
   throw new Error('it has one value where a list belongs')
 }
 
-function pathsOf(type: string, value: unknown): readonly string[] {
-  return listOf(value).map((path) => {
+function readPaths(type: string, value: unknown): readonly string[] {
+  return optionalArray(value).map((path) => {
     if (typeof path !== 'string') throw new Error('it names an element by no text')
     return checkPath(type, path)
   })
@@ -185,15 +185,15 @@ const PLACEHOLDERS = ['Patient/1', '2000-01-01', '1']
 
 /** Errors: 400 naming the entries. */
 export function checkPolicy(policy: Resource, own: OwnParameters | undefined): void {
-  const issues = entriesOf(policy).flatMap((entry, i) => {
-    const problem = problemOf(entry, policy, own)
+  const issues = policyEntries(policy).flatMap((entry, i) => {
+    const problem = findProblem(entry, policy, own)
     const path = `AccessPolicy.resource[${i}]`
     return problem === undefined ? [] : [issue('error', 'invalid', problem, { expression: path })]
   })
   const rules = Array.isArray(policy.ipAccessRule) ? policy.ipAccessRule : []
   const addresses = rules.flatMap((rule: unknown, i) => {
     const value = isObject(rule) ? rule.value : undefined
-    if (typeof value === 'string' && matcherOf(value.trim()) !== undefined) return []
+    if (typeof value === 'string' && compileIpRule(value.trim()) !== undefined) return []
     const text = 'value must be *, an address, a block or the beginning of addresses'
     return [
       issue('error', 'invalid', text, { expression: `AccessPolicy.ipAccessRule[${i}].value` }),
@@ -202,12 +202,12 @@ export function checkPolicy(policy: Resource, own: OwnParameters | undefined): v
   if (issues.length + addresses.length > 0) throw invalid([...issues, ...addresses])
 }
 
-function problemOf(
+function findProblem(
   entry: unknown,
   policy: Resource,
   own: OwnParameters | undefined,
 ): string | undefined {
-  for (const part of partsOf(entry)) {
+  for (const part of splitCriteria(entry)) {
     const problem = problemWith(part, policy, own)
     if (problem !== undefined) return problem
   }
@@ -215,7 +215,7 @@ function problemOf(
 }
 
 /** Each parameter of the criteria by itself: what fits the variable of one may not fit that of another. */
-function partsOf(entry: unknown): readonly unknown[] {
+function splitCriteria(entry: unknown): readonly unknown[] {
   if (!isObject(entry) || typeof entry.criteria !== 'string') return [entry]
   const question = entry.criteria.indexOf('?') + 1
   const [start, query] = [entry.criteria.slice(0, question), entry.criteria.slice(question)]
@@ -263,11 +263,11 @@ export function builtInAccess(projectId: string, profile: Resource): Access | un
   const policy = POLICIES[profile.resourceType]
   if (policy === undefined) return undefined
   const reference = `${profile.resourceType}/${profile.id}`
-  return { policy, variables: variablesOf(projectId, reference, patientOf(profile), []) }
+  return { policy, variables: policyVariables(projectId, reference, profilePatient(profile), []) }
 }
 
 /** `Patient/id` that `%patient` stands for when no parameter says so. */
-export function patientOf(profile: Resource): string | undefined {
+export function profilePatient(profile: Resource): string | undefined {
   if (profile.resourceType === 'Patient') return `Patient/${profile.id}`
   if (profile.resourceType !== 'RelatedPerson') return `${profile.resourceType}/${profile.id}`
   // A stored RelatedPerson has one patient, by the standard.

@@ -61,7 +61,7 @@ function readPair(type: string, pair: string, variables: Variables): readonly Cr
   }
   if (code !== '_compartment') return [criterion]
   if (modifier !== undefined) throw new Error('_compartment has no modifiers')
-  const inside = values.flatMap((value) => membershipsOf(unescapeValue(value)))
+  const inside = values.flatMap((value) => compartmentCriteria(unescapeValue(value)))
   return [inside.length === 1 && inside[0] ? inside[0] : { kind: 'or', criteria: inside }]
 }
 
@@ -101,7 +101,7 @@ function refuseUnasked(type: string, criterion: Criterion): void {
 const LISTED: ReadonlySet<string> = new Set(['in', 'not-in', 'above', 'below'])
 
 /** A bare id may be that of any compartment. */
-function membershipsOf(value: string): readonly Criterion[] {
+function compartmentCriteria(value: string): readonly Criterion[] {
   const names = value.includes('/') ? [value] : COMPARTMENTS.map((kind) => `${kind}/${value}`)
   return names.map((reference) => ({ kind: 'compartment', reference }))
 }
@@ -118,7 +118,7 @@ export interface Variables {
 const VARIABLE = /%([A-Za-z_][A-Za-z0-9_-]*)(\.id(?![A-Za-z0-9_-]))?/g
 
 /** `profile` and `patient` are references; a parameter named `patient` is taken in place of the latter. */
-export function variablesOf(
+export function policyVariables(
   projectId: string,
   profile: string,
   patient: string | undefined,

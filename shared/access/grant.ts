@@ -27,7 +27,7 @@ export interface Grant {
   /** AND-ed; empty: every resource. */
   readonly criteria: readonly Criterion[]
   /** The criteria as the policy says them. */
-  readonly said: readonly string[]
+  readonly criteriaTexts: readonly string[]
   /** Element paths that are taken out of every answer and stay as stored in every write. */
   readonly hidden: readonly string[]
   /** Element paths that stay as stored in every write. */

@@ -33,7 +33,7 @@ const PROJECT_ADMIN: ReadonlyMap<string, ReadonlySet<Interaction>> = new Map([
 const WRITES: ReadonlySet<Interaction> = new Set(['create', 'update', 'delete'])
 
 /** Types that members write by an entry that names the type, never by `*`; guarded/elements.ts has the reasons. */
-export const NAMED_TO_WRITE: ReadonlySet<string> = new Set([
+export const NAMED_WRITE_TYPES: ReadonlySet<string> = new Set([
   'AccessPolicy',
   'SearchParameter',
   'SmartAppLaunch',
@@ -68,7 +68,7 @@ export function mayReadAny(principal: Principal): boolean {
 }
 
 function needsName({ isProjectAdmin }: Principal, type: string, interaction: Interaction): boolean {
-  return !isProjectAdmin && NAMED_TO_WRITE.has(type) && WRITES.has(interaction)
+  return !isProjectAdmin && NAMED_WRITE_TYPES.has(type) && WRITES.has(interaction)
 }
 
 /**
@@ -143,7 +143,7 @@ function ownUserGrants(
       type,
       interactions: new Set(ALLOWED),
       criteria: [{ code: '_id', type: 'token', modifier: undefined, values: [user] }],
-      said: [`User?_id=${user}`],
+      criteriaTexts: [`User?_id=${user}`],
       hidden: [],
       readonly: KEPT,
       constraints: [],
@@ -161,24 +161,30 @@ const made = new WeakMap<Principal, readonly Grant[]>()
 export function effectiveEntries(principal: Principal): readonly object[] {
   const registry = [...REGISTRY_TYPES].flatMap((resourceType) => {
     const allowed = INTERACTIONS.filter((item) => may(principal, resourceType, item))
-    return allowed.length === 0 ? [] : [{ resourceType, ...interactionsOf(allowed) }]
+    return allowed.length === 0 ? [] : [{ resourceType, ...interactionElement(allowed) }]
   })
   const grants = principal.rules?.grants.filter(({ type }) => !REGISTRY_TYPES.has(type))
-  return [...(grants?.map(entryOf) ?? [{ resourceType: '*' }]), ...registry]
+  return [...(grants?.map(toPolicyEntry) ?? [{ resourceType: '*' }]), ...registry]
 }
 
-export function entryOf({ type, interactions, said, hidden, readonly }: Grant): object {
-  const criteria = said.filter((text) => text.startsWith(`${type}?`))
+export function toPolicyEntry({
+  type,
+  interactions,
+  criteriaTexts,
+  hidden,
+  readonly,
+}: Grant): object {
+  const criteria = criteriaTexts.filter((text) => text.startsWith(`${type}?`))
   return {
     resourceType: type,
     ...(criteria.length === 0 ? {} : { criteria: criteria.join('&') }),
-    ...interactionsOf(INTERACTIONS.filter((item) => interactions.has(item))),
+    ...interactionElement(INTERACTIONS.filter((item) => interactions.has(item))),
     ...(hidden.length === 0 ? {} : { hiddenFields: hidden }),
     ...(readonly.length === 0 ? {} : { readonlyFields: readonly }),
   }
 }
 
-function interactionsOf(interaction: readonly Interaction[]) {
+function interactionElement(interaction: readonly Interaction[]) {
   return interaction.length === INTERACTIONS.length ? {} : { interaction }
 }
 
@@ -205,7 +211,7 @@ function ownJobGrants(
       type,
       interactions: JOB_LOOKS,
       criteria: [{ code: '_author', type: 'reference', modifier: undefined, values: [profile] }],
-      said: [`${type}?_author=${profile}`],
+      criteriaTexts: [`${type}?_author=${profile}`],
       hidden: [],
       readonly: [],
       constraints: [],

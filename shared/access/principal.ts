@@ -113,7 +113,7 @@ export interface Cause {
 }
 
 /** By which answers are cached for who asked: who that is, and how far its scope reaches. */
-export function askerKey({ membershipId, scope, patient }: Principal): string {
+export function callerKey({ membershipId, scope, patient }: Principal): string {
   return JSON.stringify([membershipId, scope, patient])
 }
 
@@ -167,7 +167,7 @@ export function readIpRules(policies: readonly Resource[]): readonly IpRule[] {
     const items: readonly unknown[] = Array.isArray(ipAccessRule) ? ipAccessRule : [ipAccessRule]
     return items.map((item): IpRule => {
       const { value, action } = isObject(item) ? item : {}
-      const matches = typeof value === 'string' ? matcherOf(value.trim()) : undefined
+      const matches = typeof value === 'string' ? compileIpRule(value.trim()) : undefined
       if (matches === undefined || (action !== 'allow' && action !== 'block')) {
         return { action: 'block', matches: () => true }
       }
@@ -184,7 +184,7 @@ export function isAllowedFrom(rules: readonly IpRule[] | undefined, address: str
 }
 
 /** `*`, an address, a block such as `10.0.0.0/8`, or the beginning of addresses (`8.8.`); else undefined. */
-export function matcherOf(value: string): ((address: string) => boolean) | undefined {
+export function compileIpRule(value: string): ((address: string) => boolean) | undefined {
   if (value === '*') return () => true
   if (/^[0-9a-f.:]*[.:]$/i.test(value) && isIP(value) === 0) {
     return (address) => address.toLowerCase().startsWith(value.toLowerCase())

@@ -17,15 +17,15 @@ export function projectContext(project: Resource, number: number): ProjectContex
     name: typeof project.name === 'string' ? project.name : '',
     superAdmin: project.superAdmin === true,
     strictMode: project.strictMode !== false,
-    features: textsOf(project.features),
+    features: stringItems(project.features),
     checkReferencesOnWrite: project.checkReferencesOnWrite === true,
     updateAsCreate: systemSetting(project, 'updateAsCreate')?.valueBoolean === true,
-    quota: quotaOf(project),
+    quota: projectQuota(project),
     rateLimits: {
       requests: wholeSetting(project, 'rateLimit'),
       auth: wholeSetting(project, 'authRateLimit'),
     },
-    preCommit: settingOf(project.setting, 'preCommitSubscriptionsEnabled')?.valueBoolean === true,
+    preCommit: findSetting(project.setting, 'preCommitSubscriptionsEnabled')?.valueBoolean === true,
     hasSecrets: Array.isArray(project.secret) && project.secret.length > 0,
     botConcurrency: wholeSetting(project, 'botConcurrency'),
     graphql: {
@@ -33,20 +33,20 @@ export function projectContext(project: Resource, number: number): ProjectContex
       cost: wholeSetting(project, 'graphqlMaxCost'),
       searches: wholeSetting(project, 'graphqlMaxSearches'),
     },
-    links: linksOf(project),
-    exports: textsOf(project.exportedResourceType),
-    defaultProfiles: defaultProfilesOf(project),
+    links: linkedProjectIds(project),
+    exports: stringItems(project.exportedResourceType),
+    defaultProfiles: readDefaultProfiles(project),
     refusesResponses:
-      settingOf(project.setting, 'validateQuestionnaireResponse')?.valueString === 'refuse',
-    takesCodes: settingOf(project.setting, 'validateTerminology')?.valueString === 'off',
+      findSetting(project.setting, 'validateQuestionnaireResponse')?.valueString === 'refuse',
+    takesCodes: findSetting(project.setting, 'validateTerminology')?.valueString === 'off',
   }
 }
 
-function textsOf(value: unknown): readonly string[] {
+function stringItems(value: unknown): readonly string[] {
   return Array.isArray(value) ? value.filter((item) => typeof item === 'string') : []
 }
 
-function linksOf({ link }: Resource): readonly string[] {
+function linkedProjectIds({ link }: Resource): readonly string[] {
   return (Array.isArray(link) ? link : []).flatMap((item) => {
     const reference = isObject(item) && isObject(item.project) ? item.project.reference : undefined
     const target = typeof reference === 'string' ? parseReference(reference) : undefined
@@ -54,15 +54,15 @@ function linksOf({ link }: Resource): readonly string[] {
   })
 }
 
-function defaultProfilesOf({ defaultProfile }: Resource): ReadonlyMap<string, readonly string[]> {
+function readDefaultProfiles({ defaultProfile }: Resource): ReadonlyMap<string, readonly string[]> {
   const items = Array.isArray(defaultProfile) ? defaultProfile.filter(isObject) : []
-  return new Map(items.map((item) => [String(item.resourceType), textsOf(item.profile)]))
+  return new Map(items.map((item) => [String(item.resourceType), stringItems(item.profile)]))
 }
 
 const MEMBER_QUOTA = 50_000
 
 /** Off by default: a large transaction alone would use up the default of a member. */
-function quotaOf(project: Resource): ProjectContext['quota'] {
+function projectQuota(project: Resource): ProjectContext['quota'] {
   if (systemSetting(project, 'enableFhirQuota')?.valueBoolean !== true) return undefined
   const member = wholeSetting(project, 'userFhirQuota') ?? MEMBER_QUOTA
   return { member, project: wholeSetting(project, 'totalFhirQuota') ?? 10 * member }
@@ -81,11 +81,11 @@ function wholeSetting(project: Resource, name: string): number | undefined {
 }
 
 function systemSetting(project: Resource, name: string) {
-  return settingOf(project.systemSetting, name)
+  return findSetting(project.systemSetting, name)
 }
 
 /** Reads a value of `Project.setting` or `Project.systemSetting`. */
-export function settingOf(
+export function findSetting(
   settings: unknown,
   name: string,
 ): Readonly<Record<string, unknown>> | undefined {
@@ -120,7 +120,7 @@ export function linkedProjects(
 
 /** True when Projects that link to this one see its resources of the type. */
 export function exportsType({ exportedResourceType }: Resource, type: string): boolean {
-  const exports = textsOf(exportedResourceType)
+  const exports = stringItems(exportedResourceType)
   return exports.length === 0 || exports.includes(type)
 }
 

@@ -82,7 +82,7 @@ export function smartScopes(scope: string): readonly SmartScope[] {
 }
 
 /** The areas that a scope reaches: without SMART words all, since it narrows nothing, else those it names. */
-function areasOf(scope: string): readonly Area[] {
+function scopeAreas(scope: string): readonly Area[] {
   if (smartScopes(scope).length === 0) return AREAS
   const words = new Set(scope.split(' '))
   return AREAS.filter((area) => words.has(AREA_WORDS[area]))
@@ -129,7 +129,7 @@ function isKnown(word: string): boolean {
  * which are worth nothing where the scope does not reach the administration. Never wider than before.
  */
 export function narrowed<P extends Principal>(principal: P, scope: string, patient?: string): P {
-  const areas = areasOf(scope).filter((area) => principal.areas.includes(area))
+  const areas = scopeAreas(scope).filter((area) => principal.areas.includes(area))
   const mayAdminister = areas.includes('administration')
   return {
     ...principal,
@@ -179,7 +179,7 @@ function both(a: Grant, b: Grant): Grant | undefined {
     type: a.type === '*' ? b.type : a.type,
     interactions,
     criteria: [...a.criteria, ...b.criteria],
-    said: [...a.said, ...b.said],
+    criteriaTexts: [...a.criteriaTexts, ...b.criteriaTexts],
     hidden: [...a.hidden, ...b.hidden],
     readonly: [...a.readonly, ...b.readonly],
     constraints: [...a.constraints, ...b.constraints],
@@ -196,7 +196,11 @@ function ownProfile(scope: string, profile: string | undefined): readonly Grant[
   const said = `${own.type}?_id=${own.id}`
   const criteria = parseCriteria(own.type, said, { projectId: undefined, values: new Map() })
   return [
-    { ...plainGrant(own.type, ['read', 'vread'], 'scope of fhirUser'), criteria, said: [said] },
+    {
+      ...plainGrant(own.type, ['read', 'vread'], 'scope of fhirUser'),
+      criteria,
+      criteriaTexts: [said],
+    },
   ]
 }
 
@@ -213,7 +217,7 @@ function scopeGrant(word: SmartScope, patient: string | undefined): Grant | unde
   const said = `${type}?${criteria}`
   try {
     const named = parseCriteria(type, said, { projectId: undefined, values: new Map() })
-    return { ...plain, criteria: [...named, ...inside], said: [said] }
+    return { ...plain, criteria: [...named, ...inside], criteriaTexts: [said] }
   } catch {
     // Criteria that cannot be read might have narrowed it.
     return undefined

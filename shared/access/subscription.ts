@@ -16,7 +16,7 @@ export const SUBSCRIPTION = 'Subscription'
 
 export type Change = 'create' | 'update' | 'delete'
 
-export interface Hook {
+export interface SubscriptionTarget {
   /** An address, or `Bot/<id>`. */
   readonly endpoint: string
   /** Id of the Bot that is the endpoint. */
@@ -38,7 +38,7 @@ export interface SubscriptionTerms {
   readonly success: readonly (readonly [low: number, high: number])[]
   readonly secret: string | undefined
   /** Undefined for channels that never fire, and for a hook without an endpoint. */
-  readonly hook: Hook | undefined
+  readonly hook: SubscriptionTarget | undefined
   /** References of which the resource must share one; empty: of any. */
   readonly accounts: readonly string[]
   /** Its bot is called before a change is made, and gets no notification of it. */
@@ -95,8 +95,8 @@ export function readSubscription(subscription: Resource): SubscriptionTerms {
     secret: readSecret(subscription),
     hook,
     isPreCommit: hook?.bot !== undefined && readPreCommit(subscription),
-    accounts: accountsOf(subscription),
-    ends: endOf(subscription),
+    accounts: accountReferences(subscription),
+    ends: parseEnd(subscription),
   }
 }
 
@@ -110,7 +110,7 @@ interface FoundExtension {
   readonly path: string
 }
 
-function extensionsOf({ extension }: Resource): readonly FoundExtension[] {
+function listExtensions({ extension }: Resource): readonly FoundExtension[] {
   const items: readonly unknown[] = Array.isArray(extension) ? extension : []
   return items.flatMap((item, i) =>
     isObject(item) ? [{ item, path: `Subscription.extension[${i}]` }] : [],
@@ -118,7 +118,7 @@ function extensionsOf({ extension }: Resource): readonly FoundExtension[] {
 }
 
 function extensionsNamed(subscription: Resource, name: string): readonly FoundExtension[] {
-  return extensionsOf(subscription).filter(({ item }) => item.url === EXTENSIONS + name)
+  return listExtensions(subscription).filter(({ item }) => item.url === EXTENSIONS + name)
 }
 
 function readChanges(subscription: Resource): ReadonlySet<Change> {
@@ -173,7 +173,7 @@ function readSuccess(subscription: Resource): SubscriptionTerms['success'] {
 }
 
 function readSecret(subscription: Resource): string | undefined {
-  const found = extensionsOf(subscription).find(({ item }) => SECRETS.has(item.url))
+  const found = listExtensions(subscription).find(({ item }) => SECRETS.has(item.url))
   if (found === undefined) return undefined
   const { valueString } = found.item
   if (typeof valueString === 'string' && valueString !== '') return valueString
@@ -198,7 +198,7 @@ function readPreCommit(subscription: Resource): boolean {
   throw badRequest('Whether a bot is asked first is a boolean', `${found.path}.valueBoolean`)
 }
 
-function readHook(channel: unknown): Hook | undefined {
+function readHook(channel: unknown): SubscriptionTarget | undefined {
   if (!isObject(channel) || channel.type !== 'rest-hook') return undefined
   const { endpoint } = channel
   if (typeof endpoint !== 'string' || endpoint === '') return undefined
@@ -212,7 +212,7 @@ function badEndpoint() {
   return badRequest('An endpoint is an address or Bot/<id>', 'Subscription.channel.endpoint')
 }
 
-function readHeaders(header: unknown): Hook['headers'] {
+function readHeaders(header: unknown): SubscriptionTarget['headers'] {
   const lines: readonly unknown[] = Array.isArray(header) ? header : []
   return lines.map((line, i) => {
     const [name = '', ...rest] = String(line).split(':')
@@ -229,13 +229,13 @@ function readHeaders(header: unknown): Hook['headers'] {
 }
 
 /** A validated instant. */
-function endOf({ end }: Resource): Date | undefined {
+function parseEnd({ end }: Resource): Date | undefined {
   if (typeof end !== 'string') return undefined
   const ends = new Date(end)
   return Number.isNaN(ends.getTime()) ? undefined : ends
 }
 
-function accountsOf({ meta }: Resource): readonly string[] {
+function accountReferences({ meta }: Resource): readonly string[] {
   const accounts = meta?.accounts ?? (meta?.account && [meta.account]) ?? []
   return accounts.flatMap(({ reference }) => reference ?? [])
 }

@@ -9,20 +9,20 @@ import { contentReply, signedContent, wantsContent } from '../binary/read.ts'
 import { customOperation } from '../bots/custom.ts'
 import { handleExport } from '../bulk/exports/status.ts'
 import { handleImport } from '../bulk/imports/imports.ts'
-import { badStructure, HttpError, methodNotAllowed, notFound, TooMuchHere } from '../errors.ts'
+import { badStructure, HttpError, methodNotAllowed, notFound, OffloadRequired } from '../errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import { isObject } from '../fhir/resource.ts'
 import { acceptRequest } from '../jobs/async-requests.ts'
 import { auditRefusal } from '../request/admin-audit.ts'
 import { readJson, readPreferences, requireKept, wantsPretty } from '../request/negotiate.ts'
-import { charge, depthOf, unitsOf } from '../request/quota.ts'
+import { botCallDepth, charge, loadUnits } from '../request/quota.ts'
 import { FHIR_JSON, failureReply, indented, withTracing } from '../request/reply.ts'
 import {
+  type FhirContext,
   type FhirReply,
   type FhirRequest,
   forReads,
   type Handle,
-  type Interaction,
   type Operation,
   type Preferences,
   type Route,
@@ -36,7 +36,7 @@ import {
   patchConditional,
   updateConditional,
 } from '../rest/conditional.ts'
-import { history, historyOf } from '../rest/history.ts'
+import { history, readHistory } from '../rest/history.ts'
 import { answerOnce, isIdempotent } from '../rest/idempotency.ts'
 import { read, vread } from '../rest/resources.ts'
 import { search, searchCompartment, searchSystem } from '../rest/search/search.ts'
@@ -115,7 +115,7 @@ function failed(request: FhirRequest, error: HttpError): FhirReply {
 function withCause(principal: Principal, request: FhirRequest): Principal {
   const { method, requestId, traceId } = request
   if (method === 'GET') return principal
-  return { ...principal, cause: { depth: depthOf(request), traceId, requestId } }
+  return { ...principal, cause: { depth: botCallDepth(request), traceId, requestId } }
 }
 
 /** Here and not in the parts, so that a page of resources or a bundle has all its Binaries read at once. */
@@ -170,10 +170,10 @@ export async function respond(
   requireKept(request.method, route, request.headers)
   const item =
     principal.project.quota &&
-    (await charge(services, principal, { request, units: unitsOf(route) }))
+    (await charge(services, principal, { request, units: loadUnits(route) }))
   const reply = await answerRoute(services, principal, request, route).catch((error: unknown) => {
-    if (!(error instanceof TooMuchHere) || request.elsewhere === undefined) throw error
-    return request.elsewhere(request)
+    if (!(error instanceof OffloadRequired) || request.offload === undefined) throw error
+    return request.offload(request)
   })
   return item === undefined ? reply : { ...reply, headers: { RateLimit: item, ...reply.headers } }
 }
@@ -228,55 +228,55 @@ function versionWithContent(
 
 type InteractionRoute = Exclude<Route, { readonly kind: 'operation' }>
 
-async function run(interaction: Interaction, route: InteractionRoute): Promise<FhirReply> {
-  const { headers } = interaction.request
+async function run(context: FhirContext, route: InteractionRoute): Promise<FhirReply> {
+  const { headers } = context.request
   switch (route.kind) {
     case 'read':
-      return READS[route.type]?.(interaction, route.id) ?? read(interaction, route.type, route.id)
+      return READS[route.type]?.(context, route.id) ?? read(context, route.type, route.id)
     case 'vread':
-      return vread(interaction, route.type, route.id, route.vid)
+      return vread(context, route.type, route.id, route.vid)
     case 'history':
-      return history(interaction, route.type, route.id)
+      return history(context, route.type, route.id)
     case 'create': {
       const criteria = headers['if-none-exist']
       return criteria === undefined
-        ? create(interaction, route.type)
-        : createConditional(interaction, route.type, criteria)
+        ? create(context, route.type)
+        : createConditional(context, route.type, criteria)
     }
     case 'update':
-      return update(interaction, route.type, route.id)
+      return update(context, route.type, route.id)
     case 'patch':
-      return patch(interaction, route.type, route.id)
+      return patch(context, route.type, route.id)
     case 'delete':
-      return remove(interaction, route.type, route.id)
+      return remove(context, route.type, route.id)
     case 'conditional-update':
-      return updateConditional(interaction, route.type)
+      return updateConditional(context, route.type)
     case 'conditional-patch':
-      return patchConditional(interaction, route.type)
+      return patchConditional(context, route.type)
     case 'conditional-delete':
-      return deleteConditional(interaction, route.type)
+      return deleteConditional(context, route.type)
     case 'search':
     case 'search-form':
-      if (interaction.preferences.respondAsync) return acceptRequest(interaction)
-      return search(interaction, route.type)
+      if (context.preferences.respondAsync) return acceptRequest(context)
+      return search(context, route.type)
     case 'bundle': {
-      const { request, services } = interaction
+      const { request, services } = context
       const asked = readBundle(readJson(request), services.config, findRoute)
-      if (interaction.preferences.respondAsync) return acceptRequest(interaction)
-      return bundle(interaction, asked, answerEntry)
+      if (context.preferences.respondAsync) return acceptRequest(context)
+      return bundle(context, asked, answerEntry)
     }
     case 'metadata':
-      return capabilities(interaction)
+      return capabilities(context)
     case 'system-search':
-      if (interaction.preferences.respondAsync) return acceptRequest(interaction)
-      return searchSystem(interaction)
+      if (context.preferences.respondAsync) return acceptRequest(context)
+      return searchSystem(context)
     case 'type-history':
-      return historyOf(interaction, route.type)
+      return readHistory(context, route.type)
     case 'system-history':
-      return historyOf(interaction, undefined)
+      return readHistory(context, undefined)
     case 'compartment-search':
-      if (interaction.preferences.respondAsync) return acceptRequest(interaction)
-      return searchCompartment(interaction, route)
+      if (context.preferences.respondAsync) return acceptRequest(context)
+      return searchCompartment(context, route)
     default:
       return route satisfies never
   }

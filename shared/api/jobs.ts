@@ -15,9 +15,9 @@ import {
   notFound,
 } from '../errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
-import { covers } from '../identity/principals.ts'
+import { coversScope } from '../identity/principals.ts'
 import { FHIR_JSON, jsonReply, outcomeReply } from '../request/reply.ts'
-import type { FhirReply, FhirRequest, Interaction, Operation } from '../request/request.ts'
+import type { FhirContext, FhirReply, FhirRequest, Operation } from '../request/request.ts'
 import { replyWith } from '../rest/resources.ts'
 import type { Services } from '../services.ts'
 import { platformMeta } from '../store/rows/version.ts'
@@ -83,7 +83,7 @@ async function readJob({ repository }: Services, principal: Principal, id: strin
   const resource = JSON.parse(version.content) as Resource
   const isAuthor = author?.reference !== undefined && author.reference === principal.profile
   const isOwn =
-    isAuthor && covers(principal, scopeIn({ extension: resource.extension }) ?? UNSCOPED)
+    isAuthor && coversScope(principal, scopeIn({ extension: resource.extension }) ?? UNSCOPED)
   const isHere = project === principal.project.id
   const maySee = principal.isSuperAdmin || (isHere && (isOwn || principal.isProjectAdmin))
   if (!maySee) throw notFound()
@@ -128,16 +128,16 @@ async function unless404<T>(read: () => Promise<T>): Promise<T | undefined> {
 }
 
 /** `AsyncJob/:id`: a stored one, or an export or import in the form of one. Errors: 404. */
-export async function readAsyncJob(interaction: Interaction, id: string): Promise<FhirReply> {
-  const { services, principal } = interaction
+export async function readAsyncJob(context: FhirContext, id: string): Promise<FhirReply> {
+  const { services, principal } = context
   const stored = await unless404(() => services.repository.read(principal, 'AsyncJob', id))
-  if (stored !== undefined) return replyWith(interaction, stored)
+  if (stored !== undefined) return replyWith(context, stored)
   const found = await findImport(services, principal, id)
   const version =
     found === undefined
       ? await exportAsJob(services, await findExport(services, principal, id))
       : importAsJob(services, found)
-  return replyWith(interaction, version)
+  return replyWith(context, version)
 }
 
 function notCancellable(status: unknown): HttpError {
@@ -151,7 +151,7 @@ function result({ resource }: Job): FhirReply {
   if (isRunning(resource)) throw conflict('The job is still running')
   if (resource.status === 'cancelled') throw badRequest('The job was cancelled')
   const status = resource.status === 'completed' ? 200 : 400
-  const parameters = parametersOf(resource.output)
+  const parameters = outputParameters(resource.output)
   const contentType = parameters.find(({ name }) => name === 'contentType')?.valueString
   const outcome = parameters.find(({ name }) => name === 'outcome')?.resource
   const body = parameters.find(({ name }) => name === 'responseBody')
@@ -169,7 +169,7 @@ function result({ resource }: Job): FhirReply {
   }
 }
 
-function parametersOf(output: unknown): readonly Record<string, unknown>[] {
+function outputParameters(output: unknown): readonly Record<string, unknown>[] {
   if (!isObject(output) || !Array.isArray(output.parameter)) return []
   return output.parameter.filter(isObject)
 }

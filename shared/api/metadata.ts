@@ -7,7 +7,7 @@ import {
   COMPARTMENTS,
   isPlatformType,
   isResourceType,
-  publishedProfilesOf,
+  publishedProfileUrls,
   resourceTypes,
   searchParameter,
   searchParameters,
@@ -18,7 +18,7 @@ import { coreCodeSystems } from '../fhir/terminology.ts'
 import { isReady } from '../query/criteria.ts'
 import { referenceParameters } from '../query/parameter-paths.ts'
 import { emptyReply, textReply } from '../request/reply.ts'
-import type { FhirReply, Interaction, Operation } from '../request/request.ts'
+import type { FhirContext, FhirReply, Operation } from '../request/request.ts'
 import type { Services } from '../services.ts'
 import { hasFullText } from '../store/rows/side-rows.ts'
 import { webSocketUrl } from '../subscriptions/socket-subscriptions.ts'
@@ -29,7 +29,7 @@ export async function capabilities({
   services,
   principal,
   request,
-}: Interaction): Promise<FhirReply> {
+}: FhirContext): Promise<FhirReply> {
   const isTerminology = request.query.get('mode') === 'terminology'
   const own = principal.project.parameters
   const { text, etag } =
@@ -163,7 +163,7 @@ function describeType(type: string, own: OwnParameters | undefined): object {
   const codes = canSearch ? [...INTERACTIONS, 'search-type'] : INTERACTIONS
   // The content of a Binary is no table.
   const offered = operationsAt(type).filter(({ name }) => canSearch || name !== 'csv')
-  const supported = publishedProfilesOf(type)
+  const supported = publishedProfileUrls(type)
   return {
     type,
     profile: `${isPlatformType(type) ? PLATFORM_PROFILES : STANDARD_PROFILES}${type}`,
@@ -198,11 +198,11 @@ function operationsAt(type: string | undefined): { name: string; definition: str
   )
   return offered.map((operation) => ({
     name: operation.name,
-    definition: definitionOf(operation, type),
+    definition: operationDefinition(operation, type),
   }))
 }
 
-function definitionOf(operation: Operation, type: string | undefined): string {
+function operationDefinition(operation: Operation, type: string | undefined): string {
   const { name, standard, definition } = operation
   if (definition !== undefined) return definition
   if (standard === 'bulk') {
@@ -215,9 +215,9 @@ function definitionOf(operation: Operation, type: string | undefined): string {
 /** `searchParam`, `searchInclude`, `searchRevInclude` of a type. */
 function describeSearch(type: string, own: OwnParameters | undefined): object {
   return {
-    searchInclude: ['*', ...includesOf(type, own)],
+    searchInclude: ['*', ...listIncludes(type, own)],
     searchRevInclude: ['*', ...(referrers().get(type) ?? []), 'Provenance:target'],
-    searchParam: searchParametersOf(type, own),
+    searchParam: listSearchParameters(type, own),
   }
 }
 
@@ -238,7 +238,7 @@ const sharedParameters = [
   ['_elements', 'string'],
 ].map(([name, type]) => ({ name, type }))
 
-function searchParametersOf(type: string, own: OwnParameters | undefined): object[] {
+function listSearchParameters(type: string, own: OwnParameters | undefined): object[] {
   return [...searchParameters(type, own).values()]
     .filter((parameter) => isReady(parameter) && isAnswered(type, parameter, own))
     .map(({ code, url, type: kind }) => ({ name: code, definition: url, type: kind }))
@@ -253,7 +253,7 @@ function isAnswered(
   return isOfWords(code) && own?.fullText === 'ready' && hasFullText(type)
 }
 
-function includesOf(type: string, own: OwnParameters | undefined): readonly string[] {
+function listIncludes(type: string, own: OwnParameters | undefined): readonly string[] {
   return referenceParameters(type, own).map((code) => `${type}:${code}`)
 }
 

@@ -1,19 +1,19 @@
 /** The rules and parts of writes that features register with the Repository, and the caches that a change drops. */
 import { downloadPart } from '../binary/downloads.ts'
 import { pendingRunPart } from '../bots/async-jobs.ts'
-import { forgetFound } from '../bots/bot.ts'
+import { invalidateFoundBots } from '../bots/bot.ts'
 import { botRules, schedulePart } from '../bots/write-rules.ts'
 import type { Outbound } from '../config/outbound.ts'
 import { definitionRules } from '../identity/definitions.ts'
 import { identityRules, type ProgramRights } from '../identity/write-rules.ts'
 import type { Change, Changes } from '../platform/redis/changes.ts'
-import { forgetQuestionnaires } from '../rest/questionnaires.ts'
-import { forgetLists } from '../rest/search/codes.ts'
+import { clearQuestionnaires } from '../rest/questionnaires.ts'
+import { clearCodeLists } from '../rest/search/codes.ts'
 import type { Services } from '../services.ts'
 import type { WriteFeatures } from '../store/open-repository.ts'
 import { changePart, projectRule, reindexPart, tenantPart } from '../store/write/project-parts.ts'
 import { subscriptionRule, watchPart } from '../subscriptions/write-rule.ts'
-import { forgetBoundCodes } from '../terminology/bound-codes.ts'
+import { clearBoundCodes } from '../terminology/bound-codes.ts'
 
 interface Settings {
   /** Without it nobody but administrators writes programs that have a membership. */
@@ -58,14 +58,17 @@ export function writeFeatures({
 }
 
 /** Drops what features have cached of resources that have changed. */
-export function forgetChanged(services: Services, changes: readonly Change[] | 'everything'): void {
+export function invalidateFeatures(
+  services: Services,
+  changes: readonly Change[] | 'everything',
+): void {
   const types = changes === 'everything' ? undefined : new Set(changes.map(({ type }) => type))
   const has = (...names: readonly string[]) =>
     types === undefined || names.some((name) => types.has(name))
-  if (has('Bot')) forgetFound(services)
+  if (has('Bot')) invalidateFoundBots(services)
   if (has('StructureDefinition')) services.profiles.forget()
-  if (has('Questionnaire')) forgetQuestionnaires()
+  if (has('Questionnaire')) clearQuestionnaires()
   if (!has('ValueSet', 'CodeSystem')) return
-  forgetBoundCodes()
-  forgetLists()
+  clearBoundCodes()
+  clearCodeLists()
 }

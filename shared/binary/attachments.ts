@@ -5,7 +5,7 @@
 
 import type { Principal } from '../access/principal.ts'
 import { parseJson } from '../fhir/json.ts'
-import type { Interaction } from '../request/request.ts'
+import type { FhirContext } from '../request/request.ts'
 import type { Services } from '../services.ts'
 import { present } from '../store/rows/rows.ts'
 import { platformMeta, type Version } from '../store/rows/version.ts'
@@ -32,7 +32,7 @@ export async function signAttachments(
   principal: Principal,
   text: string,
 ): Promise<string> {
-  const sign = await signerOf(services, principal, [text])
+  const sign = await createSigner(services, principal, [text])
   return sign(text)
 }
 
@@ -45,7 +45,7 @@ export function namesBinary(text: string): boolean {
 }
 
 /** Signs the Binaries that the texts name, in whatever JSON text: one statement for all of them, one signature each. */
-export async function signerOf(
+export async function createSigner(
   { repository, signedUrls }: Services,
   principal: Principal,
   texts: readonly string[],
@@ -95,8 +95,8 @@ export function signBinary(
 }
 
 /** The text of a version as the caller of this interaction may see it. */
-export function textOf(interaction: Interaction, version: Version): string {
-  const { services, principal, preferences } = interaction
+export function versionText(context: FhirContext, version: Version): string {
+  const { services, principal, preferences } = context
   const text = present(version, principal, preferences.extended)
   return version.type === 'Binary' ? signBinary(services, principal, version, text) : text
 }

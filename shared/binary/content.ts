@@ -11,7 +11,7 @@ import { badStructure, HttpError, tooLarge, unavailable } from '../errors.ts'
 import { isBase64 } from '../fhir/primitives.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import type { ByteRange, Storage } from '../platform/storage/storage.ts'
-import { chunksOf } from '../platform/storage/storage.ts'
+import { readChunks } from '../platform/storage/storage.ts'
 import type { Services } from '../services.ts'
 import type { Version } from '../store/rows/version.ts'
 import {
@@ -34,7 +34,7 @@ export interface BinaryContent {
 }
 
 /** The content of a stored Binary; empty when it was created without any. */
-export function contentOf(version: Version): BinaryContent {
+export function readBinaryContent(version: Version): BinaryContent {
   // A stored version is a resource.
   const { contentType, data, url } = JSON.parse(version.content ?? '{}') as Record<string, unknown>
   const type = String(contentType)
@@ -100,7 +100,7 @@ export async function storeContent(
   const id = randomUUID()
   const key = `binary/${projectId}/${id.slice(0, 2)}/${id}`
   const meter = { bytes: 0, digest: createHash('sha256') }
-  await noteContent(database, placeOf(config), key)
+  await noteContent(database, storageDigest(config), key)
   await storage.put(key, metered(upload, config.maxUploadBytes, meter)).catch((error: unknown) => {
     throw error instanceof HttpError ? error : unavailable('The storage', error)
   })
@@ -171,7 +171,7 @@ async function* metered(
   meter: { bytes: number; digest: Hash },
 ): AsyncGenerator<Uint8Array> {
   // A request that is destroyed cannot be answered any more, so the stream is not.
-  const chunks = Buffer.isBuffer(upload) ? [upload] : chunksOf(upload)
+  const chunks = Buffer.isBuffer(upload) ? [upload] : readChunks(upload)
   const iterator = asUpload(chunks)
   for await (const chunk of iterator) {
     meter.bytes += chunk.length
@@ -198,7 +198,7 @@ export function withoutContent({ data: _data, url: _url, ...rest }: Resource): R
 }
 
 /** Stored elements a caller neither sees nor sets. */
-export function withContentOf(current: Resource, next: Resource): Resource {
+export function withStoredContent(current: Resource, next: Resource): Resource {
   return {
     ...withoutContent(next),
     ...(current.url === undefined ? {} : { url: current.url }),
@@ -220,13 +220,13 @@ export function isBinary(body: unknown): body is Resource {
 const AT_ONCE = 100
 
 /** The digest that identifies a storage; databases outlive storages. */
-export function placeOf({ storageUrl }: Pick<Config, 'storageUrl'>): Buffer {
+export function storageDigest({ storageUrl }: Pick<Config, 'storageUrl'>): Buffer {
   return createHash('sha256').update(storageUrl).digest().subarray(0, 16)
 }
 
 /** Removes due contents, the oldest hundred; returns how many. Any number of workers may call it. */
 export async function sweepContents({ config, database, storage }: Services): Promise<number> {
-  const due = await leaseContents(database, placeOf(config), AT_ONCE)
+  const due = await leaseContents(database, storageDigest(config), AT_ONCE)
   for (const content of due) {
     if (content.isUsed) await keepLeasedContent(database, content)
     else {

@@ -30,7 +30,7 @@ const EXTERNAL = /"url":\s*"https:\/\//
 export function downloadPart(isOn: boolean): WritePart<DownloadInput> {
   return {
     types: isOn ? undefined : new Set(),
-    rowOf({ principal, place, resource, tail }) {
+    buildRow({ principal, place, resource, tail }) {
       const { projectId, id, ver } = place
       if (!EXTERNAL.test(tail) || principal.membershipId === undefined) return undefined
       if (projectId !== principal.project.id) return undefined

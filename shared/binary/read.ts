@@ -7,7 +7,13 @@ import { emptyReply, isUnmodified, versionHeaders } from '../request/reply.ts'
 import type { FhirReply, FhirRequest } from '../request/request.ts'
 import type { Services } from '../services.ts'
 import { platformMeta, type Version } from '../store/rows/version.ts'
-import { type BinaryContent, contentHeaders, contentOf, openContent, readWhole } from './content.ts'
+import {
+  type BinaryContent,
+  contentHeaders,
+  openContent,
+  readBinaryContent,
+  readWhole,
+} from './content.ts'
 
 /** True unless the resource is asked for as JSON, which the SDK does first of all. */
 export function wantsContent({ headers, query }: FhirRequest): boolean {
@@ -31,8 +37,8 @@ export function contentReply(
     Vary: 'Accept',
   }
   if (isUnmodified(request, version)) return emptyReply(304, headers)
-  const content = contentOf(version)
-  const range = rangeOf(request, headers, content)
+  const content = readBinaryContent(version)
+  const range = requestedRange(request, headers, content)
   if (range === 'unsatisfiable') throw unsatisfiable(content.size)
   const { start, end } = range ?? { start: 0, end: content.size - 1 }
   return {
@@ -49,7 +55,7 @@ export function contentReply(
 }
 
 /** RFC 9110 §13.1.5: with another If-Range the whole content is wanted. */
-function rangeOf(
+function requestedRange(
   { headers }: FhirRequest,
   validators: Readonly<Record<string, string>>,
   content: BinaryContent,
@@ -80,7 +86,7 @@ export async function withData(
   text: string,
   isAsked: boolean,
 ): Promise<string> {
-  const content = contentOf(version)
+  const content = readBinaryContent(version)
   const most = isAsked ? ASKED_BYTES : content.isData ? DATA_BYTES : 0
   if (content.size === 0 || content.size > most) return text
   const data = (await readWhole(services, content, most)).toString('base64')

@@ -120,7 +120,7 @@ export async function finishAsyncJob(
 /** The write that ends an AsyncJob removes the row of its run. */
 export const pendingRunPart: WritePart<true> = {
   types: new Set(['AsyncJob']),
-  rowOf: ({ stored, resource }) => {
+  buildRow: ({ stored, resource }) => {
     const hasEnded = !isOpen(resource) && stored !== undefined && isOpen(stored)
     return hasEnded ? true : undefined
   },

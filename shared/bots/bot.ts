@@ -1,6 +1,6 @@
 /** A Bot: which one a `$execute` means, as whom it runs, where its code is, and what its runs may use. */
 import { LRUCache } from 'lru-cache'
-import { askerKey, type Principal } from '../access/principal.ts'
+import { callerKey, type Principal } from '../access/principal.ts'
 import type { Config } from '../config/config.ts'
 import { badRequest, HttpError, notFound } from '../errors.ts'
 import { type BotExtension, botExtension } from '../fhir/bot-extensions.ts'
@@ -35,13 +35,13 @@ export function findBot(call: OperationCall): Promise<FoundBot> {
     cache = new LRUCache({ max: CACHED_BOTS, ttl: FRESH_MS })
     caches.set(services, cache)
   }
-  const key = `${askerKey(principal)} ${id ?? ''} ${id === undefined ? identifier : ''}`
+  const key = `${callerKey(principal)} ${id ?? ''} ${id === undefined ? identifier : ''}`
   const cached = cache.get(key)
   if (cached !== undefined) return cached
   const found =
     id === undefined
       ? findByIdentifier(services, principal, identifier ?? '')
-      : services.repository.read(principal, 'Bot', id).then(toFound)
+      : services.repository.read(principal, 'Bot', id).then(toFoundBot)
   cache.set(key, found)
   // A failure is not kept: the bot may be there, or be allowed, the next moment.
   found.catch(() => cache.delete(key))
@@ -49,12 +49,12 @@ export function findBot(call: OperationCall): Promise<FoundBot> {
 }
 
 /** A Bot has changed: its new code runs at once. */
-export function forgetFound(services: Services): void {
+export function invalidateFoundBots(services: Services): void {
   caches.get(services)?.clear()
 }
 
 /** Errors: 404 for a Bot that was deleted. */
-export function toFound(version: Version): FoundBot {
+export function toFoundBot(version: Version): FoundBot {
   if (version.content === undefined) throw notFound()
   const projectId = platformMeta(version).project
   if (projectId === undefined) throw new Error(`Bot/${version.id} is in no project`)
@@ -85,7 +85,7 @@ async function findByIdentifier(
     elements: undefined,
     ignored: [],
   })
-  const matches = page.versions.map(toFound).filter(({ bot }) => {
+  const matches = page.versions.map(toFoundBot).filter(({ bot }) => {
     const identifiers: readonly unknown[] = Array.isArray(bot.identifier) ? bot.identifier : []
     return identifiers.some(
       (item) => isObject(item) && (item.system ?? '') === system && item.value === value,
@@ -94,7 +94,7 @@ async function findByIdentifier(
   const [first] = matches
   if (first === undefined) throw notFound()
   if (matches.length === 1) return first
-  const oldest = await oldestOf(repository, principal, matches)
+  const oldest = await findOldestBot(repository, principal, matches)
   log.warn(
     { project: oldest.projectId, bot: oldest.bot.id, matches: matches.length },
     'Several bots have the identifier of an $execute; the oldest runs',
@@ -102,7 +102,7 @@ async function findByIdentifier(
   return oldest
 }
 
-async function oldestOf(
+async function findOldestBot(
   repository: Services['repository'],
   principal: Principal,
   bots: readonly FoundBot[],
@@ -139,20 +139,20 @@ export async function requireCode(
  * The Bot's membership in the Project of the caller, else in its own; else the caller's, within the caller's scope.
  * Errors: those of `requireCode`.
  */
-export async function runAs(
+export async function resolveRunAs(
   services: Services,
   principal: Principal,
   found: FoundBot,
 ): Promise<Acting> {
   await requireCode(services, found)
   const { bot, projectId } = found
-  if (bot.runAsUser === true) return actingAs(principal)
-  const own = await memberOf(services, bot.id, [principal.project.id, projectId])
-  return actingAs(own?.principal ?? principal)
+  if (bot.runAsUser === true) return toActing(principal)
+  const own = await findBotMembership(services, bot.id, [principal.project.id, projectId])
+  return toActing(own?.principal ?? principal)
 }
 
 /** The Bot's membership in the first of the Projects that has one. */
-export async function memberOf(
+export async function findBotMembership(
   { principals }: Services,
   botId: string,
   projectIds: readonly string[],
@@ -165,7 +165,7 @@ export async function memberOf(
 }
 
 /** Errors: 403 for the service's own work. */
-export function actingAs({ membershipId, scope, patient }: Principal): Acting {
+export function toActing({ membershipId, scope, patient }: Principal): Acting {
   if (membershipId === undefined) throw new HttpError(403, badRequest('No membership').outcome)
   return { membershipId, scope, patient }
 }
@@ -215,12 +215,12 @@ export function maxConcurrency(bot: Resource, config: Config): number {
 }
 
 /** Whether each run gets an isolate that no other has used. */
-export function wantsFresh(bot: Resource): boolean {
+export function needsFreshIsolate(bot: Resource): boolean {
   return botExtension(bot, 'fresh')?.item.valueBoolean === true
 }
 
 /** Whether its runs may share an isolate, each in a context of its own. */
-export function isConcurrent(bot: Resource): boolean {
+export function sharesIsolate(bot: Resource): boolean {
   return botExtension(bot, 'concurrent')?.item.valueBoolean === true
 }
 

@@ -78,20 +78,20 @@ function assignsHandler(program: Program): boolean {
       (node.type === 'CallExpression' && node.arguments.some(isExports)) ||
       (node.type === 'MemberExpression' &&
         isExports(node.object) &&
-        (node.computed || nameOf(node.property) === 'handler'))
+        (node.computed || identifierName(node.property) === 'handler'))
   })
   return isFound
 }
 
 function isExports(node: AnyNode): boolean {
-  return nameOf(node) === 'exports' || isModuleExports(node)
+  return identifierName(node) === 'exports' || isModuleExports(node)
 }
 
 function isModuleExports(node: AnyNode): boolean {
-  if (node.type !== 'MemberExpression' || nameOf(node.object) !== 'module') return false
-  return node.computed || nameOf(node.property) === 'exports'
+  if (node.type !== 'MemberExpression' || identifierName(node.object) !== 'module') return false
+  return node.computed || identifierName(node.property) === 'exports'
 }
 
-function nameOf(node: AnyNode): string | undefined {
+function identifierName(node: AnyNode): string | undefined {
   return node.type === 'Identifier' ? node.name : undefined
 }

@@ -1,6 +1,6 @@
 /** Operations of a Project's own: an OperationDefinition that names the Bot which carries it out. */
 import { oldestFirst } from '../access/guarded/definitions.ts'
-import { implementationsOf } from '../access/guarded/elements.ts'
+import { implementationReferences } from '../access/guarded/elements.ts'
 import { may } from '../access/policy.ts'
 import { badRequest, type HttpError, notFound, notSupported } from '../errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
@@ -38,10 +38,10 @@ export function customOperation(name: string): Operation {
       const found = await findAll(repository, principal, type, [condition])
       // A later definition of the code must not take calls over.
       const [definition] = oldestFirst(
-        found.filter((item) => fits(item, call) && botOf(item) !== undefined),
+        found.filter((item) => fits(item, call) && implementingBotId(item) !== undefined),
       )
       if (definition === undefined) throw absent(name, call)
-      const reply = await execute.run({ ...call, type: 'Bot', id: botOf(definition) })
+      const reply = await execute.run({ ...call, type: 'Bot', id: implementingBotId(definition) })
       return withOutput(definition, reply)
     },
   }
@@ -73,7 +73,7 @@ function withOutput(definition: Resource, reply: FhirReply): FhirReply {
   const isJson = reply.headers['Content-Type']?.includes('json') === true
   const value = isJson ? parseJson(reply.body) : reply.body
   if (isResource(value) && value.resourceType === 'OperationOutcome') return reply
-  const output = outputOf(definition, value)
+  const output = toOperationOutput(definition, value)
   if (output === undefined) return reply
   return jsonReply(200, output, { ...reply.headers, 'Content-Type': FHIR_JSON })
 }
@@ -92,8 +92,8 @@ function fits(definition: Resource, { type, id }: OperationCall): boolean {
   return isOfType && definition[id === undefined ? 'type' : 'instance'] === true
 }
 
-function botOf(definition: Resource): string | undefined {
-  const bots = implementationsOf(definition).flatMap((value) => {
+function implementingBotId(definition: Resource): string | undefined {
+  const bots = implementationReferences(definition).flatMap((value) => {
     const reference = parseReference(referenceIn(value))
     return reference?.type === 'Bot' ? [reference.id] : []
   })
@@ -109,22 +109,22 @@ interface Out {
 }
 
 /** Undefined for an operation that declares no output: the answer stays as it is. Errors: 400 where it does not fit. */
-function outputOf(definition: Resource, value: unknown): unknown {
-  const outs = outsOf(definition.parameter, true)
+function toOperationOutput(definition: Resource, value: unknown): unknown {
+  const outs = parseOutputParameters(definition.parameter, true)
   const [only, second] = outs
   if (only === undefined || (isResource(value) && value.resourceType === 'Parameters')) {
     return undefined
   }
   if (only.name === 'return' && second === undefined) {
-    if (!isResourceKind(only.type)) return parametersOf(outs, { return: value })
+    if (!isResourceKind(only.type)) return toParameters(outs, { return: value })
     requireKind(only, value)
     return value
   }
   if (!isObject(value)) throw badRequest('The answer of the Bot is no object of output parameters')
-  return parametersOf(outs, value)
+  return toParameters(outs, value)
 }
 
-function outsOf(list: unknown, isTop: boolean): readonly Out[] {
+function parseOutputParameters(list: unknown, isTop: boolean): readonly Out[] {
   return (Array.isArray(list) ? list : []).filter(isObject).flatMap((item) => {
     const { use, name, type, min, max, part } = item
     if (typeof name !== 'string' || (isTop && use !== 'out')) return []
@@ -133,12 +133,12 @@ function outsOf(list: unknown, isTop: boolean): readonly Out[] {
       type: typeof type === 'string' ? type : '',
       min: Number(min) || 0,
       max: max === '*' ? Number.POSITIVE_INFINITY : Number(max) || 1,
-      parts: outsOf(part, false),
+      parts: parseOutputParameters(part, false),
     }
   })
 }
 
-function parametersOf(outs: readonly Out[], values: Record<string, unknown>): object {
+function toParameters(outs: readonly Out[], values: Record<string, unknown>): object {
   const parameter = parametersIn(outs, values)
   return { resourceType: 'Parameters', ...(parameter.length === 0 ? {} : { parameter }) }
 }

@@ -3,7 +3,7 @@
 import { stripTypeScriptTypes } from 'node:module'
 import { type AnyNode, type ImportDeclaration, parse } from 'acorn'
 import { systemPrincipal } from '../access/principal.ts'
-import { contentOf, readWhole } from '../binary/content.ts'
+import { readBinaryContent, readWhole } from '../binary/content.ts'
 import { allOk, badRequest, issue, notFound } from '../errors.ts'
 import { parseBody } from '../fhir/json.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
@@ -34,7 +34,7 @@ export const deploy: Operation = {
     const given = readBody(call)
     if (given.code === undefined) {
       const code = await currentCode(call, repository, bot)
-      return deployed(checkCode(code, titleOf(bot) ?? 'index.js'))
+      return deployed(checkCode(code, executableTitle(bot) ?? 'index.js'))
     }
     if (Buffer.byteLength(given.code) > MAX_CODE_BYTES) throw badRequest('Bot code too large')
     const { filename } = given
@@ -112,11 +112,11 @@ async function currentCode(
   if (location === undefined) throw badRequest('Bot missing executable code')
   if (location === null) throw badRequest('Executable code is not a Binary')
   if (location === 'inline') return String(bot.code)
-  const content = contentOf(await repository.read(principal, 'Binary', location.binary))
+  const content = readBinaryContent(await repository.read(principal, 'Binary', location.binary))
   return (await readWhole(services, content, MAX_CODE_BYTES)).toString()
 }
 
-function titleOf(bot: Resource): string | undefined {
+function executableTitle(bot: Resource): string | undefined {
   const title = isObject(bot.executableCode) ? bot.executableCode.title : undefined
   return typeof title === 'string' ? title : undefined
 }

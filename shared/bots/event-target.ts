@@ -2,10 +2,10 @@
 import { scopeIn } from '../access/scopes.ts'
 import { HttpError } from '../errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
-import { type Session, within } from '../identity/principals.ts'
+import { narrowSession, type Session } from '../identity/principals.ts'
 import type { Services } from '../services.ts'
 import { platformMeta } from '../store/rows/version.ts'
-import { codeLocation, memberOf } from './bot.ts'
+import { codeLocation, findBotMembership } from './bot.ts'
 
 /** A Bot that may be run, and as whom. */
 export interface BotTarget {
@@ -17,9 +17,9 @@ export interface BotTarget {
 }
 
 /** Why none is run. */
-export interface NoTarget {
+export interface MissingTarget {
   /** Its Project has no bots any more. */
-  readonly isOff: boolean
+  readonly isDisabled: boolean
   readonly text: string
 }
 
@@ -27,7 +27,7 @@ export interface NoTarget {
  * Finds whose rights a Subscription has, in a Project, within the scope that it was written in; undefined without an
  * active membership.
  */
-export async function authorOf(
+export async function resolveAuthorSession(
   { principals }: Services,
   subscription: Resource,
   projectNumber: number,
@@ -40,7 +40,7 @@ export async function authorOf(
     isBot ? subscription.meta?.project : undefined,
   )
   if (found === undefined) return undefined
-  const session = within(found, scopeIn(author) ?? found.principal)
+  const session = narrowSession(found, scopeIn(author) ?? found.principal)
   const { project, isSuperAdmin } = session.principal
   return isSuperAdmin || project.number === projectNumber ? session : undefined
 }
@@ -50,28 +50,28 @@ export async function findTarget(
   services: Services,
   author: Session,
   id: string,
-): Promise<BotTarget | NoTarget> {
+): Promise<BotTarget | MissingTarget> {
   const { config, principals, repository } = services
   const version = await repository.read(author.principal, 'Bot', id).catch((error: unknown) => {
     if (error instanceof HttpError && error.status < 500) return undefined
     throw error
   })
-  if (version?.content === undefined) return { isOff: false, text: 'The Bot is not visible' }
+  if (version?.content === undefined) return { isDisabled: false, text: 'The Bot is not visible' }
   // A stored version of type Bot with its own id.
   const bot = JSON.parse(version.content) as BotTarget['bot']
   const projectId = platformMeta(version).project ?? ''
   const project = await principals.project(projectId)
-  if (!project?.features.includes('bots')) return { isOff: true, text: 'Bots not enabled' }
+  if (!project?.features.includes('bots')) return { isDisabled: true, text: 'Bots not enabled' }
   const location = codeLocation(bot, config.baseUrl)
   if (!isObject(location) && location !== 'inline') {
-    return { isOff: false, text: 'No executable code' }
+    return { isDisabled: false, text: 'No executable code' }
   }
   const projects = [author.principal.project.id, projectId]
-  const session = bot.runAsUser === true ? author : await memberOf(services, id, projects)
-  if (session === undefined) return { isOff: false, text: 'The Bot has no membership' }
+  const session = bot.runAsUser === true ? author : await findBotMembership(services, id, projects)
+  if (session === undefined) return { isDisabled: false, text: 'The Bot has no membership' }
   return { bot, version: version.ver, projectId, session }
 }
 
-export function isTarget(found: BotTarget | NoTarget): found is BotTarget {
+export function isBotTarget(found: BotTarget | MissingTarget): found is BotTarget {
   return 'bot' in found
 }

@@ -15,7 +15,7 @@ const JSON_TYPE = 'application/json; charset=utf-8'
 const TEXT_TYPE = 'text/plain; charset=utf-8'
 
 /** The parts of the request that the reply depends on. */
-export interface Asked extends Pick<FhirRequest, 'headers'> {
+export interface ReplyRequest extends Pick<FhirRequest, 'headers'> {
   /** A Binary is answered as its content, unless FHIR JSON is asked for. */
   readonly wantsContent: boolean
 }
@@ -26,7 +26,7 @@ export type ReadBinary = (id: string) => Promise<Buffer | undefined>
 /** Errors: 503 when the handler was never called. */
 export async function encodeReply(
   reply: ExecuteReply,
-  asked: Asked,
+  asked: ReplyRequest,
   readBinary: ReadBinary,
 ): Promise<FhirReply> {
   const body = reply.body ?? ''
@@ -49,7 +49,7 @@ export async function encodeReply(
   }
 }
 
-function stringType(text: string, { headers }: Asked): string {
+function stringType(text: string, { headers }: ReplyRequest): string {
   const sent = mediaType(headers['content-type'])
   if (sent === 'text/plain') return TEXT_TYPE
   if (sent === HL7) return HL7
@@ -67,7 +67,11 @@ function isJsonText(text: string): boolean {
   }
 }
 
-async function encodeJson(text: string, asked: Asked, readBinary: ReadBinary): Promise<FhirReply> {
+async function encodeJson(
+  text: string,
+  asked: ReplyRequest,
+  readBinary: ReadBinary,
+): Promise<FhirReply> {
   // Parsed only when a resource may be in it: the text itself goes out as it came.
   if (!text.startsWith('{') || !text.includes('"resourceType"')) {
     return answer(200, JSON_TYPE, text)
@@ -114,15 +118,15 @@ export function readInput(request: FhirRequest): ExecuteInput {
   const type = mediaType(contentType)
   if (isJson(type)) return parsed(decodeText(body), type)
   if (type === HL7) {
-    const text = textIn(body, charsetOf(contentType) ?? charsetOfMessage(body))
+    const text = textIn(body, parseCharset(contentType) ?? charsetOfMessage(body))
     if (!text.startsWith('MSH')) throw badRequest('Content could not be parsed')
     return { kind: 'hl7', text }
   }
   if (type === 'application/x-www-form-urlencoded') {
-    return { kind: 'form', text: textIn(body, charsetOf(contentType)) }
+    return { kind: 'form', text: textIn(body, parseCharset(contentType)) }
   }
   if (type.startsWith('text/') || type === 'application/xml' || type.endsWith('+xml')) {
-    return { kind: 'text', text: textIn(body, charsetOf(contentType)) }
+    return { kind: 'text', text: textIn(body, parseCharset(contentType)) }
   }
   return { kind: 'bytes', text: Buffer.from(body).toString('base64') }
 }
@@ -133,7 +137,7 @@ const WESTERN = ['iso-8859-1', 'iso8859-1', 'latin1', '8859/1', 'windows-1252', 
 const windows1252 = new TextDecoder('windows-1252')
 
 /** In lower case; undefined when the header names none. */
-function charsetOf(contentType = ''): string | undefined {
+function parseCharset(contentType = ''): string | undefined {
   return /;\s*charset\s*=\s*"?([^";]+)"?/i.exec(contentType)?.[1]?.trim().toLowerCase()
 }
 

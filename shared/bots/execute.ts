@@ -1,16 +1,16 @@
 /** `Bot/$execute`: request → job on the queue → reply, or 202 with a status URL. */
 import { randomUUID } from 'node:crypto'
-import { contentOf, readWhole } from '../binary/content.ts'
+import { readBinaryContent, readWhole } from '../binary/content.ts'
 import type { Config } from '../config/config.ts'
 import { accepted, badRequest, HttpError, issue, outcome } from '../errors.ts'
 import type { Acting } from '../identity/principals.ts'
 import type { ExecuteJob, ExecuteReply } from '../platform/queue/jobs.ts'
 import { interrupted } from '../platform/queue/replies.ts'
-import { depthOf, MAX_DEPTH } from '../request/quota.ts'
+import { botCallDepth, MAX_DEPTH } from '../request/quota.ts'
 import { outcomeReply } from '../request/reply.ts'
 import type { FhirReply, Operation, OperationCall } from '../request/request.ts'
 import { createAsyncJob, settleAsyncJob } from './async-jobs.ts'
-import { botLimits, type FoundBot, findBot, maxQueueMs, runAs } from './bot.ts'
+import { botLimits, type FoundBot, findBot, maxQueueMs, resolveRunAs } from './bot.ts'
 import { encodeReply, readInput, visibleHeaders } from './execute-reply.ts'
 
 const LONGEST_WAIT_S = 110
@@ -26,7 +26,7 @@ export const execute: Operation = {
   ownFormat: true,
   async run(call) {
     const found = await findBot(call)
-    const acting = await runAs(call.services, call.principal, found)
+    const acting = await resolveRunAs(call.services, call.principal, found)
     return await runBot(call, createJob(call, found, acting), found)
   },
 }
@@ -49,7 +49,7 @@ export async function runBot(call: RunCall, job: ExecuteJob, found: FoundBot): P
 export function createJob(call: RunCall, found: FoundBot, acting: Acting): ExecuteJob {
   const { principal, request, rest } = call
   const { kind, text } = readInput(request)
-  const depth = depthOf(request)
+  const depth = botCallDepth(request)
   if (depth > MAX_DEPTH) throw badRequest('Bots call each other more than 10 deep')
   const added = Date.now()
   return {
@@ -98,12 +98,12 @@ async function runNow(
     async (id) => {
       const version = await services.repository.read(principal, 'Binary', id).catch(() => undefined)
       if (version === undefined) return undefined
-      return await readWhole(services, contentOf(version), config.botResultMaxBytes)
+      return await readWhole(services, readBinaryContent(version), config.botResultMaxBytes)
     },
   )
   const headers = {
     ...encoded.headers,
-    ...runHeaders(job, appliedOf({ ...prefer, respondAsync: false })),
+    ...runHeaders(job, preferenceApplied({ ...prefer, respondAsync: false })),
   }
   return { ...encoded, headers }
 }
@@ -167,7 +167,7 @@ function acceptedReply(config: Config, job: ExecuteJob, prefer: Prefer): FhirRep
   return outcomeReply(202, accepted(url), {
     'Content-Location': url,
     'Retry-After': '1',
-    ...runHeaders(job, appliedOf(prefer)),
+    ...runHeaders(job, preferenceApplied(prefer)),
   })
 }
 
@@ -178,7 +178,7 @@ function runHeaders(job: ExecuteJob, applied: string): Record<string, string> {
   }
 }
 
-function appliedOf({ respondAsync, waitMs }: Prefer): string {
+function preferenceApplied({ respondAsync, waitMs }: Prefer): string {
   const wait = waitMs === undefined ? [] : [`wait=${waitMs / 1000}`]
   return [...(respondAsync ? ['respond-async'] : []), ...wait].join(', ')
 }

@@ -1,7 +1,7 @@
 /** The imports of a bot, compared at deploy with what the sandbox has. */
 import type { AnyNode, Node, Program } from 'acorn'
 import { badRequest } from '../errors.ts'
-import { exportsOf } from './modules.ts'
+import { moduleExports } from './modules.ts'
 
 const MOST_WARNINGS = 20
 
@@ -13,8 +13,8 @@ const MOST_WARNINGS = 20
 export function checkImports(program: Program, filename: string): readonly string[] {
   const warnings = new Set<string>()
   walk(program, (node) => {
-    for (const { module, names } of importsOf(node)) {
-      const known = exportsOf(module)
+    for (const { module, names } of readImports(node)) {
+      const known = moduleExports(module)
       const odd = known === undefined ? undefined : names.find((name) => !known.has(name))
       if (known === undefined)
         warnings.add(placed(filename, node, `Cannot find module "${module}"`))
@@ -38,11 +38,11 @@ interface Import {
   readonly names: readonly string[]
 }
 
-function importsOf(node: AnyNode): readonly Import[] {
+function readImports(node: AnyNode): readonly Import[] {
   switch (node.type) {
     case 'ImportDeclaration': {
       const names = node.specifiers.flatMap((specifier) =>
-        specifier.type === 'ImportSpecifier' ? [nameOf(specifier.imported)] : [],
+        specifier.type === 'ImportSpecifier' ? [importedName(specifier.imported)] : [],
       )
       return [{ module: String(node.source.value), names }]
     }
@@ -51,7 +51,7 @@ function importsOf(node: AnyNode): readonly Import[] {
       return [
         {
           module: String(node.source.value),
-          names: node.specifiers.map(({ local }) => nameOf(local)),
+          names: node.specifiers.map(({ local }) => importedName(local)),
         },
       ]
     case 'ExportAllDeclaration':
@@ -59,20 +59,20 @@ function importsOf(node: AnyNode): readonly Import[] {
     case 'ImportExpression':
       return literal(node.source)
     case 'VariableDeclarator': {
-      const required = node.init ? requireOf(node.init) : undefined
+      const required = node.init ? requiredModule(node.init) : undefined
       if (required === undefined || node.id.type !== 'ObjectPattern') return []
       const names = node.id.properties.flatMap((property) =>
-        property.type === 'Property' && !property.computed ? [nameOf(property.key)] : [],
+        property.type === 'Property' && !property.computed ? [importedName(property.key)] : [],
       )
       return [{ module: required, names }]
     }
     case 'MemberExpression': {
-      const required = requireOf(node.object)
+      const required = requiredModule(node.object)
       if (required === undefined || node.computed) return []
-      return [{ module: required, names: [nameOf(node.property)] }]
+      return [{ module: required, names: [importedName(node.property)] }]
     }
     case 'CallExpression': {
-      const required = requireOf(node)
+      const required = requiredModule(node)
       return required === undefined ? [] : [{ module: required, names: [] }]
     }
     default:
@@ -80,7 +80,7 @@ function importsOf(node: AnyNode): readonly Import[] {
   }
 }
 
-function requireOf(node: AnyNode): string | undefined {
+function requiredModule(node: AnyNode): string | undefined {
   if (node.type !== 'CallExpression' || node.callee.type !== 'Identifier') return undefined
   if (node.callee.name !== 'require' || node.arguments.length !== 1) return undefined
   const [argument] = node.arguments
@@ -95,7 +95,7 @@ function literal(node: AnyNode): readonly Import[] {
     : []
 }
 
-function nameOf(node: AnyNode): string {
+function importedName(node: AnyNode): string {
   if (node.type === 'Identifier') return node.name
   return node.type === 'Literal' ? String(node.value) : 'default'
 }

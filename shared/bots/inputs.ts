@@ -10,7 +10,7 @@ import type { Services } from '../services.ts'
 import { type InputArchive, removeOldBotRuns, trimBotRuns } from './run-records.ts'
 
 /** The parts of a job that its bot gets. */
-export type KeptInput = Pick<
+export type ArchivedInput = Pick<
   ExecuteJob,
   'contentType' | 'inputKind' | 'input' | 'headers' | 'path' | 'hasRawBody'
 > & {
@@ -29,7 +29,7 @@ interface InputOfAttempt {
   readonly shown: string | undefined
 }
 
-export async function keepInput(
+export async function archiveInput(
   storage: Storage,
   { projectId, job, attempt, input, shown }: InputOfAttempt,
 ): Promise<InputArchive> {
@@ -45,17 +45,17 @@ export async function keepInput(
 }
 
 /** Errors: 404 when the file is gone. */
-export async function readInput(
+export async function readArchivedInput(
   storage: Storage,
   { place, key }: InputArchive,
-): Promise<KeptInput> {
+): Promise<ArchivedInput> {
   const sealed = Buffer.concat(await (await storage.get(place)).toArray())
-  // Written by keepInput: nobody else has the key.
-  return JSON.parse(unseal(sealed, Buffer.from(key, 'base64')).toString()) as KeptInput
+  // Written by archiveInput: nobody else has the key.
+  return JSON.parse(unseal(sealed, Buffer.from(key, 'base64')).toString()) as ArchivedInput
 }
 
 /** Forgets runs that are a week old, and their inputs. */
-export async function forgetOldRuns({ database, storage }: Services): Promise<void> {
+export async function deleteOldRuns({ database, storage }: Services): Promise<void> {
   await forget(storage, await removeOldBotRuns(database))
 }
 

@@ -45,7 +45,7 @@ const LENGTH_A_SECOND = 1_000_000
 const COST_OF_A_MESSAGE = 500
 
 /** Calls `hear` until `close`. Errors: those of Redis. */
-export async function listenToBot(
+export async function subscribeToBotLogs(
   bus: Bus,
   botId: string,
   hear: (message: BotLogMessage) => void,
@@ -63,7 +63,7 @@ export async function listenToBot(
   }
 }
 
-export interface Followed {
+export interface FollowedRuns {
   /** True while somebody listens to the bot. */
   has(botId: string): boolean
   /** Passes on what there is room for. */
@@ -78,7 +78,7 @@ interface Budget {
 }
 
 /** The worker's end. */
-export async function openFollowed(bus: Bus): Promise<Followed> {
+export async function openFollowed(bus: Bus): Promise<FollowedRuns> {
   const until = new Map<string, number>()
   const budgets = new Map<string, Budget>()
   const listening = await bus.listen(FOLLOW, (botId) => {
@@ -92,7 +92,7 @@ export async function openFollowed(bus: Bus): Promise<Followed> {
     }
   }, FORGET_MS)
 
-  function budgetOf(botId: string): Budget {
+  function currentBudget(botId: string): Budget {
     const second = Math.floor(Date.now() / 1000)
     const known = budgets.get(botId)
     if (known?.second === second) return known
@@ -104,7 +104,7 @@ export async function openFollowed(bus: Bus): Promise<Followed> {
   return {
     has: (botId) => (until.get(botId) ?? 0) > Date.now(),
     tell(botId, message) {
-      const budget = budgetOf(botId)
+      const budget = currentBudget(botId)
       if (budget.length <= 0) {
         budget.dropped++
         return

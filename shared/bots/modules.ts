@@ -6,9 +6,9 @@
 import {
   CORE,
   CRYPTO,
+  importedLibraries,
   libraryExports,
   libraryModules,
-  modulesNamed,
   PDF,
 } from './libraries/table.ts'
 
@@ -75,7 +75,7 @@ export const botModules: Readonly<Record<string, readonly string[]>> = {
 }
 
 /** Names that a module exports; undefined when there is no such module. */
-export function exportsOf(module: string): ReadonlySet<string> | undefined {
+export function moduleExports(module: string): ReadonlySet<string> | undefined {
   if (module === CORE) return new Set([...core, ...libraryNames()])
   const plain = module.replace(/^node:/, '')
   const own = Object.hasOwn(botModules, module) ? botModules[module] : undefined
@@ -85,13 +85,13 @@ export function exportsOf(module: string): ReadonlySet<string> | undefined {
 }
 
 /** The libraries that an isolate gets before the code; a doubt costs its runs a few ms once. */
-export function librariesOf(code: string): readonly string[] {
+export function requiredLibraries(code: string): readonly string[] {
   const isSigning = /\b(?:crypto|subtle)\b/.test(code) && cryptoPattern.test(code)
   return [
     ...(usesLibrary(code) ? [CORE] : []),
     ...(isSigning ? [CRYPTO] : []),
     ...(code.includes('createPdf') ? [PDF] : []),
-    ...modulesNamed(code),
+    ...importedLibraries(code),
   ]
 }
 

@@ -22,7 +22,7 @@ export interface PendingRun {
 }
 
 /** A run without a worker. */
-export interface LeftRun extends PendingRun {
+export interface AbandonedRun extends PendingRun {
   readonly hadEffect: boolean
 }
 
@@ -40,7 +40,7 @@ export const PENDING_RUNS: LeaseTable = {
   name: 'pending_run',
   key: { id: 'uuid' },
   token: 'takes',
-  until: 'held',
+  expiresAt: 'held',
   leaseMs: 10_000,
 }
 
@@ -88,7 +88,7 @@ export async function releasePendingRun(
 }
 
 /** Notes that the run is about to change something. False when the lease was lost. */
-export async function notePendingEffect(
+export async function recordPendingEffect(
   database: Connection,
   id: string,
   token: number,
@@ -122,7 +122,7 @@ export async function pendingRuns(
   database: Connection,
   home: string,
   { olderThanMs, after, count }: PendingPage,
-): Promise<readonly LeftRun[]> {
+): Promise<readonly AbandonedRun[]> {
   const rows = await database.query<{
     id: string
     project: string

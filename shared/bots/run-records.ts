@@ -6,7 +6,7 @@ const KEPT_OF_A_BOT = 1000
 /** Rows that one statement forgets. */
 const FORGOTTEN_AT_ONCE = 5000
 
-export interface BotRunRecord extends MadeCalls {
+export interface BotRunRecord extends RecordedCalls {
   /** `ok` or why it failed. */
   readonly status: string
   readonly durationMs: number
@@ -32,7 +32,7 @@ export interface BotRunRecord extends MadeCalls {
   readonly archive?: InputArchive | undefined
 }
 
-export interface MadeCalls {
+export interface RecordedCalls {
   /** The first of them. */
   readonly calls?: readonly CallRecord[] | undefined
   readonly callCount?: number | undefined
@@ -74,19 +74,19 @@ export async function addBotRuns(database: Connection, rows: readonly BotRunRow[
       select * from unnest($1::uuid[], $2::timestamptz[], $3::uuid[], $4::int[], $5::text[], $6::boolean[])
       on conflict do nothing`,
     values: [
-      arrayOf(rows, ({ bot }) => bot),
-      arrayOf(rows, ({ started }) => started.toISOString()),
-      arrayOf(rows, ({ id }) => id),
-      arrayOf(rows, ({ project }) => project),
+      encodeArray(rows, ({ bot }) => bot),
+      encodeArray(rows, ({ started }) => started.toISOString()),
+      encodeArray(rows, ({ id }) => id),
+      encodeArray(rows, ({ project }) => project),
       // JSON in JSON: of what an array has to escape there are only quotes and backslashes in it.
-      arrayOf(rows, ({ record }) => JSON.stringify(JSON.stringify(record))),
-      arrayOf(rows, ({ record }) => record.archive !== undefined),
+      encodeArray(rows, ({ record }) => JSON.stringify(JSON.stringify(record))),
+      encodeArray(rows, ({ record }) => record.archive !== undefined),
     ],
   })
 }
 
 /** An array as PostgreSQL reads it. The driver looks through every value for what it has to escape. */
-function arrayOf(
+function encodeArray(
   rows: readonly BotRunRow[],
   toValue: (row: BotRunRow) => string | number | boolean,
 ): string {
@@ -94,12 +94,12 @@ function arrayOf(
 }
 
 /** Where a page begins: behind this run. */
-export type BotRunPlace = Pick<BotRunRow, 'started' | 'id'>
+export type BotRunCursor = Pick<BotRunRow, 'started' | 'id'>
 
 export interface RunQuery {
   readonly bot: string
   readonly project: number | undefined
-  readonly after?: BotRunPlace | undefined
+  readonly after?: BotRunCursor | undefined
   /** The attempts of this run alone. */
   readonly id?: string | undefined
   readonly count: number
@@ -154,7 +154,7 @@ export async function trimBotRuns(
       returning case when r.archived then r.record end as record`,
     values: [bots],
   })
-  return placesOf(removed)
+  return archivePlaces(removed)
 }
 
 /** Forgets runs that are a week old; answers where their inputs are. */
@@ -167,7 +167,7 @@ export async function removeOldBotRuns(database: Connection): Promise<readonly s
       returning case when archived then record end as record`,
     values: [],
   })
-  return placesOf(removed)
+  return archivePlaces(removed)
 }
 
 interface StoredRow extends Omit<BotRunRow, 'record'> {
@@ -180,7 +180,7 @@ interface RemovedRow {
 }
 
 // Both written by addBotRuns.
-function placesOf(rows: readonly RemovedRow[]): readonly string[] {
+function archivePlaces(rows: readonly RemovedRow[]): readonly string[] {
   return rows.flatMap(({ record }) => {
     const { archive } = JSON.parse(record ?? '{}') as Partial<BotRunRecord>
     return archive === undefined ? [] : [archive.place]

@@ -4,16 +4,16 @@ import { Readable } from 'node:stream'
 import { badRequest, forbidden, HttpError, notFound, tooManyRequests } from '../errors.ts'
 import { parseBody } from '../fhir/json.ts'
 import { isObject } from '../fhir/resource.ts'
-import { within } from '../identity/principals.ts'
+import { narrowSession } from '../identity/principals.ts'
 import { absoluteUrl, EVENT_STREAM, jsonReply } from '../request/reply.ts'
 import type { FhirReply, Operation, OperationCall } from '../request/request.ts'
 import type { Services } from '../services.ts'
-import { findBot, runAs } from './bot.ts'
+import { findBot, resolveRunAs } from './bot.ts'
 import { createJob, runBot } from './execute.ts'
-import { type KeptInput, readInput } from './inputs.ts'
-import { type BotLogMessage, listenToBot } from './live-logs.ts'
+import { type ArchivedInput, readArchivedInput } from './inputs.ts'
+import { type BotLogMessage, subscribeToBotLogs } from './live-logs.ts'
 import {
-  type BotRunPlace,
+  type BotRunCursor,
   type BotRunRow,
   type CallRecord,
   findArchivedRun,
@@ -34,11 +34,11 @@ export const runs: Operation = {
   area: 'administration',
   async run(call) {
     const { services, principal, request, id = '' } = call
-    await requireAuthor(call)
+    await requireLogAccess(call)
     const count = readCount(request.query.get('_count'))
     const project = principal.isSuperAdmin ? undefined : principal.project.number
     const runId = request.query.get('runId')
-    if (runId !== null) return await oneRun(services, { bot: id, project, id: runIdOf(runId) })
+    if (runId !== null) return await oneRun(services, { bot: id, project, id: parseRunId(runId) })
     const after = readPlace(request.query.get('_cursor'))
     const rows = await findBotRuns(services.database, { bot: id, project, after, count: count + 1 })
     const page = rows.slice(0, count)
@@ -49,7 +49,7 @@ export const runs: Operation = {
         : []
     return jsonReply(200, {
       resourceType: 'Parameters',
-      parameter: [...page.map((row) => ({ name: 'run', part: partsOf(row) })), ...next],
+      parameter: [...page.map((row) => ({ name: 'run', part: toRunParts(row) })), ...next],
     })
   },
 }
@@ -61,11 +61,11 @@ async function oneRun({ database, storage }: Services, run: OneRun): Promise<Fhi
   const rows = await findBotRuns(database, { ...run, count: MOST })
   const parameter = rows.map(async (row) => {
     const { archive, calls = [], callCount } = row.record
-    const input = archive && (await readInput(storage, archive).catch(() => undefined))
+    const input = archive && (await readArchivedInput(storage, archive).catch(() => undefined))
     return {
       name: 'run',
       part: [
-        ...partsOf(row),
+        ...toRunParts(row),
         ...(input?.input === undefined
           ? []
           : [{ name: 'input', valueAttachment: attachment(input) }]),
@@ -78,7 +78,7 @@ async function oneRun({ database, storage }: Services, run: OneRun): Promise<Fhi
 }
 
 /** The content as far as a person would read it; `size` is that of all of it. */
-function attachment({ contentType, inputKind, input = '', shown = input }: KeptInput) {
+function attachment({ contentType, inputKind, input = '', shown = input }: ArchivedInput) {
   const content = Buffer.from(shown, inputKind === 'bytes' ? 'base64' : 'utf8')
   const data = content.subarray(0, MOST_SHOWN_BYTES).toString('base64')
   return { contentType, size: content.length, ...(data === '' ? {} : { data }) }
@@ -95,13 +95,13 @@ function partsOfCall({ method, path, status, ms, wrote = [] }: CallRecord): read
 }
 
 /** Whoever may see what a bot wrote to its log. Errors: 403, 404 as for reading the bot. */
-export async function requireAuthor({ services, principal, id = '' }: OperationCall) {
+export async function requireLogAccess({ services, principal, id = '' }: OperationCall) {
   const version = await services.repository.read(principal, 'Bot', id)
   if (!principal.isProjectAdmin && !principal.isSuperAdmin) throw forbidden()
   return version
 }
 
-function partsOf({ id, started, record }: BotRunRow): readonly unknown[] {
+function toRunParts({ id, started, record }: BotRunRow): readonly unknown[] {
   const { requester, runAs, hold } = record
   const parts: readonly (readonly [name: string, type: string, value: unknown])[] = [
     ['runId', 'Uuid', `urn:uuid:${id}`],
@@ -140,7 +140,7 @@ function nextUrl({ services, id = '' }: OperationCall, count: number, last: BotR
   return absoluteUrl(services, `Bot/${id}/$runs?_count=${count}&_cursor=${cursor}`)
 }
 
-function readPlace(cursor: string | null): BotRunPlace | undefined {
+function readPlace(cursor: string | null): BotRunCursor | undefined {
   if (cursor === null) return undefined
   const [, ms, id = ''] =
     /^(\d{1,13})-([\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12})$/.exec(cursor) ?? []
@@ -159,14 +159,14 @@ export const replay: Operation = {
   ownFormat: true,
   async run(call) {
     const { services, principal, id = '' } = call
-    await requireAuthor(call)
+    await requireLogAccess(call)
     const runId = readRunId(call)
     const project = principal.isSuperAdmin ? undefined : principal.project.number
     const row = await findArchivedRun(services.database, id, project, runId)
     if (row?.record.archive === undefined) throw notFound()
-    const { shown: _, ...kept } = await readInput(services.storage, row.record.archive)
+    const { shown: _, ...kept } = await readArchivedInput(services.storage, row.record.archive)
     const found = await findBot(call)
-    const acting = await runAs(services, principal, found)
+    const acting = await resolveRunAs(services, principal, found)
     return await runBot(call, { ...createJob(call, found, acting), ...kept }, found)
   },
 }
@@ -177,10 +177,10 @@ function readRunId({ request }: OperationCall): string {
   const parameters = isObject(body) && Array.isArray(body.parameter) ? body.parameter : []
   const part = parameters.filter(isObject).find(({ name }) => name === 'runId')
   const given = isObject(body) ? (body.runId ?? part?.valueUuid ?? part?.valueString) : undefined
-  return runIdOf(String(given))
+  return parseRunId(String(given))
 }
 
-function runIdOf(text: string): string {
+function parseRunId(text: string): string {
   const [, runId] = RUN_ID.exec(text) ?? []
   if (runId === undefined) throw badRequest('Expected runId, the id of a run', 'runId')
   return runId
@@ -209,7 +209,7 @@ export const logs: Operation = {
   area: 'administration',
   ownFormat: true,
   async run(call) {
-    await requireAuthor(call)
+    await requireLogAccess(call)
     if (call.request.takesPieces !== true) throw badRequest('$logs is a stream of its own')
     if (streams >= MAX_STREAMS) throw tooManyRequests(HEARTBEAT_MS / 1000)
     return {
@@ -221,12 +221,13 @@ export const logs: Operation = {
         'X-Accel-Buffering': 'no',
       },
       body: undefined,
-      open: async () => Readable.from(eventsOf(call), { objectMode: false, highWaterMark: 1 }),
+      open: async () =>
+        Readable.from(streamLogEvents(call), { objectMode: false, highWaterMark: 1 }),
     }
   },
 }
 
-async function* eventsOf(call: OperationCall): AsyncGenerator<Buffer> {
+async function* streamLogEvents(call: OperationCall): AsyncGenerator<Buffer> {
   const { services, principal, id = '' } = call
   const waiting: string[] = []
   let dropped = 0
@@ -239,7 +240,7 @@ async function* eventsOf(call: OperationCall): AsyncGenerator<Buffer> {
   }
   const endAt = Date.now() + LONGEST_MS
   streams++
-  const listening = await listenToBot(services.bus, id, hear).catch((error: unknown) => {
+  const listening = await subscribeToBotLogs(services.bus, id, hear).catch((error: unknown) => {
     streams--
     throw error
   })
@@ -289,7 +290,7 @@ async function refusal(call: OperationCall): Promise<'revoked' | undefined> {
       ? principals.forMembership(membershipId)
       : principals.forLogin(loginId))
     if (session?.principal.project.id !== project.id) return 'revoked'
-    await requireAuthor({ ...call, principal: within(session, call.principal).principal })
+    await requireLogAccess({ ...call, principal: narrowSession(session, call.principal).principal })
     return undefined
   } catch (error) {
     // A store that is away for a moment refuses nobody.

@@ -7,7 +7,7 @@
 import { typeNumber } from '../fhir/definitions.ts'
 import { parseJson } from '../fhir/json.ts'
 import type { Resource } from '../fhir/resource.ts'
-import { isSameSchedule, type Schedule, scheduleOf } from '../fhir/schedule.ts'
+import { isSameSchedule, parseSchedule, type Schedule } from '../fhir/schedule.ts'
 import {
   deleteLeased,
   isFree,
@@ -61,7 +61,7 @@ export const OCCURRENCES: LeaseTable = {
   name: 'occurrence',
   key: { run: 'uuid' },
   token: 'takes',
-  until: 'held',
+  expiresAt: 'held',
   leaseMs: LOOK_AGAIN_MS,
 }
 
@@ -81,7 +81,7 @@ export function scheduleChange(before: Resource | undefined, after: Resource): b
 /** Undefined for a stored Bot without one that can be used. */
 export function readSchedule(bot: Resource): Schedule | undefined {
   try {
-    return scheduleOf(bot)
+    return parseSchedule(bot)
   } catch {
     return undefined
   }
@@ -100,7 +100,7 @@ export async function removeSchedule(
 }
 
 /** Removes the schedule of a Bot in whatever Project; the resource stays as it is. */
-export async function removeScheduleOf(connection: Connection, id: string): Promise<void> {
+export async function deleteScheduleRow(connection: Connection, id: string): Promise<void> {
   await connection.query({ text: 'delete from schedule where id = $1', values: [id] })
 }
 
@@ -164,7 +164,7 @@ const dueSql = (
       order by s.due nulls first limit $2 for update of s skip locked`
 
 /** A Bot that runs by itself, as administrators see it. */
-export interface PlannedBot {
+export interface ScheduledBot {
   readonly bot: Resource
   /** Null: not planned yet, or never again. */
   readonly next: Date | null
@@ -177,12 +177,12 @@ export interface PlannedBot {
 const MOST_PLANNED = 1000
 
 /** Reads those of a Project, the next to run first. */
-export async function plannedBots(
+export async function listScheduledBots(
   connection: Connection,
   project: number,
-): Promise<readonly PlannedBot[]> {
+): Promise<readonly ScheduledBot[]> {
   const rows = await connection.query<
-    Omit<PlannedBot, 'bot' | 'lastStatus'> & { content: string; record: string | null }
+    Omit<ScheduledBot, 'bot' | 'lastStatus'> & { content: string; record: string | null }
   >({
     name: 'schedule-list',
     text: plannedSql(', v.content', botsSql('s', 'id')),
@@ -237,7 +237,7 @@ export async function savePlans(
 }
 
 /** Takes occurrences that belong into the queue of this Redis; they come again if they do not get there. */
-export async function takeOccurrences(
+export async function claimOccurrences(
   connection: Connection,
   home: string,
   now: Date,
@@ -299,7 +299,7 @@ export async function releaseOccurrence(
 }
 
 /** The attempt has failed; the next one is due after `delayMs`. False when the lease was lost. */
-export async function repeatOccurrence(
+export async function retryOccurrence(
   connection: Connection,
   run: string,
   token: number,

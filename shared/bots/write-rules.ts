@@ -2,19 +2,24 @@
 import { changesCode, hasAllRights, runsAsCaller } from '../access/guarded/rights.ts'
 import { grantsFor, may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import { refused } from '../errors.ts'
+import { forbiddenByPlatform } from '../errors.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { checkBot } from '../fhir/schedule.ts'
 import { type ProgramRights, requireRightsOver } from '../identity/write-rules.ts'
 import type { Bind } from '../platform/postgres/statement.ts'
-import { normalId, type Store, type WritePart, type WriteRule } from '../store/rows/context.ts'
+import {
+  normalId,
+  type StoreContext,
+  type WritePart,
+  type WriteRule,
+} from '../store/rows/context.ts'
 import type { Listed } from '../store/rows/side-rows.ts'
 import { checkGuarded } from '../store/write/guards.ts'
 import { BOT, scheduleChange } from './schedules.ts'
 
 export function botRules(programRights: ProgramRights): readonly WriteRule[] {
-  const rightsOver = (store: Store, principal: Principal, id: string) =>
+  const rightsOver = (store: StoreContext, principal: Principal, id: string) =>
     requireRightsOver(programRights, store.connection, principal, `${BOT}/${id}`)
   const requireCode = async (change: CodeChange) => {
     const { store, principal, id, isNew } = change
@@ -50,7 +55,7 @@ export function botRules(programRights: ProgramRights): readonly WriteRule[] {
 
 /** A write that may change what a Bot runs. */
 interface CodeChange {
-  readonly store: Store
+  readonly store: StoreContext
   readonly principal: Principal
   readonly id: string
   readonly isNew: boolean
@@ -65,10 +70,13 @@ function requireOwnRights({ principal, before, after }: CodeChange): void {
   if (runsAsCaller(before) || runsAsCaller(after)) {
     const reason =
       'A Bot that runs with the rights of its caller is written by administrators alone'
-    throw refused(reason, 'Bot.runAsUser')
+    throw forbiddenByPlatform(reason, 'Bot.runAsUser')
   }
   if (before?.system === true && !principal.isSuperAdmin) {
-    throw refused('A Bot of the system is written by administrators alone', 'Bot.system')
+    throw forbiddenByPlatform(
+      'A Bot of the system is written by administrators alone',
+      'Bot.system',
+    )
   }
 }
 
@@ -76,12 +84,12 @@ function requireOwnRights({ principal, before, after }: CodeChange): void {
 function requireNamed({ before, after, isNamed }: CodeChange, reason: string): void {
   if (isNamed || !changesCode(before, after)) return
   const who = 'its code is for project administrators, and for policies with an entry for Bot'
-  throw refused(`${reason}: ${who}`, 'Bot.executableCode')
+  throw forbiddenByPlatform(`${reason}: ${who}`, 'Bot.executableCode')
 }
 
 /** The Binary that a Bot of the Project names as its code is guarded like the Bot. Errors: 403. */
 async function checkContent(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   id: string,
   requireCode: (change: CodeChange) => Promise<void>,
@@ -97,7 +105,7 @@ async function checkContent(
     // Content is written by the store alone and is a resource.
     const after = JSON.parse(content) as Resource
     if (!may(principal, BOT, 'update')) {
-      throw refused(`Binary/${id} is the code of a Bot, which you may not write`)
+      throw forbiddenByPlatform(`Binary/${id} is the code of a Bot, which you may not write`)
     }
     const isNamed = grantsFor(principal, BOT, 'update')?.some((grant) => grant.isNamed) ?? false
     const before = { ...after, executableCode: undefined, code: undefined, sourceCode: undefined }
@@ -109,7 +117,7 @@ async function checkContent(
 /** True: the Bot runs by itself from now on. What is due by now is dealt with by the write itself. */
 export const schedulePart: WritePart<boolean> = {
   types: new Set([BOT]),
-  rowOf: ({ stored, resource }) => scheduleChange(stored, resource),
+  buildRow: ({ stored, resource }) => scheduleChange(stored, resource),
   sql(changes, bind) {
     const ns = (wanted: boolean) => numbers(changes, wanted, bind)
     const sql = [

@@ -115,7 +115,7 @@ export interface Config {
   /** The service that verifies the tokens. */
   readonly recaptchaUrl: string
   /** Sentences about variables that look like misspelt settings, for whoever starts the process. */
-  readonly doubts: readonly string[]
+  readonly warnings: readonly string[]
 }
 
 const LOG_LEVELS = ['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent']
@@ -159,17 +159,17 @@ const USUAL_FEATURES = [
 
 /** Throws ConfigError whose message has one line a complaint. */
 export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
-  return configOf(new Reader(env))
+  return buildConfig(new Reader(env))
 }
 
 /** Every setting with its form and default, in the order of the documentation. */
 export function describeSettings(): ReadonlyMap<string, Setting> {
   const read = new Reader({ DATABASE_URL: 'postgres://x/x', REDIS_URL: 'redis://x' })
-  configOf(read)
+  buildConfig(read)
   return read.settings
 }
 
-function configOf(read: Reader): Config {
+function buildConfig(read: Reader): Config {
   const port = read.whole('PORT', 8103, 0, 65_535)
   const baseUrl = read.base('BASE_URL', `http://localhost:${port}/`)
   const dataDir = read.text('DATA_DIR', '.data') ?? ''
@@ -194,7 +194,7 @@ function configOf(read: Reader): Config {
     hookTargets: { ...outbound, reach: read.oneOf('HOOK_TARGETS', reach, ['public', 'all']) },
   }
   read.done()
-  return { ...config, doubts: read.doubts() }
+  return { ...config, warnings: read.warnings() }
 }
 
 function backends(read: Reader, baseUrl: string, dataDir: string) {

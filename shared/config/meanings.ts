@@ -1,5 +1,5 @@
 /** The meaning of each setting, in the order in which they are read; docs/reference/settings.md is made of it. */
-export const meanings: Readonly<Record<string, string>> = {
+export const settingDescriptions: Readonly<Record<string, string>> = {
   PORT: 'where web listens',
   BASE_URL: "public address; starts every absolute URL and is the tokens' issuer",
   DATA_DIR: 'everything `npm start` keeps',

@@ -25,18 +25,18 @@ export interface HostRule {
 }
 
 /** For what runs on a developer's machine. */
-export const EVERYWHERE: Outbound = { reach: 'all', only: [], never: [], userAgent: 'Botica' }
+export const UNRESTRICTED: Outbound = { reach: 'all', only: [], never: [], userAgent: 'Botica' }
 
 const PUBLIC_PORTS = new Set(['', '80', '443'])
 const RULE = /^(\*\.)?(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::(\d{1,5}))?$/i
 
 /** `example.org`, `*.example.org`, `example.org:8443`, `10.1.2.3`, `10.0.0.0/8`, `fd00::/8`; undefined for what is none. */
 export function readHostRule(text: string): HostRule | undefined {
-  const whole = rangeOf(text)
+  const whole = parseRange(text)
   if (whole !== undefined) return { host: undefined, isBelow: false, range: whole, port: undefined }
   const [, below, name = '', port] = RULE.exec(text) ?? []
   if (name === '') return undefined
-  const range = rangeOf(plainHost(name))
+  const range = parseRange(plainHost(name))
   if (range !== undefined) {
     return below === undefined ? { host: undefined, isBelow: false, range, port } : undefined
   }
@@ -46,7 +46,7 @@ export function readHostRule(text: string): HostRule | undefined {
 }
 
 /** The range of an address or of `<address>/<bits>`. */
-function rangeOf(text: string): BlockList | undefined {
+function parseRange(text: string): BlockList | undefined {
   const [address = '', bits] = text.split('/')
   const version = isIP(address)
   if (version === 0) return undefined
@@ -67,7 +67,7 @@ export function plainHost(hostname: string): string {
  * Why an address may not be called; undefined when it may. `addresses` are those of its host; while nobody has
  * asked for them only what is certain is refused.
  */
-export function refusalOf(
+export function blockedReason(
   { reach, only, never }: Outbound,
   url: URL,
   addresses?: readonly string[],
@@ -112,7 +112,7 @@ function within({ range }: HostRule, address: string): boolean {
 type Range = readonly [network: string, prefix: number]
 
 // https://www.iana.org/assignments/iana-ipv4-special-registry
-const SPECIAL_4 = listOf('ipv4', [
+const SPECIAL_4 = toBlockList('ipv4', [
   ['0.0.0.0', 8],
   ['10.0.0.0', 8],
   // Shared address space; the metadata of Alibaba Cloud is 100.100.100.200.
@@ -138,10 +138,10 @@ const SPECIAL_4 = listOf('ipv4', [
 ])
 
 /** Global unicast. All else, mapped and translated IPv4 addresses and NAT64 among it, is private. */
-const GLOBAL_6 = listOf('ipv6', [['2000::', 3]])
+const GLOBAL_6 = toBlockList('ipv6', [['2000::', 3]])
 
 // https://www.iana.org/assignments/iana-ipv6-special-registry, as far as it lies within 2000::/3
-const SPECIAL_6 = listOf('ipv6', [
+const SPECIAL_6 = toBlockList('ipv6', [
   // Protocol assignments, Teredo among them, which carries an IPv4 address.
   ['2001::', 23],
   ['2001:db8::', 32],
@@ -151,7 +151,7 @@ const SPECIAL_6 = listOf('ipv6', [
   ['3fff::', 20],
 ])
 
-function listOf(family: 'ipv4' | 'ipv6', ranges: readonly Range[]): BlockList {
+function toBlockList(family: 'ipv4' | 'ipv6', ranges: readonly Range[]): BlockList {
   const list = new BlockList()
   for (const [network, prefix] of ranges) list.addSubnet(network, prefix, family)
   return list
@@ -184,7 +184,7 @@ const CARRIERS: readonly {
 /** The IPv4 address that an IPv6 address stands for; undefined for one that carries none. */
 export function carriedAddress(address: string): string | undefined {
   if (isIP(address) !== 6) return undefined
-  const groups = groupsOf(address)
+  const groups = ipv6Groups(address)
   const carrier = CARRIERS.find(({ start }) => start.every((group, i) => groups[i] === group))
   if (carrier === undefined) return undefined
   const { at, isInverted = false } = carrier
@@ -193,9 +193,9 @@ export function carriedAddress(address: string): string | undefined {
 }
 
 /** Eight numbers of 16 bits. */
-function groupsOf(address: string): readonly number[] {
+function ipv6Groups(address: string): readonly number[] {
   const plain = address.replace(/%.*$/, '')
-  const [head = '', tail] = plain.split('::').map(halfOf)
+  const [head = '', tail] = plain.split('::').map(expandIpv4Tail)
   const before = head === '' ? [] : head.split(':')
   const after = tail === undefined || tail === '' ? [] : tail.split(':')
   const zeros = Array<string>(8 - before.length - after.length).fill('0')
@@ -203,7 +203,7 @@ function groupsOf(address: string): readonly number[] {
 }
 
 /** An IPv4 address at the end is two groups. */
-function halfOf(half: string): string {
+function expandIpv4Tail(half: string): string {
   const last = half.slice(half.lastIndexOf(':') + 1)
   if (!isIPv4(last)) return half
   const [a = 0, b = 0, c = 0, d = 0] = last.split('.').map(Number)

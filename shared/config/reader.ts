@@ -148,7 +148,7 @@ export class Reader {
   }
 
   /** A sentence for each variable that looks like a setting and is none, and for each setting that is rarely meant so. */
-  doubts(): readonly string[] {
+  warnings(): readonly string[] {
     const names = Object.keys(this.#env).filter((name) => !this.settings.has(name))
     const misspelt = names.flatMap((name) => {
       const meant = this.settings.keys().find((known) => isMisspelt(name, known))

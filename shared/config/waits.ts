@@ -3,7 +3,7 @@
  * WAITS, a JSON object of the same names, which counts for nothing where NODE_ENV is `production`.
  */
 
-export interface Waits {
+export interface Timings {
   /** A process that starts waits so long for PostgreSQL and for Redis. */
   readonly startMs: number
   /** After SIGTERM a web process takes requests for so long. */
@@ -27,7 +27,7 @@ export interface Waits {
   readonly passwordCost: number
 }
 
-const DEFAULTS: Waits = {
+const DEFAULTS: Timings = {
   startMs: 30_000,
   drainMs: 3000,
   outageMs: 60_000,
@@ -41,5 +41,5 @@ const DEFAULTS: Waits = {
 
 const { NODE_ENV, WAITS = '{}' } = process.env
 
-export const waits: Waits =
+export const timings: Timings =
   NODE_ENV === 'production' ? DEFAULTS : { ...DEFAULTS, ...JSON.parse(WAITS) }

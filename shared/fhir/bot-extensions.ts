@@ -30,13 +30,13 @@ export interface FoundExtension {
 
 /** The extension of that name, in whatever spelling. */
 export function botExtension(bot: Resource, name: BotExtension): FoundExtension | undefined {
-  return extensionsOf(bot).find(({ item }) => nameOf(item.url) === name)
+  return listExtensions(bot).find(({ item }) => extensionName(item.url) === name)
 }
 
 /** Errors: 400 for an extension that has the address of these and none of their names. */
 export function checkBotExtensions(bot: Resource): void {
-  for (const { item, expression } of extensionsOf(bot)) {
-    const name = nameOf(item.url)
+  for (const { item, expression } of listExtensions(bot)) {
+    const name = extensionName(item.url)
     if (name === undefined || botExtensionNames.includes(name)) continue
     if (String(item.url).startsWith(PEER)) continue
     const known = NAMES.map((one) => `bot-${one}`).join(', ')
@@ -49,14 +49,14 @@ export function checkBotExtensions(bot: Resource): void {
 
 /** True for an extension with an address of these, in any spelling. */
 export function isBotExtension(item: unknown): boolean {
-  return isObject(item) && nameOf(item.url) !== undefined
+  return isObject(item) && extensionName(item.url) !== undefined
 }
 
-function nameOf(url: unknown): string | undefined {
+function extensionName(url: unknown): string | undefined {
   return typeof url === 'string' ? ADDRESS.exec(url)?.[1] : undefined
 }
 
-function extensionsOf({ extension }: Resource): readonly FoundExtension[] {
+function listExtensions({ extension }: Resource): readonly FoundExtension[] {
   const items: readonly unknown[] = Array.isArray(extension) ? extension : []
   return items.flatMap((item, index) =>
     isObject(item) ? [{ item, expression: `Bot.extension[${index}]` }] : [],

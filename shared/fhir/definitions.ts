@@ -28,26 +28,26 @@ export const COMPARTMENTS = [
 ] as const
 export type Compartment = (typeof COMPARTMENTS)[number]
 
-const numberOf = new Map(Object.entries(numbers))
-const nameOf = new Map(Object.entries(numbers).map(([name, number]) => [number, name]))
+const numberByType = new Map(Object.entries(numbers))
+const typeByNumber = new Map(Object.entries(numbers).map(([name, number]) => [number, name]))
 
 /** Every resource type that can be stored, sorted. */
-export const resourceTypes: readonly string[] = [...numberOf.keys()].sort()
+export const resourceTypes: readonly string[] = [...numberByType.keys()].sort()
 
 export function isResourceType(name: string): boolean {
-  return numberOf.has(name)
+  return numberByType.has(name)
 }
 
 /** The number a row carries for its type; never changes. Throws for an unknown type. */
 export function typeNumber(name: string): number {
-  const number = numberOf.get(name)
+  const number = numberByType.get(name)
   if (number === undefined) throw new Error(`No resource type "${name}"`)
   return number
 }
 
 /** Throws for a number that was never given. */
 export function typeName(number: number): string {
-  const name = nameOf.get(number)
+  const name = typeByNumber.get(number)
   if (name === undefined) throw new Error(`No resource type has number ${number}`)
   return name
 }
@@ -70,7 +70,7 @@ export function typeNames(): readonly string[] {
 }
 
 /** Elements below a type in the order of the standard; empty for an unknown type. */
-export function elementsOf(type: string): readonly ElementDefinition[] {
+export function typeElements(type: string): readonly ElementDefinition[] {
   return typeDefinition(type)?.elements ?? []
 }
 
@@ -104,7 +104,7 @@ export function publishedSnapshots(): readonly string[] {
 }
 
 /** Urls of the profiles of a resource type that the standard publishes. */
-export function publishedProfilesOf(type: string): readonly string[] {
+export function publishedProfileUrls(type: string): readonly string[] {
   byType ??= Map.groupBy(profiles().names(), (url) => publishedProfile(url)?.type)
   return byType.get(type) ?? []
 }
@@ -130,7 +130,7 @@ export function searchParameter(
 }
 
 function standardParameters(type: string): ReadonlyMap<string, SearchParameter> {
-  const known = parametersOf.get(type)
+  const known = parametersByType.get(type)
   if (known) return known
   const own = isResourceType(type) ? search().get(type) : undefined
   const all = new Map<string, SearchParameter>()
@@ -140,7 +140,7 @@ function standardParameters(type: string): ReadonlyMap<string, SearchParameter> 
     for (const base of inherited) add(all, search().get(base))
     for (const parameter of OWN_PARAMETERS) all.set(parameter.code, parameter)
     add(all, own)
-    parametersOf.set(type, all)
+    parametersByType.set(type, all)
   }
   return all
 }
@@ -248,7 +248,7 @@ function isSingle(type: string, parameter: SearchParameter): boolean {
   const steps = path[2].split('.')
   return steps.every((_, i) => {
     const wanted = steps.slice(0, i + 1).join('.')
-    const element = elementsOf(type).find((item) => item.path === wanted)
+    const element = typeElements(type).find((item) => item.path === wanted)
     return element !== undefined && element.max === undefined
   })
 }
@@ -260,7 +260,7 @@ function add(all: Map<string, SearchParameter>, line: SearchLine | undefined): v
 /** Some are large. */
 const PARSED_SNAPSHOTS = 20
 
-const parametersOf = new Map<string, ReadonlyMap<string, SearchParameter>>()
+const parametersByType = new Map<string, ReadonlyMap<string, SearchParameter>>()
 
 /** Returns the short description of a type, or of the element at a path below it; undefined where there is none. */
 export function shortText(type: string, path = ''): string | undefined {

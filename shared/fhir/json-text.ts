@@ -21,7 +21,7 @@ export type Names = ReadonlyMap<string, number>
  * `text` is valid JSON, and the names of an object differ. Undefined for an object with spaces between its parts, or
  * escapes in its names, as no stored one has, and for one without members.
  */
-export function placesOf(text: string, from: number, names: Names): number[] | undefined {
+export function memberOffsets(text: string, from: number, names: Names): number[] | undefined {
   const places: number[] = []
   for (let n = names.size * 2; n > 0; n--) places.push(0)
   let left = names.size
@@ -48,8 +48,8 @@ export function placesOf(text: string, from: number, names: Names): number[] | u
   return places
 }
 
-/** Finds the items of the list at `from`, as `placesOf` finds members; undefined for one with spaces between its parts. */
-export function itemsOf(text: string, from: number): number[] | undefined {
+/** Finds the items of the list at `from`, as `memberOffsets` finds members; undefined for one with spaces between its parts. */
+export function itemOffsets(text: string, from: number): number[] | undefined {
   const places: number[] = []
   if (text.charCodeAt(from + 1) === CLOSE_LIST) return places
   for (let at = from; ; ) {
@@ -62,13 +62,13 @@ export function itemsOf(text: string, from: number): number[] | undefined {
   }
 }
 
-/** The members of these names, as `parse` reads them; undefined where `placesOf` is. */
-export function membersOf(
+/** The members of these names, as `parse` reads them; undefined where `memberOffsets` is. */
+export function parseMembers(
   text: string,
   names: Names,
   parse: (text: string) => unknown,
 ): Record<string, unknown> | undefined {
-  const places = placesOf(text, 0, names)
+  const places = memberOffsets(text, 0, names)
   if (places === undefined) return undefined
   const found: Record<string, unknown> = {}
   for (const [name, number] of names) {
@@ -122,7 +122,7 @@ export function repeatedName(text: string): string | undefined {
       if (level?.names !== undefined && isName(text, end)) {
         const name: string = JSON.parse(text.slice(at, end + 1))
         level.place = name
-        if (level.names.has(name)) return pathOf(levels)
+        if (level.names.has(name)) return formatPath(levels)
         level.names.add(name)
       }
       at = end
@@ -142,7 +142,7 @@ function isSpace(code: number): boolean {
   return code === SPACE || code === 0x0a || code === 0x0d || code === 0x09
 }
 
-function pathOf(levels: readonly Level[]): string {
+function formatPath(levels: readonly Level[]): string {
   const parts = levels.map(({ place }) => (typeof place === 'number' ? `[${place}]` : `.${place}`))
   return parts.join('').replace(/^\./, '')
 }

@@ -3,7 +3,7 @@
  * (`1.00` is not `1.0`, https://hl7.org/fhir/R4/datatypes.html#decimal), JavaScript numbers do not.
  * So a number whose text differs from JavaScript's own rendering becomes a Decimal; all others stay
  * plain numbers. Arithmetic and `<` work on a Decimal as on a number, `===` and `typeof` do not: code
- * that reads numbers of a resource goes through `numberOf`, code that walks objects asks `isDecimal`.
+ * that reads numbers of a resource goes through `toNumber`, code that walks objects asks `isDecimal`.
  * Strings of a resource are changed, and what is empty is left out, here, too.
  */
 import { isDeepStrictEqual } from 'node:util'
@@ -37,7 +37,7 @@ export function isDecimal(value: unknown): value is Decimal {
 }
 
 /** The number of a JSON number value; undefined for anything else. */
-export function numberOf(value: unknown): number | undefined {
+export function toNumber(value: unknown): number | undefined {
   if (typeof value === 'number') return value
   return value instanceof Decimal ? value.valueOf() : undefined
 }

@@ -1,5 +1,5 @@
 /** Primitive values as the standard writes them in JSON. https://hl7.org/fhir/R4/datatypes.html#primitive */
-import { isDecimal, numberOf } from './json.ts'
+import { isDecimal, toNumber } from './json.ts'
 
 /** Says what is wrong with a value, undefined when nothing is. */
 export type PrimitiveCheck = (value: unknown) => string | undefined
@@ -65,7 +65,7 @@ const checks: ReadonlyMap<string, PrimitiveCheck> = new Map<string, PrimitiveChe
 ])
 
 function wrongType(expected: string, value: unknown): string {
-  const actual = numberOf(value) === undefined ? typeof value : 'number'
+  const actual = toNumber(value) === undefined ? typeof value : 'number'
   return `Invalid JSON type: expected ${expected}, but got ${actual}`
 }
 
@@ -127,7 +127,7 @@ function leapKeeping(text: string): number {
 }
 
 function checkDecimal(value: unknown): string | undefined {
-  const number = numberOf(value)
+  const number = toNumber(value)
   if (number === undefined) return wrongType('number', value)
   return Number.isFinite(number) ? undefined : 'Invalid numeric value'
 }

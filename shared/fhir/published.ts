@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto'
 import {
   isPlatformType,
-  publishedProfilesOf,
+  publishedProfileUrls,
   publishedSnapshot,
   publishedSnapshots,
   resourceTypes,
@@ -18,7 +18,7 @@ import type {
 } from './definitions-data.ts'
 import { openOnce } from './definitions-data.ts'
 import { withoutEmpty } from './json.ts'
-import { type Resource, urlOf, versionOf } from './resource.ts'
+import { canonicalUrl, canonicalVersion, type Resource } from './resource.ts'
 import { coreCodeSystem, coreConceptMap, coreUrls, coreValueSet } from './terminology.ts'
 
 const STANDARD = 'http://hl7.org/fhir/StructureDefinition/'
@@ -32,34 +32,37 @@ export function publishedType(name: string): Resource | undefined {
   const { kind, abstract = false, base, elements } = definition
   return {
     resourceType: 'StructureDefinition',
-    ...identityOf(canonicalOf(name)),
-    url: canonicalOf(name),
+    ...publishedIdentity(typeCanonical(name)),
+    url: typeCanonical(name),
     name,
     status: 'active',
     kind,
     abstract,
     type: name,
-    ...(base === undefined ? {} : { baseDefinition: canonicalOf(base) }),
+    ...(base === undefined ? {} : { baseDefinition: typeCanonical(base) }),
     derivation: 'specialization',
     snapshot: {
-      element: [rootOf(definition), ...elements.map((element) => elementOf(name, element))],
+      element: [
+        rootElement(definition),
+        ...elements.map((element) => toElementDefinition(name, element)),
+      ],
     },
   }
 }
 
 /** A type or a profile by its canonical. */
 export function publishedStructure(canonical: string): Resource | undefined {
-  const [url, version] = [urlOf(canonical), versionOf(canonical)]
+  const [url, version] = [canonicalUrl(canonical), canonicalVersion(canonical)]
   const profile = publishedSnapshot(url)
   if (profile !== undefined) {
     const isOther = version !== undefined && version !== profile.version
     return isOther
       ? undefined
-      : { resourceType: 'StructureDefinition', ...identityOf(url), ...profile }
+      : { resourceType: 'StructureDefinition', ...publishedIdentity(url), ...profile }
   }
   if (version !== undefined && version !== FHIR_VERSION) return undefined
   const name = url.slice(url.lastIndexOf('/') + 1)
-  return url === canonicalOf(name) ? publishedType(name) : undefined
+  return url === typeCanonical(name) ? publishedType(name) : undefined
 }
 
 const TERMINOLOGY: ReadonlyMap<string, typeof coreCodeSystem | typeof coreConceptMap> = new Map([
@@ -72,15 +75,15 @@ const TERMINOLOGY: ReadonlyMap<string, typeof coreCodeSystem | typeof coreConcep
 export function publishedDefinition(type: string, canonical: string): Resource | undefined {
   if (type === 'StructureDefinition') return publishedStructure(canonical)
   if (type === 'SearchParameter') return parameters().get(canonical)
-  const found = TERMINOLOGY.get(type)?.(urlOf(canonical))
-  const version = versionOf(canonical)
+  const found = TERMINOLOGY.get(type)?.(canonicalUrl(canonical))
+  const version = canonicalVersion(canonical)
   if (found === undefined || (version ?? found.version) !== found.version) return undefined
   // A code system of which nothing is packaged has an empty list.
   return withoutEmpty({
     resourceType: type,
     status: 'active',
     ...found,
-    ...identityOf(found.url),
+    ...publishedIdentity(found.url),
   })
 }
 
@@ -89,7 +92,10 @@ const META = { versionId: '1', lastUpdated: '2019-11-01T00:00:00.000Z' } as cons
 const URL_NAMESPACE = Buffer.from('6ba7b8119dad11d180b400c04fd430c8', 'hex')
 
 /** The id is the UUID of version 5 that RFC 4122 makes of a url: the same on every server, and nobody's by chance. */
-export function identityOf(url: string): { readonly id: string; readonly meta: typeof META } {
+export function publishedIdentity(url: string): {
+  readonly id: string
+  readonly meta: typeof META
+} {
   const bytes = createHash('sha1').update(URL_NAMESPACE).update(url).digest().subarray(0, 16)
   bytes.writeUInt8((bytes.readUInt8(6) & 0x0f) | 0x50, 6)
   bytes.writeUInt8((bytes.readUInt8(8) & 0x3f) | 0x80, 8)
@@ -97,7 +103,7 @@ export function identityOf(url: string): { readonly id: string; readonly meta: t
   return { id, meta: META }
 }
 
-/** By the id that `identityOf` gives. */
+/** By the id that `publishedIdentity` gives. */
 export function publishedById(type: string, id: string): Resource | undefined {
   if (id[14] !== '5' || !TYPES.has(type)) return undefined
   const url = urls().get(type)?.get(id)
@@ -113,13 +119,13 @@ const TYPES: ReadonlySet<string> = new Set([
 /** Type → id → url. */
 const urls = openOnce(() => {
   const all: readonly (readonly [string, Iterable<string>])[] = [
-    ['StructureDefinition', [...typeNames().map(canonicalOf), ...publishedSnapshots()]],
+    ['StructureDefinition', [...typeNames().map(typeCanonical), ...publishedSnapshots()]],
     ['SearchParameter', parameters().keys()],
     ...coreUrls(),
   ]
   return new Map(
     all.map(([type, found]) => {
-      return [type, new Map([...found].map((url) => [identityOf(url).id, url]))] as const
+      return [type, new Map([...found].map((url) => [publishedIdentity(url).id, url]))] as const
     }),
   )
 })
@@ -134,17 +140,17 @@ export function publishedBy(type: string, code: string, value: string): readonly
     return [...parameters().values()].filter((one) => [one[code]].flat().includes(value))
   }
   if (type !== 'StructureDefinition') return []
-  const profiles = code === 'type' ? publishedProfilesOf(value).map(publishedStructure) : []
+  const profiles = code === 'type' ? publishedProfileUrls(value).map(publishedStructure) : []
   return [publishedType(value), ...profiles].filter((found) => found !== undefined)
 }
 
 /** The SearchParameters that a type is searched by. */
 export function publishedParameters(type: string): readonly Resource[] {
-  return [...searchParameters(type).values()].map((one) => parameterOf(one, [type], [one]))
+  return [...searchParameters(type).values()].map((one) => parameterResource(one, [type], [one]))
 }
 
 /** `alike` share their url. */
-function parameterOf(
+function parameterResource(
   { code, type, url }: SearchParameter,
   base: readonly string[],
   alike: readonly SearchParameter[],
@@ -153,7 +159,7 @@ function parameterOf(
   const targets = new Set(alike.flatMap(({ targets = [] }) => targets))
   return {
     resourceType: 'SearchParameter',
-    ...identityOf(url),
+    ...publishedIdentity(url),
     url,
     name: code,
     status: 'active',
@@ -177,7 +183,7 @@ const parameters = openOnce(() => {
     if (first === undefined) continue
     const [root = ''] = (first.expression ?? 'Resource').split('.')
     const base = ROOTS.has(root) ? [root] : uses.map(({ type }) => type)
-    found.set(url, parameterOf(first, base, alike))
+    found.set(url, parameterResource(first, base, alike))
   }
   return found
 })
@@ -185,19 +191,21 @@ const parameters = openOnce(() => {
 /** The elements of these are listed once, not for each type. */
 const ROOTS: ReadonlySet<string> = new Set(['Resource', 'DomainResource'])
 
-function canonicalOf(type: string): string {
+function typeCanonical(type: string): string {
   return (isPlatformType(type) ? PLATFORM : STANDARD) + type
 }
 
-function rootOf({ name }: TypeDefinition): object {
+function rootElement({ name }: TypeDefinition): object {
   return cardinality(name, 0, '*')
 }
 
-function elementOf(type: string, element: ElementDefinition): object {
+function toElementDefinition(type: string, element: ElementDefinition): object {
   const { path, choice, min = 0, max = '1', types, content, binding } = element
   return {
     ...cardinality(`${type}.${path}${choice ? '[x]' : ''}`, min, max),
-    ...(content === undefined ? { type: types.map(typeOf) } : { contentReference: `#${content}` }),
+    ...(content === undefined
+      ? { type: types.map(toElementType) }
+      : { contentReference: `#${content}` }),
     ...(binding === undefined ? {} : { binding: { strength: 'required', valueSet: binding } }),
   }
 }
@@ -206,6 +214,6 @@ function cardinality(path: string, min: number, max: string): object {
   return { id: path, path, min, max, base: { path, min, max } }
 }
 
-function typeOf({ code, targets }: ElementType): object {
-  return targets === undefined ? { code } : { code, targetProfile: targets.map(canonicalOf) }
+function toElementType({ code, targets }: ElementType): object {
+  return targets === undefined ? { code } : { code, targetProfile: targets.map(typeCanonical) }
 }

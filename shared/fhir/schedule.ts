@@ -24,9 +24,9 @@ const FIELDS = [NUMBERS, NUMBERS, NUMBERS, NAMES, NAMES]
 const DAYS = ['sun', 'mon', 'tue', 'wed', 'thu', 'fri', 'sat']
 
 /** Undefined for a Bot that does not run by itself. Errors: 400 with the element at fault. */
-export function scheduleOf(bot: Resource): Schedule | undefined {
-  const zone = textOf(bot, 'cron-timezone')
-  const overlap = textOf(bot, 'cron-overlap')
+export function parseSchedule(bot: Resource): Schedule | undefined {
+  const zone = extensionValue(bot, 'cron-timezone')
+  const overlap = extensionValue(bot, 'cron-overlap')
   if (overlap !== undefined && overlap.value !== 'allow' && overlap.value !== 'skip') {
     throw badRequest('bot-cron-overlap must be allow or skip', overlap.expression)
   }
@@ -35,7 +35,7 @@ export function scheduleOf(bot: Resource): Schedule | undefined {
   }
   const text = typeof bot.cronString === 'string' ? bot.cronString.trim() : undefined
   const given = text === undefined ? undefined : checked(text, 'Bot.cronString')
-  const cron = cronOfTiming(bot.cronTiming) ?? given
+  const cron = timingToCron(bot.cronTiming) ?? given
   if (cron === undefined) return undefined
   return { cron, zone: String(zone?.value ?? 'UTC'), overlaps: overlap?.value === 'allow' }
 }
@@ -98,7 +98,7 @@ function checked(cron: string, expression: string): string {
 }
 
 /** `repeat.period` is read as times a day, on `repeat.dayOfWeek` or every day. */
-function cronOfTiming(timing: unknown): string | undefined {
+function timingToCron(timing: unknown): string | undefined {
   const repeat = isObject(timing) && isObject(timing.repeat) ? timing.repeat : undefined
   if (repeat === undefined) return undefined
   const times = repeat.period === undefined ? 1 : Number(repeat.period)
@@ -110,7 +110,7 @@ function cronOfTiming(timing: unknown): string | undefined {
   return `0 */${Math.min(24, Math.ceil(24 / times))} * * ${dayOfWeek}`
 }
 
-function textOf(
+function extensionValue(
   bot: Resource,
   name: BotExtension,
 ): { readonly value: unknown; readonly expression: string } | undefined {
@@ -149,7 +149,7 @@ export function checkBot(bot: Resource): void {
       throw badRequest(`bot-${name} must be a positive integer`, found.expression)
     }
   }
-  scheduleOf(bot)
+  parseSchedule(bot)
 }
 
 function isPositive(value: unknown): boolean {

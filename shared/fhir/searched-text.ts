@@ -40,7 +40,7 @@ export function comparedWords(text: string): readonly string[] {
 export function searchedText(text: string): SearchedText {
   const whole = comparedText(text)
   const isShort = whole.length <= MOST
-  const parts = isParted(text) ? partsOf(text) : NONE
+  const parts = isParted(text) ? punctuatedParts(text) : NONE
   if (isShort && parts.length === 0 && !whole.includes(' ')) {
     return { start: whole, words: NONE, chunks: NONE }
   }
@@ -48,12 +48,12 @@ export function searchedText(text: string): SearchedText {
   return {
     start: isShort ? whole : chunkAt(whole, 0),
     words: [...words].filter((word) => !whole.startsWith(word)),
-    chunks: isShort ? NONE : chunksOf(whole),
+    chunks: isShort ? NONE : overlappingChunks(whole),
   }
 }
 
 /** Texts that stand in one chunk each where all of a compared text stands in a value. */
-export function windowsOf(compared: string): readonly string[] {
+export function splitWindows(compared: string): readonly string[] {
   if (compared.length <= WINDOW) return [compared]
   const windows: string[] = []
   for (let at = 0; at + WINDOW < compared.length; at += WINDOW) {
@@ -91,7 +91,7 @@ function isParted(text: string): boolean {
   return /[^\s\p{P}\p{S}][\p{P}\p{S}]+[^\s\p{P}\p{S}]/u.test(text)
 }
 
-function partsOf(text: string): readonly string[] {
+function punctuatedParts(text: string): readonly string[] {
   return fold(text)
     .split(/[\s\p{Cc}]+/u)
     .map((word) => word.split(PUNCTUATION).filter((part) => part !== ''))
@@ -103,7 +103,7 @@ function cut(word: string): string {
   return word.length > MOST ? whole(word.slice(0, MOST)) : word
 }
 
-function chunksOf(text: string): readonly string[] {
+function overlappingChunks(text: string): readonly string[] {
   const chunks: string[] = []
   for (let at = STEP; at + MOST - STEP < text.length; at += STEP) chunks.push(chunkAt(text, at))
   return chunks
@@ -143,11 +143,11 @@ const SILENT: ReadonlySet<string> = new Set([
 ])
 
 /** Words as they are compared: of letters and digits, without case and accents. */
-export function textOfResource(resource: Resource): ResourceText {
+export function extractResourceText(resource: Resource): ResourceText {
   const narrative = isObject(resource.text) ? resource.text.div : undefined
   return {
     narrative: words(typeof narrative === 'string' ? withoutTags(narrative) : ''),
-    content: words(contentOf(resource)),
+    content: words(collectText(resource)),
   }
 }
 
@@ -173,7 +173,7 @@ function plain(text: string): string {
 }
 
 /** No more of it than is kept. */
-function contentOf(resource: Resource): string {
+function collectText(resource: Resource): string {
   let content = ''
   for (const text of textsIn(resource)) {
     content += `${text}\n`

@@ -6,7 +6,7 @@
 
 import { createRequire } from 'node:module'
 import { LRUCache } from 'lru-cache'
-import { numberOf } from './json.ts'
+import { toNumber } from './json.ts'
 import { isObject } from './resource.ts'
 
 export interface Token {
@@ -40,7 +40,7 @@ const CURRENCY = 'urn:iso:std:iso:4217'
 const NONE: readonly never[] = []
 
 /** Tokens of one element of a token parameter; `isFolded` for `email` and `phone`. */
-export function tokensOf(type: string, value: unknown, isFolded = false): readonly Token[] {
+export function extractTokens(type: string, value: unknown, isFolded = false): readonly Token[] {
   if (typeof value === 'boolean') return [{ kind: 'code', system: undefined, code: String(value) }]
   if (typeof value === 'string') {
     const kind = type === 'code' ? 'code' : 'plain'
@@ -99,7 +99,7 @@ function identifierToken(identifier: Fields): Token | undefined {
 }
 
 /** Range of one element of a date parameter. */
-export function dateOf(type: string, value: unknown): DateRange | undefined {
+export function extractDateRange(type: string, value: unknown): DateRange | undefined {
   if (typeof value === 'string') return parseDate(value)
   if (!isObject(value)) return undefined
   if (type === 'Period') return parsePeriod(value)
@@ -118,12 +118,12 @@ function timingRange(timing: Fields): DateRange | undefined {
 }
 
 /** Range of one element of a number or quantity parameter; a Range has open ends. */
-export function quantityOf(type: string, value: unknown): QuantityRange | undefined {
-  const bare = numberOf(value)
+export function extractQuantity(type: string, value: unknown): QuantityRange | undefined {
+  const bare = toNumber(value)
   if (bare !== undefined) return exact(bare, '', undefined, undefined)
   if (!isObject(value)) return undefined
-  if (type === 'Range') return rangeOf(value)
-  const number = numberOf(value.value)
+  if (type === 'Range') return rangeQuantity(value)
+  const number = toNumber(value.value)
   if (number === undefined) return undefined
   if (type === 'Money') return exact(number, CURRENCY, text(value.currency), undefined)
   const code = text(value.code)
@@ -146,16 +146,16 @@ function withComparator(quantity: QuantityRange, comparator: unknown): QuantityR
   return quantity
 }
 
-function rangeOf(range: Fields): QuantityRange | undefined {
-  const low = quantityOf('Quantity', range.low)
-  const high = quantityOf('Quantity', range.high)
+function rangeQuantity(range: Fields): QuantityRange | undefined {
+  const low = extractQuantity('Quantity', range.low)
+  const high = extractQuantity('Quantity', range.high)
   const either = low ?? high
   if (either === undefined) return undefined
   return { ...either, low: low?.low ?? -Infinity, high: high?.high ?? Infinity }
 }
 
 /** Parts of one element of a string parameter, as written. */
-export function stringsOf(type: string, value: unknown): readonly string[] {
+export function extractStrings(type: string, value: unknown): readonly string[] {
   if (typeof value === 'string') return value === '' ? NONE : [value]
   if (!isObject(value)) return NONE
   const names = PARTS[type]
@@ -177,7 +177,7 @@ const PARTS: Readonly<Record<string, readonly string[]>> = {
 }
 
 /** Target of one element of a reference parameter. */
-export function targetOf(type: string, value: unknown): Target | undefined {
+export function extractTarget(type: string, value: unknown): Target | undefined {
   if (typeof value === 'string') return literalTarget(value, undefined)
   if (!isObject(value)) return undefined
   if (type === 'Resource') {
@@ -201,7 +201,7 @@ function literalTarget(
 }
 
 /** A uri or canonical; a canonical with a version is found with and without it. */
-export function urisOf(value: unknown): readonly string[] {
+export function extractUris(value: unknown): readonly string[] {
   const uri = text(value)
   if (uri === undefined) return NONE
   const version = uri.indexOf('|')
@@ -303,13 +303,13 @@ export function timestamp(ms: number): string {
   if (ms > LAST) return 'infinity'
   const known = written.get(ms)
   if (known !== undefined) return known
-  const text = textOf(ms)
+  const text = formatInstant(ms)
   if (written.size === MOST_WRITTEN) written.clear()
   written.set(ms, text)
   return text
 }
 
-function textOf(ms: number): string {
+function formatInstant(ms: number): string {
   const day = Math.floor(ms / DAY)
   if (day !== lastDay.number) lastDay = { number: day, text: new Date(day * DAY).toISOString() }
   const time = ms - day * DAY

@@ -3,7 +3,7 @@
  * https://hl7.org/fhir/R4/search.html#summary, #elements
  */
 import { badRequest, tooCostly } from '../errors.ts'
-import { elementsOf } from './definitions.ts'
+import { typeElements } from './definitions.ts'
 import type { ElementDefinition } from './definitions-data.ts'
 import { parseJson } from './json.ts'
 import { isObject } from './resource.ts'
@@ -14,7 +14,7 @@ export type View = (text: string) => string
 const VIEWED = ['_elements', '_fields', '_summary'] as const
 
 /** The view a query asks for; undefined is the whole resource. Errors: 400 for an unknown value. */
-export function viewOf(type: string, query: URLSearchParams): View | undefined {
+export function parseView(type: string, query: URLSearchParams): View | undefined {
   if (!VIEWED.some((name) => query.has(name))) return undefined
   const elements = ['_elements', '_fields'].flatMap((name) => query.getAll(name)).join(',')
   const paths = elements.split(',').map((path) => path.trim().replaceAll('[x]', ''))
@@ -56,16 +56,16 @@ export function requireElements(types: readonly string[], query: URLSearchParams
 const MOST_NAMES = 200
 const UNIVERSAL = new Set(['resourceType', 'id', 'extension'])
 
-/** `prefix` is what the paths of the children begin with, as of `insideOf`. */
+/** `prefix` is what the paths of the children begin with, as of `childScope`. */
 function hasElement(owner: string, prefix: string, [first = '', ...rest]: string[]): boolean {
   if (rest.length === 0 && UNIVERSAL.has(first)) return true
-  return elementsOf(owner).some((element) => {
+  return typeElements(owner).some((element) => {
     const name = element.path.slice(prefix.length)
     if (!element.path.startsWith(prefix) || name.includes('.')) return false
-    if (first !== name && !namesOf(element, name).includes(first)) return false
+    if (first !== name && !propertyNames(element, name).includes(first)) return false
     if (rest.length === 0) return true
     if (element.choice) return element.types.some(({ code }) => hasElement(code, '', rest))
-    const [inside, below] = insideOf(owner, element)
+    const [inside, below] = childScope(owner, element)
     return hasElement(inside, below, rest)
   })
 }
@@ -83,7 +83,7 @@ const inSummary: Choose = (element) => {
 /** `name` wants all of it, `name.family` only that. */
 function named(paths: readonly (readonly string[])[]): Choose {
   return (element, name) => {
-    const names = [name, ...namesOf(element, name)]
+    const names = [name, ...propertyNames(element, name)]
     const own = paths.filter(([first = '']) => names.includes(first))
     if (own.length === 0) return false
     return own.some((path) => path.length === 1) || named(own.map(([, ...below]) => below))
@@ -109,13 +109,13 @@ function cut(
   { owner, prefix, choose, always }: Cutting,
 ): Record<string, unknown> {
   const choices = new Map<string, { choice: Choice; element: ElementDefinition }>()
-  for (const element of elementsOf(owner)) {
+  for (const element of typeElements(owner)) {
     const name = element.path.slice(prefix.length)
     if (!element.path.startsWith(prefix) || name.includes('.')) continue
     const chosen = choose(element, name)
     const choice = chosen === false && (element.min || element.modifier) ? true : chosen
     if (choice === false) continue
-    for (const one of namesOf(element, name)) choices.set(one, { choice, element })
+    for (const one of propertyNames(element, name)) choices.set(one, { choice, element })
   }
   const kept = Object.entries(value).flatMap(([name, child]): [string, unknown][] => {
     const found = choices.get(name.replace(/^_/, ''))
@@ -137,12 +137,12 @@ function cutChild(
 ): unknown {
   if (Array.isArray(value)) return value.map((item) => cutChild(item, owner, element, choose))
   if (!isObject(value)) return value
-  const [inside, prefix] = insideOf(owner, element)
+  const [inside, prefix] = childScope(owner, element)
   return cut(value, { owner: inside, prefix, choose, always: ONLY_ID })
 }
 
 /** The type whose elements are the children of an element, and what their paths begin with. */
-function insideOf(owner: string, element: ElementDefinition): [type: string, prefix: string] {
+function childScope(owner: string, element: ElementDefinition): [type: string, prefix: string] {
   if (element.content !== undefined) {
     const [type = '', ...path] = element.content.split('.')
     return [type, `${path.join('.')}.`]
@@ -155,7 +155,7 @@ function isBackbone({ types: [only], content }: ElementDefinition): boolean {
   return content !== undefined || only?.code === 'BackboneElement' || only?.code === 'Element'
 }
 
-function namesOf({ choice, types }: ElementDefinition, name: string): string[] {
+function propertyNames({ choice, types }: ElementDefinition, name: string): string[] {
   if (!choice) return [name]
   return types.map(({ code }) => name + code.charAt(0).toUpperCase() + code.slice(1))
 }

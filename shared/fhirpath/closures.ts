@@ -4,17 +4,18 @@
  * cannot say with certainty throws NOT_PLAIN, and the engine answers instead.
  * https://hl7.org/fhirpath/N1/, of three-valued logic `undefined` is the empty collection.
  */
-import { numberOf } from '../fhir/json.ts'
+import { toNumber } from '../fhir/json.ts'
 import { isObject } from '../fhir/resource.ts'
 import {
   type Child,
   type Compiled,
-  childrenOf,
+  childElements,
+  childTypes,
   collect,
   type Evaluate,
   FOLLOWED,
   isConstant,
-  isRootOf,
+  isResourceRoot,
   LOGIC,
   onceFor,
   presence,
@@ -23,12 +24,11 @@ import {
   singleton,
   TESTS,
   type Truth,
-  typesOf,
   UnknownElement,
   type Variables,
 } from './members.ts'
-import { type Binary, type Call, type Expression, parsePath, pathOf } from './parse.ts'
-import { COMPARISONS, commonOf, isKindOf, isMember, NO_VALUE, NOT_PLAIN } from './values.ts'
+import { type Binary, type Call, type Expression, memberPath, parsePath } from './parse.ts'
+import { COMPARISONS, intersection, isMember, isSubtype, NO_VALUE, NOT_PLAIN } from './values.ts'
 
 /**
  * The truth of `expression` about an element of `type` (`Patient.contact`). Throws NOT_PLAIN, here or
@@ -113,7 +113,7 @@ function truthOfCall({ name, of, args }: Call, context: Context): Truth | undefi
     return isOfType(of, first.name, context)
   }
   if ((name === 'exists' || name === 'empty') && first === undefined) {
-    const path = of && pathOf(of)
+    const path = of && memberPath(of)
     if (path !== undefined && !context.isSearch && !isRoot(path[0] ?? '', context)) {
       const isThere = presence(path, context.types)
       const wanted = name === 'exists'
@@ -158,7 +158,7 @@ function isOfType(of: Expression, wanted: string, context: Context): Truth {
   const ofNothing = context.isSearch ? undefined : false
   if (type === undefined) throw NOT_PLAIN
   if (types.length === 1) {
-    const isKind = isKindOf(type, wanted)
+    const isKind = isSubtype(type, wanted)
     if (type === RESOLVED && of.kind === 'call' && of.of === undefined) {
       // Most conditions of search expressions are this one, on every write.
       return (focus) => {
@@ -185,7 +185,7 @@ function ofType(of: Expression, wanted: string, context: Context) {
   if (of.kind !== 'member') throw NOT_PLAIN
   const parent = source(of.of, context)
   const children = propertiesIn(parent.types, of.name, context)
-  const ofWanted = children.filter(({ type }) => type && isKindOf(type, wanted))
+  const ofWanted = children.filter(({ type }) => type && isSubtype(type, wanted))
   const select = (focus: unknown, variables: Variables) => {
     const [all, fitting]: [unknown[], unknown[]] = [[], []]
     for (const item of parent.evaluate(focus, variables)) {
@@ -195,7 +195,7 @@ function ofType(of: Expression, wanted: string, context: Context) {
     if (all.length > 1) throw NOT_PLAIN
     return { all, fitting }
   }
-  return { select, types: typesOf(ofWanted) }
+  return { select, types: childTypes(ofWanted) }
 }
 
 function source(of: Expression | undefined, context: Context): Compiled {
@@ -270,7 +270,7 @@ function member(of: Expression | undefined, name: string, context: Context): Com
     name,
     context,
   )
-  const types = typesOf(properties)
+  const types = childTypes(properties)
   const evaluate: Evaluate = (focus, variables) => {
     const found: unknown[] = []
     if (parent === undefined) collect(focus, properties, found)
@@ -281,7 +281,7 @@ function member(of: Expression | undefined, name: string, context: Context): Com
 }
 
 function isRoot(name: string, { isStart, types }: Context): boolean {
-  return isStart && types?.some((type) => isRootOf(type, name)) === true
+  return isStart && types?.some((type) => isResourceRoot(type, name)) === true
 }
 
 function propertiesIn(
@@ -289,7 +289,7 @@ function propertiesIn(
   name: string,
   { isSearch }: Context,
 ): readonly Child[] {
-  const found = childrenOf(types, name)
+  const found = childElements(types, name)
   if (!isSearch) return found
   if (found.length === 0) throw new UnknownElement(`${types?.join(', ')}: no element "${name}"`)
   return found.map((child) => ({ ...child, isPrimitive: false }))
@@ -311,8 +311,8 @@ function sum({ op, left, right }: Binary, context: Context): Compiled {
   const evaluate: Evaluate = (focus, variables) => {
     const [one, two] = [a(focus, variables), b(focus, variables)]
     if (one.length > 1 || two.length > 1) throw NOT_PLAIN
-    if (op === '&') return [textOf(one[0]) + textOf(two[0])]
-    const [x, y] = [numberOf(one[0]), numberOf(two[0])]
+    if (op === '&') return [requireString(one[0]) + requireString(two[0])]
+    const [x, y] = [toNumber(one[0]), toNumber(two[0])]
     if (x === undefined || y === undefined) throw NOT_PLAIN
     return [x + y]
   }
@@ -334,7 +334,7 @@ function iif({ of, args }: Call, context: Context): Compiled {
   }
 }
 
-function textOf(value: unknown): string {
+function requireString(value: unknown): string {
   if (value === undefined || value === NO_VALUE) return ''
   if (typeof value === 'string') return value
   throw NOT_PLAIN
@@ -386,7 +386,7 @@ function call(expression: Call, context: Context): Compiled {
       if (first === undefined || context.isTenants) throw NOT_PLAIN
       const others = values(first, context).evaluate
       const common: Evaluate = (focus, variables) =>
-        commonOf(evaluate(focus, variables), others(focus, variables))
+        intersection(evaluate(focus, variables), others(focus, variables))
       return { evaluate: common, types }
     }
     default:

@@ -13,9 +13,9 @@ import {
   createPathCache,
   type NodePath,
   type Nodes,
+  nodeValues,
   plain,
   quietly,
-  valuesOf,
 } from './path.ts'
 
 const MAX_LENGTH = 2_000
@@ -49,7 +49,7 @@ export function compileTenant(
   maxTokens = MAX_TOKENS,
 ): CompiledPath {
   const run = compileTenantNodes(expression, base, maxTokens)
-  return (node, variables) => valuesOf(run(node, variables))
+  return (node, variables) => nodeValues(run(node, variables))
 }
 
 /** As `compileTenant`, for callers that need the places of the elements. */

@@ -177,7 +177,7 @@ function resolve(this: unknown, items: readonly unknown[]): unknown[] {
     if (typeof text !== 'string') return []
     const target = text.startsWith('#')
       ? (containedIn(item, text.slice(1)) ?? containedInRoot(this, text.slice(1)))
-      : resourceOf(
+      : resolveStub(
           text.replace(/^https?:\/\/.*\/(?=[A-Z][A-Za-z]+\/[^/]+(?:\/_history\/[^/]+)?$)/, ''),
         )
     if (target === undefined) return []
@@ -186,7 +186,7 @@ function resolve(this: unknown, items: readonly unknown[]): unknown[] {
   })
 }
 
-function resourceOf(reference: string): object | undefined {
+function resolveStub(reference: string): object | undefined {
   const target = parseReference(reference)
   return target === undefined ? undefined : { resourceType: target.type, id: target.id }
 }

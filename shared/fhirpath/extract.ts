@@ -6,8 +6,8 @@
 import { isObject } from '../fhir/resource.ts'
 import { truth, values } from './closures.ts'
 import {
-  isRootOf,
-  propertiesOf,
+  elementProperties,
+  isResourceRoot,
   RESOLVED,
   referenceType,
   UnknownElement,
@@ -54,7 +54,8 @@ function compile(expression: Expression, start: Focus): readonly Focus[] {
   switch (expression.kind) {
     case 'member': {
       const { of, name } = expression
-      if (of === undefined) return isRootOf(start.type, name) ? [start] : children([start], name)
+      if (of === undefined)
+        return isResourceRoot(start.type, name) ? [start] : children([start], name)
       return children(compile(of, start), name)
     }
     case 'union':
@@ -115,7 +116,7 @@ function children(foci: readonly Focus[], name: string, index?: number): readonl
 function child(focus: Focus, name: string, index?: number): Focus[] {
   if (focus.type === RESOLVED && name === 'resourceType') return [{ ...focus, type: 'code' }]
   const isStart = focus.steps.length === 0
-  return propertiesOf(focus.type, name).map(({ property, type }) => ({
+  return elementProperties(focus.type, name).map(({ property, type }) => ({
     type,
     root: isStart ? property : focus.root,
     steps: [...focus.steps, index === undefined ? member(property) : memberAt(property, index)],

@@ -2,7 +2,7 @@
  * The elements below an element, by the name that FHIRPath calls them (`value` is `valueQuantity`, too), and the
  * three-valued logic on what they give.
  */
-import { elementsOf, isResourceType } from '../fhir/definitions.ts'
+import { isResourceType, typeElements } from '../fhir/definitions.ts'
 import { isPrimitive } from '../fhir/primitives.ts'
 import { isObject } from '../fhir/resource.ts'
 import type { Expression } from './parse.ts'
@@ -12,10 +12,13 @@ import { NO_VALUE, NOT_PLAIN } from './values.ts'
 export class UnknownElement extends Error {}
 
 /** Properties that the element `name` of `Patient.contact` or `HumanName` may be written as. */
-export function propertiesOf(parent: string, name: string): { property: string; type: string }[] {
+export function elementProperties(
+  parent: string,
+  name: string,
+): { property: string; type: string }[] {
   const [owner = '', ...below] = parent.split('.')
   const prefix = below.map((part) => `${part}.`).join('')
-  const elements = elementsOf(owner).filter((element) => element.path.startsWith(prefix))
+  const elements = typeElements(owner).filter((element) => element.path.startsWith(prefix))
   for (const element of elements) {
     const own = element.path.slice(prefix.length)
     if (element.choice && (own === name || name.startsWith(own))) {
@@ -43,13 +46,16 @@ export interface Child {
 }
 
 /** The children of an element that has one of the types; undefined: any resource. */
-export function childrenOf(types: readonly string[] | undefined, name: string): readonly Child[] {
+export function childElements(
+  types: readonly string[] | undefined,
+  name: string,
+): readonly Child[] {
   if (types === undefined || types.includes('Resource')) {
     return [{ property: name, type: undefined, isPrimitive: false }]
   }
   const found = new Map<string, Child>()
   for (const parent of types) {
-    for (const { property, type } of propertiesOf(parent, name)) {
+    for (const { property, type } of elementProperties(parent, name)) {
       found.set(property, { property, type, isPrimitive: isPrimitive(type) })
     }
   }
@@ -57,7 +63,7 @@ export function childrenOf(types: readonly string[] | undefined, name: string): 
 }
 
 /** Undefined: any resource. */
-export function typesOf(children: readonly Child[]): readonly string[] | undefined {
+export function childTypes(children: readonly Child[]): readonly string[] | undefined {
   if (children.some(({ type }) => type === undefined)) return undefined
   return children.flatMap(({ type }) => type ?? [])
 }
@@ -80,8 +86,8 @@ export function presence(
 ): (focus: unknown) => boolean {
   let types = startTypes
   const steps = path.map((name) => {
-    const children = childrenOf(types, name)
-    types = typesOf(children)
+    const children = childElements(types, name)
+    types = childTypes(children)
     return children
   })
   return steps.reduceRight<(focus: unknown) => boolean>(
@@ -105,7 +111,7 @@ function leads(
 }
 
 /** All that is below, values with their objects. */
-function descendantsOf(items: readonly unknown[]): readonly unknown[] {
+function collectDescendants(items: readonly unknown[]): readonly unknown[] {
   const found: unknown[] = []
   const open = items.filter(isObject)
   for (let item = open.pop(); item !== undefined; item = open.pop()) {
@@ -134,7 +140,7 @@ export function referenceType(node: unknown): string | undefined {
 }
 
 /** True for the name by which an expression on `type` begins at the resource itself. */
-export function isRootOf(type: string, name: string): boolean {
+export function isResourceRoot(type: string, name: string): boolean {
   if (name === type) return true
   return (name === 'Resource' || name === 'DomainResource') && isResourceType(type)
 }
@@ -145,7 +151,7 @@ export const FOLLOWED: ReadonlyMap<string, (source: Compiled) => Compiled> = new
   ['count', mapped((found) => [found.length], [])],
   ['first', mapped((found) => found.slice(0, 1))],
   ['tail', mapped((found) => found.slice(1))],
-  ['descendants', mapped(descendantsOf, undefined)],
+  ['descendants', mapped(collectDescendants, undefined)],
   ['resolve', mapped((found) => found.flatMap((item) => referenceType(item) ?? []), [RESOLVED])],
 ])
 

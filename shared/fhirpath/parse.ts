@@ -58,10 +58,10 @@ export function parsePath(text: string): Expression {
 }
 
 /** `a.b.c`; undefined for anything else. */
-export function pathOf(expression: Expression): readonly string[] | undefined {
+export function memberPath(expression: Expression): readonly string[] | undefined {
   if (expression.kind !== 'member') return undefined
   if (expression.of === undefined) return [expression.name]
-  const path = pathOf(expression.of)
+  const path = memberPath(expression.of)
   return path && [...path, expression.name]
 }
 

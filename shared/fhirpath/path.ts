@@ -45,7 +45,7 @@ export function holds(path: CompiledPath, node: unknown, variables?: Variables):
 /** An expression as a function. `base` is the type of the nodes that are no resources, if known. */
 export function compile(expression: string, base?: string): CompiledPath {
   const run = compileNodes(expression, base)
-  return (node, variables) => valuesOf(run(node, variables))
+  return (node, variables) => nodeValues(run(node, variables))
 }
 
 /** How one evaluation differs from others of the same expression. */
@@ -79,14 +79,14 @@ export function compileNodes(expression: string, base = '', cache = own): NodePa
 }
 
 /** JSON of what the engine answers. */
-export function valuesOf(nodes: Nodes): unknown[] {
+export function nodeValues(nodes: Nodes): unknown[] {
   const values: unknown[] = []
   for (const node of nodes) {
     const value: unknown = engine().fhirpath.util.valData(node)
     if (value === null || value === undefined || typeof value === 'function') continue
     if (typeof value === 'bigint') values.push(String(value))
     else if (typeof value !== 'object') values.push(value)
-    else values.push(hasToJson(value) ? value.toJSON() : sourceOfPlain(value))
+    else values.push(hasToJson(value) ? value.toJSON() : findSource(value))
   }
   return values
 }
@@ -108,11 +108,11 @@ function make(expression: string, base: string): NodePath {
     traceFn: () => {},
   }
   const text = adapted(expression)
-  const constants = constantsOf(expression)
+  const constants = fhirConstants(expression)
   try {
     const { fhirpath, r4 } = engine()
     // With a base the engine fails on primitives: their type is that of the element they are held by.
-    const holder = isPrimitive(base) && base !== 'xhtml' ? choiceOf(base) : undefined
+    const holder = isPrimitive(base) && base !== 'xhtml' ? choiceProperty(base) : undefined
     const of =
       holder === undefined
         ? { base, expression: text }
@@ -144,7 +144,7 @@ function make(expression: string, base: string): NodePath {
 }
 
 /** `valueDateTime` */
-function choiceOf(type: string): string {
+function choiceProperty(type: string): string {
   return `value${type.charAt(0).toUpperCase()}${type.slice(1)}`
 }
 
@@ -186,7 +186,7 @@ function adapted(expression: string): string {
 }
 
 /** The constants of FHIR that an expression uses. https://hl7.org/fhir/R4/fhirpath.html#variables */
-function constantsOf(expression: string): Variables {
+function fhirConstants(expression: string): Variables {
   const constants: Record<string, string | undefined> = {
     // The engine's objects of these names make instances and ask servers.
     factory: undefined,
@@ -202,27 +202,27 @@ function constantsOf(expression: string): Variables {
 }
 
 // These maps remember what a value became, so that a resource is walked once for all expressions on it.
-const plainOf = new WeakMap<object, unknown>()
-const sourceOf = new WeakMap<object, unknown>()
+const plainBySource = new WeakMap<object, unknown>()
+const sourceByPlain = new WeakMap<object, unknown>()
 
 /** The same value when no Decimal is in it, otherwise a copy without any. */
 export function plain(value: unknown): unknown {
   if (typeof value !== 'object' || value === null) return value
   if (isDecimal(value)) return value.valueOf()
-  const known = plainOf.get(value)
+  const known = plainBySource.get(value)
   if (known !== undefined) return known
   const copy = Array.isArray(value) ? plainItems(value) : plainMembers(value)
-  plainOf.set(value, copy)
+  plainBySource.set(value, copy)
   if (copy !== value) {
-    plainOf.set(copy, copy)
-    sourceOf.set(copy, value)
+    plainBySource.set(copy, copy)
+    sourceByPlain.set(copy, value)
   }
   return copy
 }
 
 /** The value that `plain` was given, Decimals and all, for one that came out of the engine. */
-function sourceOfPlain(value: unknown): unknown {
-  return typeof value === 'object' && value !== null ? (sourceOf.get(value) ?? value) : value
+function findSource(value: unknown): unknown {
+  return typeof value === 'object' && value !== null ? (sourceByPlain.get(value) ?? value) : value
 }
 
 function plainItems(items: readonly unknown[]): readonly unknown[] {

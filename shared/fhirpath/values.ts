@@ -1,5 +1,5 @@
 /** Equality and order of FHIRPath values, as far as plain code decides them with certainty. */
-import { isDecimal, numberOf } from '../fhir/json.ts'
+import { isDecimal, toNumber } from '../fhir/json.ts'
 import { isObject } from '../fhir/resource.ts'
 
 /** Thrown where plain closures end and the FHIRPath engine must be asked. */
@@ -12,7 +12,7 @@ export const NO_VALUE = Symbol('no value')
 function isEqualValue(a: unknown, b: unknown): boolean | undefined {
   if (a === NO_VALUE || b === NO_VALUE) return undefined
   if (typeof a === 'object' || typeof b === 'object') {
-    const [x, y] = [numberOf(a), numberOf(b)]
+    const [x, y] = [toNumber(a), toNumber(b)]
     if (x === undefined || y === undefined) throw NOT_PLAIN
     return x === y
   }
@@ -23,7 +23,7 @@ function isEqualValue(a: unknown, b: unknown): boolean | undefined {
 /** Negative, zero or positive; undefined where the standard leaves the order open. */
 function compareValues(a: unknown, b: unknown): number | undefined {
   if (a === NO_VALUE || b === NO_VALUE) return undefined
-  const [x, y] = [numberOf(a), numberOf(b)]
+  const [x, y] = [toNumber(a), toNumber(b)]
   if (x !== undefined && y !== undefined) return x - y
   if (isDate(a) && isDate(b)) return compareDates(a, b)
   if (isObject(a) && isObject(b)) return compareQuantities(a, b)
@@ -52,7 +52,7 @@ function compareQuantities(
   a: Record<string, unknown>,
   b: Record<string, unknown>,
 ): number | undefined {
-  const [x, y] = [numberOf(a.value), numberOf(b.value)]
+  const [x, y] = [toNumber(a.value), toNumber(b.value)]
   if (x === undefined || y === undefined) return undefined
   const isSameUnit =
     a.code === undefined && b.code === undefined
@@ -91,14 +91,14 @@ export function isMember(one: readonly unknown[], all: readonly unknown[]): bool
   if (one.length === 0) return undefined
   if (one.length > 1) throw NOT_PLAIN
   const [value] = one
-  if (typeof value === 'string' && !isDate(value)) return textsOf(all).has(value)
+  if (typeof value === 'string' && !isDate(value)) return toLookup(all).has(value)
   return all.some((item) => isEqualValue(item, value) === true)
 }
 
 const texts = new WeakMap<readonly unknown[], ReadonlySet<unknown>>()
 
 /** Made once a list: many values are looked for in the same one. */
-function textsOf(all: readonly unknown[]): { has(value: unknown): boolean } {
+function toLookup(all: readonly unknown[]): { has(value: unknown): boolean } {
   if (all.length < 20) return { has: (value) => all.includes(value) }
   const known = texts.get(all) ?? new Set(all)
   texts.set(all, known)
@@ -106,13 +106,13 @@ function textsOf(all: readonly unknown[]): { has(value: unknown): boolean } {
 }
 
 /** Returns the items that are among `others`, in time linear to both. */
-export function commonOf(items: readonly unknown[], others: readonly unknown[]): unknown[] {
-  const known = new Set(others.map(textOf))
-  return items.filter((item) => known.has(textOf(item)))
+export function intersection(items: readonly unknown[], others: readonly unknown[]): unknown[] {
+  const known = new Set(others.map(canonicalJson))
+  return items.filter((item) => known.has(canonicalJson(item)))
 }
 
 /** One text for equal values, whatever the order of their members. */
-function textOf(value: unknown): string {
+function canonicalJson(value: unknown): string {
   return JSON.stringify(value, (_name, inner: unknown) => {
     if (!isObject(inner) || isDecimal(inner)) return inner
     return Object.fromEntries(Object.entries(inner).sort(([a], [b]) => (a < b ? -1 : 1)))
@@ -142,7 +142,7 @@ const KINDS: ReadonlyMap<string, readonly string[]> = new Map([
 ])
 
 /** True when an element of `type` answers `is wanted` with yes; NOT_PLAIN for what only the hierarchy knows. */
-export function isKindOf(type: string, wanted: string): boolean {
+export function isSubtype(type: string, wanted: string): boolean {
   if (type === wanted || KINDS.get(wanted)?.includes(type)) return true
   if (ABSTRACT.has(wanted) || ABSTRACT.has(type)) throw NOT_PLAIN
   return false

@@ -17,7 +17,7 @@ export const TYPES: Readonly<Record<Form, string>> = {
 }
 
 /** Errors: 406. */
-export function formOf(accept: string | undefined): Form {
+export function negotiateForm(accept: string | undefined): Form {
   if (accept === undefined || accept.trim() === '') return 'fhir'
   const ranges = accept
     .toLowerCase()
@@ -87,7 +87,7 @@ export function undeclaredVariable(
 }
 
 /** A 400 in the form that the caller reads. Errors: the 400 itself, for a FHIR client. */
-export function refusedRequest(error: HttpError, form: Form): FhirReply {
+export function rejectedRequest(error: HttpError, form: Form): FhirReply {
   if (form === 'fhir') throw error
   const body = JSON.stringify({ errors: [{ message: error.message }] })
   return textReply(error.status, body, { 'Content-Type': TYPES[form] })

@@ -26,25 +26,36 @@ import {
 import { readPreferences, takesGzip } from '../request/negotiate.ts'
 import { textReply } from '../request/reply.ts'
 import {
+  type FhirContext,
   type FhirReply,
   type FhirRequest,
   forReads,
-  type Interaction,
   type Operation,
 } from '../request/request.ts'
-import { asksForTypes, type Prepared, planOf, prepareDocument } from './document/document.ts'
-import { NOTABLE, variableErrors, type Weight, weigh, weightErrors } from './document/limits.ts'
+import {
+  asksForTypes,
+  compileOperation,
+  type Prepared,
+  prepareDocument,
+} from './document/document.ts'
+import {
+  measureOperation,
+  NOTABLE,
+  type OperationCost,
+  variableErrors,
+  weightErrors,
+} from './document/limits.ts'
 import { literalName, locate, scan } from './document/literals.ts'
 import { type Executed, execute, type Ready } from './execute/execute.ts'
 import type { VariableValues } from './execute/plan.ts'
 import { readRoot } from './execute/reads.ts'
-import { outcomeOf, Run } from './execute/run.ts'
+import { errorsOutcome, Run } from './execute/run.ts'
 import {
   contentType,
   type Form,
-  formOf,
+  negotiateForm,
   readRequest,
-  refusedRequest,
+  rejectedRequest,
   TYPES,
   undeclaredVariable,
 } from './read-request.ts'
@@ -59,7 +70,7 @@ export interface Root {
 
 /** One request on its way through graphql-http. */
 interface Serving {
-  readonly interaction: Interaction
+  readonly interaction: FhirContext
   readonly root: Root | undefined
   readonly form: Form
   /** Set when the text of the query could not be parsed. */
@@ -77,10 +88,10 @@ const MAX_BODY_BYTES = 1_310_720
 const DEADLINE_MS = 30_000
 /** Errors: 404 and 410 for the root, 405, 406, 413, 415; 400 and 403 for a FHIR client. */
 export async function serveGraphql(
-  interaction: Interaction,
+  context: FhirContext,
   root: Root | undefined,
 ): Promise<FhirReply> {
-  const { request } = interaction
+  const { request } = context
   if (request.body !== undefined && request.body.length > MAX_BODY_BYTES) throw tooLarge()
   const late = new AbortController()
   const timer = setTimeout(() => late.abort(serverTimeout()), DEADLINE_MS)
@@ -90,7 +101,7 @@ export async function serveGraphql(
   gone?.addEventListener('abort', leave)
   if (gone?.aborted) leave()
   try {
-    return await serveUntil(interaction, root, late.signal)
+    return await serveUntil(context, root, late.signal)
   } finally {
     clearTimeout(timer)
     gone?.removeEventListener('abort', leave)
@@ -98,16 +109,16 @@ export async function serveGraphql(
 }
 
 async function serveUntil(
-  interaction: Interaction,
+  context: FhirContext,
   root: Root | undefined,
   signal: AbortSignal,
 ): Promise<FhirReply> {
-  const request = { ...interaction.request, signal }
-  const form = formOf(request.headers.accept)
+  const request = { ...context.request, signal }
+  const form = negotiateForm(request.headers.accept)
   const given = readRequest(request)
-  if (given instanceof HttpError) return refusedRequest(given, form)
+  if (given instanceof HttpError) return rejectedRequest(given, form)
   const serving: Serving = {
-    interaction: { ...interaction, request },
+    interaction: { ...context, request },
     root,
     form,
     isSyntax: false,
@@ -162,8 +173,8 @@ async function begin(
   { query, operationName, variables: given }: RequestParams,
 ): Promise<OperationArgs<Context> | readonly GraphQLError[] | Response> {
   const variables = given ?? {}
-  const { interaction, root } = serving
-  const { principal } = interaction
+  const { interaction: context, root } = serving
+  const { principal } = context
   const audience = { isSuperAdmin: principal.isSuperAdmin, instance: root?.type }
   const schema = schemaFor(audience)
   const scanned = scan(query)
@@ -177,7 +188,7 @@ async function begin(
   const { document } = prepared
   const operation = getOperationAST(document, operationName)
   if (!operation) return [new GraphQLError('The document has no such operation, or several')]
-  const undeclared = undeclaredVariable(interaction.request, operation, variables)
+  const undeclared = undeclaredVariable(context.request, operation, variables)
   if (undeclared !== undefined) {
     return [new GraphQLError(`The operation declares no variable $${undeclared}`)]
   }
@@ -186,13 +197,13 @@ async function begin(
     return { schema, document, operationName }
   }
   const isIntrospection = asksForTypes(prepared, operation)
-  if (isIntrospection && !mayIntrospect(interaction)) return forbiddenResponse(serving.form)
-  const tooMuch = checkWeight(interaction, weigh(prepared.fragments, operation, variables))
+  if (isIntrospection && !mayIntrospect(context)) return forbiddenResponse(serving.form)
+  const tooMuch = checkWeight(context, measureOperation(prepared.fragments, operation, variables))
   if (tooMuch.length > 0) return tooMuch
-  const coerced = variablesOf(prepared, operation, variables, scanned.values)
+  const coerced = coerceVariables(prepared, operation, variables, scanned.values)
   if (coerced.errors !== undefined) return refusal(serving.form, coerced.errors)
   const run = new Run({
-    interaction: operation.operation === 'mutation' ? interaction : await forReads(interaction),
+    interaction: operation.operation === 'mutation' ? context : await forReads(context),
     schema,
     variables: coerced.values,
     keepsDecimals: prepared.asksNumbers,
@@ -200,8 +211,8 @@ async function begin(
     text: query,
     locate: (position) => locate(position, prepared.spans, scanned.spans),
   })
-  if (isIntrospection) await schema.makeAll(() => run.turns.pace(1))
-  const { steps } = planOf(prepared, operation, run.config.variables)
+  if (isIntrospection) await schema.makeAll(() => run.turns.spendAndYield(1))
+  const { steps } = compileOperation(prepared, operation, run.config.variables)
   const isOfTypes = steps.every(({ nodes: [node] }) => node?.name.value.startsWith('__'))
   if (isIntrospection && isOfTypes) {
     const ready = { run, prepared, operation, root: undefined }
@@ -216,7 +227,7 @@ async function begin(
 }
 
 /** Values of a document's variables, and of the strings that became some. */
-function variablesOf(
+function coerceVariables(
   { schema, hasLiterals }: Prepared,
   { variableDefinitions = [] }: OperationDefinitionNode,
   given: Given,
@@ -243,8 +254,8 @@ function refusal(form: Form, errors: readonly GraphQLError[]): Response {
 }
 
 function checkWeight(
-  { services, principal }: Interaction,
-  weight: Weight,
+  { services, principal }: FhirContext,
+  weight: OperationCost,
 ): readonly GraphQLError[] {
   const { depth, cost } = weight
   if (depth > NOTABLE.depth || cost > NOTABLE.cost) {
@@ -257,7 +268,7 @@ function checkWeight(
 }
 
 /** The server and the Project must both allow it: the server its admins always, the Project by a feature. */
-function mayIntrospect({ services, principal }: Interaction): boolean {
+function mayIntrospect({ services, principal }: FhirContext): boolean {
   const { isSuperAdmin, isProjectAdmin, project } = principal
   if (isSuperAdmin) return true
   if (!project.features.includes('graphql-introspection')) return false
@@ -278,9 +289,9 @@ async function carryOut(ready: Ready): Promise<ExecutionResult> {
 }
 
 function finish(serving: Serving, { account }: Run, { data, errors }: Executed): Response {
-  const { interaction, form } = serving
+  const { interaction: context, form } = serving
   serving.rateLimit = account.rateLimit
-  const { signal } = interaction.request
+  const { signal } = context.request
   // Nobody waits for it any more; what is late is reported by its fields.
   if (signal?.aborted && !(signal.reason instanceof HttpError)) throw signal.reason
   const rest = errors.length === 0 ? '' : `,"errors":${JSON.stringify(errors)}`
@@ -304,10 +315,13 @@ const WORDS: Readonly<Record<string, string>> = {
 function asOutcome(status: number, body: string, isSyntax: boolean): HttpError {
   if (status === 403) return forbidden()
   if (status === 405) return methodNotAllowed('POST')
-  if (isSyntax) return new HttpError(status, outcomeOf(['GraphQL syntax error.']))
+  if (isSyntax) return new HttpError(status, errorsOutcome(['GraphQL syntax error.']))
   // Made by graphql-http or above.
   const { errors } = JSON.parse(body) as { errors: readonly { message: string }[] }
-  return new HttpError(status, outcomeOf(errors.map(({ message }) => WORDS[message] ?? message)))
+  return new HttpError(
+    status,
+    errorsOutcome(errors.map(({ message }) => WORDS[message] ?? message)),
+  )
 }
 
 export const graphql: Operation = {

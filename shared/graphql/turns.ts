@@ -7,7 +7,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises'
 const SLICE_MS = 5
 const SLICE_WORK = 2_000
 
-export class Turns {
+export class TimeSlicer {
   #work = 0
   #began = performance.now()
   #last: Promise<void> = Promise.resolve()
@@ -34,7 +34,7 @@ export class Turns {
   }
 
   /** Counts work and waits where the slice is used up. */
-  pace(work: number): Promise<void> | undefined {
+  spendAndYield(work: number): Promise<void> | undefined {
     this.#work += work
     return this.isUsedUp ? this.rest() : undefined
   }

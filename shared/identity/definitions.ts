@@ -2,16 +2,16 @@
 import { definesForOthers, definingAuthor } from '../access/guarded/definitions.ts'
 import { GUARDS } from '../access/guarded/elements.ts'
 import type { Principal } from '../access/principal.ts'
-import { businessRule, refused } from '../errors.ts'
+import { businessRule, forbiddenByPlatform } from '../errors.ts'
 import { publishedStructure } from '../fhir/published.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { coreCodeSystem, coreConceptMap, coreValueSet } from '../fhir/terminology.ts'
 import { escapeValue } from '../query/values.ts'
-import type { Attempt, Store, WriteRule } from '../store/rows/context.ts'
+import type { StoreContext, WriteAttempt, WriteRule } from '../store/rows/context.ts'
 import { searchFor } from '../store/rows/lookups.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 import { search } from '../store/search/page.ts'
-import { mayWriteGuarded, storedAt } from '../store/write/guards.ts'
+import { mayWriteGuarded, readStored } from '../store/write/guards.ts'
 
 /** Most definitions of one url that a plain member may have, as resolving it reads them all. */
 const MOST_OF_A_MEMBER = 20
@@ -28,16 +28,16 @@ export const definitionRules: readonly WriteRule[] = Object.entries(GUARDS)
   .map(([type]) => ({
     type,
     check: checkDefinition,
-    authorOf: (principal) => definingAuthor(principal, type),
+    resolveAuthor: (principal) => definingAuthor(principal, type),
     async checkDeletion(store, principal, id) {
       if (mayWriteGuarded(principal, type, 'delete')) return
-      const stored = await storedAt(store, principal, type, id)
+      const stored = await readStored(store, principal, type, id)
       if (stored !== undefined) requireOwn(principal, stored)
     },
   }))
 
 /** Checks the write of a plain member. Errors: 403, 422 for too many definitions of one url. */
-async function checkDefinition({ store, principal, id, before, meant, isNamed }: Attempt) {
+async function checkDefinition({ store, principal, id, before, meant, isNamed }: WriteAttempt) {
   const { resourceType: type } = meant
   if (isNamed || definesForOthers(principal, type)) return
   if (before !== undefined) requireOwn(principal, before)
@@ -50,7 +50,7 @@ async function checkDefinition({ store, principal, id, before, meant, isNamed }:
 /** Errors: 403 for a definition whose current version another author wrote. */
 function requireOwn({ profile }: Principal, { resourceType: type, meta }: Resource): void {
   if (meta?.author?.reference === profile) return
-  throw refused(`A ${type} of another author ${forOthers(type)}`, type)
+  throw forbiddenByPlatform(`A ${type} of another author ${forOthers(type)}`, type)
 }
 
 interface Claim {
@@ -61,11 +61,11 @@ interface Claim {
 
 /** Errors: 403 for a url of another author, a linked Project, a default profile or the standard; 422. */
 async function requireFree(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   { type, id, url }: Claim,
 ): Promise<void> {
-  const inUse = () => refused(`The url is in use: it ${forOthers(type)}`, `${type}.url`)
+  const inUse = () => forbiddenByPlatform(`The url is in use: it ${forOthers(type)}`, `${type}.url`)
   const defaults = [...(principal.project.defaultProfiles?.values() ?? [])].flat()
   if (PUBLISHED[type]?.(url) !== undefined || defaults.includes(url)) throw inUse()
   // Definitions that the member may not read count, too.

@@ -26,7 +26,7 @@ export interface Guessed {
 }
 
 /** Sign-ins of strangers. Users of one e-mail address share the count, since a guess names that alone. */
-export function strangersGuess(email: string, address?: string): Guessed {
+export function anonymousGuess(email: string, address?: string): Guessed {
   const name = `password:${hash('sha256', email, 'base64url')}`
   return address === undefined ? { name } : { name, address }
 }
@@ -119,11 +119,11 @@ export async function forgiveGuesses(redis: Redis, guessed: Guessed, whose: stri
 }
 
 async function release(redis: Redis, guessed: Guessed, whose: string, isRight: 0 | 1) {
-  await runScript(redis, RELEASE, keysOf(guessed), [whose, GUESSES, isRight])
+  await runScript(redis, RELEASE, guessKeys(guessed), [whose, GUESSES, isRight])
 }
 
 async function reserve(redis: Redis, guessed: Guessed, whose: string): Promise<void> {
-  const pauseMs = await runScript(redis, RESERVE, keysOf(guessed), [
+  const pauseMs = await runScript(redis, RESERVE, guessKeys(guessed), [
     whose,
     GUESSES,
     WINDOW_SECONDS,
@@ -134,7 +134,7 @@ async function reserve(redis: Redis, guessed: Guessed, whose: string): Promise<v
   if (Number(pauseMs) > 0) throw tooManyRequests(Math.ceil(Number(pauseMs) / 1000))
 }
 
-function keysOf({ name, address }: Guessed): string[] {
+function guessKeys({ name, address }: Guessed): string[] {
   const keys = [`botica:guesses:${name}`, `botica:guesses-pause:${name}`]
   return address === undefined ? keys : [...keys, `botica:guesses-of:${address}`]
 }
@@ -145,13 +145,13 @@ function keysOf({ name, address }: Guessed): string[] {
 const MEMORY_SECONDS = 90 * 86_400
 
 export async function isRegular(redis: Redis, email: string, address: string): Promise<boolean> {
-  return (await redis.exists(keyOf(email, address))) > 0
+  return (await redis.exists(regularKey(email, address))) > 0
 }
 
 export async function rememberRegular(redis: Redis, email: string, address: string): Promise<void> {
-  await redis.set(keyOf(email, address), 1, 'EX', MEMORY_SECONDS)
+  await redis.set(regularKey(email, address), 1, 'EX', MEMORY_SECONDS)
 }
 
-function keyOf(email: string, address: string): string {
+function regularKey(email: string, address: string): string {
   return `botica:regular:${hash('sha256', `${address} ${email}`, 'base64url')}`
 }

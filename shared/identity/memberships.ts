@@ -69,20 +69,20 @@ export async function readLoginMembership(
 }
 
 /** Memberships whose profile is the given `Type/id`, in the Project or in all, oldest first. One statement. */
-export async function readMembershipsOf(
+export async function readProfileMemberships(
   { database, keys }: MembershipRows,
   reference: string,
   projectId?: string,
 ): Promise<Resource[]> {
   const type = 'ProjectMembership'
-  const keyOf = (code: string, target: string) => {
+  const referenceKey = (code: string, target: string) => {
     const base = keys.param(SYSTEM_PROJECT_NUMBER, type, code)
     return keys.reference(base, keys.target(SYSTEM_PROJECT_NUMBER, target))
   }
   const project = projectId === undefined ? undefined : `Project/${projectId}`
   const wanted = [
-    keyOf('profile', reference),
-    ...(project === undefined ? [] : [keyOf('project', project)]),
+    referenceKey('profile', reference),
+    ...(project === undefined ? [] : [referenceKey('project', project)]),
   ]
   const rows = await database.query<{ content: string }>({
     text: `
@@ -293,7 +293,7 @@ function namedPolicies(membership: Resource): readonly NamedPolicy[] {
 }
 
 /** References to policies, in their order. */
-export function policiesOf(membership: Resource): string[] {
+export function policyReferences(membership: Resource): string[] {
   return namedPolicies(membership).map(({ reference }) => reference)
 }
 

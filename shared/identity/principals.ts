@@ -4,9 +4,9 @@
  * once, within 5 s where Redis is away, and a busy session never waits for the database. Members whose membership names no policy have a built-in one.
  */
 
-import { type Access, builtInAccess, compilePolicies, patientOf } from '../access/compile.ts'
+import { type Access, builtInAccess, compilePolicies, profilePatient } from '../access/compile.ts'
 import { isActiveClient } from '../access/credentials/clients.ts'
-import { variablesOf } from '../access/criteria.ts'
+import { policyVariables } from '../access/criteria.ts'
 import { AREAS, type Rules } from '../access/grant.ts'
 import {
   type Principal,
@@ -16,7 +16,7 @@ import {
 } from '../access/principal.ts'
 import { memberQuota, projectContext, SYSTEM_PROJECT } from '../access/project-context.ts'
 import { narrowed, smartScopes } from '../access/scopes.ts'
-import { waits } from '../config/waits.ts'
+import { timings } from '../config/waits.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
 import { isObject, parseReference, type Resource, referenceIn } from '../fhir/resource.ts'
 import type { Logger } from '../log.ts'
@@ -33,7 +33,7 @@ import {
   type MembershipRows,
   readContext,
   readLoginMembership,
-  readMembershipsOf,
+  readProfileMemberships,
   readProject,
 } from './memberships.ts'
 
@@ -74,7 +74,7 @@ export interface PrincipalsOptions {
   readonly openPatientAccess?: boolean
 }
 
-const TIMES = { freshMs: waits.sessionMs / 2, usableMs: waits.sessionMs, max: 20_000 }
+const TIMES = { freshMs: timings.sessionMs / 2, usableMs: timings.sessionMs, max: 20_000 }
 
 interface Opening {
   readonly own: OwnParametersReader
@@ -194,7 +194,7 @@ class Sessions {
   }
 
   async ofProfile(reference: string, projectId?: string): Promise<Session | undefined> {
-    const found = await readMembershipsOf(this.#place, reference, projectId)
+    const found = await readProfileMemberships(this.#place, reference, projectId)
     for (const membership of found.filter(({ active }) => active !== false)) {
       const session = await this.of(membership)
       if (projectId !== undefined || session?.isProfileLinked === false) return session
@@ -216,7 +216,7 @@ class Sessions {
     const { project, profile, policies, configuration } = context
     if (profile.resourceType === 'ClientApplication' && !isActiveClient(profile)) return undefined
     const linked = await this.#withLinks(await this.#contextOf(context, readAt))
-    const { rules, warnings } = rulesOf(membership, context, linked.parameters, this.#options)
+    const { rules, warnings } = compileRules(membership, context, linked.parameters, this.#options)
     this.#warn(warnings)
     const withUnits = await readUnits(this.#place, linked, rules)
     const unscoped = unscopedPrincipal({ membership, login, context, project: withUnits, rules })
@@ -274,9 +274,9 @@ function unscopedPrincipal({ membership, login, context, project, rules }: Stand
     project,
     membershipId: membership.id,
     loginId: login?.id,
-    user: ownUserOf(membership, login),
+    user: actingUserId(membership, login),
     profile: `${profile.resourceType}/${profile.id}`,
-    profileDisplay: displayOf(profile),
+    profileDisplay: displayName(profile),
     clientId: parseReference(referenceIn(login?.client))?.id,
     scope: typeof login?.scope === 'string' ? login.scope : 'openid',
     // A run is not the person whose rights it has.
@@ -291,7 +291,7 @@ function unscopedPrincipal({ membership, login, context, project, rules }: Stand
 }
 
 /** The User who acts: nobody where there is no login, or one that a Project alone vouches for. */
-function ownUserOf(membership: Resource, login: Resource | undefined): string | undefined {
+function actingUserId(membership: Resource, login: Resource | undefined): string | undefined {
   if (login === undefined || login.vouchedBy !== undefined) return undefined
   const user = parseReference(referenceIn(membership.user))
   return user?.type === 'User' ? user.id : undefined
@@ -313,7 +313,7 @@ async function readUnits(
 }
 
 /** A named policy that is not there grants nothing, and so do the rights it might have limited. */
-export function rulesOf(
+export function compileRules(
   membership: Resource,
   { project, profile, access, missing }: MembershipContext,
   own: OwnParameters | undefined,
@@ -323,7 +323,7 @@ export function rulesOf(
   if (access.length > 0 || missing.length > 0) {
     const reference = `${profile.resourceType}/${profile.id}`
     const items = access.map(({ policy, parameters }): Access => {
-      const variables = variablesOf(projectId, reference, patientOf(profile), parameters)
+      const variables = policyVariables(projectId, reference, profilePatient(profile), parameters)
       return { policy, variables: { ...variables, own } }
     })
     const compiled = compilePolicies(items)
@@ -336,7 +336,7 @@ export function rulesOf(
 }
 
 /** The name of a person, or `name` of a ClientApplication or Bot. */
-export function displayOf(profile: Resource): string | undefined {
+export function displayName(profile: Resource): string | undefined {
   if (typeof profile.name === 'string') return profile.name
   const name: unknown = Array.isArray(profile.name) ? profile.name[0] : undefined
   if (!isObject(name)) return undefined
@@ -360,7 +360,7 @@ export interface Acting extends Scope {
 const made = new WeakMap<Session, Map<string, Session>>()
 
 /** Never wider than the Session. */
-export function within(session: Session, { scope, patient }: Scope): Session {
+export function narrowSession(session: Session, { scope, patient }: Scope): Session {
   const { principal } = session
   if (scope === principal.scope && patient === principal.patient) return session
   const known = made.get(session) ?? new Map<string, Session>()
@@ -376,14 +376,14 @@ export async function actingSession(
   acting: Acting,
 ): Promise<Session | undefined> {
   const session = await principals.forMembership(acting.membershipId)
-  return session && within(session, acting)
+  return session && narrowSession(session, acting)
 }
 
 /**
  * True when what one request has led to is not more than this Principal may see: it is not narrowed, or its
  * own scope is as wide.
  */
-export function covers(principal: Principal, { scope, patient }: Scope): boolean {
+export function coversScope(principal: Principal, { scope, patient }: Scope): boolean {
   if (principal.rules?.scoped === undefined) return true
   const own = new Set(principal.scope.split(' '))
   const asked = scope.split(' ').filter((word) => smartScopes(word).length > 0)

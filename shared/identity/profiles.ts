@@ -3,10 +3,10 @@
  * the Projects it links to, then of the standard.
  */
 import { LRUCache } from 'lru-cache'
-import { givesWay, resolvedIn } from '../access/guarded/definitions.ts'
+import { isOverridable, resolvedIn } from '../access/guarded/definitions.ts'
 import { type ProjectContext, systemPrincipal } from '../access/principal.ts'
 import { publishedProfile } from '../fhir/definitions.ts'
-import { urlOf, versionOf } from '../fhir/resource.ts'
+import { canonicalUrl, canonicalVersion } from '../fhir/resource.ts'
 import type { Logger } from '../log.ts'
 import { escapeValue } from '../query/values.ts'
 import type { Repository } from '../store/repository.ts'
@@ -57,7 +57,7 @@ export function openProfiles(
       unknown.set(key, true)
       return undefined
     }
-    const stamp = [canonical, ...[...found.values()].map(stampOf)].join(' ')
+    const stamp = [canonical, ...[...found.values()].map(definitionStamp)].join(' ')
     const known = compiled.get(stamp)
     if (known !== undefined) return known
     const profile = compileProfile(top, found)
@@ -106,16 +106,16 @@ async function readAll(
 ): Promise<Found> {
   const found: Found = new Map()
   for (const place of places) {
-    const missing = canonicals.filter((name) => givesWay(found.get(name)))
+    const missing = canonicals.filter((name) => isOverridable(found.get(name)))
     if (missing.length === 0) break
     for (const [name, definition] of await readIn(repository, place, missing)) {
-      if (!found.has(name) || !givesWay(definition)) found.set(name, definition)
+      if (!found.has(name) || !isOverridable(definition)) found.set(name, definition)
     }
   }
   for (const name of canonicals) {
-    const published = publishedProfile(urlOf(name))
-    const isMissing = givesWay(found.get(name))
-    if (isMissing && published !== undefined && (versionOf(name) ?? CORE) === CORE) {
+    const published = publishedProfile(canonicalUrl(name))
+    const isMissing = isOverridable(found.get(name))
+    if (isMissing && published !== undefined && (canonicalVersion(name) ?? CORE) === CORE) {
       // Its elements are those of a StructureDefinition.
       found.set(name, published as StructureDefinition)
     }
@@ -131,7 +131,7 @@ async function readIn(
   canonicals: readonly string[],
 ): Promise<Found> {
   const reader = { ...systemPrincipal(project), isSuperAdmin: false }
-  const values = [...new Set(canonicals.map((name) => escapeValue(urlOf(name))))]
+  const values = [...new Set(canonicals.map((name) => escapeValue(canonicalUrl(name))))]
   const condition = { code: 'url', type: 'uri', modifier: undefined, values } as const
   const all = await find(repository, reader, 'StructureDefinition', {
     conditions: [condition],
@@ -148,7 +148,7 @@ async function readIn(
 }
 
 /** A published definition never changes, so its url is enough. */
-function stampOf({ url, id, meta }: StructureDefinition): string {
+function definitionStamp({ url, id, meta }: StructureDefinition): string {
   return `${url}/${id ?? ''}/${meta?.versionId ?? ''}`
 }
 

@@ -30,7 +30,7 @@ export async function issueRefreshToken(
 }
 
 /** Id of the Login it was issued for; undefined when it is unknown or expired. One statement. */
-export async function loginOfRefreshToken(
+export async function findLoginByRefreshToken(
   connection: Connection,
   token: string,
 ): Promise<string | undefined> {
@@ -71,7 +71,7 @@ export async function rotateRefreshToken(
       select 1 from used`,
     values: [
       digest(token),
-      seal(successor, keyOf(token)),
+      seal(successor, successorKey(token)),
       digest(successor),
       lifetimeSeconds,
       LONGEST_SECONDS,
@@ -86,7 +86,7 @@ export async function rotateRefreshToken(
   })
   if (row === undefined || row.successor === null) return { state: 'unknown' }
   if (!row.recent) return { state: 'reused' }
-  return { state: 'replaced', successor: unseal(row.successor, keyOf(token)).toString() }
+  return { state: 'replaced', successor: unseal(row.successor, successorKey(token)).toString() }
 }
 
 function newToken(): string {
@@ -98,6 +98,6 @@ function digest(token: string): Buffer {
 }
 
 /** The old token gives the key of the new one; the table alone gives neither. */
-function keyOf(token: string): Buffer {
+function successorKey(token: string): Buffer {
   return sealingKey(token, 'refresh-token-successor')
 }

@@ -45,13 +45,13 @@ export async function openSigningKeys(
   log: Logger,
 ): Promise<KeySet> {
   if (config.signingKey !== undefined) {
-    const given = await keysOf(config.signingKey)
+    const given = await parseSigningKeys(config.signingKey)
     const rotate = async () => {
       throw notSupported('The keys are those of SIGNING_KEY; set another one first in its list')
     }
     return { keys: given, reload: async () => {}, rotate, close: () => {} }
   }
-  const store = { database, repository, seal: await sealOf(database) }
+  const store = { database, repository, seal: await readSealingKey(database) }
   let stored = await load(store)
   const isThere = (found: readonly StoredKey[]) => found.length > 0
   if (!isEnoughOfEach(stored, isThere)) stored = await createUnless(store, isThere)
@@ -119,7 +119,7 @@ export function inUse(stored: readonly StoredKey[], now: number): readonly Signi
 }
 
 /** SIGNING_KEY: one private JWK or an array of them; those of ES256 come first. */
-async function keysOf(text: string): Promise<SigningKey[]> {
+async function parseSigningKeys(text: string): Promise<SigningKey[]> {
   const jwks = parseJwks(text)
   const keys = await Promise.all(
     jwks.map(async (jwk) => {
@@ -231,7 +231,7 @@ async function createUnless(
   })
 }
 
-async function sealOf(database: Database): Promise<Buffer> {
+async function readSealingKey(database: Database): Promise<Buffer> {
   return sealingKey(await readSalt(database), 'signing-key')
 }
 

@@ -8,7 +8,7 @@ import { claimsService } from '../access/guarded/audit-events.ts'
 import { hasAllRights, outranks, type Rights } from '../access/guarded/rights.ts'
 import type { Principal } from '../access/principal.ts'
 import { exportsType, projectContext } from '../access/project-context.ts'
-import { badRequest, refused } from '../errors.ts'
+import { badRequest, forbiddenByPlatform } from '../errors.ts'
 import { isObject, parseReference, type Resource, referenceIn } from '../fhir/resource.ts'
 import type { Database } from '../platform/postgres/database.ts'
 import type { Connection } from '../platform/postgres/statement.ts'
@@ -18,10 +18,10 @@ import { Keys } from '../store/index/keys.ts'
 import { readMany } from '../store/read/read.ts'
 import type { Repository } from '../store/repository.ts'
 import {
-  type Attempt,
   normalId,
   readRow,
-  type Store,
+  type StoreContext,
+  type WriteAttempt,
   type WriteRule,
 } from '../store/rows/context.ts'
 import { searchFor } from '../store/rows/lookups.ts'
@@ -29,8 +29,8 @@ import { parseVersion, toVersion } from '../store/rows/rows.ts'
 import { readSalt } from '../store/rows/tenants.ts'
 import { search } from '../store/search/page.ts'
 import { checkGuarded, checkGuardedDeletion } from '../store/write/guards.ts'
-import { type MembershipRows, readContext, readMembershipsOf } from './memberships.ts'
-import { rulesOf } from './principals.ts'
+import { type MembershipRows, readContext, readProfileMemberships } from './memberships.ts'
+import { compileRules } from './principals.ts'
 
 const CLIENT = 'ClientApplication'
 
@@ -59,7 +59,7 @@ const userRule: WriteRule = {
   },
   uniqueValues: (user) =>
     typeof user.email === 'string'
-      ? [{ scope: projectOf(user) ?? 'server', value: user.email }]
+      ? [{ scope: referencedProject(user) ?? 'server', value: user.email }]
       : [],
 }
 
@@ -70,7 +70,7 @@ const membershipRule: WriteRule = {
   check: checkMembership,
   uniqueValues: (membership) =>
     typeof membership.externalId === 'string'
-      ? [{ scope: `externalId ${projectOf(membership)}`, value: membership.externalId }]
+      ? [{ scope: `externalId ${referencedProject(membership)}`, value: membership.externalId }]
       : [],
   checkDeletion: requireNoOwner,
 }
@@ -83,7 +83,7 @@ const policyRule: WriteRule = {
 
 /** The keys of a client are a way to the rights that it has. */
 function clientRule(programRights: ProgramRights): WriteRule {
-  const check = (store: Store, principal: Principal, id: string) =>
+  const check = (store: StoreContext, principal: Principal, id: string) =>
     requireRightsOver(programRights, store.connection, principal, `${CLIENT}/${id}`)
   return {
     type: CLIENT,
@@ -105,8 +105,8 @@ const configurationRules: readonly WriteRule[] = [
   'UserConfiguration',
 ].map((type) => ({
   type,
-  check: async (attempt: Attempt) => void checkGuarded(attempt),
-  checkDeletion: (store: Store, principal: Principal, id: string) =>
+  check: async (attempt: WriteAttempt) => void checkGuarded(attempt),
+  checkDeletion: (store: StoreContext, principal: Principal, id: string) =>
     checkGuardedDeletion(store, principal, type, id),
 }))
 
@@ -119,7 +119,7 @@ function auditEventRule(baseUrl: string | undefined): WriteRule {
       if (principal.isSuperAdmin) return
       const path = claimsService(kept, baseUrl)
       if (path !== undefined)
-        throw refused('Only this service records events in its own name', path)
+        throw forbiddenByPlatform('Only this service records events in its own name', path)
     },
     async checkRemoval() {
       throw neverChanged()
@@ -129,35 +129,35 @@ function auditEventRule(baseUrl: string | undefined): WriteRule {
 
 /** Only super admins remove AuditEvents for good, by `$expunge`. */
 function neverChanged() {
-  return refused('An AuditEvent is never changed')
+  return forbiddenByPlatform('An AuditEvent is never changed')
 }
 
-function projectOf(resource: Resource): string | undefined {
+function referencedProject(resource: Resource): string | undefined {
   return parseReference(referenceIn(resource.project))?.id
 }
 
 /** Rows of the registry are filed under the Project that they name. */
 function filedInProject(resource: Resource): Resource {
-  const project = projectOf(resource)
+  const project = referencedProject(resource)
   return project === undefined ? resource : { ...resource, meta: { ...resource.meta, project } }
 }
 
 /** Errors: 400 for what a membership must not be or become. */
-async function checkMembership({ store, principal, before, kept }: Attempt): Promise<void> {
+async function checkMembership({ store, principal, before, kept }: WriteAttempt): Promise<void> {
   if (before === undefined) await checkNewMember(store, principal, kept)
   else if (!principal.isSuperAdmin && referenceIn(before.profile) !== referenceIn(kept.profile)) {
     throw badRequest('Cannot change profile', 'profile')
   }
-  const projectId = projectOf(kept) ?? ''
+  const projectId = referencedProject(kept) ?? ''
   const { project } = principal
   const home = projectId === project.id ? project : { id: projectId }
   const read = (references: readonly { type: string; id: string }[]) =>
-    readMany(store, serviceOf(principal), references)
+    readMany(store, servicePrincipal(principal), references)
   await requirePolicies(read, home, kept, principal.isSuperAdmin)
 }
 
 async function checkNewMember(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   membership: Resource,
 ): Promise<void> {
@@ -168,27 +168,30 @@ async function checkNewMember(
   if (!principal.isSuperAdmin && projectId.id !== principal.project.id) {
     throw badRequest('Project must be your own', 'project')
   }
-  const service = serviceOf(principal)
+  const service = servicePrincipal(principal)
   const [profileFound, userFound] = await readMany(
     store,
     service,
     [profile, user].map((found) => found ?? { type: 'User', id: '-' }),
   )
-  const profileOf = profileFound?.content === undefined ? undefined : parseVersion(profileFound)
-  if (profileOf?.meta?.project !== projectId.id) {
-    if (profileOf === undefined || !(await isSharedBot(store, service, projectId, profileOf))) {
+  const storedProfile = profileFound?.content === undefined ? undefined : parseVersion(profileFound)
+  if (storedProfile?.meta?.project !== projectId.id) {
+    if (
+      storedProfile === undefined ||
+      !(await isSharedBot(store, service, projectId, storedProfile))
+    ) {
       throw badRequest('Profile does not belong to project', 'profile')
     }
     const isItself = referenceIn(membership.user) === referenceIn(membership.profile)
     if (!isItself) throw badRequest('The user of a Bot is the Bot itself', 'user')
     return
   }
-  const userOf = userFound?.content === undefined ? undefined : parseVersion(userFound)
-  if (userOf === undefined) throw badRequest('User not found', 'user')
+  const storedUser = userFound?.content === undefined ? undefined : parseVersion(userFound)
+  if (storedUser === undefined) throw badRequest('User not found', 'user')
   if (principal.isSuperAdmin) return
-  const isOwn = userOf.meta?.project === projectId.id
-  if (isOwn && (userOf.resourceType !== 'User' || userOf.project !== undefined)) return
-  const condition = referenceCondition('user', `User/${userOf.id}`)
+  const isOwn = storedUser.meta?.project === projectId.id
+  if (isOwn && (storedUser.resourceType !== 'User' || storedUser.project !== undefined)) return
+  const condition = referenceCondition('user', `User/${storedUser.id}`)
   const own = { ...service, isSuperAdmin: false, rules: undefined }
   const { versions } = await search(store, own, searchFor('ProjectMembership', [condition], 1, []))
   // A user whom nobody has invited here looks like one that does not exist.
@@ -197,7 +200,7 @@ async function checkNewMember(
 
 /** A Bot of a Project that this one links to and that shares its Bots; never in a Project of super admins. */
 async function isSharedBot(
-  store: Store,
+  store: StoreContext,
   service: Principal,
   project: { readonly type: string; readonly id: string },
   bot: Resource,
@@ -230,7 +233,7 @@ export async function requirePolicies(
   membership: Readonly<Record<string, unknown>>,
   seesAll: boolean,
 ): Promise<void> {
-  const named = policiesOf(membership)
+  const named = listPolicies(membership)
   if (named.length === 0) return
   const parsed = named.map(({ reference }) => {
     const found = parseReference(reference)
@@ -247,7 +250,7 @@ export async function requirePolicies(
   }
 }
 
-function policiesOf(
+function listPolicies(
   membership: Readonly<Record<string, unknown>>,
 ): { reference: string | undefined; path: string }[] {
   const { access, accessPolicy } = membership
@@ -263,22 +266,26 @@ function policiesOf(
   return [...older, ...newer]
 }
 
-async function requireNoOwner(store: Store, principal: Principal, id: string): Promise<void> {
+async function requireNoOwner(
+  store: StoreContext,
+  principal: Principal,
+  id: string,
+): Promise<void> {
   const row = await readRow(store, principal, 'ProjectMembership', id)
   if (row === undefined || row.content === null) return
   const membership = parseVersion(toVersion(row))
   const project = parseReference(referenceIn(membership.project))
   if (project === undefined) return
-  const [found] = await readMany(store, serviceOf(principal), [project])
+  const [found] = await readMany(store, servicePrincipal(principal), [project])
   const owner = found?.content === undefined ? undefined : parseVersion(found).owner
   if (owner === undefined || referenceIn(owner) !== referenceIn(membership.user)) return
   throw badRequest('Cannot delete the owner of the project')
 }
 
-async function requireUnused(store: Store, principal: Principal, id: string): Promise<void> {
+async function requireUnused(store: StoreContext, principal: Principal, id: string): Promise<void> {
   const reference = `AccessPolicy/${id}`
   const condition = referenceCondition('access-policy', reference)
-  const service = serviceOf(principal)
+  const service = servicePrincipal(principal)
   const { versions } = await search(
     store,
     service,
@@ -293,7 +300,7 @@ async function requireUnused(store: Store, principal: Principal, id: string): Pr
 }
 
 /** The service itself, in the Project of the caller. */
-function serviceOf(principal: Principal): Principal {
+function servicePrincipal(principal: Principal): Principal {
   return {
     ...principal,
     membershipId: undefined,
@@ -332,7 +339,7 @@ export async function requireRightsOver(
   const home = principal.isSuperAdmin ? undefined : principal.project.id
   const rights = await programRights(connection, program, home)
   if (rights.some((found) => found === undefined || outranks(found, principal))) {
-    throw refused(`The membership of ${program} has more rights than yours`)
+    throw forbiddenByPlatform(`The membership of ${program} has more rights than yours`)
   }
   return rights.length
 }
@@ -346,7 +353,7 @@ export async function openProgramRights(
   const keys = new Keys(await readSalt(database))
   return async (connection, profile, projectId) => {
     const place = { database: connection, keys }
-    const memberships = await readMembershipsOf(place, profile, projectId)
+    const memberships = await readProfileMemberships(place, profile, projectId)
     return Promise.all(memberships.map((membership) => rightsBy(place, membership)))
   }
 
@@ -364,7 +371,7 @@ export async function openProgramRights(
       project: { id },
       isSuperAdmin: superAdmin,
       isProjectAdmin: superAdmin || membership.admin === true,
-      rules: rulesOf(membership, context, parameters, options).rules,
+      rules: compileRules(membership, context, parameters, options).rules,
     }
   }
 }

@@ -30,10 +30,10 @@ import { readInputs } from '../request/parameters.ts'
 import { DEPTH_HEADER } from '../request/quota.ts'
 import { absoluteUrl, FHIR_JSON, outcomeReply } from '../request/reply.ts'
 import type {
+  FhirContext,
   FhirReply,
   FhirRequest,
   Handle,
-  Interaction,
   Operation,
   OperationCall,
 } from '../request/request.ts'
@@ -52,8 +52,8 @@ const MOST_WAITING = 100
 const RETRY_SECONDS = 5
 
 /** 202 with the status URL. Errors: 429 when many of the Project wait, 403 for the service's own work. */
-export async function acceptRequest(interaction: Interaction): Promise<FhirReply> {
-  const { services, principal, request, preferences } = interaction
+export async function acceptRequest(context: FhirContext): Promise<FhirReply> {
+  const { services, principal, request, preferences } = context
   const { membershipId, scope, patient, profile, profileDisplay, clientId, project } = principal
   if (membershipId === undefined) throw forbidden()
   const id = randomUUID()
@@ -123,7 +123,7 @@ export async function runRequest(
   try {
     if (project !== undefined) {
       await startAsyncJob(services, project, stored.profile, id)
-      const ended = await endOf(services, { id, stored }, signal, handle)
+      const ended = await runStoredRequest(services, { id, stored }, signal, handle)
       const end = { ...ended, lease: jobRunLease(leased) }
       await finishAsyncJob(services, project, { author: stored.profile, runId: id, end })
     }
@@ -135,7 +135,7 @@ export async function runRequest(
   await removeJob(services.database, leased)
 }
 
-async function endOf(
+async function runStoredRequest(
   services: Services,
   { id, stored }: { readonly id: string; readonly stored: StoredRequest },
   signal: AbortSignal,
@@ -284,7 +284,7 @@ const KEPT_MS = 7 * 24 * 3_600_000
 export async function removeOldJobs({ repository }: Services): Promise<number> {
   const before = new Date(Date.now() - KEPT_MS)
   return await repository
-    .feature(createMaintenance)
+    .withStore(createMaintenance)
     .purge(systemPrincipal(SYSTEM_PROJECT), 'AsyncJob', before)
 }
 
@@ -300,7 +300,7 @@ export const reindex: Operation = {
       if (!principal.isSuperAdmin) throw forbidden()
       return startUpkeep(call, 'reindex', principal.project.id)
     }
-    await services.repository.feature(createMaintenance).reindex(principal, type, id)
+    await services.repository.withStore(createMaintenance).reindex(principal, type, id)
     return outcomeReply(200, allOk)
   },
 }
@@ -315,7 +315,7 @@ export const expunge: Operation = {
     const { repository } = services
     const everything = readInputs(call, [{ name: 'everything', kind: 'flag' }]).flag('everything')
     if (type !== 'Project' && !everything) {
-      await repository.feature(createMaintenance).expunge(principal, type, id)
+      await repository.withStore(createMaintenance).expunge(principal, type, id)
       return outcomeReply(200, allOk)
     }
     if (!principal.isProjectAdmin) throw forbidden()

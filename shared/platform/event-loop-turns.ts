@@ -11,12 +11,12 @@ let beganAt: number | undefined
 let isGiven = false
 
 /** Resolves at once while the turn is young and nobody waits, else in one of the next, in the order of asking. */
-export async function ownTurn(): Promise<void> {
-  await laterTurn()
+export async function yieldTurn(): Promise<void> {
+  await yieldTurnIfNeeded()
 }
 
-/** As `ownTurn`; undefined in place of a promise that resolves at once. */
-export function laterTurn(): Promise<void> | undefined {
+/** As `yieldTurn`; undefined in place of a promise that resolves at once. */
+export function yieldTurnIfNeeded(): Promise<void> | undefined {
   if (waiting > 0 || isGiven || !isYoung()) {
     waiting++
     return new Promise((resolve) => setImmediate(attempt, resolve))
@@ -32,10 +32,10 @@ function endOfCallback(): void {
 }
 
 /** Resolves behind all that has come by now, read from its socket or not. */
-export async function lastTurn(): Promise<void> {
+export async function yieldAfterPendingIo(): Promise<void> {
   // Timers come before sockets, immediates after them.
   await new Promise((resolve) => setImmediate(resolve))
-  await ownTurn()
+  await yieldTurn()
 }
 
 // An immediate each: what one has resolved is done before the next is looked at.

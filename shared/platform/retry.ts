@@ -1,6 +1,6 @@
 /** Retries of work that loses races. */
 import { setTimeout as delay } from 'node:timers/promises'
-import { Contended, conflict, racesLost } from '../errors.ts'
+import { conflict, retriesExhausted, TransactionConflict } from '../errors.ts'
 
 /** Returned by work that has lost a race and may succeed on the new state. */
 export const LOST = Symbol('lost race')
@@ -28,8 +28,8 @@ export async function retryOnConflict<T>(
       const done = await work()
       if (done !== LOST) return done
     } catch (error) {
-      if (inTransaction || !(error instanceof Contended)) throw error
-      if (paused === PAUSED) throw racesLost(error.sqlState)
+      if (inTransaction || !(error instanceof TransactionConflict)) throw error
+      if (paused === PAUSED) throw retriesExhausted(error.sqlState)
       await delay(PAUSE_MS * 2 ** paused++ * (0.75 + Math.random() / 2))
     }
   }

@@ -1,11 +1,11 @@
 /** Mails that clients and bots send: admitted, read and put into the outbox. */
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import { contentOf, decodeBase64, readWhole } from '../binary/content.ts'
+import { decodeBase64, readBinaryContent, readWhole } from '../binary/content.ts'
 import { badRequest, forbidden, notFound, tooLarge, tooManyRequests } from '../errors.ts'
 import { isObject, parseReference } from '../fhir/resource.ts'
 import type { Mail, MailAttachment } from '../platform/mail/mails.ts'
-import { fetchOutside } from '../platform/outbound/fetch-outside.ts'
+import { fetchOutbound } from '../platform/outbound/fetch-outside.ts'
 import type { Services } from '../services.ts'
 
 const MOST_RECIPIENTS = 50
@@ -30,7 +30,7 @@ export async function sendEmail(
   await countMail(services, principal)
   const room = MOST_BYTES - Buffer.byteLength(`${mail.text ?? ''}${mail.html ?? ''}`)
   if (room < 0) throw tooLarge()
-  const attachments = await attachmentsOf(services, principal, {
+  const attachments = await readAttachments(services, principal, {
     value: body.attachments,
     room,
     signal,
@@ -45,21 +45,21 @@ export async function sendEmail(
 
 function readMail(body: Body, { mailApprovedSenders }: Services['config']): Mail {
   const [to, cc, bcc, replyTo] = ['to', 'cc', 'bcc', 'replyTo'].map((name) =>
-    addressesOf(body, name),
+    parseAddresses(body, name),
   )
   if (to === undefined || to.length === 0) throw badRequest('to is required', 'to')
   const recipients = to.length + (cc?.length ?? 0) + (bcc?.length ?? 0)
   if (recipients > MOST_RECIPIENTS)
     throw badRequest(`More than ${MOST_RECIPIENTS} recipients`, 'to')
-  const subject = textOf(body, 'subject')
+  const subject = optionalString(body, 'subject')
   if (subject === undefined) throw badRequest('subject is required', 'subject')
   const [from, sender] = ['from', 'sender'].map((name) => {
-    const [address] = addressesOf(body, name) ?? []
+    const [address] = parseAddresses(body, name) ?? []
     return address !== undefined && mailApprovedSenders.includes(plainAddress(address))
       ? address
       : undefined
   })
-  const [text, html] = [textOf(body, 'text'), textOf(body, 'html')]
+  const [text, html] = [optionalString(body, 'text'), optionalString(body, 'html')]
   return {
     kind: 'client',
     to,
@@ -75,7 +75,7 @@ function readMail(body: Body, { mailApprovedSenders }: Services['config']): Mail
   }
 }
 
-function textOf(body: Body, name: string): string | undefined {
+function optionalString(body: Body, name: string): string | undefined {
   const value = body[name]
   if (value === undefined || value === null || value === '') return undefined
   if (typeof value === 'string') return value
@@ -83,7 +83,7 @@ function textOf(body: Body, name: string): string | undefined {
 }
 
 /** A text, `{name, address}`, or a list of both. Errors: 400. */
-function addressesOf(body: Body, name: string): string[] | undefined {
+function parseAddresses(body: Body, name: string): string[] | undefined {
   const value = body[name]
   if (value === undefined || value === null || value === '') return undefined
   const items: readonly unknown[] = Array.isArray(value) ? value : [value]
@@ -133,7 +133,7 @@ interface Attachments {
 }
 
 /** `room` is in bytes, for all of them. Errors: 400, 413. */
-async function attachmentsOf(
+async function readAttachments(
   services: Services,
   principal: Principal,
   { value, room, signal }: Attachments,
@@ -145,7 +145,7 @@ async function attachmentsOf(
   const attachments: MailAttachment[] = []
   let left = room
   for (const [i, item] of value.entries()) {
-    const content = await bytesOf(services, principal, {
+    const content = await attachmentBytes(services, principal, {
       item,
       place: `attachments[${i}]`,
       room: left,
@@ -153,7 +153,10 @@ async function attachmentsOf(
     })
     left -= content.length
     if (left < 0) throw tooLarge()
-    const [filename, contentType] = [textOf(item, 'filename'), textOf(item, 'contentType')]
+    const [filename, contentType] = [
+      optionalString(item, 'filename'),
+      optionalString(item, 'contentType'),
+    ]
     attachments.push({
       content: content.toString('base64'),
       ...(filename === undefined ? {} : { filename }),
@@ -170,19 +173,19 @@ interface AttachedItem {
   readonly signal: AbortSignal
 }
 
-async function bytesOf(
+async function attachmentBytes(
   services: Services,
   principal: Principal,
   { item, place, room, signal }: AttachedItem,
 ): Promise<Buffer> {
-  const path = textOf(item, 'path')
+  const path = optionalString(item, 'path')
   if (path === undefined) return contentBytes(item, place)
   const reference = parseReference(path)
   if (reference?.type === 'Binary') {
     if (!may(principal, 'Binary', 'read')) throw forbidden()
     const found = await services.repository.read(principal, 'Binary', reference.id)
     if (found.content === undefined) throw notFound()
-    return await readWhole(services, contentOf(found), room)
+    return await readWhole(services, readBinaryContent(found), room)
   }
   if (!/^https:\/\//i.test(path))
     throw badRequest('path must be a Binary or an https address', place)
@@ -194,7 +197,7 @@ async function bytesOf(
     redirect: 'follow',
     maxBytes: room,
   }
-  const fetched = await fetchOutside(outgoing, services.config.hookTargets, signal).catch(
+  const fetched = await fetchOutbound(outgoing, services.config.hookTargets, signal).catch(
     (error: Error) => {
       throw badRequest(`An attachment could not be fetched: ${error.message}`, place)
     },

@@ -15,7 +15,7 @@ import {
   referenceIn,
   referenceTo,
 } from '../fhir/resource.ts'
-import { displayOf, type Session } from '../identity/principals.ts'
+import { displayName, type Session } from '../identity/principals.ts'
 import { requirePolicies } from '../identity/write-rules.ts'
 import { LOST, retryOnConflict } from '../platform/retry.ts'
 import type { Condition } from '../query/search-request.ts'
@@ -33,7 +33,7 @@ import {
   findOrCreateProfile,
   type Invitation,
   type Inviter,
-  named,
+  namedReference,
   profileIn,
   profileSearch,
   readInvitation,
@@ -42,12 +42,12 @@ import {
 import { inviteMail, welcomeMail } from './mail-texts.ts'
 import {
   administeredProject,
-  endStrangers,
   isProven,
   requireUnlessLimited,
+  revokeUnprovenLogins,
   voidCredentials,
 } from './ownership.ts'
-import { onBehalfOf } from './provision.ts'
+import { systemPrincipalFor } from './provision.ts'
 import { createSecurityRequest } from './security-requests.ts'
 import { createUser, findUser } from './users.ts'
 
@@ -55,7 +55,7 @@ export interface Enrolment {
   readonly membership: WriteResult
   readonly outcome: 'created' | 'updated'
   /** The User whose earlier logins end now, as nobody knows whose they are. */
-  readonly strangersOf?: string | undefined
+  readonly unprovenUserId?: string | undefined
 }
 
 const MEMBER = 'User is already a member of this project'
@@ -74,7 +74,7 @@ export async function enrol(
     try {
       return await services.repository.transaction(
         (inside) => enrolIn(services, inside, inviter, enrollee),
-        guardOf(inviter, enrollee),
+        enrollmentLocks(inviter, enrollee),
       )
     } catch (error) {
       const isGone = error instanceof HttpError && error.status === 410
@@ -85,7 +85,10 @@ export async function enrol(
 }
 
 /** The criteria of the decision are locked before the transaction sees its one state of the database. */
-function guardOf({ project }: Inviter, { resourceType, email, externalId }: Enrollee): Guard {
+function enrollmentLocks(
+  { project }: Inviter,
+  { resourceType, email, externalId }: Enrollee,
+): Guard {
   const byEmail =
     email === undefined
       ? []
@@ -107,8 +110,8 @@ async function enrolIn(
 ): Promise<Enrolment> {
   const { caller, project } = inviter
   const { resourceType, scope, email, profile: wanted } = enrollee
-  const actor = onBehalfOf(caller)
-  const home = await projectOf(inside, project)
+  const actor = systemPrincipalFor(caller)
+  const home = await readProject(inside, project)
   const read = (references: readonly { type: string; id: string }[]) =>
     inside.readMany(actor, references)
   await requirePolicies(read, project, enrollee.details, caller.isSuperAdmin)
@@ -118,22 +121,22 @@ async function enrolIn(
   const known = email === undefined ? undefined : await findUser(inside, email, scopedTo)
   const existing = await existingMembership(inside, inviter, enrollee, known)
   const isVoid = known !== undefined && (await voidCredentials(inside, known))
-  const strangersOf = known === undefined || isProven(known) ? undefined : known.id
+  const unprovenUserId = known === undefined || isProven(known) ? undefined : known.id
   if (existing !== undefined) {
     const membership = await update(inside, inviter, existing, enrollee)
     if (known !== undefined && isVoid)
       await invite(services, inside, { home: inviter, mail: enrollee, user: known, isVoid: true })
-    return { membership, outcome: 'updated', strangersOf }
+    return { membership, outcome: 'updated', unprovenUserId }
   }
   const user = known ?? (await createUser(inside, actor, newUser(enrollee, scopedTo)))
   const profile = chosen ?? (await findOrCreateProfile(inside, inviter, enrollee))
   const membership = await inside.create(actor, {
-    ...membershipOf(inviter, enrollee, home),
+    ...buildMembership(inviter, enrollee, home),
     resourceType: 'ProjectMembership',
     meta: { project: project.id },
     project: { reference: `Project/${project.id}`, display: project.name },
-    user: named(user, email),
-    profile: named(profile, displayOf(profile)),
+    user: namedReference(user, email),
+    profile: namedReference(profile, displayName(profile)),
   })
   await recordChange(inside, caller, {
     project,
@@ -144,7 +147,7 @@ async function enrolIn(
   const isNew = known === undefined || !isProven(known)
   if (isNew) await invite(services, inside, { home: inviter, mail: enrollee, user, isVoid })
   else await welcome(services, inside, inviter, enrollee)
-  return { membership, outcome: 'created', strangersOf }
+  return { membership, outcome: 'created', unprovenUserId }
 }
 
 /** The one to be updated; undefined: a new one is to be made. Errors: 409, 412 where it may be any of several. */
@@ -156,13 +159,13 @@ async function existingMembership(
 ): Promise<Resource | undefined> {
   const { email, scope, externalId, upsert, forceNewMembership } = enrollee
   const own = { ...systemPrincipal(project), isSuperAdmin: false }
-  const membershipsOf = (condition: Condition) =>
+  const findMemberships = (condition: Condition) =>
     find(inside, own, 'ProjectMembership', { conditions: [condition], count: MOST_MEMBERSHIPS })
   const ofUser = (user: Resource | undefined) =>
-    user === undefined ? [] : membershipsOf(reference('user', referenceTo(user)))
+    user === undefined ? [] : findMemberships(reference('user', referenceTo(user)))
 
   const holders =
-    externalId === undefined ? [] : await membershipsOf(exactly('external-id', externalId))
+    externalId === undefined ? [] : await findMemberships(exactly('external-id', externalId))
   const holder = holders.find((membership) => membership.externalId === externalId)
   const taken = conflict('A membership with this externalId already exists')
   if (forceNewMembership) {
@@ -210,7 +213,7 @@ async function update(
   requireValid(withoutPlatformMeta(next), { strict: true })
   const fields = givenFields({ resourceType: 'ProjectMembership', ...details })
   const written = await inside.patch(
-    onBehalfOf(caller),
+    systemPrincipalFor(caller),
     { type: 'ProjectMembership', id },
     (current) => ({
       ...current,
@@ -236,7 +239,7 @@ function newUser(enrollee: Enrollee, projectId: string | undefined) {
   return mfaRequired ? { ...user, mfaRequired } : user
 }
 
-function membershipOf(
+function buildMembership(
   { user, project }: Inviter,
   { resourceType, details }: Enrollee,
   home: Resource,
@@ -263,7 +266,7 @@ function membershipOf(
   return membership
 }
 
-async function projectOf(inside: Transaction, project: ProjectContext): Promise<Resource> {
+async function readProject(inside: Transaction, project: ProjectContext): Promise<Resource> {
   const [found] = await inside.readMany(systemPrincipal(project), [
     { type: 'Project', id: project.id },
   ])
@@ -284,7 +287,10 @@ async function invite(
   { home: { caller, project }, mail: { email, sendEmail }, user, isVoid }: Invited,
 ): Promise<void> {
   if (email === undefined) return
-  const link = await createSecurityRequest(inside, onBehalfOf(caller), { type: 'invite', user })
+  const link = await createSecurityRequest(inside, systemPrincipalFor(caller), {
+    type: 'invite',
+    user,
+  })
   const mail = inviteMail(config, email, { projectName: project.name, link, isVoid })
   if (sendEmail || isVoid) await inside.addMail(project.id, mail)
 }
@@ -330,14 +336,15 @@ export async function inviteMember(
   // Its address may belong to people of other Projects, who would get in there by this password.
   const isTheirs = invitation.scope === 'server' && !caller.isSuperAdmin
   if (password !== undefined && isTheirs) throw badRequest(OWNER_ALONE, 'password')
-  const passwordHash = await hashOf(services, caller, password)
+  const passwordHash = await hashGivenPassword(services, caller, password)
   const inviter = { caller, user, project }
   const enrolled = await enrol(services, inviter, { ...invitation, passwordHash })
-  if (enrolled.strangersOf !== undefined) await endStrangers(services, enrolled.strangersOf)
+  if (enrolled.unprovenUserId !== undefined)
+    await revokeUnprovenLogins(services, enrolled.unprovenUserId)
   return enrolled
 }
 
-async function hashOf(
+async function hashGivenPassword(
   { config, hashing }: Services,
   { membershipId }: Principal,
   password: string | undefined,
@@ -348,7 +355,7 @@ async function hashOf(
 }
 
 /** A client is no User. */
-export function userOf({ membership }: Session): Reference | undefined {
+export function sessionUser({ membership }: Session): Reference | undefined {
   const { user } = membership
   const reference = isObject(user) ? (user as Reference) : undefined
   return parseReference(reference?.reference)?.type === 'User' ? reference : undefined

@@ -130,7 +130,7 @@ export class Fields {
   }
 
   /** A field that may be there and says nothing new. */
-  passOver(...names: readonly string[]): void {
+  ignore(...names: readonly string[]): void {
     for (const name of names) this.#known.add(name)
   }
 

@@ -12,20 +12,20 @@ import {
   referenceIn,
   referenceTo,
 } from '../fhir/resource.ts'
-import { displayOf } from '../identity/principals.ts'
+import { displayName } from '../identity/principals.ts'
 import type { Mail } from '../platform/mail/mails.ts'
 import { FHIR_JSON } from '../request/reply.ts'
 import type { Operation, OperationCall } from '../request/request.ts'
 import type { Repository } from '../store/repository.ts'
 import { parseVersion, present } from '../store/rows/rows.ts'
 import type { WriteResult } from '../store/rows/version.ts'
-import { endStrangers, isProven, takeIn } from './ownership.ts'
+import { isProven, revokeUnprovenLogins, takeIn } from './ownership.ts'
 import {
   createClient,
   createMembership,
   type NewMember,
-  onBehalfOf,
   projectDefaults,
+  systemPrincipalFor,
 } from './provision.ts'
 import { createUser, findUser } from './users.ts'
 
@@ -41,17 +41,17 @@ export const init: Operation = {
     const { services, principal, request } = call
     if (!principal.isSuperAdmin || !may(principal, 'Project', 'create')) throw forbidden()
     const { name, ownerReference, ownerEmail } = readParameters(request.body)
-    const actor = onBehalfOf(principal)
+    const actor = systemPrincipalFor(principal)
     const { config } = services
     const { written, owner } = await services.repository.transaction(async (inside) => {
-      const owner = await ownerOf(inside, actor, { access: call, ownerReference, ownerEmail })
+      const owner = await findOwner(inside, actor, { access: call, ownerReference, ownerEmail })
       const { project } = await foundProject(inside, actor, { name, owner, config })
       const addMail = (id: string, mail: Mail) => inside.addMail(id, mail)
       const home = { id: project.id, name }
       if (owner) await takeIn({ config, repository: inside, addMail }, actor, home, owner)
       return { written: project, owner }
     })
-    if (owner?.id && !isProven(owner)) await endStrangers(services, owner.id)
+    if (owner?.id && !isProven(owner)) await revokeUnprovenLogins(services, owner.id)
     const isExtended = request.headers['x-medplum'] === 'extended'
     return {
       status: 201,
@@ -110,7 +110,7 @@ interface Owner {
 }
 
 /** The one who is named, else the caller, if the caller is a User. */
-async function ownerOf(
+async function findOwner(
   repository: Repository,
   actor: Principal,
   { access: { services, principal }, ownerReference, ownerEmail }: Owner,
@@ -236,7 +236,7 @@ export async function admitUser(
   { user, profile, details }: AdmittedUser,
 ): Promise<Resource> {
   const who = { reference: referenceTo(user), display: String(user.email ?? user.id) }
-  const display = displayOf(profile)
+  const display = displayName(profile)
   const person = { reference: referenceTo(profile), ...(display === undefined ? {} : { display }) }
   return parseVersion(
     await createMembership(repository, actor, home, { user: who, profile: person, details }),

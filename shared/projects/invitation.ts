@@ -2,7 +2,7 @@
 import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
 import { badRequest, invalid, issue } from '../errors.ts'
 import { parseReference, type Reference, type Resource, referenceTo } from '../fhir/resource.ts'
-import { displayOf } from '../identity/principals.ts'
+import { displayName } from '../identity/principals.ts'
 import type { Condition, SearchRequest } from '../query/search-request.ts'
 import { escapeValue } from '../query/values.ts'
 import type { Transaction } from '../store/repository.ts'
@@ -10,7 +10,7 @@ import { searchFor } from '../store/rows/lookups.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 import { requireValid } from '../validation/validate.ts'
 import { defined, Fields } from './fields.ts'
-import { onBehalfOf } from './provision.ts'
+import { systemPrincipalFor } from './provision.ts'
 
 export const PROFILE_TYPES = ['Patient', 'Practitioner', 'RelatedPerson'] as const
 export type ProfileType = (typeof PROFILE_TYPES)[number]
@@ -69,9 +69,9 @@ export function readInvitation(body: Record<string, unknown>, isStrict: boolean)
   const membership = fields.object('membership') ?? {}
   const inner = new Fields(membership, 'membership')
   // Their values are the membership's own to check.
-  inner.passOver('resourceType', ...DETAILS)
+  inner.ignore('resourceType', ...DETAILS)
   // The invite decides these.
-  inner.passOver('id', 'meta', 'project', 'user')
+  inner.ignore('id', 'meta', 'project', 'user')
   const resourceType = fields.requiredOneOf(
     'resourceType',
     PROFILE_TYPES,
@@ -169,7 +169,7 @@ export async function findOrCreateProfile(
   const anybody = resourceType === 'RelatedPerson' ? { patient: { display: 'Not known yet' } } : {}
   requireValid({ ...anybody, ...withoutPlatformMeta(profile) }, { strict: true })
   // Profiles that linked Projects share do not belong to this Project.
-  const own = { ...onBehalfOf(caller), project: { ...project, links: [] } }
+  const own = { ...systemPrincipalFor(caller), project: { ...project, links: [] } }
   if (email === undefined) return parseVersion(await inside.create(own, profile))
   const request = profileSearch(resourceType, email)
   return parseVersion(await inside.createConditional(own, profile, request))
@@ -190,7 +190,7 @@ async function patientIn(
   const parsed = parseReference(patient.reference)
   const found = parsed?.type === 'Patient' ? await readIn(inside, project, parsed) : undefined
   if (found === undefined) throw badRequest('Patient does not belong to project', 'patient')
-  return named(found, displayOf(found))
+  return namedReference(found, displayName(found))
 }
 
 async function readIn(
@@ -204,7 +204,7 @@ async function readIn(
 }
 
 /** A Reference with a name. */
-export function named(resource: Resource, display: string | undefined): Reference {
+export function namedReference(resource: Resource, display: string | undefined): Reference {
   return { reference: referenceTo(resource), ...(display === undefined ? {} : { display }) }
 }
 

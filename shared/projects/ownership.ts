@@ -17,9 +17,9 @@ import type { Mail } from '../platform/mail/mails.ts'
 import type { Services } from '../services.ts'
 import type { Repository } from '../store/repository.ts'
 import { inviteMail } from './mail-texts.ts'
-import type { Home } from './provision.ts'
+import type { TargetProject } from './provision.ts'
 import { createSecurityRequest } from './security-requests.ts'
-import { patchUser, revokeLoginsOf } from './users.ts'
+import { patchUser, revokeUserLogins } from './users.ts'
 
 type Changes = Readonly<Record<string, unknown>>
 
@@ -31,17 +31,17 @@ export function isProven({ email, provenEmail }: Resource): boolean {
 }
 
 /** Changes of a User whose credentials are set by somebody entitled to; a stranger's factor goes. */
-export function proven(user: Resource): Changes {
+export function provenEmailChanges(user: Resource): Changes {
   return isProven(user) ? {} : { ...NO_FACTOR, provenEmail: user.email }
 }
 
 /** Changes of a User that an administrator of its scope gives another address: it stays what it is. */
-export function movedTo(user: Resource, email: string): Changes {
+export function newEmailChanges(user: Resource, email: string): Changes {
   return { email, emailVerified: false, ...(isProven(user) ? { provenEmail: email } : {}) }
 }
 
 /**
- * Takes what strangers may have set for the address, in the caller's transaction, after which `endStrangers`
+ * Takes what strangers may have set for the address, in the caller's transaction, after which `revokeUnprovenLogins`
  * is due. True when there was something.
  */
 export async function voidCredentials(repository: Repository, user: Resource): Promise<boolean> {
@@ -65,7 +65,7 @@ interface Admission {
 export async function takeIn(
   { config, repository, addMail }: Admission,
   actor: Principal,
-  project: Home,
+  project: TargetProject,
   user: Resource,
 ): Promise<void> {
   if (!(await voidCredentials(repository, user))) return
@@ -80,11 +80,11 @@ export async function takeIn(
  * Ends the logins by credentials that are void. Logins that a Project alone vouches for stay: they lead
  * nowhere else, and inviting somebody must not end their work in another Project.
  */
-export async function endStrangers(
+export async function revokeUnprovenLogins(
   services: Pick<Services, 'repository' | 'principals'>,
   userId: string,
 ): Promise<void> {
-  await revokeLoginsOf(services, userId, (login) => login.vouchedBy === undefined)
+  await revokeUserLogins(services, userId, (login) => login.vouchedBy === undefined)
 }
 
 /** The owner has come by a provider that may say so: what others have set before is void. */
@@ -94,9 +94,11 @@ export async function proveByProvider(
 ): Promise<void> {
   if (isProven(user)) return
   await patchUser(services.repository, user.id ?? '', (current) =>
-    isProven(current) ? {} : { ...proven(current), passwordHash: undefined, emailVerified: true },
+    isProven(current)
+      ? {}
+      : { ...provenEmailChanges(current), passwordHash: undefined, emailVerified: true },
   )
-  await endStrangers(services, user.id ?? '')
+  await revokeUnprovenLogins(services, user.id ?? '')
 }
 
 /** Errors: 403 for no project admin and for a foreign project, 404 for an unknown one. */

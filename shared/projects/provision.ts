@@ -31,13 +31,13 @@ export async function handler(medplum: MedplumClient, event: BotEvent): Promise<
 `
 
 /** The Project that something is made for. */
-export interface Home {
+export interface TargetProject {
   readonly id: string
   readonly name: string
 }
 
 /** The service writing on behalf of a caller whose right to it was checked: no policy, his name. */
-export function onBehalfOf(caller: Principal): Principal {
+export function systemPrincipalFor(caller: Principal): Principal {
   return {
     ...systemPrincipal(SYSTEM_PROJECT),
     profile: caller.profile,
@@ -83,7 +83,7 @@ export interface NewMember {
 export async function createMembership(
   repository: Repository,
   actor: Principal,
-  home: Home,
+  home: TargetProject,
   { user, profile, details = {} }: NewMember,
 ): Promise<WriteResult> {
   const { id, name } = home
@@ -106,7 +106,7 @@ interface NewClient {
 export async function createClient(
   repository: Repository,
   actor: Principal,
-  home: Home,
+  home: TargetProject,
   { client, accessPolicy }: NewClient,
 ): Promise<WriteResult> {
   await requireOwnPolicies(repository, home, accessPolicy)
@@ -129,7 +129,7 @@ interface NewBot {
 export async function createBot(
   repository: Repository,
   actor: Principal,
-  home: Home,
+  home: TargetProject,
   { bot, accessPolicy }: NewBot,
 ): Promise<WriteResult> {
   await requireOwnPolicies(repository, home, accessPolicy)
@@ -157,7 +157,7 @@ export async function createBot(
 /** Errors: 400 for a policy that is not in the project. */
 async function requireOwnPolicies(
   repository: Repository,
-  home: Home,
+  home: TargetProject,
   accessPolicy: Reference | undefined,
 ): Promise<void> {
   const read = (references: readonly { type: string; id: string }[]) =>
@@ -173,7 +173,7 @@ interface Admitted {
 async function admit(
   repository: Repository,
   actor: Principal,
-  home: Home,
+  home: TargetProject,
   { program, accessPolicy }: Admitted,
 ): Promise<void> {
   const reference = {
@@ -238,8 +238,8 @@ export const smartLaunch: Operation = {
     if (typeof launchUri !== 'string' || !URL.canParse(launchUri)) {
       throw badRequest('Client has no launchUri', 'ClientApplication.launchUri')
     }
-    const context = await contextOf(call)
-    const launch = await repository.create(onBehalfOf(principal), {
+    const context = await readContext(call)
+    const launch = await repository.create(systemPrincipalFor(principal), {
       resourceType: 'SmartAppLaunch',
       meta: { project: client.meta?.project ?? principal.project.id },
       ...context,
@@ -252,7 +252,7 @@ export const smartLaunch: Operation = {
 }
 
 /** An encounter brings its patient along. */
-async function contextOf(call: OperationCall) {
+async function readContext(call: OperationCall) {
   const { services, principal } = call
   const inputs = readInputs(call, [
     { name: 'patient', kind: 'text' },
@@ -264,10 +264,10 @@ async function contextOf(call: OperationCall) {
     throw badRequest('Expected either patient or encounter')
   }
   if (patient !== undefined) {
-    const found = await services.repository.read(principal, 'Patient', idOf('Patient', patient))
+    const found = await services.repository.read(principal, 'Patient', parseId('Patient', patient))
     return { patient: { reference: `Patient/${found.id}` } }
   }
-  const id = idOf('Encounter', encounter ?? '')
+  const id = parseId('Encounter', encounter ?? '')
   const found = await services.repository.read(principal, 'Encounter', id)
   const subject = parseReference(referenceIn(parseVersion(found).subject))
   return {
@@ -277,7 +277,7 @@ async function contextOf(call: OperationCall) {
 }
 
 /** An id, or a reference of the type. */
-function idOf(type: string, text: string): string {
+function parseId(type: string, text: string): string {
   const parsed = parseReference(text)
   if (parsed?.type === type) return parsed.id
   if (/^[A-Za-z0-9\-.]{1,64}$/.test(text)) return text

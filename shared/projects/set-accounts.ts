@@ -3,7 +3,7 @@ import { badRequest, forbidden, tooCostly } from '../errors.ts'
 import { COMPARTMENTS, type Compartment } from '../fhir/definitions.ts'
 import { isObject, parseReference, type Reference, type Resource } from '../fhir/resource.ts'
 import { acceptRequest } from '../jobs/async-requests.ts'
-import { type Inputs, interactionOf, parametersReply, readInputs } from '../request/parameters.ts'
+import { type Inputs, parametersReply, readInputs, toInteraction } from '../request/parameters.ts'
 import type { Operation, OperationCall } from '../request/request.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 import type { Version } from '../store/rows/version.ts'
@@ -27,13 +27,13 @@ export const setAccounts: Operation = {
       { name: 'accounts', kind: 'object', many: true },
       { name: 'propagate', kind: 'flag' },
     ])
-    const accounts = accountsOf(inputs)
+    const accounts = readAccounts(inputs)
     const { repository } = services
     const { meta } = parseVersion(await repository.read(principal, type, id))
     const propagates = inputs.flag('propagate')
-    if (propagates) compartmentOf(type)
-    const interaction = interactionOf(call)
-    if (interaction.preferences.respondAsync) return await acceptRequest(interaction)
+    if (propagates) requireCompartment(type)
+    const context = toInteraction(call)
+    if (context.preferences.respondAsync) return await acceptRequest(context)
     if (propagates && !call.request.mayWait) await requireFew(call)
     const replaced = new Set((meta?.accounts ?? []).map(({ reference }) => reference))
     const own = await repository.patch(principal, { type, id }, (current) =>
@@ -58,7 +58,7 @@ export const setAccounts: Operation = {
   },
 }
 
-function accountsOf(inputs: Inputs): readonly Reference[] {
+function readAccounts(inputs: Inputs): readonly Reference[] {
   const accounts = inputs.objects('accounts').map((item) => {
     const { reference } = item
     if (typeof reference === 'string' && parseReference(reference)) return { reference }
@@ -74,7 +74,7 @@ function withAccounts(current: Resource, accounts: readonly Reference[]): Resour
 }
 
 /** Errors: 400. */
-function compartmentOf(type: string): Compartment {
+function requireCompartment(type: string): Compartment {
   const compartment = COMPARTMENTS.find((name): name is Compartment => name === type)
   if (compartment === undefined) throw badRequest(`${type} has no compartment to propagate to`)
   return compartment
@@ -82,7 +82,7 @@ function compartmentOf(type: string): Compartment {
 
 /** Errors: 400 for a compartment that takes a worker. */
 async function requireFew(call: OperationCall): Promise<void> {
-  const { next } = await pageOf(call, MOST_PROPAGATED, undefined)
+  const { next } = await readCompartmentPage(call, MOST_PROPAGATED, undefined)
   if (next === undefined) return
   throw tooCostly(`More than ${MOST_PROPAGATED} resources are in there: Prefer: respond-async`)
 }
@@ -91,18 +91,18 @@ async function requireFew(call: OperationCall): Promise<void> {
 async function* membersOf(call: OperationCall): AsyncGenerator<Version> {
   let after: CompartmentPosition | undefined
   do {
-    const { versions, next } = await pageOf(call, PAGE, after)
+    const { versions, next } = await readCompartmentPage(call, PAGE, after)
     yield* after === undefined ? versions.slice(1) : versions
     after = next
   } while (after !== undefined)
 }
 
-function pageOf(
+function readCompartmentPage(
   { services, principal, type = '', id = '' }: OperationCall,
   count: number,
   after: CompartmentPosition | undefined,
 ) {
   const all = { types: [], since: undefined, start: undefined, end: undefined, offset: 0 }
-  const request = { ...all, type: compartmentOf(type), id, count, after }
+  const request = { ...all, type: requireCompartment(type), id, count, after }
   return services.repository.compartment(principal, request)
 }

@@ -92,7 +92,7 @@ export function isRecent(login: Resource | undefined): boolean {
 }
 
 /** Errors: 403 when neither is there, 400 for a wrong password, 429 for one guess too many. */
-export async function requirePerson(
+export async function requireReauthentication(
   services: Pick<Services, 'redis' | 'hashing'>,
   login: Resource | undefined,
   user: Resource,
@@ -140,7 +140,7 @@ export function sessionDetails(session: Session) {
       admin: membership.admin,
     },
     profile: withoutSecrets(profile),
-    config: configurationOf(session),
+    config: configurationWithMenu(session),
     accessPolicy: effectivePolicy(session),
   }
 }
@@ -162,7 +162,7 @@ function effectivePolicy({ principal, policies }: Session) {
 }
 
 /** The configuration that the membership names, with the usual menu unless it has its own. */
-function configurationOf({ principal, membership, configuration }: Session) {
+function configurationWithMenu({ principal, membership, configuration }: Session) {
   if (configuration?.menu !== undefined) return configuration
   const menu = [{ title: 'Favorites', link: [link('Patient'), link('Practitioner')] }]
   if (membership.admin === true) {

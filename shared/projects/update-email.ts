@@ -19,10 +19,10 @@ import type { Transaction } from '../store/repository.ts'
 import { find } from '../store/rows/lookups.ts'
 import { parseVersion, present } from '../store/rows/rows.ts'
 import { emailChangedMail, verifyEmailMail } from './mail-texts.ts'
-import { movedTo } from './ownership.ts'
-import { onBehalfOf } from './provision.ts'
+import { newEmailChanges } from './ownership.ts'
+import { systemPrincipalFor } from './provision.ts'
 import { createSecurityRequest } from './security-requests.ts'
-import { requirePerson, signedInUser } from './signed-in-user.ts'
+import { requireReauthentication, signedInUser } from './signed-in-user.ts'
 import { normalEmail, projectOfUser, readUser } from './users.ts'
 
 const EMAIL = /^[^\s@,;:<>()[\]\\"]{1,64}@[^\s@,;:<>()[\]\\"]{1,253}$/
@@ -57,12 +57,12 @@ export const updateEmail: Operation = {
     if (hasProfile && projectId === undefined) {
       throw badRequest('Cannot update profile of server-scoped User', 'updateProfileTelecom')
     }
-    const actor = onBehalfOf(principal)
+    const actor = systemPrincipalFor(principal)
     const written = await services.repository.transaction(async (inside) => {
       const changed = await inside.patch(actor, { type: 'User', id }, (current) => ({
         ...current,
         // The owner has yet to show that the new address is theirs.
-        ...(by === 'owner' ? { email, emailVerified: false } : movedTo(current, email)),
+        ...(by === 'owner' ? { email, emailVerified: false } : newEmailChanges(current, email)),
       }))
       if (hasProfile) await changeTelecom(inside, actor, user, email)
       if (inputs.flag('skipEmailVerification') !== true) {
@@ -110,7 +110,7 @@ async function whoChanges(
     const isOwn = session?.membership.id === membershipId
     const own = session && isOwn ? await signedInUser(services, session) : undefined
     if (own?.id !== id) throw forbidden()
-    await requirePerson(services, session?.login, own, password)
+    await requireReauthentication(services, session?.login, own, password)
     return 'owner'
   }
   requireArea(principal, 'administration')

@@ -34,7 +34,7 @@ export async function findUser(
   email: string,
   projectId: string | undefined,
 ): Promise<Resource | undefined> {
-  const users = await usersOf(repository, email)
+  const users = await findUsersByEmail(repository, email)
   return users.find((user) => projectOfUser(user) === projectId)
 }
 
@@ -47,12 +47,12 @@ export async function findUserForSignIn(
   email: string,
   projectId: string | undefined,
 ): Promise<Resource | undefined> {
-  const users = await usersOf(repository, email)
+  const users = await findUsersByEmail(repository, email)
   const own = users.find((user) => projectId !== undefined && projectOfUser(user) === projectId)
   return own ?? users.find((user) => projectOfUser(user) === undefined)
 }
 
-async function usersOf(repository: Repository, email: string): Promise<Resource[]> {
+async function findUsersByEmail(repository: Repository, email: string): Promise<Resource[]> {
   const wanted = normalEmail(email)
   const values = [escapeValue(wanted)]
   const condition = { code: 'email', type: 'string', modifier: 'exact', values } as const
@@ -133,11 +133,11 @@ export async function setPassword(
 ): Promise<void> {
   const passwordHash = await hashPassword(password)
   await patchUser(services.repository, userId, (user) => ({ ...change(user), passwordHash }))
-  await revokeLoginsOf(services, userId, ({ id }) => id !== exceptLogin)
+  await revokeUserLogins(services, userId, ({ id }) => id !== exceptLogin)
 }
 
 /** Revokes all logins that `isMeant`, at once, within 5 s where Redis is away. */
-export async function revokeLoginsOf(
+export async function revokeUserLogins(
   { repository }: Pick<Services, 'repository'>,
   userId: string,
   isMeant: (login: Resource) => boolean,
@@ -161,7 +161,7 @@ export async function revokeLoginsOf(
 }
 
 /** The newest first. One statement. */
-export async function loginsOf(
+export async function recentLogins(
   repository: Repository,
   userId: string,
   count: number,

@@ -60,7 +60,7 @@ export function readCriterion(
   if (parameter.expression === undefined) {
     throw badRequest(`Search parameter ${code} cannot be chained`, name)
   }
-  const types = target === undefined ? targetsOf(parameter) : [requireType(target, name)]
+  const types = target === undefined ? targetTypes(parameter) : [requireType(target, name)]
   const read = (end: string) => readCriterion(end, rest, value, { scope, links: links + 1 })
   const ends = types.length === 1 ? readEnd(types[0], read) : readEnds(types, read)
   if (ends === undefined || 'reason' in ends) return ends
@@ -68,7 +68,7 @@ export function readCriterion(
   return { kind: 'chain', code, ends }
 }
 
-function targetsOf({ targets }: SearchParameter): readonly string[] {
+function targetTypes({ targets }: SearchParameter): readonly string[] {
   return targets ?? resourceTypes
 }
 
@@ -121,7 +121,7 @@ function readHas(
   requireType(source, name)
   const parameter = readyParameter(source, code, scope.own)
   if (parameter === undefined) return unknownParameter(code, name)
-  if (parameter.type !== 'reference' || !targetsOf(parameter).includes(type)) {
+  if (parameter.type !== 'reference' || !targetTypes(parameter).includes(type)) {
     throw badRequest(`Invalid _has: ${source}:${code} does not refer to ${type}`, name)
   }
   const ends = readEnd(source, (end) => readCriterion(end, rest, value, { scope, links }))

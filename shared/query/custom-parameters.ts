@@ -34,7 +34,7 @@ const CODE = /^[A-Za-z][A-Za-z0-9_-]{0,63}$/
  * Returns the definitions of an active SearchParameter, one a base type; none where it repeats the standard.
  * Errors: 400 with the element at fault.
  */
-export function definitionsOf(resource: Resource): readonly Definition[] {
+export function parameterDefinitions(resource: Resource): readonly Definition[] {
   const { status, code, url, type, base, expression } = resource
   if (status !== 'active') return []
   if (typeof code !== 'string' || !CODE.test(code)) {
@@ -51,8 +51,8 @@ export function definitionsOf(resource: Resource): readonly Definition[] {
     // As checked above.
     type: type as SearchParamType,
     url: String(url),
-    ...targetsOf(resource),
-    ...(type === 'composite' ? { components: componentsOf(resource, bases) } : {}),
+    ...readTargets(resource),
+    ...(type === 'composite' ? { components: readComponents(resource, bases) } : {}),
   }
   return bases.flatMap((name) => {
     if (typeof name !== 'string' || !isResourceType(name) || name === 'Binary') {
@@ -145,14 +145,14 @@ function compileGeneral(expression: string): void {
   }
 }
 
-function targetsOf({ target }: Resource): { targets?: readonly string[] } {
+function readTargets({ target }: Resource): { targets?: readonly string[] } {
   const names = Array.isArray(target) ? target.filter((name) => typeof name === 'string') : []
   const targets = names.filter((name) => typeDefinition(name)?.kind === 'resource')
   return targets.length === 0 ? {} : { targets }
 }
 
 /** They are of the types that parameters of the standard have. */
-function componentsOf(
+function readComponents(
   { component }: Resource,
   bases: readonly unknown[],
 ): NonNullable<SearchParameter['components']> {

@@ -23,7 +23,7 @@ export function readFilter(
   own: OwnParameters | undefined,
   read: ReadComparison,
 ): Criterion | Refusal {
-  const words = wordsOf(text)
+  const words = tokenize(text)
   let place = 0
   let comparisons = 0
 
@@ -85,7 +85,7 @@ interface Word {
 
 const WORD = /\s*(?:([()])|"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s()"']+))/gsy
 
-function wordsOf(text: string): readonly Word[] {
+function tokenize(text: string): readonly Word[] {
   if (text.includes('[')) throw notSupported('Filters inside a path are not supported', '_filter')
   const trimmed = text.trimEnd()
   const words: Word[] = []

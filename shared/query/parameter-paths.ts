@@ -5,7 +5,7 @@
 import { searchParameter, searchParameters, storedParameters } from '../fhir/definitions.ts'
 import type { OwnParameters, SearchParameter } from '../fhir/definitions-data.ts'
 import { type Resource, referenceIn } from '../fhir/resource.ts'
-import { targetOf } from '../fhir/values.ts'
+import { extractTarget } from '../fhir/values.ts'
 import { compileExpression, type Leg, type Walk } from '../fhirpath/extract.ts'
 import { type Expression, parsePath } from '../fhirpath/parse.ts'
 
@@ -22,12 +22,12 @@ export function pathsRead(
 ): readonly string[] | undefined {
   if (READS_ALL.has(code)) return undefined
   const mine = own?.types.get(type)?.get(code)
-  if (mine !== undefined) return mine.isGeneral ? undefined : pathsOfParameter(type, mine)
+  if (mine !== undefined) return mine.isGeneral ? undefined : parameterPaths(type, mine)
   const key = `${type} ${code}`
   const known = read.get(key)
   if (known !== undefined) return known
   const found = storedParameters(type, code).flatMap((stored) =>
-    pathsOfParameter(type, searchParameter(type, stored)),
+    parameterPaths(type, searchParameter(type, stored)),
   )
   read.set(key, found)
   return found
@@ -35,17 +35,17 @@ export function pathsRead(
 
 const read = new Map<string, readonly string[]>()
 
-function pathsOfParameter(type: string, parameter: SearchParameter | undefined): readonly string[] {
+function parameterPaths(type: string, parameter: SearchParameter | undefined): readonly string[] {
   if (parameter?.expression === undefined) return []
-  const whole = pathsOf(parsePath(parameter.expression), [''], type)
+  const whole = expressionPaths(parsePath(parameter.expression), [''], type)
   const parts = (parameter.components ?? []).flatMap((part) =>
-    pathsOf(parsePath(part.expression), whole, type),
+    expressionPaths(parsePath(part.expression), whole, type),
   )
   return [...new Set([...whole, ...parts])].filter((path) => path !== '')
 }
 
 /** Paths from `context`, those that conditions on the way look at included. */
-function pathsOf(
+function expressionPaths(
   expression: Expression,
   context: readonly string[],
   type: string,
@@ -55,24 +55,24 @@ function pathsOf(
       const { of, name } = expression
       const isRoot = [type, 'Resource', 'DomainResource'].includes(name)
       if (of === undefined && isRoot) return context
-      const base = of === undefined ? context : pathsOf(of, context, type)
+      const base = of === undefined ? context : expressionPaths(of, context, type)
       return base.map((path) => (path === '' ? name : `${path}.${name}`))
     }
     case 'union':
-      return expression.parts.flatMap((part) => pathsOf(part, context, type))
+      return expression.parts.flatMap((part) => expressionPaths(part, context, type))
     case 'index':
     case 'type':
-      return pathsOf(expression.of, context, type)
+      return expressionPaths(expression.of, context, type)
     case 'call': {
       const { of, name, args } = expression
-      const base = of === undefined ? context : pathsOf(of, context, type)
+      const base = of === undefined ? context : expressionPaths(of, context, type)
       const isPlain = ['as', 'ofType', 'is', 'resolve', 'extension'].includes(name)
-      return [...base, ...(isPlain ? [] : args.flatMap((arg) => pathsOf(arg, base, type)))]
+      return [...base, ...(isPlain ? [] : args.flatMap((arg) => expressionPaths(arg, base, type)))]
     }
     case 'binary':
       return [
-        ...pathsOf(expression.left, context, type),
-        ...pathsOf(expression.right, context, type),
+        ...expressionPaths(expression.left, context, type),
+        ...expressionPaths(expression.right, context, type),
       ]
     case 'literal':
     case 'variable':
@@ -83,7 +83,7 @@ function pathsOf(
 }
 
 /** `Type/id`, with its version if it has one, full addresses and canonicals that one reference parameter holds. */
-export function literalsOf(
+export function referenceLiterals(
   resource: Resource,
   code: string,
   own?: OwnParameters,
@@ -91,18 +91,18 @@ export function literalsOf(
   const found = new Set<string>()
   const parameter = searchParameter(resource.resourceType, code, own)
   if (parameter === undefined) return []
-  for (const walk of walksOf(resource.resourceType, parameter).walks) walk(resource, found)
+  for (const walk of referenceWalks(resource.resourceType, parameter).walks) walk(resource, found)
   return [...found]
 }
 
-/** The members of a resource that `literalsOf` reads. Undefined: any of them. */
+/** The members of a resource that `referenceLiterals` reads. Undefined: any of them. */
 export function literalRoots(
   type: string,
   code: string,
   own?: OwnParameters,
 ): readonly string[] | undefined {
   const parameter = searchParameter(type, code, own)
-  return parameter === undefined ? [] : walksOf(type, parameter).roots
+  return parameter === undefined ? [] : referenceWalks(type, parameter).roots
 }
 
 /** The reference parameters that `*` of an include stands for: those of the standard's elements. */
@@ -119,13 +119,13 @@ interface Walks {
 
 const compiled = new WeakMap<SearchParameter, Walks>()
 
-function walksOf(type: string, parameter: SearchParameter): Walks {
+function referenceWalks(type: string, parameter: SearchParameter): Walks {
   const known = compiled.get(parameter)
   if (known !== undefined) return known
-  const legs = legsOf(type, parameter)
+  const legs = parameterLegs(type, parameter)
   const walks = legs.map((leg) =>
     leg.bind<Set<string>>((value, found) => {
-      const literal = targetOf(leg.type, value)?.literal
+      const literal = extractTarget(leg.type, value)?.literal
       if (literal === undefined) return
       const whole = referenceIn(value)
       found.add(whole?.startsWith(`${literal}/_history/`) ? whole : literal)
@@ -138,7 +138,7 @@ function walksOf(type: string, parameter: SearchParameter): Walks {
 }
 
 /** References that only the FHIRPath engine can follow are found by their keys, but not included. */
-function legsOf(type: string, parameter: SearchParameter): readonly Leg[] {
+function parameterLegs(type: string, parameter: SearchParameter): readonly Leg[] {
   const { expression } = parameter
   const isPath = expression !== undefined && !('isGeneral' in parameter && parameter.isGeneral)
   return isPath ? compileExpression(type, expression) : []

@@ -2,7 +2,7 @@
  * Query string → SearchRequest, as plain data, with its result parameters and includes.
  * https://hl7.org/fhir/R4/search.html
  */
-import { badRequest, located, notSupported, tooCostly } from '../errors.ts'
+import { badRequest, notSupported, tooCostly, withExpression } from '../errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
 import { readCriterion, readyParameter } from './criteria.ts'
@@ -83,7 +83,7 @@ export function parseSearch(
     try {
       read(name, value)
     } catch (error) {
-      throw located(error, name)
+      throw withExpression(error, name)
     }
   }
   if (includes.size > MAX_INCLUDES) throw tooCostly(`A search may have ${MAX_INCLUDES} includes`)

@@ -7,7 +7,7 @@ import { isSameJson } from '../fhir/json.ts'
 import { parseReference, type Resource } from '../fhir/resource.ts'
 import type { Services } from '../services.ts'
 import type { Repository } from '../store/repository.ts'
-import { tracingOf } from './reply.ts'
+import { tracingExtension } from './reply.ts'
 import type { FhirRequest } from './request.ts'
 
 type Interaction = 'create' | 'update' | 'patch' | 'delete' | 'operation' | 'read' | 'search-type'
@@ -51,7 +51,7 @@ export function restEvent(
     type: { system: 'http://terminology.hl7.org/CodeSystem/audit-event-type', code: 'rest' },
     subtype: [{ system: 'http://hl7.org/fhir/restful-interaction', code: interaction }],
     recorded: new Date().toISOString(),
-    agent: agentsOf(caller),
+    agent: auditAgents(caller),
     source: { observer: { reference: `Project/${project.id}` } },
     entity: [entity],
     outcome: '0',
@@ -59,7 +59,10 @@ export function restEvent(
 }
 
 /** The caller, and the membership that gave the rights, which may be another's. */
-export function agentsOf({ profile, membershipId }: Pick<Principal, 'profile' | 'membershipId'>) {
+export function auditAgents({
+  profile,
+  membershipId,
+}: Pick<Principal, 'profile' | 'membershipId'>) {
   const asker = { who: { reference: profile ?? 'system' }, requestor: true }
   if (membershipId === undefined) return [asker]
   return [asker, { who: { reference: `ProjectMembership/${membershipId}` }, requestor: false }]
@@ -132,13 +135,13 @@ function refusalEvent(principal: Principal, asked: RefusedRequest, why: string):
   const target = parseReference(`${type}/${id}`) && { reference: `${type}/${id}` }
   return {
     resourceType: 'AuditEvent',
-    extension: [tracingOf(asked)],
+    extension: [tracingExtension(asked)],
     type: { system: 'http://terminology.hl7.org/CodeSystem/audit-event-type', code: 'rest' },
     action: isOperation ? 'E' : (ACTIONS[method] ?? 'E'),
     recorded: new Date().toISOString(),
     outcome: '4',
     outcomeDesc: `Forbidden: ${why}`,
-    agent: agentsOf(principal),
+    agent: auditAgents(principal),
     source: { observer: { reference: `Project/${principal.project.id}` } },
     entity: [target === undefined ? { name: `${method} /${type}` } : { what: target }],
   }

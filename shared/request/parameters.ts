@@ -4,12 +4,12 @@
  */
 import { badRequest, type HttpError, notSupported } from '../errors.ts'
 import { isResourceType, operationParameters } from '../fhir/definitions.ts'
-import { numberOf } from '../fhir/json.ts'
+import { toNumber } from '../fhir/json.ts'
 import { isObject, isResource, type Resource } from '../fhir/resource.ts'
 import { escapeValue } from '../query/values.ts'
 import { readJson, readPreferences, wantsStrict } from './negotiate.ts'
 import { jsonReply } from './reply.ts'
-import type { FhirReply, Interaction, OperationCall } from './request.ts'
+import type { FhirContext, FhirReply, OperationCall } from './request.ts'
 
 /**
  * `text` is any primitive that JSON writes as a string: uri, code, dateTime, id …, `reference` the same or a Reference,
@@ -51,7 +51,7 @@ export interface Inputs {
 
 type Values = ReadonlyMap<string, readonly unknown[]>
 
-function inputsOf(values: Values): Inputs {
+function createInputs(values: Values): Inputs {
   // The values were checked against their declared kinds.
   const all = <T>(name: string) => (values.get(name) ?? []) as readonly T[]
   return {
@@ -92,22 +92,22 @@ export function readInputs(call: Called, own: readonly ParameterDefinition[]): I
   const taken = { definitions, isStrict: wantsStrict(request.headers.prefer) }
   const values = fromQuery(request.query, taken)
   if (request.method === 'GET' || request.body === undefined || request.body.length === 0) {
-    return inputsOf(values)
+    return createInputs(values)
   }
   const body = readJson(request)
   if (isObject(body) && body.resourceType === undefined) {
-    return inputsOf(new Map([...values, ...fromObject(body, taken, '')]))
+    return createInputs(new Map([...values, ...fromObject(body, taken, '')]))
   }
   if (!isResource(body)) throw badRequest('Expected a Parameters resource or a JSON object')
   if (body.resourceType === 'Parameters') {
     const given = fromParameters(body.parameter, taken, 'Parameters.parameter')
-    return inputsOf(new Map([...values, ...given]))
+    return createInputs(new Map([...values, ...given]))
   }
   const [taker, second] = definitions.filter(({ kind }) => kind === 'resource')
   if (taker === undefined || second !== undefined) {
     throw badRequest(`Expected a Parameters resource, but found ${body.resourceType.slice(0, 64)}`)
   }
-  return inputsOf(new Map([...values, [taker.name, [body]]]))
+  return createInputs(new Map([...values, [taker.name, [body]]]))
 }
 
 /** How the standard names the operation: by the type that it is defined for. */
@@ -242,7 +242,7 @@ function plainValue(
 ): unknown {
   if (kind === 'part') {
     const taken = { definitions: parts, isStrict }
-    if (isObject(value)) return inputsOf(fromObject(value, taken, `${path}.`))
+    if (isObject(value)) return createInputs(fromObject(value, taken, `${path}.`))
     throw badRequest(`"${name}" must be an object`, path)
   }
   if (kind === 'resource') return resourceIn(name, value, path)
@@ -262,7 +262,7 @@ function valueIn(
   if (kind === 'part') {
     if (item.part === undefined) throw badRequest(`"${name}" must have parts`, path)
     const taken = { definitions: parts, isStrict }
-    return inputsOf(fromParameters(item.part, taken, `${path}.part`))
+    return createInputs(fromParameters(item.part, taken, `${path}.part`))
   }
   if (kind === 'resource') return resourceIn(name, item.resource, path)
   const member = Object.keys(item).find((key) => /^value[A-Z]/.test(key))
@@ -292,7 +292,7 @@ function valueOfKind(
     case 'token':
       return tokenText(name, value, path)
     case 'whole': {
-      const number = numberOf(value)
+      const number = toNumber(value)
       if (Number.isSafeInteger(number)) return number
       throw badRequest(`"${name}" must be a whole number`, path)
     }
@@ -338,6 +338,6 @@ export function parameter([name, member, value]: Output): object[] {
 }
 
 /** The same request as an interaction, for operations that answer with resources. Errors: 406. */
-export function interactionOf({ services, principal, request }: OperationCall): Interaction {
+export function toInteraction({ services, principal, request }: OperationCall): FhirContext {
   return { services, principal, request, preferences: readPreferences(request) }
 }

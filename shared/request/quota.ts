@@ -5,7 +5,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Principal } from '../access/principal.ts'
 import { tooManyRequests } from '../errors.ts'
-import { rateLimitItem, type Spent, secondsOf } from '../platform/redis/limiter.ts'
+import { type RateLimitState, rateLimitItem, retryAfterSeconds } from '../platform/redis/limiter.ts'
 import type { Services } from '../services.ts'
 import type { FhirRequest, Route } from './request.ts'
 
@@ -15,7 +15,7 @@ const HISTORY = 10
 export const READ = 1
 
 /** Load units of an interaction. A bundle costs what its entries cost. */
-export function unitsOf(route: Route): number {
+export function loadUnits(route: Route): number {
   const { kind } = route
   switch (kind) {
     case 'metadata':
@@ -77,13 +77,13 @@ export async function charge(
   const spent = limits
     .filter(([, limit]) => limit >= 0)
     .map(([key, limit]) => ({ limit, ...load.spend(key, units, limit) }))
-    .sort((a, b) => a.left - b.left)
+    .sort((a, b) => a.remaining - b.remaining)
   const [scarcest] = spent
   if (scarcest === undefined) return undefined
-  const isOver = whole ? scarcest.left + units <= 0 : scarcest.left < 0
+  const isOver = whole ? scarcest.remaining + units <= 0 : scarcest.remaining < 0
   if (isOver && !request.mayWait) throw refusal(scarcest, scarcest.limit)
   if (isOver) await untilReset(scarcest.resetMs, request.mayWait)
-  return itemOf(scarcest)
+  return rateLimitHeader(scarcest)
 }
 
 async function untilReset(ms: number, signal: AbortSignal | undefined): Promise<void> {
@@ -92,13 +92,13 @@ async function untilReset(ms: number, signal: AbortSignal | undefined): Promise<
   })
 }
 
-function itemOf(spent: Spent): string {
+function rateLimitHeader(spent: RateLimitState): string {
   return rateLimitItem('fhirInteractions', spent)
 }
 
-function refusal(spent: Spent, limit: number) {
+function refusal(spent: RateLimitState, limit: number) {
   const diagnostics = JSON.stringify({ msBeforeNext: spent.resetMs, limit })
-  return tooManyRequests(secondsOf(spent.resetMs), diagnostics, itemOf(spent))
+  return tooManyRequests(retryAfterSeconds(spent.resetMs), diagnostics, rateLimitHeader(spent))
 }
 
 /** Counts bots that call each other; a bot cannot set it, the worker writes it over. */
@@ -106,7 +106,7 @@ export const DEPTH_HEADER = 'x-bot-depth'
 export const MAX_DEPTH = 10
 
 /** 0 for a request that no bot has made. */
-export function depthOf({ headers }: Pick<FhirRequest, 'headers'>): number {
+export function botCallDepth({ headers }: Pick<FhirRequest, 'headers'>): number {
   const depth = Number(headers[DEPTH_HEADER] ?? 0)
   return Number.isInteger(depth) && depth > 0 ? depth : 0
 }

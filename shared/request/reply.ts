@@ -75,12 +75,15 @@ export function withTracing(
 ): FhirReply {
   const { body } = reply
   if (typeof body !== 'string' || !body.startsWith(OUTCOME_START)) return reply
-  const extension = JSON.stringify(tracingOf(request))
+  const extension = JSON.stringify(tracingExtension(request))
   return { ...reply, body: `${body.slice(0, -1)},"extension":[${extension}]}` }
 }
 
 /** The extension that names request and trace. */
-export function tracingOf({ requestId, traceId }: Pick<FhirRequest, 'requestId' | 'traceId'>) {
+export function tracingExtension({
+  requestId,
+  traceId,
+}: Pick<FhirRequest, 'requestId' | 'traceId'>) {
   return {
     url: TRACING,
     extension: [
@@ -95,13 +98,13 @@ export function absoluteUrl(services: Services, path: string): string {
   return `${services.config.baseUrl}fhir/R4/${path}`
 }
 
-export function etagOf(version: { readonly ver: number }): string {
+export function formatEtag(version: { readonly ver: number }): string {
   return `W/"${version.ver}"`
 }
 
 /** ETag and Last-Modified of a version. */
 export function versionHeaders(version: Version): Record<string, string> {
-  return { ETag: etagOf(version), 'Last-Modified': version.lastUpdated.toUTCString() }
+  return { ETag: formatEtag(version), 'Last-Modified': version.lastUpdated.toUTCString() }
 }
 
 /** True when the caller already has this version; If-None-Match wins over If-Modified-Since. */
@@ -117,14 +120,14 @@ function wholeSeconds(ms: number): number {
 }
 
 function matchesTag(header: string, ver: number): boolean {
-  return header.trim() === '*' || versionsOf(header).includes(ver)
+  return header.trim() === '*' || parseEtags(header).includes(ver)
 }
 
 /** To change a stored version of so many characters takes some 20 ms of the event loop. */
 const MOST_HERE = 524_288
 
 /** Reads If-Match and If-None-Match of a write. Errors: 412 when no listed version can exist. */
-export function writeOptions(request: Pick<FhirRequest, 'headers' | 'elsewhere'>): WriteOptions {
+export function writeOptions(request: Pick<FhirRequest, 'headers' | 'offload'>): WriteOptions {
   const noneMatch = request.headers['if-none-match']
   if (noneMatch !== undefined && noneMatch.trim() !== '*') {
     throw badRequest('If-None-Match of a write must be *')
@@ -132,7 +135,7 @@ export function writeOptions(request: Pick<FhirRequest, 'headers' | 'elsewhere'>
   return {
     ...ifMatchOption(request.headers['if-match']),
     ...(noneMatch === undefined ? {} : { onlyIfAbsent: true }),
-    ...(request.elsewhere === undefined ? {} : { mostHere: MOST_HERE }),
+    ...(request.offload === undefined ? {} : { mostHere: MOST_HERE }),
   }
 }
 
@@ -143,13 +146,13 @@ export function demandsExistence(request: FhirRequest): boolean {
 
 function ifMatchOption(header: string | undefined): WriteOptions {
   if (header === undefined || header.trim() === '*') return {}
-  const ifMatch = versionsOf(header)
+  const ifMatch = parseEtags(header)
   if (ifMatch.length === 0) throw preconditionFailed()
   return { ifMatch }
 }
 
 /** Versions named by a list of weak or strong entity tags; others are left out. */
-function versionsOf(header: string): number[] {
+function parseEtags(header: string): number[] {
   return header.split(',').flatMap((item) => {
     const digits = /^(?:W\/)?"?(\d{1,9})"?$/.exec(item.trim())?.[1]
     return digits === undefined ? [] : [Number(digits)]

@@ -31,7 +31,7 @@ export interface FhirRequest {
   /** Aborts when the caller has gone. */
   readonly signal?: AbortSignal
   /** Answers in another place what is too much for this event loop. */
-  readonly elsewhere?: ((request: FhirRequest) => Promise<FhirReply>) | undefined
+  readonly offload?: ((request: FhirRequest) => Promise<FhirReply>) | undefined
 }
 
 export interface FhirReply {
@@ -56,7 +56,7 @@ export type Handle = (
 ) => Promise<FhirReply>
 
 /** One FHIR interaction: its caller, its request, and how its reply is to look. */
-export interface Interaction {
+export interface FhirContext {
   readonly services: Services
   readonly principal: Principal
   readonly request: FhirRequest
@@ -75,15 +75,15 @@ export interface Preferences {
   readonly extended: boolean
 }
 
-export type Asking = Pick<Interaction, 'services' | 'principal'>
+export type CallerContext = Pick<FhirContext, 'services' | 'principal'>
 
 /** The same request on another Repository, such as that of a transaction. */
-export function through<T extends Asking>(asking: T, repository: Repository): T {
+export function through<T extends CallerContext>(asking: T, repository: Repository): T {
   return { ...asking, services: { ...asking.services, repository } }
 }
 
 /** A request that only reads: a replica may answer it. */
-export async function forReads<T extends Asking>(asking: T): Promise<T> {
+export async function forReads<T extends CallerContext>(asking: T): Promise<T> {
   const { repository } = asking.services
   const reads = await repository.forReads(asking.principal)
   return reads === repository ? asking : through(asking, reads)

@@ -14,8 +14,8 @@ import {
   settleContent,
   storeContent,
   type Upload,
-  withContentOf,
   withoutContent,
+  withStoredContent,
 } from '../binary/content.ts'
 import {
   badRequest,
@@ -28,40 +28,40 @@ import {
 import { isResourceType } from '../fhir/definitions.ts'
 import { parseBody } from '../fhir/json.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
-import { chunksOf } from '../platform/storage/storage.ts'
+import { readChunks } from '../platform/storage/storage.ts'
 import { demandsExistence, writeOptions } from '../request/reply.ts'
-import type { FhirReply, Interaction } from '../request/request.ts'
+import type { FhirContext, FhirReply } from '../request/request.ts'
 import type { WriteResult } from '../store/rows/version.ts'
 import { finishWrite } from './finish-write.ts'
 import { acceptResource, mayAskBots, requireSameId } from './interaction.ts'
-import { beforeWrite, patched } from './pre-commit.ts'
+import { beforeWrite, dryRunPatch } from './pre-commit.ts'
 
 /** `POST Binary`. Errors: 400, 403, 413. */
-export async function createBinary(interaction: Interaction): Promise<FhirReply> {
-  requireRight(interaction, 'create')
-  return create(interaction, await readDraft(interaction), undefined)
+export async function createBinary(context: FhirContext): Promise<FhirReply> {
+  requireRight(context, 'create')
+  return create(context, await readDraft(context), undefined)
 }
 
 /** As a resource, under a given new id or one that the store makes. */
 export async function createBinaryFrom(
-  interaction: Interaction,
+  context: FhirContext,
   body: Resource,
   id: string | undefined,
 ): Promise<FhirReply> {
-  requireRight(interaction, 'create')
-  return create(interaction, await resourceDraft(interaction, body), id)
+  requireRight(context, 'create')
+  return create(context, await resourceDraft(context, body), id)
 }
 
 async function create(
-  interaction: Interaction,
+  context: FhirContext,
   draft: Draft,
   id: string | undefined,
 ): Promise<FhirReply> {
-  const { principal, services } = interaction
+  const { principal, services } = context
   const { id: _id, ...resource } = draft.resource
   const sent = id === undefined ? resource : { ...resource, id }
-  const next = await beforeWrite(interaction, 'create', sent)
-  return write(interaction, draft, (url) =>
+  const next = await beforeWrite(context, 'create', sent)
+  return write(context, draft, (url) =>
     services.repository.create(principal, url === undefined ? next : { ...next, url }, {
       keepId: next.id !== undefined,
     }),
@@ -69,28 +69,28 @@ async function create(
 }
 
 /** `PUT Binary/{id}`. Errors: 400, 403, 404, 412, 413. */
-export async function updateBinary(interaction: Interaction, id: string): Promise<FhirReply> {
-  requireRight(interaction, 'update')
-  await requireReachable(interaction, id)
-  return update(interaction, await readDraft(interaction, id), id)
+export async function updateBinary(context: FhirContext, id: string): Promise<FhirReply> {
+  requireRight(context, 'update')
+  await requireReachable(context, id)
+  return update(context, await readDraft(context, id), id)
 }
 
 export async function updateBinaryFrom(
-  interaction: Interaction,
+  context: FhirContext,
   body: Resource,
   id: string,
 ): Promise<FhirReply> {
-  requireRight(interaction, 'update')
-  return update(interaction, await resourceDraft(interaction, body), id)
+  requireRight(context, 'update')
+  return update(context, await resourceDraft(context, body), id)
 }
 
-async function update(interaction: Interaction, sent: Draft, id: string): Promise<FhirReply> {
-  const { principal, request, services } = interaction
+async function update(context: FhirContext, sent: Draft, id: string): Promise<FhirReply> {
+  const { principal, request, services } = context
   const { repository } = services
   const options = writeOptions(request)
   const named = { ...sent, resource: { ...sent.resource, id } }
-  const draft = await askedAbout(interaction, named, id)
-  return write(interaction, draft, async (url) => {
+  const draft = await askedAbout(context, named, id)
+  return write(context, draft, async (url) => {
     const change = (current: Resource) => changed(current, draft, url)
     try {
       return await repository.patch(principal, { type: 'Binary', id }, change, options)
@@ -104,18 +104,18 @@ async function update(interaction: Interaction, sent: Draft, id: string): Promis
 }
 
 /** An update as a pre-commit bot leaves it, before its content is read. */
-async function askedAbout(interaction: Interaction, draft: Draft, id: string): Promise<Draft> {
-  if (!mayAskBots(interaction)) return draft
+async function askedAbout(context: FhirContext, draft: Draft, id: string): Promise<Draft> {
+  if (!mayAskBots(context)) return draft
   const change = async (current: Resource) => changed(current, draft, undefined)
-  const options = writeOptions(interaction.request)
-  const made = await patched(interaction, { type: 'Binary', id, apply: change, options }).catch(
+  const options = writeOptions(context.request)
+  const made = await dryRunPatch(context, { type: 'Binary', id, apply: change, options }).catch(
     (error: unknown) => {
       if (!isAbsent(error)) throw error
       return undefined
     },
   )
   const whole = made === undefined ? draft.resource : { ...made.resource, id }
-  const next = await beforeWrite(interaction, 'update', whole, options.ifMatch)
+  const next = await beforeWrite(context, 'update', whole, options.ifMatch)
   return next === whole ? draft : { ...draft, resource: withoutContent(next), isBare: false }
 }
 
@@ -123,7 +123,7 @@ async function askedAbout(interaction: Interaction, draft: Draft, id: string): P
 function changed(current: Resource, draft: Draft, url: string | undefined): Resource {
   const { resource, isBare } = draft
   const next = isBare ? overlaid(current, resource) : resource
-  if (url === undefined) return withContentOf(current, next)
+  if (url === undefined) return withStoredContent(current, next)
   const place = isSameContent(url, current.url) ? current.url : url
   return { ...withoutContent(next), url: place }
 }
@@ -144,7 +144,7 @@ interface Draft {
 }
 
 async function write(
-  { services, principal, ...interaction }: Interaction,
+  { services, principal, ...interaction }: FhirContext,
   { content, filename, isBare, warnings }: Draft,
   store: (url: string | undefined) => Promise<WriteResult>,
 ): Promise<FhirReply> {
@@ -173,24 +173,24 @@ async function write(
 const RESOURCE_TYPE = 'application/fhir+json'
 
 /** `id` is what a resource in the body must bear. */
-async function readDraft(interaction: Interaction, id?: string): Promise<Draft> {
-  const { request, services } = interaction
+async function readDraft(context: FhirContext, id?: string): Promise<Draft> {
+  const { request, services } = context
   const { body, headers } = request
   const upload = request.upload ?? Buffer.from(body ?? '')
   const contentType = headers['content-type']?.trim() || 'application/octet-stream'
   if (!contentType.toLowerCase().startsWith(RESOURCE_TYPE)) {
-    return bareDraft(interaction, contentType, upload)
+    return bareDraft(context, contentType, upload)
   }
   const { maxBodyBytes } = services.config
-  const { start, whole } = await startOf(upload, maxBodyBytes)
+  const { start, whole } = await readStart(upload, maxBodyBytes)
   const isNamed = /^\s*\{\s*"resourceType"\s*:\s*"Binary"/.test(start.toString('latin1', 0, 200))
   if (!whole && isNamed) throw tooLarge()
   const resource = whole ? readResource(start, isNamed) : undefined
   if (resource === undefined) {
-    return bareDraft(interaction, contentType, whole ? start : joined(start, upload))
+    return bareDraft(context, contentType, whole ? start : joined(start, upload))
   }
   if (id !== undefined) requireSameId(resource.id, id)
-  return resourceDraft(interaction, resource)
+  return resourceDraft(context, resource)
 }
 
 /** Any other JSON, or what is no JSON at all, is content. */
@@ -206,14 +206,14 @@ function readResource(bytes: Buffer, isNamed: boolean): Resource | undefined {
 }
 
 /** Up to `maxBytes` of an upload, or a little more when there is more. */
-async function startOf(
+async function readStart(
   upload: Upload,
   maxBytes: number,
 ): Promise<{ start: Buffer; whole: boolean }> {
   if (Buffer.isBuffer(upload)) return { start: upload, whole: true }
   const chunks: Buffer[] = []
   let size = 0
-  for await (const chunk of chunksOf(upload)) {
+  for await (const chunk of readChunks(upload)) {
     chunks.push(chunk)
     size += chunk.length
     if (size > maxBytes) return { start: Buffer.concat(chunks), whole: false }
@@ -224,13 +224,13 @@ async function startOf(
 function joined(start: Buffer, rest: Upload): Readable {
   async function* both() {
     yield start
-    yield* Buffer.isBuffer(rest) ? [rest] : chunksOf(rest)
+    yield* Buffer.isBuffer(rest) ? [rest] : readChunks(rest)
   }
   return Readable.from(both(), { objectMode: false })
 }
 
 async function bareDraft(
-  interaction: Interaction,
+  interaction: FhirContext,
   contentType: string,
   content: Upload,
 ): Promise<Draft> {
@@ -240,24 +240,24 @@ async function bareDraft(
     contentType,
     ...(context ? { securityContext: { reference: context } } : {}),
   })
-  return { resource, warnings, content, filename: filenameOf(interaction), isBare: true }
+  return { resource, warnings, content, filename: requestedFilename(interaction), isBare: true }
 }
 
-async function resourceDraft(interaction: Interaction, body: Resource): Promise<Draft> {
+async function resourceDraft(context: FhirContext, body: Resource): Promise<Draft> {
   const { data, url: _url, ...rest } = body
-  const accepted = await acceptBinary(interaction, rest)
+  const accepted = await acceptBinary(context, rest)
   const content = data === undefined ? undefined : readData(data)
-  return { ...accepted, content, filename: filenameOf(interaction), isBare: false }
+  return { ...accepted, content, filename: requestedFilename(context), isBare: false }
 }
 
-async function acceptBinary(interaction: Interaction, body: unknown) {
-  const accepted = await acceptResource(interaction, 'Binary', body)
+async function acceptBinary(context: FhirContext, body: unknown) {
+  const accepted = await acceptResource(context, 'Binary', body)
   const { securityContext } = accepted.resource
   if (securityContext !== undefined) requireContext(securityContext)
   return accepted
 }
 
-function filenameOf({ request }: Interaction): string | undefined {
+function requestedFilename({ request }: FhirContext): string | undefined {
   return cleanFilename(request.query.get('_filename'))
 }
 
@@ -279,12 +279,12 @@ function requireContext(securityContext: unknown): void {
   }
 }
 
-function requireRight({ principal }: Interaction, interaction: 'create' | 'update'): void {
+function requireRight({ principal }: FhirContext, interaction: 'create' | 'update'): void {
   if (!may(principal, 'Binary', interaction)) throw forbidden()
 }
 
 /** Known before the content is sent: an id that is not there and may not be chosen. Errors: 404. */
-async function requireReachable({ services, principal }: Interaction, id: string): Promise<void> {
+async function requireReachable({ services, principal }: FhirContext, id: string): Promise<void> {
   try {
     await services.repository.read(principal, 'Binary', id)
   } catch (error) {

@@ -6,7 +6,7 @@ import { badRequest, HttpError, outcome } from '../errors.ts'
 import { mapStrings } from '../fhir/json.ts'
 import { isResource, type Resource, visitReferences } from '../fhir/resource.ts'
 import type { SearchRequest } from '../query/search-request.ts'
-import type { Interaction } from '../request/request.ts'
+import type { FhirContext } from '../request/request.ts'
 import type { SearchPage } from '../store/rows/version.ts'
 import { readCondition, resolved } from './search/criteria.ts'
 
@@ -27,7 +27,7 @@ const FORM = /^([A-Za-z]+)\?(.+)$/
 
 /** Errors: 400 at a reference that is no search. */
 export function conditionalReferences(
-  interaction: Interaction,
+  context: FhirContext,
   resource: Resource,
 ): readonly ConditionalReference[] {
   const found: ConditionalReference[] = []
@@ -36,7 +36,7 @@ export function conditionalReferences(
     if (type === undefined) return
     try {
       const criteria = new URLSearchParams(query)
-      const condition = readCondition(interaction, type, criteria)
+      const condition = readCondition(context, type, criteria)
       const key = criteriaKey(type, criteria)
       found.push({ text, path, key, condition: { ...condition, count: 2 } })
     } catch (error) {
@@ -54,17 +54,17 @@ export function criteriaKey(type: string, criteria: URLSearchParams): string {
 
 /** As many matches as each search counts; one statement for 200 of them. */
 export async function findMatches(
-  interaction: Interaction,
+  context: FhirContext,
   asked: ReadonlyMap<string, SearchRequest>,
 ): Promise<Matches> {
   if (asked.size === 0) return new Map()
-  const { services, principal } = interaction
+  const { services, principal } = context
   const found = new Map<string, PromiseSettledResult<SearchPage>>()
   const requests = new Map<string, SearchRequest>()
   await Promise.all(
     [...asked].map(async ([name, request]) => {
       try {
-        requests.set(name, { ...(await resolved(interaction, request)), sort: [] })
+        requests.set(name, { ...(await resolved(context, request)), sort: [] })
       } catch (reason) {
         found.set(name, { status: 'rejected', reason })
       }
@@ -79,7 +79,7 @@ export async function findMatches(
 }
 
 /** `Type/id` of the only match, `made` by the same bundle or there before. Errors: 400 at the element, 403. */
-export function targetOf(
+export function requireSingleMatch(
   { text, path }: ConditionalReference,
   matches: Matches,
   made: readonly string[] = [],
@@ -98,21 +98,21 @@ export function targetOf(
  * The body of a request with its conditional references made literal; one statement for all of them.
  * It is not looked at when the request came without a question mark.
  */
-export async function withLiteralReferences<T>(interaction: Interaction, body: T): Promise<T> {
-  if (!isResource(body) || interaction.request.body?.includes('?') !== true) return body
-  return literalReferences(interaction, body)
+export async function withLiteralReferences<T>(context: FhirContext, body: T): Promise<T> {
+  if (!isResource(body) || context.request.body?.includes('?') !== true) return body
+  return literalReferences(context, body)
 }
 
 export async function literalReferences<T extends Resource>(
-  interaction: Interaction,
+  context: FhirContext,
   body: T,
 ): Promise<T> {
-  const references = conditionalReferences(interaction, body)
+  const references = conditionalReferences(context, body)
   if (references.length === 0) return body
   const asked = new Map(references.map(({ text, condition }) => [text, condition]))
-  const matches = await findMatches(interaction, asked)
+  const matches = await findMatches(context, asked)
   const targets = new Map(
-    references.map((reference) => [reference.text, targetOf(reference, matches)]),
+    references.map((reference) => [reference.text, requireSingleMatch(reference, matches)]),
   )
   return mapStrings(body, (text, name) => (name === 'reference' && targets.get(text)) || text)
 }

@@ -13,14 +13,14 @@ import type { Resource } from '../fhir/resource.ts'
 import type { SearchRequest } from '../query/search-request.ts'
 import { readJson } from '../request/negotiate.ts'
 import { emptyReply, outcomeReply, writeOptions } from '../request/reply.ts'
-import type { FhirReply, Interaction } from '../request/request.ts'
+import type { FhirContext, FhirReply } from '../request/request.ts'
 import { normalId } from '../store/rows/context.ts'
 import type { Version, WriteOptions, WriteResult } from '../store/rows/version.ts'
 import { withLiteralReferences } from './conditional-references.ts'
 import { afterDeletions, finishWrite } from './finish-write.ts'
 import { acceptResource, mayAskBots } from './interaction.ts'
 import { beforeDelete, beforeWrite } from './pre-commit.ts'
-import { criteriaOf, readFullCondition } from './search/criteria.ts'
+import { parseCriteriaQuery, readFullCondition } from './search/criteria.ts'
 import { patch, withAccount } from './write.ts'
 
 /** More matches than this are never deleted by one request. */
@@ -28,43 +28,43 @@ const MAX_DELETIONS = 1000
 
 /** `If-None-Exist`: 1 match is answered with 200, more with 412. */
 export async function createConditional(
-  interaction: Interaction,
+  context: FhirContext,
   type: string,
   criteria: string,
 ): Promise<FhirReply> {
-  const { services, principal, request } = interaction
-  const condition = await readFullCondition(interaction, type, criteriaOf(criteria))
-  const sent = withAccount(interaction, readJson(request))
-  const body = await withLiteralReferences(interaction, sent)
-  const { resource, warnings } = await acceptResource(interaction, type, body)
-  const written = mayAskBots(interaction)
-    ? await createAsking(interaction, resource, condition)
+  const { services, principal, request } = context
+  const condition = await readFullCondition(context, type, parseCriteriaQuery(criteria))
+  const sent = withAccount(context, readJson(request))
+  const body = await withLiteralReferences(context, sent)
+  const { resource, warnings } = await acceptResource(context, type, body)
+  const written = mayAskBots(context)
+    ? await createAsking(context, resource, condition)
     : await services.repository.createConditional(principal, resource, condition)
   const isMatch = written.outcome !== 'created'
   if (isMatch && typeof resource.id === 'string' && normalId(resource.id) !== written.id) {
     throw badRequest('Resource ID did not match resolved ID', `${type}.id`)
   }
-  return finishWrite(interaction, written, warnings)
+  return finishWrite(context, written, warnings)
 }
 
 /** A bot is asked only about what is made. */
 async function createAsking(
-  interaction: Interaction,
+  context: FhirContext,
   resource: Resource,
   condition: SearchRequest,
 ): Promise<WriteResult> {
-  const { services, principal } = interaction
+  const { services, principal } = context
   if (!may(principal, condition.type, 'create')) throw forbidden()
-  const match = await findMatch(interaction, condition)
+  const match = await findMatch(context, condition)
   if (match !== undefined) return { ...match, outcome: 'unchanged' }
-  const next = await beforeWrite(interaction, 'create', resource)
+  const next = await beforeWrite(context, 'create', resource)
   const options = { keepId: next !== resource, isMissing: true }
   return services.repository.createConditional(principal, next, condition, options)
 }
 
 /** Errors: 412 for several. */
 async function findMatch(
-  { services, principal }: Interaction,
+  { services, principal }: FhirContext,
   condition: SearchRequest,
 ): Promise<Version | undefined> {
   const { versions } = await services.repository.search(principal, { ...condition, count: 2 })
@@ -72,47 +72,44 @@ async function findMatch(
   return versions[0]
 }
 
-export async function updateConditional(
-  interaction: Interaction,
-  type: string,
-): Promise<FhirReply> {
-  const { services, principal, request } = interaction
-  const condition = await readFullCondition(interaction, type, request.query)
-  const body = await withLiteralReferences(interaction, readJson(request))
-  const { resource, warnings } = await acceptResource(interaction, type, body)
+export async function updateConditional(context: FhirContext, type: string): Promise<FhirReply> {
+  const { services, principal, request } = context
+  const condition = await readFullCondition(context, type, request.query)
+  const body = await withLiteralReferences(context, readJson(request))
+  const { resource, warnings } = await acceptResource(context, type, body)
   const options = writeOptions(request)
   const { repository } = services
-  const next = mayAskBots(interaction)
-    ? await askedAbout(interaction, resource, condition, options)
+  const next = mayAskBots(context)
+    ? await askedAbout(context, resource, condition, options)
     : resource
   const written = await repository.updateConditional(principal, next, condition, {
     ...options,
     keepId: next !== resource,
   })
-  return finishWrite(interaction, written, warnings)
+  return finishWrite(context, written, warnings)
 }
 
 /** The resource to write where nothing else is found meanwhile. */
 async function askedAbout(
-  interaction: Interaction,
+  context: FhirContext,
   resource: Resource,
   condition: SearchRequest,
   { ifMatch }: WriteOptions,
 ): Promise<Resource> {
-  const match = await findMatch(interaction, condition)
-  if (match === undefined) return beforeWrite(interaction, 'create', resource)
+  const match = await findMatch(context, condition)
+  if (match === undefined) return beforeWrite(context, 'create', resource)
   if (resource.id !== undefined && normalId(resource.id) !== match.id) return resource
-  return beforeWrite(interaction, 'update', { ...resource, id: match.id }, ifMatch)
+  return beforeWrite(context, 'update', { ...resource, id: match.id }, ifMatch)
 }
 
 /** No match is 404, several are 412. */
-export async function patchConditional(interaction: Interaction, type: string): Promise<FhirReply> {
-  const { principal, request } = interaction
-  const condition = await readFullCondition(interaction, type, request.query)
+export async function patchConditional(context: FhirContext, type: string): Promise<FhirReply> {
+  const { principal, request } = context
+  const condition = await readFullCondition(context, type, request.query)
   if (!may(principal, type, 'update')) throw forbidden()
-  const match = await findMatch(interaction, condition)
+  const match = await findMatch(context, condition)
   if (match === undefined) throw notFound()
-  return patch(interaction, type, match.id)
+  return patch(context, type, match.id)
 }
 
 /** How many a conditional delete may delete: one, unless `_count` says otherwise. */
@@ -120,33 +117,30 @@ export function mostDeletions({ count }: SearchRequest, query: URLSearchParams):
   return query.has('_count') ? Math.min(count, MAX_DELETIONS) : 1
 }
 
-export async function deleteConditional(
-  interaction: Interaction,
-  type: string,
-): Promise<FhirReply> {
-  const { services, principal, request } = interaction
-  const condition = await readFullCondition(interaction, type, request.query)
+export async function deleteConditional(context: FhirContext, type: string): Promise<FhirReply> {
+  const { services, principal, request } = context
+  const condition = await readFullCondition(context, type, request.query)
   const limit = mostDeletions(condition, request.query)
-  if (mayAskBots(interaction)) await askAboutMatches(interaction, condition, limit)
+  if (mayAskBots(context)) await askAboutMatches(context, condition, limit)
   const deleted = await services.repository.deleteConditional(principal, condition, limit)
-  return deletedReply(interaction, await afterDeletions(interaction, deleted))
+  return deletedReply(context, await afterDeletions(context, deleted))
 }
 
 /** One after the other; more than may be deleted are refused anyway. */
 async function askAboutMatches(
-  interaction: Interaction,
+  context: FhirContext,
   condition: SearchRequest,
   limit: number,
 ): Promise<void> {
-  const { services, principal } = interaction
+  const { services, principal } = context
   const asked = { ...condition, count: limit + 1 }
   const { versions } = await services.repository.search(principal, asked)
   if (versions.length > limit) return
-  for (const { type, id } of versions) await beforeDelete(interaction, type, id)
+  for (const { type, id } of versions) await beforeDelete(context, type, id)
 }
 
 export function deletedReply(
-  { preferences }: Interaction,
+  { preferences }: FhirContext,
   warnings: readonly Issue[] = [],
 ): FhirReply {
   if (preferences.returned === 'minimal') return emptyReply(200)

@@ -5,12 +5,12 @@ import { searchParameter } from '../fhir/definitions.ts'
 import { isDecimal, parseJson } from '../fhir/json.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import { compileExpression, type Leg, type Walk } from '../fhirpath/extract.ts'
-import { ownTurn } from '../platform/event-loop-turns.ts'
+import { yieldTurn } from '../platform/event-loop-turns.ts'
 import type { SearchRequest } from '../query/search-request.ts'
 import { readPreferences } from '../request/negotiate.ts'
 import type { Operation, OperationCall } from '../request/request.ts'
 import { present } from '../store/rows/rows.ts'
-import { parsed, resolved } from './search/criteria.ts'
+import { parseCallerSearch, resolved } from './search/criteria.ts'
 
 const DEFAULT_ROWS = 1000
 const MOST_ROWS = 100_000
@@ -31,14 +31,14 @@ export const csv: Operation = {
     const fields = (request.query.get('_fields') ?? '').split(',').filter((name) => name !== '')
     if (fields.length === 0) throw badRequest('Missing _fields parameter')
     if (fields.length > MOST_FIELDS) throw badRequest(`_fields may name ${MOST_FIELDS} fields`)
-    const columns = fields.map((field) => columnOf(type, field))
+    const columns = fields.map((field) => compileColumn(type, field))
     const query = new URLSearchParams(request.query)
     query.delete('_count')
     // The form is CSV whatever is accepted: a browser that follows a link names HTML.
     const headers = { ...request.headers, accept: undefined }
     const { handling } = readPreferences({ ...request, headers })
-    const search = await resolved(call, parsed(call, type, query, handling))
-    const table = pagesOf(call, search, rowsOf(request.query.get('_count')), columns)
+    const search = await resolved(call, parseCallerSearch(call, type, query, handling))
+    const table = pagesOf(call, search, parseRowCount(request.query.get('_count')), columns)
     // A refusal is answered before the table begins.
     const first = await table.next()
     const head = `${BYTE_ORDER_MARK}${csvLine(fields)}`
@@ -79,7 +79,7 @@ async function* pagesOf(
       // A stored version is a resource.
       const resource = parseJson(present(version, principal, false)) as Resource
       lines.push(csvLine(columns.map((column) => column(resource))))
-      await ownTurn()
+      await yieldTurn()
     }
     const hasNext = page.next !== undefined && left > 0
     yield { text: lines.join(''), hasNext }
@@ -94,7 +94,7 @@ async function* chunksOf(start: string, rest: AsyncIterable<TablePage>): AsyncGe
   for await (const { text } of rest) yield Buffer.from(text)
 }
 
-function rowsOf(text: string | null): number {
+function parseRowCount(text: string | null): number {
   if (text === null || text === '') return DEFAULT_ROWS
   if (!/^\d{1,9}$/.test(text)) throw badRequest(`Invalid _count: ${text}`)
   return Math.min(Number(text), MOST_ROWS)
@@ -104,12 +104,12 @@ function rowsOf(text: string | null): number {
 type Column = (resource: Resource) => string
 
 /** An element path (`name.family`) or a search parameter (`address-city`). Errors: 400 for neither. */
-function columnOf(type: string, field: string): Column {
-  const legs = legsOf(type, field)
+function compileColumn(type: string, field: string): Column {
+  const legs = compileLegs(type, field)
   if (legs === undefined) throw badRequest(`Unknown field: ${field.slice(0, 100)}`, '_fields')
   const walks = legs.map((leg): Walk<string[]> => {
     return leg.bind((value, into) => {
-      const text = textOf(value, leg.type)
+      const text = formatValue(value, leg.type)
       if (text !== '') into.push(text)
     })
   })
@@ -121,10 +121,10 @@ function columnOf(type: string, field: string): Column {
 }
 
 function csvLine(cells: readonly string[]): string {
-  return `${cells.map(cellOf).join(',')}\r\n`
+  return `${cells.map(csvCell).join(',')}\r\n`
 }
 
-function legsOf(type: string, field: string): readonly Leg[] | undefined {
+function compileLegs(type: string, field: string): readonly Leg[] | undefined {
   const expression = searchParameter(type, field)?.expression
   const path = /^[a-zA-Z]\w*(\.[a-zA-Z]\w*)*$/.test(field) ? `${type}.${field}` : expression
   for (const candidate of [path, expression]) {
@@ -141,20 +141,20 @@ function legsOf(type: string, field: string): readonly Leg[] | undefined {
 /** A spreadsheet would run what begins with these as a formula. */
 const FORMULA = /^[=+\-@\t\r]/
 
-function cellOf(text: string): string {
+function csvCell(text: string): string {
   const safe = FORMULA.test(text) ? `'${text}` : text
   return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe
 }
 
 /** Writes a value as a person would. */
-function textOf(value: unknown, type: string): string {
+function formatValue(value: unknown, type: string): string {
   if (value === undefined || value === null) return ''
   if (isDecimal(value)) return value.toString()
   if (!isObject(value)) return Array.isArray(value) ? '' : String(value)
-  const of = (name: string) => textOf(value[name], '')
+  const of = (name: string) => formatValue(value[name], '')
   const list = (name: string) => {
     const items = value[name]
-    return Array.isArray(items) ? items.map((item) => textOf(item, '')) : []
+    return Array.isArray(items) ? items.map((item) => formatValue(item, '')) : []
   }
   const words = (...parts: readonly string[]) => parts.filter((part) => part !== '').join(' ')
   switch (type) {
@@ -168,7 +168,7 @@ function textOf(value: unknown, type: string): string {
     }
     case 'CodeableConcept': {
       const [coding] = Array.isArray(value.coding) ? value.coding : []
-      return of('text') || textOf(coding, 'Coding')
+      return of('text') || formatValue(coding, 'Coding')
     }
     case 'Coding':
       return of('display') || of('code')

@@ -3,24 +3,24 @@
  * https://hl7.org/fhir/R4/patient-operation-everything.html
  */
 import { createHash } from 'node:crypto'
-import { textOf } from '../binary/attachments.ts'
+import { versionText } from '../binary/attachments.ts'
 import { badRequest, badStructure } from '../errors.ts'
 import { type Link, type SearchEntry, searchEntry } from '../fhir/bundle.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import { mapStrings, parseJson } from '../fhir/json.ts'
 import { parseReference, type Resource } from '../fhir/resource.ts'
 import { parseDate } from '../fhir/values.ts'
-import { ownTurn } from '../platform/event-loop-turns.ts'
+import { yieldTurn } from '../platform/event-loop-turns.ts'
 import { parseDateValue } from '../query/values.ts'
 import {
   type Inputs,
-  interactionOf,
   type ParameterDefinition,
   readInputs,
+  toInteraction,
 } from '../request/parameters.ts'
 import { absoluteUrl } from '../request/reply.ts'
-import type { Interaction, Operation } from '../request/request.ts'
-import { compartmentsOf } from '../store/index/indexes.ts'
+import type { FhirContext, Operation } from '../request/request.ts'
+import { resourceCompartments } from '../store/index/indexes.ts'
 import type { Version } from '../store/rows/version.ts'
 import type { CompartmentPosition } from '../store/search/compartment.ts'
 import { type PageEntry, pageReply } from './interaction.ts'
@@ -63,70 +63,70 @@ export const everything: Operation = {
   onlyReads: true,
   async run(call) {
     const inputs = readInputs(call, PARAMETERS)
-    const interaction = interactionOf(call)
+    const context = toInteraction(call)
     const { services, principal, id = '' } = call
     // The table above names no other types.
     const type = call.type as 'Patient' | 'Encounter' | 'Group'
     const cursor = readCursor(inputs.text('_cursor'))
-    const types = typesOf(inputs)
+    const types = readTypes(inputs)
     const page = await services.repository.compartment(principal, {
       type,
       id,
       types,
-      since: instantOf(inputs, '_since'),
-      start: dateOf(inputs, 'start')?.low,
-      end: dateOf(inputs, 'end')?.high,
-      count: Math.min(countOf(inputs, '_count', DEFAULT_COUNT), MAX_COUNT),
-      offset: offsetOf(inputs, cursor),
+      since: readInstant(inputs, '_since'),
+      start: readDateRange(inputs, 'start')?.low,
+      end: readDateRange(inputs, 'end')?.high,
+      count: Math.min(readCount(inputs, '_count', DEFAULT_COUNT), MAX_COUNT),
+      offset: readOffset(inputs, cursor),
       after: cursor?.after,
     })
     const isWanted = (name: string) =>
       (INCLUDED.has(name) || (type === 'Encounter' && name === 'Patient')) &&
       (types.length === 0 || types.includes(name))
     const seen = new Set(cursor?.seen)
-    const included = await includedBy(interaction, page.versions, { isWanted, seen, type, id })
+    const included = await includedBy(context, page.versions, { isWanted, seen, type, id })
     const entries = [
-      ...page.versions.map((version) => entryOf(interaction, version, 'match')),
-      ...included.map((version) => entryOf(interaction, version, 'include')),
+      ...page.versions.map((version) => searchsetEntry(context, version, 'match')),
+      ...included.map((version) => searchsetEntry(context, version, 'include')),
     ]
-    const links: Link[] = [linkOf(interaction, inputs, 'self', undefined)]
+    const links: Link[] = [pageLink(context, inputs, 'self', undefined)]
     if (page.next !== undefined) {
-      links.push(linkOf(interaction, inputs, 'next', writeCursor(page.next, seen)))
+      links.push(pageLink(context, inputs, 'next', writeCursor(page.next, seen)))
     }
     const isWhole = page.next === undefined && cursor === undefined && !inputs.whole('_offset')
     const total = isWhole ? page.versions.length : undefined
-    return pageReply(interaction, { type: 'searchset', total, links }, entries)
+    return pageReply(context, { type: 'searchset', total, links }, entries)
   },
 }
 
-function countOf(inputs: Inputs, name: string, otherwise: number): number {
+function readCount(inputs: Inputs, name: string, otherwise: number): number {
   const count = inputs.whole(name) ?? otherwise
   if (count < 0) throw badRequest(`"${name}" must not be negative`)
   return count
 }
 
-function offsetOf(inputs: Inputs, cursor: Cursor | undefined): number {
-  const offset = countOf(inputs, '_offset', 0)
+function readOffset(inputs: Inputs, cursor: Cursor | undefined): number {
+  const offset = readCount(inputs, '_offset', 0)
   if (offset > MAX_OFFSET) throw badRequest(`"_offset" must be at most ${MAX_OFFSET}`)
   if (cursor !== undefined && offset > 0) throw badRequest('Cannot use both offset and cursor')
   return offset
 }
 
 /** Comma lists and repeats. Errors: 400 for an unknown type. */
-function typesOf(inputs: Inputs): readonly string[] {
+function readTypes(inputs: Inputs): readonly string[] {
   const types = inputs.texts('_type').flatMap((text) => text.split(','))
   for (const type of types) if (!isResourceType(type)) throw badStructure('Unknown resource type')
   return types
 }
 
-function dateOf(inputs: Inputs, name: string): { low: number; high: number } | undefined {
+function readDateRange(inputs: Inputs, name: string): { low: number; high: number } | undefined {
   const text = inputs.text(name)
   if (text === undefined) return undefined
   if (!/^\d/.test(text)) throw badRequest(`"${name}" must be a date`)
   return parseDateValue(text)
 }
 
-function instantOf(inputs: Inputs, name: string): Date | undefined {
+function readInstant(inputs: Inputs, name: string): Date | undefined {
   // A plus sign that was not percent-encoded arrives as a space.
   const text = inputs.text(name)?.replace(' ', '+')
   if (text === undefined) return undefined
@@ -144,7 +144,7 @@ interface IncludedType {
 
 /** Reads what the matches refer to, and what that refers to, each once; adds to `seen`. */
 async function includedBy(
-  { services, principal }: Interaction,
+  { services, principal }: FhirContext,
   matches: readonly Version[],
   { isWanted, seen, type, id }: IncludedType,
 ): Promise<readonly Version[]> {
@@ -157,7 +157,7 @@ async function includedBy(
         const name = `${reference.type}/${reference.id}`
         if (isWanted(reference.type) && !seen.has(digest(name))) targets.set(name, reference)
       }
-      await ownTurn()
+      await yieldTurn()
     }
     if (targets.size === 0) break
     const found = await services.repository.readMany(principal, [...targets.values()])
@@ -166,7 +166,7 @@ async function includedBy(
     open = []
     for (const item of found) {
       if (item !== undefined && !isMatch(item, type, id)) open.push(item)
-      await ownTurn()
+      await yieldTurn()
     }
     included.push(...open)
   }
@@ -176,7 +176,9 @@ async function includedBy(
 function isMatch(version: Version, type: string, id: string): boolean {
   if (type === 'Group') return false
   const resource = parsed(version)
-  return compartmentsOf(type === 'Encounter' ? type : 'Patient', resource).includes(`${type}/${id}`)
+  return resourceCompartments(type === 'Encounter' ? type : 'Patient', resource).includes(
+    `${type}/${id}`,
+  )
 }
 
 function parsed({ content = '{}' }: Version): Resource {
@@ -195,18 +197,18 @@ function referencesIn(version: Version): { type: string; id: string }[] {
 }
 
 /** An entry of a searchset. */
-export function entryOf(
-  interaction: Interaction,
+export function searchsetEntry(
+  context: FhirContext,
   version: Version,
   mode: SearchEntry['mode'],
 ): PageEntry {
-  const fullUrl = absoluteUrl(interaction.services, `${version.type}/${version.id}`)
-  const write = () => searchEntry({ fullUrl, resource: textOf(interaction, version), mode })
+  const fullUrl = absoluteUrl(context.services, `${version.type}/${version.id}`)
+  const write = () => searchEntry({ fullUrl, resource: versionText(context, version), mode })
   return { content: version.content ?? '', write }
 }
 
-function linkOf(
-  { services, request }: Interaction,
+function pageLink(
+  { services, request }: FhirContext,
   inputs: Inputs,
   relation: Link['relation'],
   cursor: string | undefined,

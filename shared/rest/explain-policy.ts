@@ -3,7 +3,7 @@
  * search sees it, which entries say so, and what they hide.
  */
 import { type Grant, INTERACTIONS, type Interaction } from '../access/grant.ts'
-import { entryOf, grantsFor, may } from '../access/policy.ts'
+import { grantsFor, may, toPolicyEntry } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { badRequest, forbidden, HttpError, notFound } from '../errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
@@ -59,14 +59,14 @@ async function explainResource(
     ['type', 'valueCode', type],
     ...INTERACTIONS.map((interaction) => {
       const ruling = may(member, type, interaction) ? rulings[interaction] : undefined
-      const why = whyOf(member, type, interaction, ruling)
-      return ['interaction', 'part', partsOf(interaction, ruling, why)] as const
+      const why = explainDecision(member, type, interaction, ruling)
+      return ['interaction', 'part', decisionParts(interaction, ruling, why)] as const
     }),
-    ...entriesOf(services.repository, member, type),
+    ...triedEntries(services.repository, member, type),
   ])
 }
 
-function whyOf(
+function explainDecision(
   member: Principal,
   type: string,
   interaction: Interaction,
@@ -78,7 +78,7 @@ function whyOf(
   return 'No entry allows the interaction with the type'
 }
 
-function partsOf(interaction: Interaction, ruling: Grant | 'all' | undefined, why: string) {
+function decisionParts(interaction: Interaction, ruling: Grant | 'all' | undefined, why: string) {
   const { hidden, readonly } = ruling === undefined || ruling === 'all' ? NO_FIELDS : ruling
   return [
     { name: 'code', valueCode: interaction },
@@ -92,14 +92,14 @@ function partsOf(interaction: Interaction, ruling: Grant | 'all' | undefined, wh
 const NO_FIELDS = { hidden: [], readonly: [] }
 
 /** The entries that are tried for the type, in order, with their parameters filled in. */
-function entriesOf(repository: Repository, member: Principal, type: string) {
+function triedEntries(repository: Repository, member: Principal, type: string) {
   const tried = new Set(
     INTERACTIONS.flatMap((interaction) => grantsFor(member, type, interaction) ?? []),
   )
   return [...tried].map((grant) => {
     const part = [
       { name: 'source', valueString: grant.source },
-      { name: 'compiled', valueString: JSON.stringify(entryOf(grant)) },
+      { name: 'compiled', valueString: JSON.stringify(toPolicyEntry(grant)) },
       { name: 'sql', valueString: repository.criteriaSql(member, type, grant) },
     ]
     return ['entry', 'part', part] as const
@@ -120,19 +120,19 @@ async function explainSearch({ services }: OperationCall, member: Principal, sea
     : grants === undefined
       ? 'No policy limits it'
       : `Found is what one of ${grants.length} entries lets through`
-  const total = isAllowed ? await totalOf(services.repository, member, request) : undefined
+  const total = isAllowed ? await countVisible(services.repository, member, request) : undefined
   return parametersReply([
     ['type', 'valueCode', type],
     ['allowed', 'valueBoolean', isAllowed && total !== 'refused'],
     ['reason', 'valueString', total === 'refused' ? HIDDEN : reason],
     ['total', 'valueInteger', total === 'refused' ? undefined : total],
-    ...entriesOf(services.repository, member, type),
+    ...triedEntries(services.repository, member, type),
   ])
 }
 
 const HIDDEN = 'The search reads an element that every entry hides'
 
-async function totalOf(
+async function countVisible(
   repository: OperationCall['services']['repository'],
   member: Principal,
   request: ReturnType<typeof parseSearch>,

@@ -1,12 +1,12 @@
 /** The last steps of a write: its effects outside of the resource, and the reply. */
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { SYSTEM_PROJECT } from '../access/project-context.ts'
-import { textOf } from '../binary/attachments.ts'
+import { versionText } from '../binary/attachments.ts'
 import { allOk, created, type Issue, issue, outcome } from '../errors.ts'
 import { parseReference, type Resource, referenceIn } from '../fhir/resource.ts'
 import { addMail, type Mail } from '../platform/mail/mails.ts'
-import { endStrangers, isProven, takeIn } from '../projects/ownership.ts'
-import { onBehalfOf } from '../projects/provision.ts'
+import { isProven, revokeUnprovenLogins, takeIn } from '../projects/ownership.ts'
+import { systemPrincipalFor } from '../projects/provision.ts'
 import { readUser } from '../projects/users.ts'
 import { changedFields, recordChange } from '../request/admin-audit.ts'
 import {
@@ -16,7 +16,7 @@ import {
   textReply,
   versionHeaders,
 } from '../request/reply.ts'
-import type { Asking, FhirReply, Interaction } from '../request/request.ts'
+import type { CallerContext, FhirContext, FhirReply } from '../request/request.ts'
 import { maskedFor, parseVersion } from '../store/rows/rows.ts'
 import type { Deletion, WriteResult } from '../store/rows/version.ts'
 
@@ -25,40 +25,40 @@ const system = systemPrincipal(SYSTEM_PROJECT)
 
 /** Records what was written, and replies as the Prefer header asks. */
 export async function finishWrite(
-  interaction: Interaction,
+  context: FhirContext,
   written: WriteResult,
   warnings: readonly Issue[] = [],
 ): Promise<FhirReply> {
   const { type, outcome } = written
-  const isByMember = interaction.principal.membershipId !== undefined
+  const isByMember = context.principal.membershipId !== undefined
   if (ADMINISTRATIVE.has(type) && isByMember && outcome !== 'unchanged') {
-    await auditWrite(interaction, written)
+    await auditWrite(context, written)
     if (type === 'ProjectMembership' && outcome === 'created') {
-      await claimUser(interaction, parseVersion(written))
+      await claimUser(context, parseVersion(written))
     }
   }
-  return writeReply(interaction, written, warnings)
+  return writeReply(context, written, warnings)
 }
 
 function writeReply(
-  interaction: Interaction,
+  context: FhirContext,
   written: WriteResult,
   warnings: readonly Issue[],
 ): FhirReply {
-  const { returned } = interaction.preferences
+  const { returned } = context.preferences
   const isNew = written.outcome === 'created'
   const status = isNew ? 201 : 200
   const location = `${written.type}/${written.id}/_history/${written.ver}`
   const headers = {
     ...versionHeaders(written),
-    ...(isNew || interaction.request.method === 'POST'
-      ? { Location: absoluteUrl(interaction.services, location) }
+    ...(isNew || context.request.method === 'POST'
+      ? { Location: absoluteUrl(context.services, location) }
       : {}),
   }
   const { lastUpdated } = written
   if (returned === 'minimal') return { ...emptyReply(status, headers), lastUpdated }
   if (returned === 'representation') {
-    return { ...textReply(status, textOf(interaction, written), headers), lastUpdated }
+    return { ...textReply(status, versionText(context, written), headers), lastUpdated }
   }
   const { id, issue } = isNew ? created : allOk
   return { ...outcomeReply(status, outcome(id, ...issue, ...warnings), headers), lastUpdated }
@@ -66,7 +66,7 @@ function writeReply(
 
 /** Adds the AuditEvent of a write, in the Project of the caller. */
 async function auditWrite(
-  { services, principal }: Interaction,
+  { services, principal }: FhirContext,
   written: WriteResult,
 ): Promise<void> {
   const { type, id, ver, outcome } = written
@@ -81,7 +81,7 @@ async function auditWrite(
 
 /** Voids the credentials of an unproven user who becomes a member without an invite, and mails the user. */
 async function claimUser(
-  { services, principal }: Interaction,
+  { services, principal }: FhirContext,
   membership: Resource,
 ): Promise<void> {
   const [reference, project] = [membership.user, membership.project].map((value) =>
@@ -94,13 +94,13 @@ async function claimUser(
   const name = (await principals.project(project.id))?.name ?? project.id
   const addMailOf = (id: string, mail: Mail) => addMail(database, id, mail)
   const admission = { config, repository, addMail: addMailOf }
-  await takeIn(admission, onBehalfOf(principal), { id: project.id, name }, user)
-  await endStrangers(services, reference.id)
+  await takeIn(admission, systemPrincipalFor(principal), { id: project.id, name }, user)
+  await revokeUnprovenLogins(services, reference.id)
 }
 
 /** Masked as the written version is: what the caller does not see of either is no change. */
 async function versionBefore(
-  { repository }: Interaction['services'],
+  { repository }: FhirContext['services'],
   principal: Principal,
   { type, id, ver }: Pick<WriteResult, 'type' | 'id' | 'ver'>,
 ): Promise<Resource | undefined> {
@@ -110,7 +110,7 @@ async function versionBefore(
 
 /** The same of several, one after the other: each of them is an entry of the audit. */
 export async function afterDeletions(
-  interaction: Asking,
+  interaction: CallerContext,
   deleted: readonly Deletion[],
 ): Promise<readonly Issue[]> {
   const warnings: Issue[] = []
@@ -120,7 +120,7 @@ export async function afterDeletions(
 
 /** Adds the AuditEvent of a deletion; returns warnings, such as that a login works no more. */
 export async function afterDeletion(
-  { services, principal }: Asking,
+  { services, principal }: CallerContext,
   { type, id, membership }: Deletion,
 ): Promise<readonly Issue[]> {
   if (ADMINISTRATIVE.has(type) && principal.membershipId !== undefined) {

@@ -1,19 +1,19 @@
 /** `$graph`: a resource and what a GraphDefinition reaches from it. https://hl7.org/fhir/R4/graphdefinition.html */
 import { oldestFirst } from '../access/guarded/definitions.ts'
-import { textOf } from '../binary/attachments.ts'
+import { versionText } from '../binary/attachments.ts'
 import { badRequest, notFound, tooCostly } from '../errors.ts'
 import { plainBundle } from '../fhir/bundle.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import { isObject, parseReference, type Resource, referenceTo } from '../fhir/resource.ts'
 import { compileExpression, type Walk } from '../fhirpath/extract.ts'
 import { escapeValue } from '../query/values.ts'
-import { interactionOf, readInputs } from '../request/parameters.ts'
+import { readInputs, toInteraction } from '../request/parameters.ts'
 import { absoluteUrl, textReply } from '../request/reply.ts'
-import type { Interaction, Operation } from '../request/request.ts'
+import type { FhirContext, Operation } from '../request/request.ts'
 import { findAll } from '../store/rows/lookups.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 import type { Version } from '../store/rows/version.ts'
-import { canonicalOf, parsed, resolved } from './search/criteria.ts'
+import { findCanonical, parseCallerSearch, resolved } from './search/criteria.ts'
 
 const MAX_DEPTH = 5
 const MOST_RESULTS = 1000
@@ -40,19 +40,23 @@ export const graph: Operation = {
       if (all[0] === undefined) throw notFound()
       throw badRequest(`GraphDefinition ${name} starts at ${all[0].start}, not at ${type}`)
     }
-    const interaction = interactionOf(call)
-    const trail: Trail = { interaction, found: new Map([[`${type}/${id}`, start]]), steps: 0 }
+    const context = toInteraction(call)
+    const trail: Trail = {
+      interaction: context,
+      found: new Map([[`${type}/${id}`, start]]),
+      steps: 0,
+    }
     await follow(trail, start, definition.link, 1)
     const entries = [...trail.found.values()].map((version) => ({
       fullUrl: absoluteUrl(services, `${version.type}/${version.id}`),
-      resource: textOf(interaction, version),
+      resource: versionText(context, version),
     }))
     return textReply(200, plainBundle('collection', entries))
   },
 }
 
 interface Trail {
-  readonly interaction: Interaction
+  readonly interaction: FhirContext
   readonly found: Map<string, Version>
   steps: number
 }
@@ -89,16 +93,16 @@ async function follow(trail: Trail, from: Version, links: unknown, depth: number
 }
 
 async function referenced(
-  { interaction }: Trail,
+  { interaction: context }: Trail,
   source: Resource,
   path: string,
   type: string,
 ): Promise<readonly Version[]> {
   const found = new Map<string, { readonly type: string; readonly id: string }>()
-  for (const walk of walksOf(source.resourceType, path, collectReferences)) walk(source, found)
+  for (const walk of compileWalks(source.resourceType, path, collectReferences)) walk(source, found)
   const wanted = [...found.values()].filter((reference) => reference.type === type)
   if (wanted.length === 0) return []
-  const { services, principal } = interaction
+  const { services, principal } = context
   const versions = await services.repository.readMany(principal, wanted)
   return versions.filter((version) => version !== undefined)
 }
@@ -114,12 +118,12 @@ async function canonicals(
   const collect: Walk<Set<string>> = (value, into) => {
     if (typeof value === 'string' && parseReference(value) === undefined) into.add(value)
   }
-  for (const walk of walksOf(source.resourceType, path, collect)) walk(source, named)
+  for (const walk of compileWalks(source.resourceType, path, collect)) walk(source, named)
   const found: Version[] = []
   for (const canonical of named) {
     trail.steps += 1
     if (trail.steps > MOST_STEPS) throw tooCostly('The graph has too many links to follow')
-    const resource = await canonicalOf(trail.interaction, type, canonical)
+    const resource = await findCanonical(trail.interaction, type, canonical)
     if (resource?.id === undefined) continue
     const { services, principal } = trail.interaction
     found.push(await services.repository.read(principal, type, resource.id))
@@ -135,7 +139,11 @@ const collectReferences: Walk<References> = (value, found) => {
   if (reference !== undefined) found.set(`${reference.type}/${reference.id}`, reference)
 }
 
-function walksOf<Sink>(type: string, path: string, collect: Walk<Sink>): readonly Walk<Sink>[] {
+function compileWalks<Sink>(
+  type: string,
+  path: string,
+  collect: Walk<Sink>,
+): readonly Walk<Sink>[] {
   const expression = path.startsWith(`${type}.`) ? path : `${type}.${path}`
   try {
     return compileExpression(type, expression).map((leg) => leg.bind(collect))
@@ -146,7 +154,7 @@ function walksOf<Sink>(type: string, path: string, collect: Walk<Sink>): readonl
 
 /** `params` is a search in which `{ref}` is the source. */
 async function searched(
-  { interaction, found }: Trail,
+  { interaction: context, found }: Trail,
   source: Resource,
   type: string,
   params: unknown,
@@ -154,9 +162,9 @@ async function searched(
   if (typeof params !== 'string' || !params.includes('{ref}')) {
     throw badRequest('A link needs a path, or params with {ref}')
   }
-  const { services, principal } = interaction
+  const { services, principal } = context
   const query = new URLSearchParams(params.replaceAll('{ref}', referenceTo(source)))
-  const request = await resolved(interaction, parsed(interaction, type, query, 'strict'))
+  const request = await resolved(context, parseCallerSearch(context, type, query, 'strict'))
   const count = MOST_RESULTS + 1 - found.size
   const { versions } = await services.repository.search(principal, { ...request, count })
   return versions

@@ -1,10 +1,10 @@
 /** History of a resource, a type and a Project. https://hl7.org/fhir/R4/http.html#history */
-import { textOf } from '../binary/attachments.ts'
+import { versionText } from '../binary/attachments.ts'
 import { badRequest, notSupported } from '../errors.ts'
 import { historyEntry, type Link } from '../fhir/bundle.ts'
 import { type DateRange, parseDate } from '../fhir/values.ts'
-import { absoluteUrl, etagOf } from '../request/reply.ts'
-import type { FhirReply, Interaction } from '../request/request.ts'
+import { absoluteUrl, formatEtag } from '../request/reply.ts'
+import type { FhirContext, FhirReply } from '../request/request.ts'
 import type { HistoryPage, HistoryRequest, Version } from '../store/rows/version.ts'
 import { type PageEntry, pageReply } from './interaction.ts'
 
@@ -12,38 +12,34 @@ const DEFAULT_COUNT = 100
 const MAX_COUNT = 1000
 const MAX_OFFSET = 10_000
 
-export async function history(
-  interaction: Interaction,
-  type: string,
-  id: string,
-): Promise<FhirReply> {
-  const { services, principal, request } = interaction
+export async function history(context: FhirContext, type: string, id: string): Promise<FhirReply> {
+  const { services, principal, request } = context
   const page = readPage(request.query)
   const found = await services.repository.history(principal, type, id, page)
-  return historyReply(interaction, `${type}/${id}/_history`, page, found)
+  return historyReply(context, `${type}/${id}/_history`, page, found)
 }
 
 /** History of a type, or of all that the caller may read. */
-export async function historyOf(
-  interaction: Interaction,
+export async function readHistory(
+  context: FhirContext,
   type: string | undefined,
 ): Promise<FhirReply> {
-  const { services, principal, request } = interaction
+  const { services, principal, request } = context
   const page = readPage(request.query)
   const found = await services.repository.historyOf(principal, type, page)
   const path = type === undefined ? '_history' : `${type}/_history`
-  return historyReply(interaction, path, page, found)
+  return historyReply(context, path, page, found)
 }
 
 function historyReply(
-  interaction: Interaction,
+  context: FhirContext,
   path: string,
   page: HistoryRequest,
   found: HistoryPage,
 ): Promise<FhirReply> {
-  const entries = found.versions.map((version) => entryOf(interaction, version))
-  const links = linksOf(interaction, path, page, found)
-  return pageReply(interaction, { type: 'history', total: found.total, links }, entries)
+  const entries = found.versions.map((version) => toHistoryEntry(context, version))
+  const links = historyLinks(context, path, page, found)
+  return pageReply(context, { type: 'history', total: found.total, links }, entries)
 }
 
 /** Errors: 400. */
@@ -102,30 +98,30 @@ function isCounted(query: URLSearchParams): boolean {
   throw notSupported('_total of a history is none or accurate', '_total')
 }
 
-function entryOf(interaction: Interaction, version: Version): PageEntry {
+function toHistoryEntry(context: FhirContext, version: Version): PageEntry {
   const { type, id, ver, content } = version
   const isDeletion = content === undefined
   const method = isDeletion ? 'DELETE' : ver === 1 ? 'POST' : 'PUT'
   const write = () =>
     historyEntry({
-      fullUrl: absoluteUrl(interaction.services, `${type}/${id}`),
+      fullUrl: absoluteUrl(context.services, `${type}/${id}`),
       method,
       url: method === 'POST' ? type : `${type}/${id}`,
       location: `${type}/${id}/_history/${ver}`,
-      etag: etagOf(version),
+      etag: formatEtag(version),
       lastModified: version.lastUpdated.toISOString(),
-      resource: isDeletion ? undefined : textOf(interaction, version),
+      resource: isDeletion ? undefined : versionText(context, version),
     })
   return { content: content ?? '', write }
 }
 
-function linksOf(
-  interaction: Interaction,
+function historyLinks(
+  context: FhirContext,
   path: string,
   { count, offset }: HistoryRequest,
   { next, previous }: HistoryPage,
 ): Link[] {
-  const { services, request } = interaction
+  const { services, request } = context
   const link = (
     relation: Link['relation'],
     changes: Readonly<Record<string, string>> | undefined,

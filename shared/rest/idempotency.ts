@@ -8,7 +8,7 @@
  */
 import { createHash } from 'node:crypto'
 import { seal, sealingKey, unseal } from '../access/credentials/sealing.ts'
-import { askerKey, type Principal } from '../access/principal.ts'
+import { callerKey, type Principal } from '../access/principal.ts'
 import { rightsDigest } from '../access/rights-digest.ts'
 import { badRequest, businessRule, conflict, HttpError } from '../errors.ts'
 import type { FhirReply, FhirRequest } from '../request/request.ts'
@@ -18,8 +18,8 @@ import {
   type Found,
   forgetRequest,
   holdRequest,
+  type IdempotencyKey,
   keepReply,
-  type Once,
   type StoredReply,
 } from '../store/write/idempotent-requests.ts'
 
@@ -48,7 +48,7 @@ type KeyedRequest = Pick<
   'method' | 'path' | 'query' | 'headers' | 'body' | 'requestId'
 >
 
-export interface Work {
+export interface KeyedWork {
   /** Carries the request out, through the services it is given. Errors: HttpError. */
   readonly answer: (services: Services) => Promise<FhirReply>
   /** The reply to a failure. */
@@ -65,9 +65,9 @@ export async function answerOnce(
   services: Services,
   principal: Principal,
   request: KeyedRequest,
-  work: Work,
+  work: KeyedWork,
 ): Promise<FhirReply> {
-  const asked = identityOf(principal, request)
+  const asked = requestIdentity(principal, request)
   const once = { id: digest(asked), body: digest(request.body ?? '') }
   const { requestId } = request
   const keeping = { services, asked, once, rights: rightsDigest(principal), requestId }
@@ -77,23 +77,23 @@ export async function answerOnce(
 interface Keeping {
   readonly services: Services
   readonly asked: string
-  readonly once: Once
+  readonly once: IdempotencyKey
   /** Digest of what the caller may read now. */
   readonly rights: string
   readonly requestId: string
 }
 
 /** A process that dies leaves either all of it or nothing; the repeat finds which. */
-async function answerWhole(keeping: Keeping, work: Work): Promise<FhirReply> {
+async function answerWhole(keeping: Keeping, work: KeyedWork): Promise<FhirReply> {
   const { services, once } = keeping
   try {
     return await services.repository.transaction(async (repository) => {
-      const found = await repository.beside((connection) => holdRequest(connection, once))
+      const found = await repository.withConnection((connection) => holdRequest(connection, once))
       const before = repeated(keeping, found)
       if (before !== undefined) return before
       const reply = await work.answer({ ...services, repository })
       const kept = sealed(keeping, reply)
-      await repository.beside((connection) => keepReply(connection, once, kept))
+      await repository.withConnection((connection) => keepReply(connection, once, kept))
       return reply
     })
   } catch (error) {
@@ -103,7 +103,7 @@ async function answerWhole(keeping: Keeping, work: Work): Promise<FhirReply> {
 }
 
 /** Pieces commit by themselves, so nobody knows what a process has done that died meanwhile. */
-async function answerClaimed(keeping: Keeping, work: Work): Promise<FhirReply> {
+async function answerClaimed(keeping: Keeping, work: KeyedWork): Promise<FhirReply> {
   const { services, once } = keeping
   const before = repeated(keeping, await claimRequest(services.database, once))
   if (before !== undefined) return before
@@ -153,7 +153,7 @@ function replayed(keeping: Keeping, { status, headers, body, rights }: StoredRep
     )
     throw new Repeated(status, outcome)
   }
-  return { status, headers, body: unseal(body, sealOf(keeping)) }
+  return { status, headers, body: unseal(body, replySealingKey(keeping)) }
 }
 
 /** The work is done: its answer goes out even if it cannot be stored. */
@@ -170,16 +170,19 @@ async function keepUnlessOurs(keeping: Keeping, reply: FhirReply): Promise<FhirR
 }
 
 /** A claim that cannot be given up counts as interrupted after some minutes. */
-async function giveUp({ database, log }: Services, once: Once): Promise<void> {
+async function giveUp({ database, log }: Services, once: IdempotencyKey): Promise<void> {
   await forgetRequest(database, once).catch((cause: unknown) => {
     log.warn({ cause }, 'An Idempotency-Key stays claimed')
   })
 }
 
-function identityOf(principal: Principal, { method, path, query, headers }: KeyedRequest): string {
+function requestIdentity(
+  principal: Principal,
+  { method, path, query, headers }: KeyedRequest,
+): string {
   const key = headers['idempotency-key']
   // An answer goes to who has asked, acting for whom it acted for, within the same scope.
-  const who = [askerKey(principal), principal.profile]
+  const who = [callerKey(principal), principal.profile]
   return JSON.stringify([...who, method, path, query.toString(), key])
 }
 
@@ -188,13 +191,13 @@ function sealed(keeping: Keeping, { status, headers, body }: FhirReply): StoredR
   return {
     status,
     headers: kept,
-    body: body === undefined ? undefined : seal(body, sealOf(keeping)),
+    body: body === undefined ? undefined : seal(body, replySealingKey(keeping)),
     rights: keeping.rights,
   }
 }
 
 /** Whoever repeats the request knows it; the table alone, with digests of it, does not open its answer. */
-function sealOf({ asked }: Keeping): Buffer {
+function replySealingKey({ asked }: Keeping): Buffer {
   return sealingKey(asked, 'idempotent-reply')
 }
 

@@ -3,19 +3,19 @@
  */
 
 import { systemPrincipal } from '../access/principal.ts'
-import { signerOf, toBinaryPath } from '../binary/attachments.ts'
+import { createSigner, toBinaryPath } from '../binary/attachments.ts'
 import { badRequest, badStructure, type Issue, invalid } from '../errors.ts'
 import { type BundleHead, bundlePieces, bundleText } from '../fhir/bundle.ts'
 import { mapStrings, withoutEmpty, withoutEmptyMembers } from '../fhir/json.ts'
 import { isObject, isResource, parseReference, type Resource } from '../fhir/resource.ts'
-import { ownTurn } from '../platform/event-loop-turns.ts'
+import { yieldTurn } from '../platform/event-loop-turns.ts'
 import { absoluteUrl, piecesReply, textReply } from '../request/reply.ts'
-import type { Asking, FhirReply, Interaction } from '../request/request.ts'
+import type { CallerContext, FhirContext, FhirReply } from '../request/request.ts'
 import { checkedDefinitions, SEARCH_PARAMETER } from '../store/index/custom-parameters.ts'
 import { normalId } from '../store/rows/context.ts'
 import { find } from '../store/rows/lookups.ts'
 import { boundCodes } from '../terminology/bound-codes.ts'
-import { claimsOf } from '../validation/profiles/run.ts'
+import { listClaims } from '../validation/profiles/run.ts'
 import { requireValid } from '../validation/validate.ts'
 import { findProfiles, withDefaultProfiles } from './profiles.ts'
 import { RESPONSE, responseIssues } from './questionnaires.ts'
@@ -28,7 +28,7 @@ export interface Accepted {
 
 /** Checks the body of a create or update. Errors: 400 wrong type, 400 with the issues of validation. */
 export async function acceptResource(
-  interaction: Interaction,
+  context: FhirContext,
   type: string,
   body: unknown,
 ): Promise<Accepted> {
@@ -38,11 +38,11 @@ export async function acceptResource(
       `Incorrect resource type: expected ${type}, but found ${String(found).slice(0, 64)}`,
     )
   }
-  return acceptValid(interaction, body)
+  return validateForWrite(context, body)
 }
 
 /** False where no pre-commit bot can be asked about anything. */
-export function mayAskBots({ services, principal, request }: Interaction): boolean {
+export function mayAskBots({ services, principal, request }: FhirContext): boolean {
   const isOn = services.config.preCommitBots && principal.project.preCommit === true
   return isOn && request.isPreCommitted !== true
 }
@@ -56,21 +56,18 @@ export function requireSameId(sent: unknown, id: string): void {
 }
 
 /** Errors: 400 with the issues of validation. What they warn of is logged, its text may quote a value and is not. */
-export async function acceptValid(interaction: Interaction, body: Resource): Promise<Accepted> {
-  const { services, principal } = interaction
+export async function validateForWrite(context: FhirContext, body: Resource): Promise<Accepted> {
+  const { services, principal } = context
   const { project } = principal
   const strict = project.strictMode
-  const own = withOwnMeta(interaction, body)
-  const sent = withRelativeAddresses(
-    interaction,
-    strict ? withoutEmptyMembers(own) : withoutEmpty(own),
-  )
+  const own = withOwnMeta(context, body)
+  const sent = withRelativeAddresses(context, strict ? withoutEmptyMembers(own) : withoutEmpty(own))
   const resource = withDefaultProfiles(sent, project)
-  const claims = claimsOf(resource)
-  const claimed = claims.length === 0 ? {} : await profilesOf(interaction, resource, claims)
+  const claims = listClaims(resource)
+  const claimed = claims.length === 0 ? {} : await loadProfiles(context, resource, claims)
   const valid = requireValid(resource, { strict, ...claimed, takesCodes: project.takesCodes })
-  const warnings = [...valid, ...(await answerIssues(interaction, resource))]
-  await requireUsable(interaction, resource)
+  const warnings = [...valid, ...(await answerIssues(context, resource))]
+  await requireUsable(context, resource)
   if (warnings.length > 0) {
     const issues = warnings.map(({ code, expression }) => `${code} ${expression}`)
     services.log.warn({ project: project.id, issues: issues.slice(0, 10) }, 'validation warnings')
@@ -79,13 +76,13 @@ export async function acceptValid(interaction: Interaction, body: Resource): Pro
 }
 
 /** The profiles that a resource claims, and the codes that they bind. Errors: 400 for too many. */
-async function profilesOf(
-  interaction: Interaction,
+async function loadProfiles(
+  context: FhirContext,
   resource: Resource,
-  claims: ReturnType<typeof claimsOf>,
+  claims: ReturnType<typeof listClaims>,
 ) {
-  const { services, principal } = interaction
-  const { profiles } = await findProfiles(interaction, claims)
+  const { services, principal } = context
+  const { profiles } = await findProfiles(context, claims)
   const valueSets = profiles.flatMap(({ profile }) => profile.valueSets)
   const { codes } = await boundCodes(services, principal.project, valueSets, resource)
   return { profiles, codes }
@@ -93,7 +90,7 @@ async function profilesOf(
 
 /** Errors: 400 where the Project refuses responses that do not fit their Questionnaire. */
 async function answerIssues(
-  { services, principal }: Interaction,
+  { services, principal }: FhirContext,
   resource: Resource,
 ): Promise<readonly Issue[]> {
   if (resource.resourceType !== RESPONSE) return []
@@ -104,7 +101,7 @@ async function answerIssues(
 }
 
 /** Accounts are named in extended mode or in the address; what a plain answer does not show is not set by sending it back. */
-function withOwnMeta({ request, preferences }: Interaction, resource: Resource): Resource {
+function withOwnMeta({ request, preferences }: FhirContext, resource: Resource): Resource {
   if (preferences.extended || request.query.has('_account')) return resource
   const { meta, ...rest } = resource
   if (!isObject(meta) || !('account' in meta || 'accounts' in meta)) return resource
@@ -113,7 +110,7 @@ function withOwnMeta({ request, preferences }: Interaction, resource: Resource):
 }
 
 /** References and addresses of Binaries under our own base become `Type/id`, the form that is stored. */
-function withRelativeAddresses({ services }: Interaction, resource: Resource): Resource {
+function withRelativeAddresses({ services }: FhirContext, resource: Resource): Resource {
   const base = absoluteUrl(services, '')
   return mapStrings(resource, (text, name) => {
     if (name === 'url' || name === 'path') return toBinaryPath(services.config.baseUrl, text)
@@ -130,7 +127,7 @@ const CANDIDATES = 100
  * cannot be searched by, and for a code that the standard or the Project has already.
  */
 export async function requireUsable(
-  { services, principal }: Asking,
+  { services, principal }: CallerContext,
   resource: Resource,
 ): Promise<void> {
   if (resource.resourceType !== SEARCH_PARAMETER) return
@@ -144,14 +141,14 @@ export async function requireUsable(
   const { repository } = services
   const same = await find(repository, reader, 'SearchParameter', { conditions, count: CANDIDATES })
   for (const { base } of [first, ...others]) {
-    const other = same.find((item) => item.id !== resource.id && basesOf(item).includes(base))
+    const other = same.find((item) => item.id !== resource.id && baseTypes(item).includes(base))
     if (other === undefined) continue
     const text = `${base} has a search parameter ${first.code} already: SearchParameter/${other.id}`
     throw badRequest(text, 'SearchParameter.code')
   }
 }
 
-function basesOf({ base }: Resource): readonly unknown[] {
+function baseTypes({ base }: Resource): readonly unknown[] {
   return Array.isArray(base) ? base : []
 }
 
@@ -166,7 +163,7 @@ export interface PageEntry {
 const LARGE_PAGE = 262_144
 
 export async function pageReply(
-  { services, principal, request, preferences }: Interaction,
+  { services, principal, request, preferences }: FhirContext,
   head: BundleHead,
   entries: readonly PageEntry[],
 ): Promise<FhirReply> {
@@ -176,12 +173,12 @@ export async function pageReply(
     const texts: string[] = []
     for (const { write } of entries) {
       texts.push(write())
-      if (!isSmall) await ownTurn()
+      if (!isSmall) await yieldTurn()
     }
     return textReply(200, bundleText(head, texts))
   }
   const contents = entries.map(({ content }) => content)
-  const sign = await signerOf(services, principal, contents)
+  const sign = await createSigner(services, principal, contents)
   const waiting = entries.toReversed()
   // Each is let go of when it is written: a caller that reads slowly holds what it has not read.
   function* written(): Iterable<string> {

@@ -2,10 +2,10 @@
 import { badRequest } from '../errors.ts'
 import { parseJson } from '../fhir/json.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
-import { interactionOf, parametersReply, readInputs } from '../request/parameters.ts'
+import { parametersReply, readInputs, toInteraction } from '../request/parameters.ts'
 import type { FhirReply, Operation, OperationCall } from '../request/request.ts'
-import { acceptValid } from './interaction.ts'
-import { patchAsking } from './pre-commit.ts'
+import { validateForWrite } from './interaction.ts'
+import { patchWithPreCommit } from './pre-commit.ts'
 
 export const meta: Operation = {
   name: 'meta',
@@ -58,35 +58,38 @@ async function change(call: OperationCall, apply: Change): Promise<FhirReply> {
       throw badRequest(`meta.${name} must be a list`)
     }
   }
-  const interaction = interactionOf(call)
-  const written = await patchAsking(interaction, {
+  const context = toInteraction(call)
+  const written = await patchWithPreCommit(context, {
     type,
     id,
     apply: async (current) => {
       const changed: Record<string, unknown> = { ...current.meta }
       for (const name of LISTS) {
-        const items = apply(listOf(current.meta?.[name]), listOf(given[name]))
+        const items = apply(toArray(current.meta?.[name]), toArray(given[name]))
         if (items.length > 0) changed[name] = items
         else delete changed[name]
       }
-      const { resource } = await acceptValid(interaction, { ...current, meta: changed } as Resource)
+      const { resource } = await validateForWrite(context, {
+        ...current,
+        meta: changed,
+      } as Resource)
       return resource
     },
   })
   return metaReply(written.content)
 }
 
-function listOf(value: unknown): readonly unknown[] {
+function toArray(value: unknown): readonly unknown[] {
   return Array.isArray(value) ? value : []
 }
 
 /** Codings with the same system and code are equal. */
 function isNew(items: readonly unknown[]): (item: unknown) => boolean {
-  const known = new Set(items.map(identityOf))
-  return (item) => !known.has(identityOf(item))
+  const known = new Set(items.map(metaItemKey))
+  return (item) => !known.has(metaItemKey(item))
 }
 
-function identityOf(item: unknown): string {
+function metaItemKey(item: unknown): string {
   return isObject(item) ? `${item.system ?? ''}|${item.code ?? ''}` : String(item)
 }
 

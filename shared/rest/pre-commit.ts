@@ -12,19 +12,24 @@ import { changedBeyondRights } from '../access/guarded/rights.ts'
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { type Change, isNeverAsked, SUBSCRIPTION } from '../access/subscription.ts'
-import { withContentOf, withoutContent } from '../binary/content.ts'
-import { actingAs } from '../bots/bot.ts'
-import { authorOf, type BotTarget, findTarget, isTarget } from '../bots/event-target.ts'
+import { withoutContent, withStoredContent } from '../binary/content.ts'
+import { toActing } from '../bots/bot.ts'
+import {
+  type BotTarget,
+  findTarget,
+  isBotTarget,
+  resolveAuthorSession,
+} from '../bots/event-target.ts'
 import { createJob } from '../bots/execute.ts'
 import {
   badRequest,
+  forbiddenByPlatform,
   HttpError,
   type Issue,
   issue,
+  OffloadRequired,
   outcome,
   preconditionFailed,
-  refused,
-  TooMuchHere,
   unavailable,
 } from '../errors.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
@@ -35,18 +40,18 @@ import type { ExecuteJob, ExecuteReply } from '../platform/queue/jobs.ts'
 import { LOST, retryOnConflict } from '../platform/retry.ts'
 import { DEPTH_HEADER } from '../request/quota.ts'
 import { FHIR_JSON } from '../request/reply.ts'
-import type { Interaction } from '../request/request.ts'
+import type { FhirContext } from '../request/request.ts'
 import type { Services } from '../services.ts'
 import { readWatches } from '../store/events/subscribers.ts'
-import { ownParametersOf } from '../store/index/custom-parameters.ts'
-import type { Store } from '../store/rows/context.ts'
+import { readOwnParameters } from '../store/index/custom-parameters.ts'
+import type { StoreContext } from '../store/rows/context.ts'
 import type { WritePlace } from '../store/rows/ports.ts'
 import { parseVersion, toVersion, type VersionRow } from '../store/rows/rows.ts'
 import type { WriteOptions, WriteResult } from '../store/rows/version.ts'
 import { accountsGiven } from '../store/write/accounts.ts'
 import { mayWriteGuarded } from '../store/write/guards.ts'
-import { prepare, rowOf } from '../store/write/prepare.ts'
-import { candidateOf, fitsAsSeen, fitsCriteria } from '../subscriptions/event-match.ts'
+import { prepare, writtenRow } from '../store/write/prepare.ts'
+import { matchesCriteria, matchesForViewer, toCandidate } from '../subscriptions/event-match.ts'
 import { createEvents, eventBody } from '../subscriptions/events.ts'
 import { withLiteralReferences } from './conditional-references.ts'
 import { acceptResource, mayAskBots } from './interaction.ts'
@@ -60,42 +65,42 @@ const ATTEMPTS = 3
  * no bot sees or sets the content. Errors: 400 by the bot or for what it answers, 503.
  */
 export async function beforeWrite(
-  interaction: Interaction,
+  context: FhirContext,
   change: 'create' | 'update',
   resource: Resource,
   ifMatch?: WriteOptions['ifMatch'],
 ): Promise<Resource> {
   const { resourceType: type } = resource
-  if (!mayAskBots(interaction)) return resource
+  if (!mayAskBots(context)) return resource
   const { id = randomUUIDv7() } = resource
   const sent = { ...resource, id }
   const isBinary = type === 'Binary'
   const shown = isBinary ? withoutContent(sent) : sent
-  const asked = await ask(interaction, { change, resource: shown, ifMatch })
+  const asked = await ask(context, { change, resource: shown, ifMatch })
   if (asked === undefined) return resource
   const { row, target, value } = asked
   if (!isResource(value) || value.resourceType !== type || value.id !== id) return sent
   const answer = isBinary ? withoutContent(value) : value
-  const whole = await interaction.services.repository.feature((store) =>
+  const whole = await context.services.repository.withStore((store) =>
     withUnseen(store, target.session.principal, row, answer),
   )
-  const literal = await withLiteralReferences(interaction, whole)
-  const { resource: accepted } = await acceptResource(interaction, type, literal)
+  const literal = await withLiteralReferences(context, whole)
+  const { resource: accepted } = await acceptResource(context, type, literal)
   const next = { ...accepted, id }
   const path = changedBeyondRights(target.session.principal, sent, next)
-  if (path !== undefined) throw refused(`The pre-commit bot has changed ${path}`, path)
-  return isBinary ? withContentOf(sent, next) : next
+  if (path !== undefined) throw forbiddenByPlatform(`The pre-commit bot has changed ${path}`, path)
+  return isBinary ? withStoredContent(sent, next) : next
 }
 
 /** Calls the bot before a deletion, which its answer does not change. Errors: as `beforeWrite`. */
 export async function beforeDelete(
-  interaction: Interaction,
+  context: FhirContext,
   type: string,
   id: string,
   ifMatch?: WriteOptions['ifMatch'],
 ): Promise<void> {
   const resource = { resourceType: type, id }
-  if (mayAskBots(interaction)) await ask(interaction, { change: 'delete', resource, ifMatch })
+  if (mayAskBots(context)) await ask(context, { change: 'delete', resource, ifMatch })
 }
 
 interface Patch {
@@ -106,26 +111,26 @@ interface Patch {
 }
 
 /** A patch that is not written, and the version that it was made of. Errors: those of the patch. */
-export async function patched(
-  { services, principal }: Interaction,
+export async function dryRunPatch(
+  { services, principal }: FhirContext,
   { type, id, apply, options = {} }: Patch,
 ): Promise<{ readonly resource: Resource; readonly ver: number }> {
   const version = await services.repository.read(principal, type, id)
   const { ifMatch, mostHere = Number.POSITIVE_INFINITY } = options
   if (ifMatch && !ifMatch.includes(version.ver)) throw preconditionFailed()
-  if ((version.content?.length ?? 0) > mostHere) throw new TooMuchHere()
+  if ((version.content?.length ?? 0) > mostHere) throw new OffloadRequired()
   return { resource: await apply(parseVersion(version)), ver: version.ver }
 }
 
 /** As `repository.patch`: what a bot was asked about is written over the version that it was made of alone. */
-export async function patchAsking(interaction: Interaction, patch: Patch): Promise<WriteResult> {
-  const { services, principal } = interaction
+export async function patchWithPreCommit(context: FhirContext, patch: Patch): Promise<WriteResult> {
+  const { services, principal } = context
   const { type, id, apply, options = {} } = patch
   const { repository } = services
-  if (!mayAskBots(interaction)) return repository.patch(principal, { type, id }, apply, options)
+  if (!mayAskBots(context)) return repository.patch(principal, { type, id }, apply, options)
   const attempt = async () => {
-    const { resource, ver } = await patched(interaction, patch)
-    const next = await beforeWrite(interaction, 'update', { ...resource, id }, [ver])
+    const { resource, ver } = await dryRunPatch(context, patch)
+    const next = await beforeWrite(context, 'update', { ...resource, id }, [ver])
     try {
       return await repository.update(principal, next, { ...options, ifMatch: [ver] })
     } catch (error) {
@@ -165,20 +170,22 @@ interface BotAnswer {
 }
 
 /** Undefined where no bot waits for it, or none that the author of its Subscription may notify. */
-async function ask(interaction: Interaction, asked: AskedWrite): Promise<BotAnswer | undefined> {
-  const { services, request } = interaction
+async function ask(context: FhirContext, asked: AskedWrite): Promise<BotAnswer | undefined> {
+  const { services, request } = context
   const { resource } = asked
   if (isNeverAsked(resource.resourceType)) return undefined
   const { repository } = services
-  const found = await repository.feature((store) => findBot(store, interaction, asked))
+  const found = await repository.withStore((store) => findBot(store, context, asked))
   if (found === undefined) return undefined
   const { author, row } = found
   const skip = (reason: string) => logSkipped(services, found.subscription, reason)
-  if ((await repository.feature(createEvents).seen(author.principal, row)) === undefined)
+  if (
+    (await repository.withStore(createEvents).visibleVersion(author.principal, row)) === undefined
+  )
     return skip('access')
   const target = await findTarget(services, author, found.bot)
-  if (!isTarget(target)) {
-    if (target.isOff) return skip(target.text)
+  if (!isBotTarget(target)) {
+    if (target.isDisabled) return skip(target.text)
     throw badRequest(`The pre-commit bot cannot run: ${target.text}`)
   }
   const body = await eventBody(services, target.session.principal, row)
@@ -186,7 +193,7 @@ async function ask(interaction: Interaction, asked: AskedWrite): Promise<BotAnsw
   // A Binary that is not written yet has no address for its content. The text is that of a resource.
   const isBare = resource.resourceType === 'Binary' && found.change !== 'delete'
   const shown = isBare ? JSON.stringify(withoutContent(parseJson(body) as Resource)) : body
-  const job = jobOf(interaction, found, { target, resource, body: shown })
+  const job = botJob(context, found, { target, resource, body: shown })
   const { kind, body: text = '' } = await run(services, job, request.signal)
   return { row, target, value: kind === 'json' ? parseJson(text) : undefined }
 }
@@ -198,8 +205,8 @@ function logSkipped({ log }: Services, { id }: Resource, reason: string): undefi
 
 /** The first bot that waits for the write; undefined for what the write rejects. */
 async function findBot(
-  store: Store,
-  { services, principal }: Interaction,
+  store: StoreContext,
+  { services, principal }: FhirContext,
   asked: AskedWrite,
 ): Promise<FoundBot | undefined> {
   const { connection, watchers } = store
@@ -209,7 +216,7 @@ async function findBot(
   const watches = await readWatches(connection, [{ project, type, at }])
   const stored = watches.filter(({ isStored }) => isStored)
   if (stored.length === 0) return undefined
-  const own = await ownParametersOf(store.ownParameters, connection, principal, project)
+  const own = await readOwnParameters(store.ownParameters, connection, principal, project)
   let made: Composed | undefined
   for (const watch of stored) {
     // The clock of PostgreSQL may be ahead of this one.
@@ -221,17 +228,17 @@ async function findBot(
     if (made === undefined) return undefined
     const { change, row } = made
     const { subscription, terms } = watcher
-    const candidate = candidateOf(
+    const candidate = toCandidate(
       store,
       { change, type, subject: row, previous: undefined, at },
       own,
     )
     try {
-      if (!(await fitsCriteria(store, candidate, watcher))) continue
+      if (!(await matchesCriteria(store, candidate, watcher))) continue
       const author = await authorFor(services, subscription, project)
       if (author === undefined) logSkipped(services, subscription, 'author')
       else if (
-        await fitsAsSeen(store, author.principal, { change, row, previous: undefined }, terms)
+        await matchesForViewer(store, author.principal, { change, row, previous: undefined }, terms)
       )
         return { ...made, subscription, author, bot }
     } catch (error) {
@@ -248,12 +255,12 @@ async function authorFor(
   subscription: Resource,
   project: number,
 ): Promise<Session | undefined> {
-  const author = await authorOf(services, subscription, project)
+  const author = await resolveAuthorSession(services, subscription, project)
   return author && mayWriteGuarded(author.principal, SUBSCRIPTION, 'create') ? author : undefined
 }
 
 async function compose(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   { change, resource, ifMatch }: AskedWrite,
   own: OwnParameters | undefined,
@@ -266,7 +273,7 @@ async function compose(
       : await readDecided(store, principal, type, { id, interactions: ['read', change] })
   const made = (next: Resource, stored: Resource | undefined, place: WritePlace): Composed => ({
     change: stored === undefined ? 'create' : 'update',
-    row: rowOf(
+    row: writtenRow(
       prepare({ store, principal, resource: next, place, stored, options: {} }),
       new Date(),
     ),
@@ -301,7 +308,7 @@ async function compose(
 
 /** Merges what a Principal wrote with what it does not see of the version. */
 async function withUnseen(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   row: VersionRow,
   next: Resource,
@@ -318,8 +325,8 @@ interface AskedBot {
   readonly body: string
 }
 
-function jobOf(
-  { services, principal, request }: Interaction,
+function botJob(
+  { services, principal, request }: FhirContext,
   { subscription, change }: FoundBot,
   { target, resource: { resourceType: type, id }, body }: AskedBot,
 ): ExecuteJob {
@@ -335,7 +342,7 @@ function jobOf(
     rest: '',
   }
   return {
-    ...createJob(call, target, actingAs(target.session.principal)),
+    ...createJob(call, target, toActing(target.session.principal)),
     deadline: Date.now() + WAIT_MS,
     headers: {
       'content-type': FHIR_JSON,
@@ -368,7 +375,7 @@ async function run(
   if (reply.status === 'ok') return reply
   if (expiry.aborted) throw timedOut(job)
   if (reply.status !== 'error') throw unavailable('Bot execution')
-  throw new HttpError(400, outcome(undefined, ...issuesOf(reply.body)))
+  throw new HttpError(400, outcome(undefined, ...thrownIssues(reply.body)))
 }
 
 function timedOut({ runId }: ExecuteJob): HttpError {
@@ -378,7 +385,7 @@ function timedOut({ runId }: ExecuteJob): HttpError {
 }
 
 /** A bot may throw an outcome of its own making, with anything in it. */
-function issuesOf(body: string | undefined): readonly Issue[] {
+function thrownIssues(body: string | undefined): readonly Issue[] {
   const thrown: unknown = JSON.parse(body ?? '{}')
   const items: readonly unknown[] =
     isObject(thrown) && Array.isArray(thrown.issue) ? thrown.issue : []

@@ -4,7 +4,7 @@ import { tooCostly } from '../errors.ts'
 import type { Resource } from '../fhir/resource.ts'
 import type { Services } from '../services.ts'
 import type { CheckedResource, Claim, Claimed, Profile } from '../validation/profiles/run.ts'
-import { pathOf } from '../validation/shapes.ts'
+import { toFhirPath } from '../validation/shapes.ts'
 
 /** More are not looked for, of one resource and of all in its body. */
 const MAX_PROFILES = 20
@@ -50,7 +50,7 @@ export async function findProfiles(
 function requireFew(claims: readonly Claim[]): void {
   const crowded = claims.find(({ canonicals }) => canonicals.length > MAX_PROFILES)
   if (crowded !== undefined) {
-    const path = pathOf([...crowded.steps, 'meta', 'profile'])
+    const path = toFhirPath([...crowded.steps, 'meta', 'profile'])
     throw tooCostly(`A resource may claim ${MAX_PROFILES} profiles`, path)
   }
   const distinct = new Set(claims.flatMap(({ canonicals }) => canonicals))

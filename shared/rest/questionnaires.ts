@@ -2,14 +2,14 @@
 import { LRUCache } from 'lru-cache'
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import type { Issue } from '../errors.ts'
-import { numberOf, parseJson } from '../fhir/json.ts'
+import { parseJson, toNumber } from '../fhir/json.ts'
 import {
+  canonicalUrl,
   chosen,
   isObject,
   isResource,
   parseReference,
   type Resource,
-  urlOf,
 } from '../fhir/resource.ts'
 import { escapeValue } from '../query/values.ts'
 import type { Services } from '../services.ts'
@@ -29,7 +29,7 @@ const MOST_KNOWN = 200
 const known = new LRUCache<string, Resource | 'none'>({ max: MOST_KNOWN, ttl: FRESH_MS })
 
 /** A Questionnaire has changed. */
-export function forgetQuestionnaires(): void {
+export function clearQuestionnaires(): void {
   known.clear()
 }
 
@@ -40,7 +40,7 @@ export async function responseIssues(
   response: Resource,
   isRefused: boolean,
 ): Promise<readonly Issue[]> {
-  const questionnaire = await questionnaireOf(services, project, response)
+  const questionnaire = await cachedQuestionnaire(services, project, response)
   if (questionnaire === undefined) return []
   const sets = answerValueSets(questionnaire)
   const { codes } = await boundCodes(services, project, sets, response)
@@ -49,7 +49,7 @@ export async function responseIssues(
   return report.issues
 }
 
-async function questionnaireOf(
+async function cachedQuestionnaire(
   services: Services,
   project: Principal['project'],
   { questionnaire: canonical, contained }: Resource,
@@ -88,7 +88,7 @@ async function findQuestionnaire(
 }
 
 function urlEscaped(canonical: string): string {
-  return escapeValue(urlOf(canonical))
+  return escapeValue(canonicalUrl(canonical))
 }
 
 // A QuestionnaireResponse against its Questionnaire: places, types, numbers and values of answers.
@@ -100,7 +100,7 @@ type Item = Readonly<Record<string, unknown>>
 function answerValueSets(questionnaire: Resource): readonly string[] {
   const sets = (item: Item): string[] => [
     ...(typeof item.answerValueSet === 'string' ? [item.answerValueSet] : []),
-    ...itemsOf(item.item).flatMap(sets),
+    ...toItems(item.item).flatMap(sets),
   ]
   return sets(questionnaire)
 }
@@ -128,14 +128,14 @@ interface Check {
   readonly isDone: boolean
 }
 
-function itemsOf(value: unknown): readonly Item[] {
+function toItems(value: unknown): readonly Item[] {
   return Array.isArray(value) ? value.filter(isObject) : []
 }
 
 function collectAnswers(item: Item, into: Map<string, Item[]>): void {
-  for (const one of itemsOf(item.item)) {
+  for (const one of toItems(item.item)) {
     const linkId = String(one.linkId)
-    const answers = itemsOf(one.answer)
+    const answers = toItems(one.answer)
     into.set(linkId, [...(into.get(linkId) ?? []), ...answers])
     collectAnswers(one, into)
     for (const answer of answers) collectAnswers(answer, into)
@@ -144,10 +144,10 @@ function collectAnswers(item: Item, into: Map<string, Item[]>): void {
 
 function checkItems(given: unknown, defined: unknown, check: Check): void {
   const { report } = check
-  const definitions = new Map(itemsOf(defined).map((item) => [String(item.linkId), item]))
+  const definitions = new Map(toItems(defined).map((item) => [String(item.linkId), item]))
   const counts = new Map<string, number>()
   report.enter('item')
-  for (const [index, item] of itemsOf(given).entries()) {
+  for (const [index, item] of toItems(given).entries()) {
     const linkId = String(item.linkId)
     counts.set(linkId, (counts.get(linkId) ?? 0) + 1)
     report.enter(index)
@@ -173,8 +173,8 @@ function fault({ report }: Check, text: string, step?: string): void {
 function checkItem(item: Item, definition: Item, check: Check): void {
   const { report } = check
   const linkId = String(definition.linkId)
-  const answers = itemsOf(item.answer)
-  const hasContent = answers.length > 0 || itemsOf(item.item).length > 0
+  const answers = toItems(item.answer)
+  const hasContent = answers.length > 0 || toItems(item.item).length > 0
   if (hasContent && !isEnabled(definition, check)) fault(check, `Item ${linkId} is not enabled`)
   if (definition.type === 'group' || definition.type === 'display') {
     if (answers.length > 0) fault(check, `Item ${linkId} takes no answer`, 'answer')
@@ -184,7 +184,7 @@ function checkItem(item: Item, definition: Item, check: Check): void {
     }
     return
   }
-  if (itemsOf(item.item).length > 0) {
+  if (toItems(item.item).length > 0) {
     fault(check, `Items below question ${linkId} belong into its answer`, 'item')
   }
   if (answers.length > 1 && definition.repeats !== true) {
@@ -231,7 +231,7 @@ function checkAnswer(answer: Item, definition: Item, check: Check): void {
   const name = valueName(answer)
   if (name === undefined) return
   const linkId = String(definition.linkId)
-  const options = itemsOf(definition.answerOption)
+  const options = toItems(definition.answerOption)
   const listed = options.flatMap((option) => valueName(option) ?? [])
   const allowed = [...(VALUES[String(definition.type)] ?? [name]), ...listed]
   if (!allowed.includes(name)) {
@@ -264,13 +264,13 @@ function isSame(one: unknown, other: unknown): boolean {
     if (one.reference !== undefined) return one.reference === other.reference
     return one.code === other.code && (one.system === other.system || other.system === undefined)
   }
-  const [a, b] = [numberOf(one), numberOf(other)]
+  const [a, b] = [toNumber(one), toNumber(other)]
   return a === undefined ? one === other : a === b
 }
 
 /** https://hl7.org/fhir/R4/questionnaire-definitions.html#Questionnaire.item.enableWhen */
 function isEnabled({ enableWhen, enableBehavior }: Item, check: Check): boolean {
-  const conditions = itemsOf(enableWhen)
+  const conditions = toItems(enableWhen)
   if (conditions.length === 0) return true
   const holds = (condition: Item) => conditionHolds(condition, check)
   return enableBehavior === 'all' ? conditions.every(holds) : conditions.some(holds)
@@ -302,5 +302,5 @@ function isOrdered(operator: string, value: unknown, wanted: unknown): boolean {
 
 function comparable(value: unknown): number | string | undefined {
   if (typeof value === 'string') return value
-  return numberOf(isObject(value) && 'value' in value ? value.value : value)
+  return toNumber(isObject(value) && 'value' in value ? value.value : value)
 }

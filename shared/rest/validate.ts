@@ -20,8 +20,8 @@ import { outcomeReply } from '../request/reply.ts'
 import type { Operation, OperationCall } from '../request/request.ts'
 import { normalId } from '../store/rows/context.ts'
 import { boundCodes } from '../terminology/bound-codes.ts'
-import { claimsOf } from '../validation/profiles/run.ts'
-import { pathOf } from '../validation/shapes.ts'
+import { listClaims } from '../validation/profiles/run.ts'
+import { toFhirPath } from '../validation/shapes.ts'
 import { validate as validateResource } from '../validation/validate.ts'
 import { requireUsable } from './interaction.ts'
 import { findProfiles, withDefaultProfiles } from './profiles.ts'
@@ -36,7 +36,7 @@ export const validate: Operation = {
     const { principal, type = '', id } = call
     if (!may(principal, type, id === undefined ? 'search' : 'read')) throw forbidden()
     const asked = readAsked(call)
-    const issues = await issuesOf(call, asked)
+    const issues = await validateInput(call, asked)
     const isValid = !issues.some(isError)
     if (isValid) return outcomeReply(200, outcome('ok', ...allOk.issue, ...issues))
     return outcomeReply(asked.isBare ? 400 : 200, outcome(undefined, ...issues))
@@ -74,7 +74,7 @@ function readAsked(call: OperationCall): ValidateInput {
   // A resource on its own has its parameters in the query.
   const asking = isBare ? { ...call, request: { ...request, body: undefined } } : call
   const inputs = readInputs(asking, PARAMETERS)
-  const asked = { mode: modeOf(inputs.text('mode')), profile: inputs.text('profile') }
+  const asked = { mode: parseMode(inputs.text('mode')), profile: inputs.text('profile') }
   return { ...asked, resource: isBare ? body : inputs.resource('resource'), isBare }
 }
 
@@ -85,7 +85,7 @@ function isCall({ resourceType, parameter }: Resource, type: string | undefined)
   return type !== 'Parameters' || given.some(({ name }) => name === 'resource')
 }
 
-function modeOf(text: string | undefined): Mode | undefined {
+function parseMode(text: string | undefined): Mode | undefined {
   if (text === undefined) return undefined
   const mode = MODES.find((name) => name === text)
   if (mode === undefined) throw badRequest(`mode must be one of ${MODES.join(', ')}`, 'mode')
@@ -93,7 +93,7 @@ function modeOf(text: string | undefined): Mode | undefined {
 }
 
 /** Errors: 400 for what is missing, 403, 404 and 410 of reading what is stored. */
-async function issuesOf(call: OperationCall, asked: ValidateInput): Promise<readonly Issue[]> {
+async function validateInput(call: OperationCall, asked: ValidateInput): Promise<readonly Issue[]> {
   const { principal, type = '', id } = call
   const { mode, profile } = asked
   if (mode === 'profile' && profile === undefined) {
@@ -150,7 +150,7 @@ async function contentIssues(
   )
   const place = { resource, root: resource, steps: [resource.resourceType] }
   const asked = { ...place, canonicals: profile === undefined ? [] : [profile] }
-  const claims = claimsOf(resource).map((claim) => {
+  const claims = listClaims(resource).map((claim) => {
     if (claim.resource !== resource) return claim
     return { ...claim, canonicals: claim.canonicals.filter((url) => url !== profile) }
   })
@@ -168,11 +168,11 @@ async function contentIssues(
   })
   return [
     ...found,
-    ...(found.some(isError) ? [] : await refusalsOf(call, resource)),
-    ...(await responseIssuesOf(call, resource)),
+    ...(found.some(isError) ? [] : await writeRuleIssues(call, resource)),
+    ...(await questionnaireIssues(call, resource)),
     ...bound.unknown.map((url) => issue('warning', 'not-found', `Unknown value set "${url}"`)),
     ...unknown.map(({ canonical, steps }) => {
-      const path = pathOf([...steps, 'meta', 'profile'])
+      const path = toFhirPath([...steps, 'meta', 'profile'])
       return issue('warning', 'not-found', `Unknown profile "${canonical}"`, { expression: path })
     }),
     // Nobody may take a resource for checked against a profile that was not there.
@@ -183,7 +183,7 @@ async function contentIssues(
 }
 
 /** The issues of a write by the rules of its type: of SearchParameters, AccessPolicies, clients. */
-async function refusalsOf(call: OperationCall, resource: Resource): Promise<readonly Issue[]> {
+async function writeRuleIssues(call: OperationCall, resource: Resource): Promise<readonly Issue[]> {
   try {
     call.services.repository.requireForm(call.principal, resource)
     await requireUsable(call, resource)
@@ -194,7 +194,7 @@ async function refusalsOf(call: OperationCall, resource: Resource): Promise<read
   }
 }
 
-async function responseIssuesOf(
+async function questionnaireIssues(
   { services, principal }: OperationCall,
   resource: Resource,
 ): Promise<readonly Issue[]> {

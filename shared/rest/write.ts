@@ -11,7 +11,7 @@
  */
 import { randomUUIDv7 } from 'node:crypto'
 import { SUBSCRIPTION } from '../access/subscription.ts'
-import { isBinary, withContentOf } from '../binary/content.ts'
+import { isBinary, withStoredContent } from '../binary/content.ts'
 import { allOk, badRequest, HttpError, outcome, preconditionFailed } from '../errors.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import { newProject } from '../projects/provision.ts'
@@ -20,11 +20,11 @@ import { charge, WRITE } from '../request/quota.ts'
 import {
   demandsExistence,
   emptyReply,
-  etagOf,
+  formatEtag,
   outcomeReply,
   writeOptions,
 } from '../request/reply.ts'
-import type { FhirReply, Interaction } from '../request/request.ts'
+import type { FhirContext, FhirReply } from '../request/request.ts'
 import type { Repository } from '../store/repository.ts'
 import type { WriteResult } from '../store/rows/version.ts'
 import type { Guard } from '../store/transaction.ts'
@@ -32,7 +32,7 @@ import {
   createSocketSubscription,
   deleteSocketSubscription,
   isOfSocket,
-  refuseSocketChange,
+  rejectSocketChange,
   storedOrHeld,
 } from '../subscriptions/socket-subscriptions.ts'
 import { createBinary, createBinaryFrom, updateBinary, updateBinaryFrom } from './binary-write.ts'
@@ -41,37 +41,37 @@ import { afterDeletion, finishWrite } from './finish-write.ts'
 import {
   type Accepted,
   acceptResource,
-  acceptValid,
   mayAskBots,
   requireSameId,
+  validateForWrite,
 } from './interaction.ts'
-import { changeOf } from './patch/fhirpath.ts'
-import { beforeDelete, beforeWrite, patchAsking } from './pre-commit.ts'
+import { compilePatch } from './patch/fhirpath.ts'
+import { beforeDelete, beforeWrite, patchWithPreCommit } from './pre-commit.ts'
 
-export async function create(interaction: Interaction, type: string): Promise<FhirReply> {
-  if (type === 'Binary') return createBinary(interaction)
-  return createFrom(interaction, type, readJson(interaction.request), undefined)
+export async function create(context: FhirContext, type: string): Promise<FhirReply> {
+  if (type === 'Binary') return createBinary(context)
+  return createFrom(context, type, readJson(context.request), undefined)
 }
 
 /** Creates under a given new id, or under one that the store makes. */
 export async function createFrom(
-  interaction: Interaction,
+  context: FhirContext,
   type: string,
   body: unknown,
   id: string | undefined,
 ): Promise<FhirReply> {
-  const { services, principal } = interaction
-  if (type === 'Binary' && isBinary(body)) return createBinaryFrom(interaction, body, id)
-  const { resource, warnings } = await acceptNew(interaction, type, body)
+  const { services, principal } = context
+  if (type === 'Binary' && isBinary(body)) return createBinaryFrom(context, body, id)
+  const { resource, warnings } = await acceptNew(context, type, body)
   if (type === SUBSCRIPTION && isOfSocket(resource)) {
     const made = await createSocketSubscription(services, principal, resource, id)
-    return finishWrite(interaction, made, warnings)
+    return finishWrite(context, made, warnings)
   }
   const made = id === undefined ? resource : { ...resource, id }
-  const next = mayAskBots(interaction) ? await beforeWrite(interaction, 'create', made) : made
+  const next = mayAskBots(context) ? await beforeWrite(context, 'create', made) : made
   const keepId = next.id !== undefined
   const written = await services.repository.create(principal, next, { keepId })
-  return finishWrite(interaction, written, warnings)
+  return finishWrite(context, written, warnings)
 }
 
 /**
@@ -79,18 +79,18 @@ export async function createFrom(
  * the state that they are added to. Errors: as create.
  */
 export async function createTogether(
-  interaction: Interaction,
+  context: FhirContext,
   made: readonly Resource[],
   check: (inside: Repository) => Promise<void> = async () => {},
   guard?: Guard,
 ): Promise<readonly WriteResult[]> {
-  const { services, principal, request } = interaction
+  const { services, principal, request } = context
   await charge(services, principal, { request, units: WRITE * made.length })
   const accepted: Resource[] = []
   for (const body of made) {
-    const { resource } = await acceptNew(interaction, body.resourceType, body)
+    const { resource } = await acceptNew(context, body.resourceType, body)
     const id = body.id ?? randomUUIDv7()
-    accepted.push(await beforeWrite(interaction, 'create', { ...resource, id }))
+    accepted.push(await beforeWrite(context, 'create', { ...resource, id }))
   }
   return services.repository.transaction(async (inside) => {
     await check(inside)
@@ -104,20 +104,20 @@ export async function createTogether(
 
 /** Checks a new resource, whose id is not the sender's to choose. Errors: 400. */
 export async function acceptNew(
-  interaction: Interaction,
+  context: FhirContext,
   type: string,
   body: unknown,
 ): Promise<Accepted> {
-  const sent = withAccount(interaction, withoutId(body))
+  const sent = withAccount(context, withoutId(body))
   // A Project is the same whichever way it is made.
-  const whole = type === 'Project' ? newProject(sent, interaction.services.config) : sent
-  const hasQuestion = interaction.request.body?.includes('?') === true
-  const literal = hasQuestion ? await withLiteralReferences(interaction, whole) : whole
-  return acceptResource(interaction, type, literal)
+  const whole = type === 'Project' ? newProject(sent, context.services.config) : sent
+  const hasQuestion = context.request.body?.includes('?') === true
+  const literal = hasQuestion ? await withLiteralReferences(context, whole) : whole
+  return acceptResource(context, type, literal)
 }
 
 /** `?_account=Type/id` names the account of what is created; the store lets administrators do so. Errors: 400. */
-export function withAccount({ request }: Interaction, body: unknown): unknown {
+export function withAccount({ request }: FhirContext, body: unknown): unknown {
   const reference = request.query.get('_account')
   if (reference === null || !isObject(body)) return body
   if (parseReference(reference) === undefined) throw badRequest('_account must be Type/id')
@@ -133,116 +133,104 @@ function withoutId(body: unknown): unknown {
   return rest
 }
 
-export async function update(
-  interaction: Interaction,
-  type: string,
-  id: string,
-): Promise<FhirReply> {
-  if (type === 'Binary') return updateBinary(interaction, id)
-  return updateFrom(interaction, type, id, readJson(interaction.request))
+export async function update(context: FhirContext, type: string, id: string): Promise<FhirReply> {
+  if (type === 'Binary') return updateBinary(context, id)
+  return updateFrom(context, type, id, readJson(context.request))
 }
 
 export async function updateFrom(
-  interaction: Interaction,
+  context: FhirContext,
   type: string,
   id: string,
   body: unknown,
 ): Promise<FhirReply> {
-  const { services, principal, request } = interaction
+  const { services, principal, request } = context
   if (type === 'Binary' && isBinary(body)) {
     requireSameId(body.id, id)
-    return updateBinaryFrom(interaction, body, id)
+    return updateBinaryFrom(context, body, id)
   }
-  const { resource, warnings } = await acceptUpdate(interaction, type, id, body)
+  const { resource, warnings } = await acceptUpdate(context, type, id, body)
   const options = writeOptions(request)
-  if (demandsExistence(request)) await requireExisting(interaction, type, id)
-  const next = await beforeWrite(interaction, 'update', { ...resource, id }, options.ifMatch)
+  if (demandsExistence(request)) await requireExisting(context, type, id)
+  const next = await beforeWrite(context, 'update', { ...resource, id }, options.ifMatch)
   const written = await storedOrHeld(
     type,
     () => services.repository.update(principal, next, options),
-    () => refuseSocketChange(services, principal, id),
+    () => rejectSocketChange(services, principal, id),
   )
-  return finishWrite(interaction, written, warnings)
+  return finishWrite(context, written, warnings)
 }
 
 /** Checks a resource that takes the place of another. Errors: 400. */
 export async function acceptUpdate(
-  interaction: Interaction,
+  context: FhirContext,
   type: string,
   id: string,
   body: unknown,
 ): Promise<Accepted> {
   if (isObject(body) && body.resourceType === type) requireSameId(body.id, id)
-  const literal = await withLiteralReferences(interaction, body)
-  return acceptResource(interaction, type, literal)
+  const literal = await withLiteralReferences(context, body)
+  return acceptResource(context, type, literal)
 }
 
-export async function patch(
-  interaction: Interaction,
-  type: string,
-  id: string,
-): Promise<FhirReply> {
-  return patchFrom(interaction, type, id, readPatchBody(interaction.request))
+export async function patch(context: FhirContext, type: string, id: string): Promise<FhirReply> {
+  return patchFrom(context, type, id, readPatchBody(context.request))
 }
 
 export async function patchFrom(
-  interaction: Interaction,
+  context: FhirContext,
   type: string,
   id: string,
   body: unknown,
 ): Promise<FhirReply> {
-  const { services, principal, request } = interaction
-  const change = patchedBy(interaction, type, body)
+  const { services, principal, request } = context
+  const change = patchedBy(context, type, body)
   const options = { ...writeOptions(request), largest: services.config.maxBodyBytes }
-  if (demandsExistence(request)) await requireExisting(interaction, type, id)
+  if (demandsExistence(request)) await requireExisting(context, type, id)
   const written = await storedOrHeld(
     type,
-    () => patchAsking(interaction, { type, id, apply: change, options }),
-    () => refuseSocketChange(services, principal, id),
+    () => patchWithPreCommit(context, { type, id, apply: change, options }),
+    () => rejectSocketChange(services, principal, id),
   )
-  return finishWrite(interaction, written)
+  return finishWrite(context, written)
 }
 
 /** Applies a patch to a version and checks the result. Errors: 400 for what is no patch. */
 export function patchedBy(
-  interaction: Interaction,
+  context: FhirContext,
   type: string,
   body: unknown,
 ): (current: Resource) => Promise<Resource> {
-  const patched = changeOf(body)
+  const patched = compilePatch(body)
   const hasQuestion = JSON.stringify(body).includes('?')
   return async (current) => {
     const next = patched(current)
-    const kept = type === 'Binary' ? withContentOf(current, next) : next
-    const literal = hasQuestion ? await literalReferences(interaction, kept) : kept
-    const { resource } = await acceptValid(interaction, literal)
+    const kept = type === 'Binary' ? withStoredContent(current, next) : next
+    const literal = hasQuestion ? await literalReferences(context, kept) : kept
+    const { resource } = await validateForWrite(context, literal)
     return resource
   }
 }
 
-export async function remove(
-  interaction: Interaction,
-  type: string,
-  id: string,
-): Promise<FhirReply> {
-  const { services, principal, request } = interaction
+export async function remove(context: FhirContext, type: string, id: string): Promise<FhirReply> {
+  const { services, principal, request } = context
   const options = writeOptions(request)
-  if (demandsExistence(request)) await requireExisting(interaction, type, id)
-  await beforeDelete(interaction, type, id, options.ifMatch)
+  if (demandsExistence(request)) await requireExisting(context, type, id)
+  await beforeDelete(context, type, id, options.ifMatch)
   const deletion = await storedOrHeld(
     type,
     () => services.repository.delete(principal, type, id, options),
     () => deleteSocketSubscription(services, principal, id),
   )
-  const warnings = await afterDeletion(interaction, deletion)
-  const headers = { ETag: etagOf(deletion) }
-  if (interaction.preferences.returned === 'minimal') return emptyReply(200, headers)
+  const warnings = await afterDeletion(context, deletion)
+  const headers = { ETag: formatEtag(deletion) }
+  if (context.preferences.returned === 'minimal') return emptyReply(200, headers)
   return outcomeReply(200, outcome(allOk.id, ...allOk.issue, ...warnings), headers)
 }
 
 /** `If-Match: *` is 412 for what does not exist. */
-async function requireExisting(interaction: Interaction, type: string, id: string): Promise<void> {
-  const { services, principal } = interaction
+async function requireExisting(context: FhirContext, type: string, id: string): Promise<void> {
+  const { services, principal } = context
   try {
     await services.repository.read(principal, type, id)
   } catch (error) {

@@ -9,7 +9,7 @@ import { createWatchers } from './events/subscribers.ts'
 import { type OwnParametersReader, openOwnParameters } from './index/custom-parameters.ts'
 import { Keys } from './index/keys.ts'
 import { Repository } from './repository.ts'
-import type { Store, WritePart, WriteRule } from './rows/context.ts'
+import type { StoreContext, WritePart, WriteRule } from './rows/context.ts'
 import { KnownCounts } from './rows/counts.ts'
 import { createFetch } from './rows/fetch.ts'
 import { createRecentVersions } from './rows/recent.ts'
@@ -17,7 +17,7 @@ import { createTenants } from './rows/tenants.ts'
 import { openStatistics } from './search/plan/statistics.ts'
 import { inTransaction } from './transaction.ts'
 import { createCoalescer } from './write/coalesce.ts'
-import { createTurns } from './write/conditional.ts'
+import { createKeyedMutex } from './write/conditional.ts'
 import { deleteStatement } from './write/deletions.ts'
 
 const SEEN_CODES = 50_000
@@ -34,7 +34,7 @@ export interface RepositoryOptions {
   readonly ownParameters?: OwnParametersReader
   readonly log?: Logger
   /** Runs when the outbox has got something. */
-  readonly announce?: Store['announce']
+  readonly announce?: StoreContext['announce']
   /** Where reads may go instead. */
   readonly replicas?: Replicas | undefined
   /** Most searches come to this process, so it keeps more of what they find. */
@@ -61,7 +61,7 @@ export async function openRepository(
   const seen = new LRUCache<bigint, true>({ maxSize: SEEN_CODES, sizeCalculation: () => 1 })
   const holders = new LRUCache<string, true>({ max: ACCOUNT_HOLDERS })
   const warned = new LRUCache<string, true>({ max: WARNED })
-  const store: Store = {
+  const store: StoreContext = {
     connection: database,
     submit: createCoalescer(database),
     fetch: createFetch(database),
@@ -88,7 +88,7 @@ export async function openRepository(
     written: async (part, row) => part.committed?.(row),
     rules: new Map(rules.map((rule) => [rule.type, rule])),
     parts,
-    turns: createTurns(),
+    turns: createKeyedMutex(),
     transact: (work, locks) =>
       retryOnConflict(() =>
         inTransaction(database, store, (inner) => work(inner.store), { locks }),

@@ -14,7 +14,7 @@ import {
   visibleHistory,
   visibleVersions,
 } from './read/binaries.ts'
-import { history, historyOf } from './read/history.ts'
+import { history, typeHistory } from './read/history.ts'
 import { type MetaSummary, metaSummary } from './read/meta-summary.ts'
 import {
   type ResourceId,
@@ -24,7 +24,7 @@ import {
   readManyLinked,
   readVersion,
 } from './read/read.ts'
-import { type Store, until } from './rows/context.ts'
+import { type StoreContext, withAbortSignal } from './rows/context.ts'
 import type {
   BinaryHead,
   HistoryPage,
@@ -48,17 +48,17 @@ import {
 
 /** The store of the replica that the reads of one request go to. */
 export interface ReplicaStore {
-  readonly store: Store
+  readonly store: StoreContext
   /** Called when a read there has failed. */
   readonly failed: () => void
 }
 
 export class Reads {
-  protected readonly store: Store
+  protected readonly store: StoreContext
   readonly #replica: ReplicaStore | undefined
 
   /** `replica` undefined: reads go to the primary. */
-  constructor(store: Store, replica: ReplicaStore | undefined) {
+  constructor(store: StoreContext, replica: ReplicaStore | undefined) {
     this.store = store
     this.#replica = replica
   }
@@ -127,7 +127,7 @@ export class Reads {
     request: HistoryRequest,
   ): Promise<HistoryPage> {
     return this.#read(undefined, async (store) => {
-      const page = await historyOf(store, principal, type, request)
+      const page = await typeHistory(store, principal, type, request)
       const versions = await visibleVersions(store, principal, page.versions)
       return { ...page, versions: versions.filter((version) => version !== undefined) }
     })
@@ -222,15 +222,18 @@ export class Reads {
   }
 
   /** Reads that fail on the replica are repeated on the primary, unless the caller is at fault or has gone. */
-  async #read<T>(signal: AbortSignal | undefined, work: (store: Store) => Promise<T>): Promise<T> {
-    if (this.#replica === undefined) return work(until(this.store, signal))
+  async #read<T>(
+    signal: AbortSignal | undefined,
+    work: (store: StoreContext) => Promise<T>,
+  ): Promise<T> {
+    if (this.#replica === undefined) return work(withAbortSignal(this.store, signal))
     try {
-      return await work(until(this.#replica.store, signal))
+      return await work(withAbortSignal(this.#replica.store, signal))
     } catch (error) {
       if (error instanceof HttpError && error.status < 500) throw error
       if (signal?.aborted) throw error
       this.#replica.failed()
-      return work(until(this.store, signal))
+      return work(withAbortSignal(this.store, signal))
     }
   }
 }

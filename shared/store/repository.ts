@@ -12,7 +12,7 @@ import type { SearchRequest } from '../query/search-request.ts'
 import { BINARY, requireVisibleId } from './read/binaries.ts'
 import { isLinked, type ResourceId, requireOwn } from './read/read.ts'
 import { Reads, type ReplicaStore } from './reads.ts'
-import { rowKey, type Store } from './rows/context.ts'
+import { rowKey, type StoreContext } from './rows/context.ts'
 import { createFetch, fetchTogether } from './rows/fetch.ts'
 import type { Deletion, WriteOptions, WriteResult } from './rows/version.ts'
 import {
@@ -20,7 +20,7 @@ import {
   type Guard,
   type Inner,
   lockedKeys,
-  runTogether,
+  runParallel,
   runTransaction,
 } from './transaction.ts'
 import { createConditional, deleteConditional, updateConditional } from './write/conditional.ts'
@@ -39,7 +39,7 @@ export class Repository extends Reads {
   readonly #places: Places | undefined
 
   /** `places` undefined: inside a transaction. */
-  constructor(store: Store, places: Places | undefined, replica?: ReplicaStore) {
+  constructor(store: StoreContext, places: Places | undefined, replica?: ReplicaStore) {
     super(store, replica)
     this.#places = places
   }
@@ -64,7 +64,7 @@ export class Repository extends Reads {
   }
 
   /** For pieces of work that run concurrently: their reads by id, and deletions, of one turn share a statement. */
-  sideBySide(): Repository {
+  batched(): Repository {
     const { connection } = this.store
     const shared = { fetch: fetchTogether(connection), remove: removeTogether(connection) }
     return new Repository({ ...this.store, ...shared }, this.#places)
@@ -170,7 +170,7 @@ export class Repository extends Reads {
    * The statements of a feature, opened on this Repository's connection: inside a transaction they are a part
    * of it.
    */
-  feature<T>(open: (store: Store) => T): T {
+  withStore<T>(open: (store: StoreContext) => T): T {
     return open(this.store)
   }
 
@@ -190,7 +190,7 @@ export class Repository extends Reads {
     return replicas === undefined ? done : marked(replicas, guard?.principal, done)
   }
 
-  #write<T>(principal: Principal, work: (store: Store) => Promise<T>): Promise<T> {
+  #write<T>(principal: Principal, work: (store: StoreContext) => Promise<T>): Promise<T> {
     const { replicas } = this.#places ?? {}
     const done = work(this.store)
     return replicas === undefined ? done : marked(replicas, principal, done)
@@ -221,7 +221,7 @@ export class Transaction extends Repository {
   }
 
   /** Statements about what is no resource, such as the jobs that resources name; they commit with the rest. */
-  beside<T>(work: (connection: Connection) => Promise<T>): Promise<T> {
+  withConnection<T>(work: (connection: Connection) => Promise<T>): Promise<T> {
     return work(this.store.connection)
   }
 
@@ -231,7 +231,7 @@ export class Transaction extends Repository {
   }
 
   /** Rows that are read by id later on are asked for now, in the same round trip as what comes next. */
-  readAhead(principal: Principal, references: readonly ResourceId[]): void {
+  prefetch(principal: Principal, references: readonly ResourceId[]): void {
     this.#inner.readAhead(references.map(({ type, id }) => rowKey(this.store, principal, type, id)))
   }
 
@@ -240,20 +240,23 @@ export class Transaction extends Repository {
    * statement, their inserts one, their updates one, their deletions one. Throws the failure of the
    * first that failed, in their order, as `failed` makes it; 400 for references that do not resolve.
    */
-  together<T>(
+  runParallel<T>(
     pieces: readonly ((repository: Repository) => Promise<T>)[],
     failed: Failed,
   ): Promise<T[]> {
     const runs = pieces.map(
-      (piece) => (store: Store) => piece(new Transaction({ ...this.#inner, store })),
+      (piece) => (store: StoreContext) => piece(new Transaction({ ...this.#inner, store })),
     )
-    return runTogether(this.#inner, runs, failed)
+    return runParallel(this.#inner, runs, failed)
   }
 }
 
-const stores = new WeakMap<Replica, { readonly primary: Store; readonly store: Store }>()
+const stores = new WeakMap<
+  Replica,
+  { readonly primary: StoreContext; readonly store: StoreContext }
+>()
 
-function storeOn(primary: Store, replica: Replica): Store {
+function storeOn(primary: StoreContext, replica: Replica): StoreContext {
   const known = stores.get(replica)
   if (known?.primary === primary) return known.store
   const { database } = replica
@@ -264,10 +267,10 @@ function storeOn(primary: Store, replica: Replica): Store {
 
 /** Writes in a transaction where only PostgreSQL can rule on what was written. */
 function ruled<T>(
-  store: Store,
+  store: StoreContext,
   caller: { readonly principal: Principal; readonly type: string },
   interactions: readonly ('create' | 'update')[],
-  work: (store: Store) => Promise<T>,
+  work: (store: StoreContext) => Promise<T>,
 ): Promise<T> {
   const { principal, type } = caller
   const isLate = interactions.some((one) => needsSql(store, principal, type, one))
@@ -276,7 +279,7 @@ function ruled<T>(
 
 /** Errors: 403 for what only a linked Project has, 404 for a Binary that is not visible. */
 async function requireChangeable(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   type: string,
   id: string,

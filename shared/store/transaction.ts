@@ -8,13 +8,13 @@ import type { Connection } from '../platform/postgres/statement.ts'
 import { lockStatement, type TransactionOptions } from '../platform/postgres/transaction.ts'
 import { LOST, retryOnConflict } from '../platform/retry.ts'
 import type { SearchRequest } from '../query/search-request.ts'
-import type { Store } from './rows/context.ts'
+import type { StoreContext } from './rows/context.ts'
 import { type Fetch, fetchAll, type RowKey } from './rows/fetch.ts'
-import type { CheckedReference, Deleted, Deletion, Submit } from './rows/ports.ts'
+import type { CheckedReference, Deleted, DeletionWrite, Submit } from './rows/ports.ts'
 import type { VersionRow } from './rows/rows.ts'
 import { writeStatement } from './rows/statements.ts'
 import type { PartWritten, StatementPart, Write, Written } from './rows/write-rows.ts'
-import { givesAccounts } from './write/accounts.ts'
+import { setsPatientAccounts } from './write/accounts.ts'
 import { conditionKey } from './write/conditional.ts'
 import { compareRows, deleteStatement } from './write/deletions.ts'
 import { checkReferences, invalidReferences, missingReferences } from './write/references.ts'
@@ -32,7 +32,7 @@ export type Failed = (index: number, error: unknown) => unknown
 
 /** A store inside a transaction, and the group of it. */
 export interface Inner {
-  readonly store: Store
+  readonly store: StoreContext
   readonly group: Group
   /** Asks for rows that will be fetched, together with whatever statement comes next. */
   readonly readAhead: (keys: readonly RowKey[]) => void
@@ -41,7 +41,7 @@ export interface Inner {
 /** Equal conditions are waited for in this process first, then in PostgreSQL. */
 export async function runTransaction<T>(
   database: Database,
-  store: Store,
+  store: StoreContext,
   work: (inner: Inner) => Promise<T>,
   guard: Guard | undefined,
 ): Promise<T> {
@@ -63,7 +63,7 @@ export async function runTransaction<T>(
 }
 
 /** In one order for all, so that nobody waits in a circle. */
-export function lockedKeys(store: Store, { principal, conditions }: Guard): bigint[] {
+export function lockedKeys(store: StoreContext, { principal, conditions }: Guard): bigint[] {
   const keys = new Set(conditions.map((condition) => conditionKey(store, principal, condition)))
   return [...keys].sort((a, b) => (a < b ? -1 : 1))
 }
@@ -76,13 +76,13 @@ interface Options extends TransactionOptions {
 /** References are checked when all is written, so the order inside does not matter. */
 export async function inTransaction<T>(
   database: Database,
-  store: Store,
+  store: StoreContext,
   work: (inner: Inner) => Promise<T>,
   { alone = false, ...options }: Options,
 ): Promise<T> {
   const codes = new Set<bigint>()
   // A write that may still be rolled back proves nothing about the dictionary.
-  const seenCodes: Store['seenCodes'] = {
+  const seenCodes: StoreContext['seenCodes'] = {
     has: (key) => store.seenCodes.has(key),
     add: (key) => void codes.add(key),
   }
@@ -91,14 +91,14 @@ export async function inTransaction<T>(
     hasEvents = true
   }
   const done = new Map<StatementPart, PartWritten[]>()
-  const written: Store['written'] = async (part, row) =>
+  const written: StoreContext['written'] = async (part, row) =>
     void done.set(part, [...(done.get(part) ?? []), row])
   const result = await database.transaction(async (connection) => {
     const deferred: CheckedReference[] = []
     const group = new StatementGroup(connection, alone)
     const ahead = createReadAhead(connection, group.fetch)
     const { submit, remove } = group
-    const inner: Store = nested({
+    const inner: StoreContext = nested({
       ...store,
       connection,
       fetch: ahead.fetch,
@@ -124,8 +124,8 @@ export async function inTransaction<T>(
 }
 
 /** A transaction inside this one has its locks, and no connection of its own. */
-function nested(store: Store): Store {
-  const inner: Store = {
+function nested(store: StoreContext): StoreContext {
+  const inner: StoreContext = {
     ...store,
     async transact(work, locks) {
       if (locks.length > 0) await store.connection.query(lockStatement(locks))
@@ -138,7 +138,7 @@ function nested(store: Store): Store {
 /** Early reads are one statement, and each result is given once: a second read sees what is there by then. */
 function createReadAhead(connection: Connection, fetch: Fetch) {
   const ahead = new Map<string, Promise<VersionRow | undefined>>()
-  const nameOf = ({ project, type, id }: RowKey) => `${project}/${type}/${id}`
+  const rowName = ({ project, type, id }: RowKey) => `${project}/${type}/${id}`
   return {
     read(keys: readonly RowKey[]) {
       if (keys.length === 0) return
@@ -147,12 +147,12 @@ function createReadAhead(connection: Connection, fetch: Fetch) {
         const row = rows.then((found) => found[i])
         // A failure ends the transaction; nobody may be waiting for this row yet.
         row.catch(() => undefined)
-        ahead.set(nameOf(key), row)
+        ahead.set(rowName(key), row)
       }
     },
     fetch(key: RowKey) {
       if (key.ruling !== undefined) return fetch(key)
-      const name = nameOf(key)
+      const name = rowName(key)
       const row = ahead.get(name)
       ahead.delete(name)
       return row ?? fetch(key)
@@ -161,9 +161,9 @@ function createReadAhead(connection: Connection, fetch: Fetch) {
 }
 
 /** As `Transaction.together`: each piece gets a store that knows which references are its own. */
-export async function runTogether<T>(
+export async function runParallel<T>(
   { store, group }: Inner,
-  pieces: readonly ((store: Store) => Promise<T>)[],
+  pieces: readonly ((store: StoreContext) => Promise<T>)[],
   failed: Failed,
 ): Promise<T[]> {
   const own = pieces.map((): CheckedReference[] => [])
@@ -199,7 +199,7 @@ export async function runTogether<T>(
 interface Group {
   readonly fetch: Fetch
   readonly submit: Submit
-  readonly remove: (deletion: Deletion) => Promise<readonly Deleted[]>
+  readonly remove: (deletion: DeletionWrite) => Promise<readonly Deleted[]>
   /**
    * Throws the failure of the first piece that failed, in their order, as `failed` makes it. Whatever
    * `sent` sends goes out behind the writes, before these are answered.
@@ -236,7 +236,7 @@ class StatementGroup implements Group {
   #failure: unknown
   #afterWrites = () => {}
   readonly #reads: Waiting<RowKey, VersionRow | undefined>[] = []
-  readonly #deletions: Waiting<Deletion, readonly Deleted[]>[] = []
+  readonly #deletions: Waiting<DeletionWrite, readonly Deleted[]>[] = []
   readonly #writes: Waiting<Write, readonly Written[]>[] = []
   readonly fetch: Fetch = (key) => this.#wait(this.#reads, key)
   readonly submit: Submit = (write) => this.#wait(this.#writes, write)
@@ -298,7 +298,7 @@ class StatementGroup implements Group {
   }
 
   async #sendWrites(
-    removed: Waiting<Deletion, readonly Deleted[]>[],
+    removed: Waiting<DeletionWrite, readonly Deleted[]>[],
     written: Waiting<Write, readonly Written[]>[],
   ): Promise<void> {
     if (this.#hasFailed) {
@@ -309,7 +309,7 @@ class StatementGroup implements Group {
     // https://hl7.org/fhir/R4/http.html#trules
     const inserts = written.filter(({ call }) => call.kind === 'insert')
     const { givers = [], others = [] } = Object.groupBy(inserts, ({ call }) =>
-      givesAccounts(call) ? 'givers' : 'others',
+      setsPatientAccounts(call) ? 'givers' : 'others',
     )
     const kinds = [
       () => this.#answerAll(removed, (calls) => this.#sendDeletions(calls)),
@@ -331,7 +331,7 @@ class StatementGroup implements Group {
     await Promise.all(answered)
   }
 
-  async #sendDeletions(calls: readonly Deletion[]) {
+  async #sendDeletions(calls: readonly DeletionWrite[]) {
     const rows = await this.#connection.query<Deleted>(deleteStatement(calls))
     const found = Map.groupBy(rows, ({ n }) => n)
     return calls.map((_, i) => found.get(i + 1) ?? [])
@@ -345,7 +345,7 @@ class StatementGroup implements Group {
     return calls.map((_, i) => found.get(i + 1) ?? [])
   }
 
-  async #answerAll<Call extends Deletion | Write, Answer>(
+  async #answerAll<Call extends DeletionWrite | Write, Answer>(
     list: Waiting<Call, Answer>[],
     send: (calls: readonly Call[]) => Promise<readonly Answer[]>,
   ): Promise<void> {

@@ -6,7 +6,7 @@ import { randomUUIDv7 } from 'node:crypto'
 import { REGISTRY_TYPES } from '../access/policy.ts'
 import { type Cause, SYSTEM_PROJECT_NUMBER } from '../access/principal.ts'
 import type { Change } from '../access/subscription.ts'
-import { waits } from '../config/waits.ts'
+import { timings } from '../config/waits.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import {
   type Lease,
@@ -53,7 +53,7 @@ export interface Delivery {
 }
 
 /** How many more a worker can take. */
-export interface Room {
+export interface WorkerCapacity {
   readonly hooks: number
   readonly bots: number
 }
@@ -63,8 +63,8 @@ export const DELIVERIES: LeaseTable = {
   name: 'delivery',
   key: { id: 'uuid' },
   token: 'takes',
-  until: 'due',
-  leaseMs: waits.leaseMs,
+  expiresAt: 'due',
+  leaseMs: timings.leaseMs,
 }
 
 export function deliveryLease({ id, token }: Pick<Delivery, 'id' | 'token'>): Lease {
@@ -106,7 +106,7 @@ interface Repeat {
 }
 
 /** Another attempt after `delayMs`. `fault`: this one is not counted against the Subscription. False when the lease was lost. */
-export async function repeatDelivery(
+export async function retryDelivery(
   connection: Connection,
   delivery: Pick<Delivery, 'id' | 'token'>,
   { delayMs, error, fault }: Repeat,
@@ -120,7 +120,7 @@ export async function repeatDelivery(
 }
 
 /** The delivery was not begun: it waits as before. False when the lease was lost. */
-export async function giveBackDelivery(
+export async function releaseDelivery(
   connection: Connection,
   delivery: Pick<Delivery, 'id' | 'token'>,
   delayMs: number,
@@ -144,7 +144,7 @@ export interface Backlog {
 
 export const NO_BACKLOG: Backlog = { waiting: 0, oldestSeconds: 0, paused: 0 }
 
-export async function backlogOf(connection: Connection): Promise<Backlog> {
+export async function readDeliveryBacklog(connection: Connection): Promise<Backlog> {
   const [row] = await connection.query<Backlog>({
     name: 'delivery-backlog',
     text: `select count(*)::int as waiting,
@@ -259,9 +259,9 @@ const VERSIONS = `
         and v.ver = d.ver - (d.op = 'd')::int`
 
 /** Takes deliveries that are due, in a transaction that holds `TAKE_LOCKS`. One statement. */
-export async function takeDeliveries(
+export async function leaseDeliveries(
   connection: Connection,
-  room: Room,
+  room: WorkerCapacity,
 ): Promise<readonly Delivery[]> {
   const values = [room.bots, room.hooks, REGISTRY]
   const rows = await connection.query<TakenRow>({

@@ -18,17 +18,17 @@ import { withinLimits } from '../fhirpath/custom.ts'
 import { testedCodes } from '../query/search-request.ts'
 import type { ChangeEvent } from '../store/events/rows.ts'
 import type { Watcher } from '../store/events/subscribers.ts'
-import { accountsOf, indexRows } from '../store/index/index-rows.ts'
-import { shownTo } from '../store/read/redact.ts'
-import type { Store } from '../store/rows/context.ts'
+import { indexRows, metaAccounts } from '../store/index/index-rows.ts'
+import { redactFor } from '../store/read/redact.ts'
+import type { StoreContext } from '../store/rows/context.ts'
 import { parseVersion, toVersion, type VersionRow } from '../store/rows/rows.ts'
 
 /** The parts of a change that are matched, be it made or not. */
-type Matter = Pick<ChangeEvent, 'change' | 'type' | 'subject' | 'previous' | 'at'>
+type MatchedChange = Pick<ChangeEvent, 'change' | 'type' | 'subject' | 'previous' | 'at'>
 
 /** A change, read once for all that wait for it. */
 export interface Candidate {
-  readonly event: Matter
+  readonly event: MatchedChange
   readonly own: OwnParameters | undefined
   /** The resource with its platform meta. */
   readonly resource: () => Resource
@@ -37,9 +37,9 @@ export interface Candidate {
 
 const EXPRESSION_MS = 50
 
-export function candidateOf(
-  store: Store,
-  event: Matter,
+export function toCandidate(
+  store: StoreContext,
+  event: MatchedChange,
   own: OwnParameters | undefined,
 ): Candidate {
   const { subject } = event
@@ -56,8 +56,8 @@ export function candidateOf(
 }
 
 /** True when a change fits type, interaction, accounts and criteria. Errors: what PostgreSQL could not answer. */
-export async function fitsCriteria(
-  store: Store,
+export async function matchesCriteria(
+  store: StoreContext,
   { event, own, resource, held }: Candidate,
   { terms, grant }: Watcher,
 ): Promise<boolean> {
@@ -75,7 +75,7 @@ export async function fitsCriteria(
 
 function sharesAccount(resource: () => Resource, accounts: readonly string[]): boolean {
   if (accounts.length === 0) return true
-  const own = accountsOf(resource().meta) ?? []
+  const own = metaAccounts(resource().meta) ?? []
   return own.some(({ reference }) => reference !== undefined && accounts.includes(reference))
 }
 
@@ -99,8 +99,8 @@ export interface ChangedRows {
  * for the version as shown to the viewer. So neither firing nor silence reveals anything else. Errors: an invalid
  * expression.
  */
-export async function fitsAsSeen(
-  store: Store,
+export async function matchesForViewer(
+  store: StoreContext,
   viewer: Principal,
   { change, row, previous }: ChangedRows,
   terms: SubscriptionTerms,
@@ -115,7 +115,7 @@ export async function fitsAsSeen(
   if (await readsHidden(store, row, hiddenBy(now.read), terms)) return false
   if (expression === undefined) return true
   const shown = (version: VersionRow, ruling: AccessDecision) =>
-    withoutSecrets(parseVersion(shownTo(viewer, toVersion(version), hiddenBy(ruling))))
+    withoutSecrets(parseVersion(redactFor(viewer, toVersion(version), hiddenBy(ruling))))
   const current = shown(row, now.read)
   const earlier = previous && before?.read && shown(previous, before.read)
   const variables = { current, previous: change === 'delete' ? current : earlier }
@@ -124,7 +124,7 @@ export async function fitsAsSeen(
 }
 
 async function readsHidden(
-  store: Store,
+  store: StoreContext,
   { project }: VersionRow,
   hidden: readonly string[],
   terms: SubscriptionTerms,

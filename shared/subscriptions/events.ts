@@ -18,20 +18,20 @@ import {
   watcherFrom,
 } from '../store/events/subscribers.ts'
 import { requireVisible } from '../store/read/binaries.ts'
-import { shownTo } from '../store/read/redact.ts'
-import type { Store } from '../store/rows/context.ts'
+import { redactFor } from '../store/read/redact.ts'
+import type { StoreContext } from '../store/rows/context.ts'
 import { present, toVersion, type VersionRow, versionColumns } from '../store/rows/rows.ts'
 import type { Version } from '../store/rows/version.ts'
 import {
   addDeliveries,
   type Delivery,
+  leaseDeliveries,
   type NewDelivery,
-  type Room,
   TAKE_LOCKS,
-  takeDeliveries,
+  type WorkerCapacity,
 } from './deliveries.ts'
-import { type Candidate, candidateOf, fitsAsSeen, fitsCriteria } from './event-match.ts'
-import { filedIn, forgetEvents, takeEvents } from './outbox.ts'
+import { type Candidate, matchesCriteria, matchesForViewer, toCandidate } from './event-match.ts'
+import { deleteOutboxEvents, filedIn, lockOutboxEvents } from './outbox.ts'
 import { deliveriesReceived, type Receipt } from './state.ts'
 
 export interface MatchOptions {
@@ -50,7 +50,7 @@ export interface MatchOptions {
   compared(subscription: string, event: ChangeEvent, isPending: boolean): void
 }
 
-export interface Matched {
+export interface MatchResult {
   /** Changes that were looked at. */
   readonly events: readonly ChangeEvent[]
   readonly deliveries: readonly NewDelivery[]
@@ -67,7 +67,7 @@ export interface Notification {
 }
 
 /** The change that a Subscription waits for. */
-export interface Waited {
+export interface AwaitedChange {
   readonly terms: SubscriptionTerms
   readonly change: Change
 }
@@ -77,72 +77,76 @@ export type VersionPlace = Pick<Delivery, 'project' | 'type' | 'resource' | 'ver
 
 export interface Events {
   /** The next changes of the outbox; with none waiting nothing happens. One transaction. */
-  match(count: number, options: MatchOptions): Promise<Matched>
+  match(count: number, options: MatchOptions): Promise<MatchResult>
   /** Settles what was received, and takes what is due, as far as there is room. One transaction. */
-  take(room: Room, received: readonly Receipt[]): Promise<readonly Delivery[]>
+  leaseDue(room: WorkerCapacity, received: readonly Receipt[]): Promise<readonly Delivery[]>
   /** The version that a delivery is about; `last` of a deletion. Undefined when it is gone. */
-  versionOf(delivery: VersionPlace): Promise<VersionRow | undefined>
+  deliveredVersion(delivery: VersionPlace): Promise<VersionRow | undefined>
   /** The Subscription as it is now; undefined when it waits for nothing any more. */
-  subscriptionOf(delivery: Delivery): Promise<ActiveSubscription | undefined>
+  currentSubscription(delivery: Delivery): Promise<ActiveSubscription | undefined>
   /** The newest version of the resource of a delivery and whether it is deleted. */
-  newestOf(delivery: Delivery): Promise<{ readonly ver: number; readonly isDeleted: boolean }>
+  newestVersion(delivery: Delivery): Promise<{ readonly ver: number; readonly isDeleted: boolean }>
   /**
    * Returns what a Principal sees of a version, whether it is the newest or not; undefined: nothing. Also undefined
    * where it does not see that the change is one that was `waited` for.
    */
-  seen(principal: Principal, row: VersionRow, waited?: Waited): Promise<Version | undefined>
+  visibleVersion(
+    principal: Principal,
+    row: VersionRow,
+    waited?: AwaitedChange,
+  ): Promise<Version | undefined>
 }
 
-const NOTHING: Matched = { events: [], deliveries: [], notifications: [], hasMore: false }
+const NOTHING: MatchResult = { events: [], deliveries: [], notifications: [], hasMore: false }
 
-export function createEvents(store: Store): Events {
+export function createEvents(store: StoreContext): Events {
   return {
     match: (count, options) =>
       store.transact(async (inner) => {
-        const { events, taken, hasMore } = await takeEvents(inner.connection, count)
+        const { events, taken, hasMore } = await lockOutboxEvents(inner.connection, count)
         if (taken.length === 0) return { ...NOTHING, hasMore: false }
         const matched = await matchTaken(inner, events, options)
         await Promise.all([
           addDeliveries(inner.connection, matched.deliveries),
           matched.notifications.length > 0 && options.publish(matched.notifications),
-          forgetEvents(inner.connection, taken),
+          deleteOutboxEvents(inner.connection, taken),
         ])
         return { events, ...matched, hasMore }
       }, []),
-    take: (room, received) =>
+    leaseDue: (room, received) =>
       store.transact(async ({ connection }) => {
         // They share a round trip.
         const [, taken] = await Promise.all([
           deliveriesReceived(connection, received),
-          room.hooks + room.bots === 0 ? [] : takeDeliveries(connection, room),
+          room.hooks + room.bots === 0 ? [] : leaseDeliveries(connection, room),
         ])
         return taken
       }, TAKE_LOCKS),
-    versionOf: (delivery) =>
+    deliveredVersion: (delivery) =>
       readVersion(
         store,
         filedIn(delivery),
         delivery,
         delivery.ver - (delivery.change === 'delete' ? 1 : 0),
       ),
-    async subscriptionOf({ project, subscription: id, terms: ver }) {
+    async currentSubscription({ project, subscription: id, terms: ver }) {
       return ver === undefined
         ? undefined
         : store.watchers.active(store.connection, { project, id, ver })
     },
-    async newestOf(delivery) {
+    async newestVersion(delivery) {
       const row = await readVersion(store, filedIn(delivery), delivery)
       return { ver: row?.ver ?? 0, isDeleted: row === undefined || row.content === null }
     },
-    seen: (principal, row, waited) => versionSeen(store, principal, row, waited),
+    visibleVersion: (principal, row, waited) => versionSeen(store, principal, row, waited),
   }
 }
 
 async function matchTaken(
-  inner: Store,
+  inner: StoreContext,
   events: readonly ChangeEvent[],
   options: MatchOptions,
-): Promise<Pick<Matched, 'deliveries' | 'notifications'>> {
+): Promise<Pick<MatchResult, 'deliveries' | 'notifications'>> {
   const watches = await readWatches(inner.connection, events)
   const sockets = await options.sockets(
     watches.filter(({ isStored }) => !isStored).map(({ id }) => id),
@@ -156,7 +160,7 @@ async function matchTaken(
     const own = byProject.has(event.project)
       ? await inner.ownParameters.of(inner.connection, event.project)
       : undefined
-    const candidate = candidateOf(inner, event, own)
+    const candidate = toCandidate(inner, event, own)
     const { only, verbose = false } = event.cause.resend ?? {}
     for (const watch of byProject.get(event.project) ?? []) {
       if (only !== undefined && watch.id !== only) continue
@@ -165,14 +169,14 @@ async function matchTaken(
         const isMatch =
           watcher !== undefined &&
           !watcher.terms.isPreCommit &&
-          (await fitsCriteria(inner, candidate, watcher)) &&
+          (await matchesCriteria(inner, candidate, watcher)) &&
           // The holder of a socket sees for itself when it is notified.
           (!watch.isStored || (await isSeenToFit(inner, event, watcher, options)))
         if (verbose) options.compared(watch.id, event, isMatch)
         if (!isMatch) continue
         if (!watch.isStored) notifications.push({ subscription: watch.id, event })
         else if (watcher.terms.hook !== undefined) {
-          deliveries.push({ event, subscription: watch.id, target: targetOf(watcher) })
+          deliveries.push({ event, subscription: watch.id, target: deliveryTarget(watcher) })
         }
       } catch (error) {
         // A failure of PostgreSQL has ended the transaction; any other concerns one Subscription.
@@ -186,7 +190,7 @@ async function matchTaken(
 
 /** Without an author nothing is sent, which the delivery reports. */
 async function isSeenToFit(
-  inner: Store,
+  inner: StoreContext,
   { change, subject, previous }: ChangeEvent,
   { subscription, project, terms, grant }: Watcher,
   { author }: MatchOptions,
@@ -194,11 +198,11 @@ async function isSeenToFit(
   if (terms.expression === undefined && grant.criteria.length === 0) return true
   const viewer = await author(subscription, project)
   if (viewer === undefined) return true
-  return fitsAsSeen(inner, viewer, { change, row: subject, previous }, terms)
+  return matchesForViewer(inner, viewer, { change, row: subject, previous }, terms)
 }
 
 async function watcherAt(
-  { connection, watchers }: Store,
+  { connection, watchers }: StoreContext,
   watch: WatchRow,
   { event, own }: Candidate,
   sockets: ReadonlyMap<string, Resource>,
@@ -209,10 +213,10 @@ async function watcherAt(
 }
 
 async function versionSeen(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   row: VersionRow,
-  waited: Waited | undefined,
+  waited: AwaitedChange | undefined,
 ): Promise<Version | undefined> {
   if (!may(principal, typeName(row.type), 'read')) return undefined
   const [rulings] = await decideContents(store, principal, ['read'], [row])
@@ -220,10 +224,11 @@ async function versionSeen(
   if (waited !== undefined) {
     const { terms, change } = waited
     const [previous] = change === 'update' ? await versionsBeforeDeletion(store, [row]) : []
-    if (!(await fitsAsSeen(store, principal, { change, row, previous }, terms))) return undefined
+    if (!(await matchesForViewer(store, principal, { change, row, previous }, terms)))
+      return undefined
   }
   const hidden = hiddenBy(rulings.read)
-  const version = shownTo(principal, toVersion(row), hidden)
+  const version = redactFor(principal, toVersion(row), hidden)
   if (version.type !== 'Binary') return version
   return requireVisible(store, principal, version).catch((error: unknown) => {
     if (error instanceof HttpError && error.status === 404) return undefined
@@ -232,14 +237,14 @@ async function versionSeen(
 }
 
 /** The name that deliveries are counted by: a host or a bot. */
-function targetOf({ terms: { hook } }: Watcher): string {
+function deliveryTarget({ terms: { hook } }: Watcher): string {
   if (hook === undefined) return ''
   return hook.bot === undefined ? new URL(hook.endpoint).host : `Bot/${hook.bot}`
 }
 
 /** The newest one, or the one with a number. */
 async function readVersion(
-  { connection }: Store,
+  { connection }: StoreContext,
   project: number,
   { type, resource }: Pick<Delivery, 'type' | 'resource'>,
   ver?: number,
@@ -261,9 +266,11 @@ export async function eventBody(
   services: Services,
   principal: Principal,
   row: VersionRow,
-  waited?: Waited,
+  waited?: AwaitedChange,
 ): Promise<string | undefined> {
-  const version = await services.repository.feature(createEvents).seen(principal, row, waited)
+  const version = await services.repository
+    .withStore(createEvents)
+    .visibleVersion(principal, row, waited)
   if (version === undefined) return undefined
   const text = present(version, principal, true)
   if (version.type === 'Binary') return signBinary(services, principal, version, text)

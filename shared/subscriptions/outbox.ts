@@ -10,9 +10,9 @@ import type { Change } from '../access/subscription.ts'
 import { typeName } from '../fhir/definitions.ts'
 import type { Connection } from '../platform/postgres/statement.ts'
 import type { ChangeEvent, StoredCause } from '../store/events/rows.ts'
-import { idOf, type VersionRow } from '../store/rows/rows.ts'
+import { contentId, type VersionRow } from '../store/rows/rows.ts'
 
-export interface TakenEvents {
+export interface OutboxBatch {
   readonly events: readonly ChangeEvent[]
   /** All taken rows, also those of expunged resources, which have no receivers. */
   readonly taken: readonly OutboxKey[]
@@ -35,7 +35,10 @@ interface OutboxRow extends OutboxKey {
 const PER_PROJECT = 50
 
 /** Takes up to `count` changes, locked until the transaction of `connection` ends. Two statements. */
-export async function takeEvents(connection: Connection, count: number): Promise<TakenEvents> {
+export async function lockOutboxEvents(
+  connection: Connection,
+  count: number,
+): Promise<OutboxBatch> {
   const rows = await connection.query<OutboxRow>({
     name: 'outbox-take',
     text: `with recursive waiting as (
@@ -59,7 +62,7 @@ export async function takeEvents(connection: Connection, count: number): Promise
   }
 }
 
-export async function forgetEvents(
+export async function deleteOutboxEvents(
   connection: Connection,
   taken: readonly OutboxKey[],
 ): Promise<void> {
@@ -191,7 +194,7 @@ function toEvent(row: ChangeRow): ChangeEvent | undefined {
     seq,
     change: CHANGES[op],
     type: typeName(type),
-    id: idOf(subject.content ?? ''),
+    id: contentId(subject.content ?? ''),
     ver,
     // A version that is sent again goes to current Subscriptions.
     at: cause.resend === undefined ? lu : new Date(),

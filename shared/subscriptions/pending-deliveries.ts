@@ -10,17 +10,17 @@ import { readInputs } from '../request/parameters.ts'
 import { jsonReply, outcomeReply } from '../request/reply.ts'
 import type { Operation } from '../request/request.ts'
 import { makesEvents } from '../store/events/rows.ts'
-import type { Store } from '../store/rows/context.ts'
+import type { StoreContext } from '../store/rows/context.ts'
 import { parseVersion, toVersion } from '../store/rows/rows.ts'
 import { REGISTRY_PROJECT } from '../store/rows/tenants.ts'
 import type { Version } from '../store/rows/version.ts'
 import { addResend } from './outbox.ts'
 import {
+  listPendingDeliveries,
   type PendingDelivery,
-  pendingOf,
+  readSubscriptionState,
   redeliver as redeliverFailed,
   type SubscriptionState,
-  stateOf,
 } from './state.ts'
 
 interface PendingDeliveries {
@@ -48,7 +48,7 @@ interface SubscriptionReport {
   readonly state: SubscriptionState | undefined
 }
 
-export function createPendingDeliveries(store: Store): PendingDeliveries {
+export function createPendingDeliveries(store: StoreContext): PendingDeliveries {
   async function find(principal: Principal, type: string, id: string) {
     const found = await readDecided(store, principal, type, { id, interactions: ['read'] })
     if (found?.decisions.read === undefined) throw notFound()
@@ -97,11 +97,11 @@ export function createPendingDeliveries(store: Store): PendingDeliveries {
     async list(principal, id) {
       if (!principal.isProjectAdmin) throw forbidden()
       const row = await findLive(principal, SUBSCRIPTION, id)
-      return await pendingOf(store.connection, row.project, row.id)
+      return await listPendingDeliveries(store.connection, row.project, row.id)
     },
     async state(principal, id) {
       const row = await findLive(principal, SUBSCRIPTION, id)
-      const state = await stateOf(store.connection, row.project, row.id)
+      const state = await readSubscriptionState(store.connection, row.project, row.id)
       return { version: toVersion(row, id), state }
     },
   }
@@ -114,7 +114,7 @@ export const subscriptionStatus: Operation = {
   methods: ['GET'],
   async run({ services, principal, id = '' }) {
     const { version, state } = await services.repository
-      .feature(createPendingDeliveries)
+      .withStore(createPendingDeliveries)
       .state(principal, id)
     const subscription = parseVersion(version)
     const { delivered = 0, failed = 0, waiting = 0 } = state ?? {}
@@ -175,7 +175,7 @@ export const resend: Operation = {
     if (!/^(true|false)$/.test(String(verbose))) {
       throw badRequest('verbose must be true or false', 'verbose')
     }
-    await services.repository.feature(createPendingDeliveries).resend(principal, type, id, {
+    await services.repository.withStore(createPendingDeliveries).resend(principal, type, id, {
       interaction: change,
       subscription: subscription === undefined ? undefined : subscriptionId(subscription),
       verbose: String(verbose) === 'true',
@@ -211,7 +211,7 @@ export const redeliver: Operation = {
     if (since > until) throw badRequest('since is after until', 'since')
     const { repository } = call.services
     const count = await repository
-      .feature(createPendingDeliveries)
+      .withStore(createPendingDeliveries)
       .redeliver(call.principal, call.id ?? '', since, until)
     return jsonReply(200, {
       resourceType: 'Parameters',

@@ -1,7 +1,7 @@
 /** Subscriptions of web sockets as resources: created, read by id, deleted and never stored; and the tokens that bind sockets to them. */
 import type { Principal } from '../access/principal.ts'
 import { SUBSCRIPTION } from '../access/subscription.ts'
-import { actingAs } from '../bots/bot.ts'
+import { toActing } from '../bots/bot.ts'
 import {
   badRequest,
   businessRule,
@@ -14,7 +14,7 @@ import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import { actingSession } from '../identity/principals.ts'
 import { messageKind } from '../platform/redis/bus.ts'
 import { createMemberLogin } from '../projects/signed-in-user.ts'
-import { depthOf } from '../request/quota.ts'
+import { botCallDepth } from '../request/quota.ts'
 import { jsonReply } from '../request/reply.ts'
 import type { Operation } from '../request/request.ts'
 import type { Services } from '../services.ts'
@@ -24,14 +24,14 @@ import type { Notification, VersionPlace } from './events.ts'
 import {
   createSocketSubscriptions,
   dropSubscriptions,
-  type HeldSubscription,
   heldTexts,
-  holdSubscription,
   MOST_SOCKET_SUBSCRIPTIONS,
+  type StoredSocketSubscription,
+  storeSocketSubscription,
 } from './store-socket-subscriptions.ts'
 
 /** One as it is held, with the row that it would be. */
-export interface SocketSubscription extends HeldSubscription {
+export interface SocketSubscription extends StoredSocketSubscription {
   readonly row: VersionRow
 }
 
@@ -45,7 +45,7 @@ export interface SocketNotification extends VersionPlace {
  * For the sockets of the Subscription that the address names. `gap`: changes may have been missed; its sockets are closed,
  * so that clients bind again. `end`: there is no such Subscription any more.
  */
-export const SOCKET = messageKind<SocketNotification | 'gap' | 'end'>('socket')
+export const SOCKET_MESSAGES = messageKind<SocketNotification | 'gap' | 'end'>('socket')
 
 const MISSING = '00000000-0000-0000-0000-000000000000'
 
@@ -68,12 +68,12 @@ export async function createSocketSubscription(
     throw badRequest('No such Project', `${SUBSCRIPTION}.meta.project`)
   }
   const row = await repository
-    .feature(createSocketSubscriptions)
+    .withStore(createSocketSubscriptions)
     .compose({ ...principal, project }, subscription, id)
   const membershipId = principal.membershipId ?? MISSING
   const text = JSON.stringify({ row, projectId, membershipId })
   const held = { id: row.id, projectId, membershipId, text }
-  const full = await holdSubscription(redis, held).catch(away)
+  const full = await storeSocketSubscription(redis, held).catch(away)
   if (full !== undefined) {
     const text = `A ${full} has at most ${MOST_SOCKET_SUBSCRIPTIONS[full]} web-socket subscriptions`
     throw businessRule(text, `${SUBSCRIPTION}.channel.type`)
@@ -90,12 +90,14 @@ export async function readSocketSubscription(
   const found = await findSocketSubscription(services, id)
   return (
     found &&
-    services.repository.feature(createSocketSubscriptions).seen(principal, found.row, ['read'])
+    services.repository
+      .withStore(createSocketSubscriptions)
+      .visibleVersion(principal, found.row, ['read'])
   )
 }
 
 /** It is deleted and another one made. Undefined as above. Errors: 405. */
-export async function refuseSocketChange(
+export async function rejectSocketChange(
   services: Services,
   principal: Principal,
   id: string,
@@ -111,8 +113,8 @@ export async function deleteSocketSubscription(
   id: string,
 ): Promise<Deletion | undefined> {
   const found = await findSocketSubscription(services, id)
-  const sockets = services.repository.feature(createSocketSubscriptions)
-  const seen = found && (await sockets.seen(principal, found.row, ['read', 'delete']))
+  const sockets = services.repository.withStore(createSocketSubscriptions)
+  const seen = found && (await sockets.visibleVersion(principal, found.row, ['read', 'delete']))
   if (found === undefined || seen === undefined) return undefined
   await forgetSocketSubscriptions(services, [found])
   return { ...seen, ver: seen.ver + 1, content: undefined, membership: undefined }
@@ -153,12 +155,12 @@ export async function findSocketSubscription(
 /** Ends them, wherever they are bound. */
 export async function forgetSocketSubscriptions(
   { redis, bus, repository }: Pick<Services, 'redis' | 'bus' | 'repository'>,
-  subscriptions: readonly HeldSubscription[],
+  subscriptions: readonly StoredSocketSubscription[],
 ): Promise<void> {
-  await repository.feature(createSocketSubscriptions).unwatch(subscriptions.map(({ id }) => id))
+  await repository.withStore(createSocketSubscriptions).unwatch(subscriptions.map(({ id }) => id))
   await Promise.all([
     dropSubscriptions(redis, subscriptions),
-    ...subscriptions.map(({ id }) => bus.publish(SOCKET, 'end', id)),
+    ...subscriptions.map(({ id }) => bus.publish(SOCKET_MESSAGES, 'end', id)),
   ]).catch(away)
 }
 
@@ -184,7 +186,7 @@ export async function publishNotifications(
 ): Promise<void> {
   await Promise.all(
     notifications.map(({ subscription, event }) => {
-      if (event === undefined) return bus.publish(SOCKET, 'gap', subscription)
+      if (event === undefined) return bus.publish(SOCKET_MESSAGES, 'gap', subscription)
       const { subject, ver, change, at, project } = event
       const notification: SocketNotification = {
         project,
@@ -194,7 +196,7 @@ export async function publishNotifications(
         change,
         at: at.toISOString(),
       }
-      return bus.publish(SOCKET, notification, subscription)
+      return bus.publish(SOCKET_MESSAGES, notification, subscription)
     }),
   )
 }
@@ -219,7 +221,7 @@ export const wsBindingToken: Operation = {
   methods: ['GET', 'POST'],
   async run({ services, principal, request, id = '' }) {
     // A run has no socket, and its token would outlive it.
-    if (depthOf(request) > 0) throw badRequest('A bot cannot bind a web socket')
+    if (botCallDepth(request) > 0) throw badRequest('A bot cannot bind a web socket')
     const { isSuperAdmin, project } = principal
     if (!isSuperAdmin && !project.features.includes(FEATURE)) throw badRequest(FEATURE_OFF)
     await requireSubscription(services, principal, id)
@@ -267,7 +269,7 @@ async function requireSubscription(
 
 /** Makes a Login for credentials that come with each request: the token needs one that can be revoked. */
 async function newLogin(services: Services, principal: Principal): Promise<string> {
-  const session = await actingSession(services.principals, actingAs(principal))
+  const session = await actingSession(services.principals, toActing(principal))
   if (session === undefined) throw unauthorized(services.config.baseUrl)
   return createMemberLogin(services, session, 'client')
 }

@@ -112,7 +112,7 @@ export interface SubscriptionState {
 }
 
 /** Reads the state of a Subscription by its row id; undefined when nothing was ever delivered. */
-export async function stateOf(
+export async function readSubscriptionState(
   connection: Connection,
   project: number,
   id: string,
@@ -137,7 +137,7 @@ export interface SubscriptionSummary extends SubscriptionState {
 }
 
 /** The live Subscriptions of a Project of which anything was ever delivered, or failed, those in trouble first. */
-export async function statesOf(
+export async function listSubscriptionStates(
   connection: Connection,
   project: number,
 ): Promise<readonly SubscriptionSummary[]> {
@@ -177,7 +177,7 @@ export interface PendingDelivery {
 }
 
 /** Deliveries of a Subscription, by its row id, that wait or have failed: the newest first. */
-export async function pendingOf(
+export async function listPendingDeliveries(
   connection: Connection,
   project: number,
   id: string,
@@ -273,7 +273,7 @@ export async function unreportedSubscriptions(
 }
 
 /** Takes them in the transaction of `connection`, which reports them; undefined when another worker did. Two statements. */
-export async function takeUnreported(
+export async function claimUnreported(
   connection: Connection,
   { project, subscription }: UnreportedPlace,
 ): Promise<Unreported | undefined> {

@@ -17,15 +17,15 @@ import type { Resource } from '../fhir/resource.ts'
 import type { Connection } from '../platform/postgres/statement.ts'
 import type { Redis } from '../platform/redis/redis.ts'
 import { NOW, PREFIX, runScript, script } from '../platform/redis/script.ts'
-import { ownParametersOf } from '../store/index/custom-parameters.ts'
-import { shownTo } from '../store/read/redact.ts'
-import { allow, type Store } from '../store/rows/context.ts'
+import { readOwnParameters } from '../store/index/custom-parameters.ts'
+import { redactFor } from '../store/read/redact.ts'
+import { requireAllowed, type StoreContext } from '../store/rows/context.ts'
 import type { WritePlace } from '../store/rows/ports.ts'
 import { toVersion, type VersionRow } from '../store/rows/rows.ts'
 import type { Version } from '../store/rows/version.ts'
 import { accountsGiven } from '../store/write/accounts.ts'
-import { prepare, rowOf } from '../store/write/prepare.ts'
-import { requireShown } from './write-rule.ts'
+import { prepare, writtenRow } from '../store/write/prepare.ts'
+import { requireVisibleCriteria } from './write-rule.ts'
 
 /** A Subscription of a socket and its terms. */
 export interface SocketWatch {
@@ -39,7 +39,7 @@ export interface SocketSubscriptions {
   /** The row of the version, which nobody stores. Errors: 400, 403. */
   compose(principal: Principal, subscription: Resource, id?: string): Promise<VersionRow>
   /** Returns what a Principal sees of it, if it may do all this; undefined: nothing. */
-  seen(
+  visibleVersion(
     principal: Principal,
     row: VersionRow,
     interactions: readonly Interaction[],
@@ -49,16 +49,16 @@ export interface SocketSubscriptions {
   unwatch(ids: readonly string[]): Promise<void>
 }
 
-export function createSocketSubscriptions(store: Store): SocketSubscriptions {
+export function createSocketSubscriptions(store: StoreContext): SocketSubscriptions {
   return {
     compose: (principal, subscription, id) => compose(store, principal, subscription, id),
-    async seen(principal, row, interactions) {
+    async visibleVersion(principal, row, interactions) {
       const type = typeName(row.type)
       const isNear = principal.isSuperAdmin || principal.project.number === row.project
       if (!isNear || !interactions.every((item) => may(principal, type, item))) return undefined
       const [rulings] = await decideContents(store, principal, interactions, [row])
       if (!interactions.every((item) => rulings?.[item] !== undefined)) return undefined
-      return shownTo(principal, toVersion(row), hiddenBy(rulings?.read))
+      return redactFor(principal, toVersion(row), hiddenBy(rulings?.read))
     },
     watch: (watches, forMs) => watch(store.connection, watches, forMs),
     async unwatch(ids) {
@@ -73,24 +73,28 @@ export function createSocketSubscriptions(store: Store): SocketSubscriptions {
 }
 
 async function compose(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   subscription: Resource,
   id: string = randomUUIDv7(),
 ): Promise<VersionRow> {
   const { resourceType: type } = subscription
   const { project } = principal
-  allow(principal, type, 'create')
+  requireAllowed(principal, type, 'create')
   if (needsSql(store, principal, type, 'create')) throw forbidden('criteria that take PostgreSQL')
   const kept = keep(subscription, undefined, fieldsNotCreated(principal, type))
   const active = kept.status === 'requested' ? { ...kept, status: 'active' } : kept
-  const own = await ownParametersOf(
+  const own = await readOwnParameters(
     store.ownParameters,
     store.connection,
     principal,
     project.number,
   )
-  requireShown(store, principal, { project: project.number, terms: readSubscription(active), own })
+  requireVisibleCriteria(store, principal, {
+    project: project.number,
+    terms: readSubscription(active),
+    own,
+  })
   const place: WritePlace = {
     kind: 'insert',
     project: project.number,
@@ -104,7 +108,7 @@ async function compose(
   const { prepared } = decideCreate(store, principal, active, (next) =>
     prepare({ store, principal, resource: next, place, stored: undefined, options: {} }),
   )
-  return rowOf(prepared, new Date())
+  return writtenRow(prepared, new Date())
 }
 
 async function watch(
@@ -147,7 +151,7 @@ const UNBOUND_MS = 300_000
 export const MOST_SOCKET_SUBSCRIPTIONS = { member: 500, project: 10_000 } as const
 
 /** One that is held, and what it is counted by. */
-export interface HeldSubscription {
+export interface StoredSocketSubscription {
   readonly id: string
   readonly projectId: string
   readonly membershipId: string
@@ -183,9 +187,9 @@ end
 return 0`)
 
 /** Undefined when it is held; else whose limit it would exceed. */
-export async function holdSubscription(
+export async function storeSocketSubscription(
   redis: Redis,
-  held: HeldSubscription,
+  held: StoredSocketSubscription,
 ): Promise<Refusal | undefined> {
   const { member, project } = MOST_SOCKET_SUBSCRIPTIONS
   const full = await hold(redis, held, UNBOUND_MS, [member, project])
@@ -195,7 +199,7 @@ export async function holdSubscription(
 /** Also what Redis has lost meanwhile. */
 export async function renewSubscriptions(
   redis: Redis,
-  held: readonly HeldSubscription[],
+  held: readonly StoredSocketSubscription[],
   forMs: number,
 ): Promise<void> {
   await Promise.all(held.map((item) => hold(redis, item, forMs, [0, 0])))
@@ -203,7 +207,7 @@ export async function renewSubscriptions(
 
 async function hold(
   redis: Redis,
-  { id, projectId, membershipId, text }: HeldSubscription,
+  { id, projectId, membershipId, text }: StoredSocketSubscription,
   forMs: number,
   limits: readonly [number, number],
 ): Promise<number> {
@@ -223,7 +227,7 @@ export async function heldTexts(
 
 export async function dropSubscriptions(
   redis: Redis,
-  held: readonly Omit<HeldSubscription, 'text'>[],
+  held: readonly Omit<StoredSocketSubscription, 'text'>[],
 ): Promise<void> {
   await Promise.all(
     held.flatMap(({ id, projectId, membershipId }) => [

@@ -21,7 +21,7 @@ import { checkTarget } from '../platform/outbound/fetch-outside.ts'
 import type { Bind, Connection } from '../platform/postgres/statement.ts'
 import { testedCodes } from '../query/search-request.ts'
 import { makesEvents } from '../store/events/rows.ts'
-import type { Admission, Store, WritePart, WriteRule } from '../store/rows/context.ts'
+import type { Admission, StoreContext, WritePart, WriteRule } from '../store/rows/context.ts'
 import type { Listed } from '../store/rows/side-rows.ts'
 import { checkGuarded, checkGuardedDeletion } from '../store/write/guards.ts'
 
@@ -35,7 +35,7 @@ export function subscriptionRule(hookTargets: Outbound): WriteRule {
       checkGuardedDeletion(store, principal, SUBSCRIPTION, id),
     admit: (admission) => admit(admission, hookTargets),
     // A Subscription acts later, with the rights that its author has now.
-    authorOf: scopedAuthor,
+    resolveAuthor: scopedAuthor,
   }
 }
 
@@ -54,7 +54,7 @@ async function admit(
     const reason = `Writes of ${terms.type} run no pre-commit bot; choose another type`
     throw badRequest(reason, `${SUBSCRIPTION}.criteria`)
   }
-  requireShown(store, principal, { project, terms, own })
+  requireVisibleCriteria(store, principal, { project, terms, own })
   await checkEndpoint(store, principal, terms, hookTargets)
   if (subscription.status === 'active' && before?.status !== 'active') {
     await requirePlaces(store.connection, project, 1)
@@ -69,8 +69,8 @@ interface ShownTerms {
 }
 
 /** Errors: 400 for criteria that nothing can be matched by, 403 for those that read what is hidden from who asks. */
-export function requireShown(
-  store: Store,
+export function requireVisibleCriteria(
+  store: StoreContext,
   principal: Principal,
   { project, terms, own }: ShownTerms,
 ): void {
@@ -89,7 +89,7 @@ interface Watch {
 
 export const watchPart: WritePart<Watch> = {
   types: new Set([SUBSCRIPTION]),
-  rowOf({ resource }) {
+  buildRow({ resource }) {
     const { type, hook, ends } = readSubscription(resource)
     const isWaiting = resource.status === 'active' && hook !== undefined && makesEvents(type)
     return { type: isWaiting ? typeNumber(type) : null, ends }
@@ -138,7 +138,7 @@ function watchSql(watches: readonly Listed<Watch>[], bind: Bind): readonly strin
 }
 
 async function checkEndpoint(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   { hook }: SubscriptionTerms,
   hookTargets: Outbound,

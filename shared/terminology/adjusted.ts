@@ -3,7 +3,7 @@
  * https://hl7.org/fhir/R4/valueset-operation-expand.html, https://hl7.org/fhir/R4/codesystem.html#supplements
  */
 import { badRequest, unknownDefinition } from '../errors.ts'
-import { urlOf, versionOf } from '../fhir/resource.ts'
+import { canonicalUrl, canonicalVersion } from '../fhir/resource.ts'
 import type { Designation, Include, ValueSet } from '../fhir/terminology.ts'
 import type { Inputs, ParameterDefinition } from '../request/parameters.ts'
 import type { OperationCall } from '../request/request.ts'
@@ -27,16 +27,16 @@ export const VERSIONS: readonly ParameterDefinition[] = [
 ].map((name) => ({ name, kind: 'text', many: true }))
 
 /** A version that is given applies where none is written; one that is forced applies always. */
-export function inVersions(terminology: Terminology, inputs: Inputs): Terminology {
-  const [given, checked, forced, sets] = VERSIONS.map(({ name }) => versionsOf(inputs, name))
+export function withRequestedVersions(terminology: Terminology, inputs: Inputs): Terminology {
+  const [given, checked, forced, sets] = VERSIONS.map(({ name }) => readVersions(inputs, name))
   const named = (canonical: string, version: string | undefined) =>
-    version === undefined ? canonical : `${urlOf(canonical)}|${version}`
+    version === undefined ? canonical : `${canonicalUrl(canonical)}|${version}`
   return {
     ...terminology,
     codeSystem(canonical) {
-      const url = urlOf(canonical)
+      const url = canonicalUrl(canonical)
       const demanded = checked?.get(url)
-      const version = forced?.get(url) ?? versionOf(canonical) ?? demanded ?? given?.get(url)
+      const version = forced?.get(url) ?? canonicalVersion(canonical) ?? demanded ?? given?.get(url)
       if (demanded !== undefined && !fitsVersion(version ?? '', demanded)) {
         const text = `CodeSystem ${url} is asked for in version ${version}, not ${demanded}`
         throw unknownDefinition(text)
@@ -44,16 +44,16 @@ export function inVersions(terminology: Terminology, inputs: Inputs): Terminolog
       return terminology.codeSystem(named(canonical, version))
     },
     async valueSet(canonical) {
-      const version = versionOf(canonical) ?? sets?.get(canonical)
+      const version = canonicalVersion(canonical) ?? sets?.get(canonical)
       const valueSet = await terminology.valueSet(named(canonical, version))
-      return valueSet && forcedIn(valueSet, inputs)
+      return valueSet && withForcedVersions(valueSet, inputs)
     },
   }
 }
 
 /** The ValueSet with the versions of systems that the call forces upon it. */
-export function forcedIn(valueSet: ValueSet, inputs: Inputs): ValueSet {
-  const forced = versionsOf(inputs, FORCED)
+export function withForcedVersions(valueSet: ValueSet, inputs: Inputs): ValueSet {
+  const forced = readVersions(inputs, FORCED)
   const { compose } = valueSet
   if (forced.size === 0 || compose === undefined) return valueSet
   const forceAll = (parts: readonly Include[]) =>
@@ -67,12 +67,12 @@ export function forcedIn(valueSet: ValueSet, inputs: Inputs): ValueSet {
 }
 
 /** Errors: 400 for one without a version. */
-function versionsOf(inputs: Inputs, name: string): ReadonlyMap<string, string> {
+function readVersions(inputs: Inputs, name: string): ReadonlyMap<string, string> {
   return new Map(
     inputs.texts(name).map((canonical) => {
-      const version = versionOf(canonical)
+      const version = canonicalVersion(canonical)
       if (version === undefined) throw badRequest(`"${name}" must be a url and a version`)
-      return [urlOf(canonical), version]
+      return [canonicalUrl(canonical), version]
     }),
   )
 }
@@ -104,16 +104,16 @@ export async function withSupplements(
       const source = await terminology.codeSystem(canonical)
       if (source === undefined) return undefined
       const own = supplements.filter(({ codeSystem }) =>
-        supplementsOf(source, codeSystem.supplements),
+        matchesCanonical(source, codeSystem.supplements),
       )
       return own.reduce(supplemented, source)
     },
   }
 }
 
-function supplementsOf({ codeSystem }: CodeSource, canonical: string | undefined): boolean {
-  if (canonical === undefined || urlOf(canonical) !== codeSystem.url) return false
-  const version = versionOf(canonical)
+function matchesCanonical({ codeSystem }: CodeSource, canonical: string | undefined): boolean {
+  if (canonical === undefined || canonicalUrl(canonical) !== codeSystem.url) return false
+  const version = canonicalVersion(canonical)
   return version === undefined || version === codeSystem.version
 }
 
@@ -154,7 +154,7 @@ const EXPANSION_PARAMETER = 'http://hl7.org/fhir/StructureDefinition/valueset-ex
  * The languages that names are wanted in, the best first: those of the parameter, else of the header Accept-Language,
  * else of the ValueSet. Errors: 400 for a parameter that names none.
  */
-export function languagesOf(
+export function displayLanguages(
   { request }: OperationCall,
   inputs: Inputs,
   valueSet?: ValueSet,
@@ -162,7 +162,7 @@ export function languagesOf(
   const asked = inputs.text(DISPLAY_LANGUAGE)
   if (asked === undefined) {
     const accepted = rankedIn(request.headers['accept-language'] ?? '')
-    return accepted.length > 0 ? accepted : rankedIn(languageOf(valueSet) ?? '')
+    return accepted.length > 0 ? accepted : rankedIn(valueSetLanguage(valueSet) ?? '')
   }
   const wanted = rankedIn(asked)
   if (wanted.length > 0 || /^\*(;|$)/.test(asked)) return wanted
@@ -181,11 +181,11 @@ function rankedIn(header: string): readonly string[] {
 
 const LANGUAGE = /^([A-Za-z]{1,8}(-[A-Za-z0-9]{1,8})*)$/
 
-function languageOf(valueSet: ValueSet | undefined): string | undefined {
+function valueSetLanguage(valueSet: ValueSet | undefined): string | undefined {
   for (const { url, extension } of valueSet?.compose?.extension ?? []) {
     const parts = url === EXPANSION_PARAMETER && Array.isArray(extension) ? extension : []
-    const codeOf = (name: string) => parts.find((part) => part?.url === name)?.valueCode
-    const value: unknown = codeOf('name') === DISPLAY_LANGUAGE ? codeOf('value') : undefined
+    const partCode = (name: string) => parts.find((part) => part?.url === name)?.valueCode
+    const value: unknown = partCode('name') === DISPLAY_LANGUAGE ? partCode('value') : undefined
     if (typeof value === 'string') return value
   }
   return valueSet?.language
@@ -194,7 +194,7 @@ function languageOf(valueSet: ValueSet | undefined): string | undefined {
 /** The language of displays of which nobody says it. */
 const USUAL = 'en'
 
-interface Called {
+interface DisplayNames {
   readonly display: string | undefined
   /** The language of the display. */
   readonly language: string | undefined
@@ -204,9 +204,9 @@ interface Called {
 }
 
 /** Returns the name in the best language that there is one in, otherwise the display. */
-export function nameIn(
+export function preferredDisplay(
   languages: readonly string[],
-  { display, language = USUAL, designations, otherNames = [] }: Called,
+  { display, language = USUAL, designations, otherNames = [] }: DisplayNames,
 ): string | undefined {
   for (const wanted of languages) {
     if (display !== undefined && language === wanted) return display

@@ -8,7 +8,7 @@ import type { Services } from '../services.ts'
 import { type CodeList, codeList } from '../validation/bindings.ts'
 import { openTerminology, type Terminology } from './find.ts'
 import { evaluation } from './members.ts'
-import { expandValueSet, membersOf } from './terminology-expand.ts'
+import { expandValueSet, filterMembers } from './terminology-expand.ts'
 
 export interface BoundCodes {
   /** By the canonical of the value set. */
@@ -33,7 +33,7 @@ const listings = new LRUCache<string, Listing>({
 })
 
 /** A ValueSet or CodeSystem has changed. */
-export function forgetBoundCodes(): void {
+export function clearBoundCodes(): void {
   listings.clear()
 }
 
@@ -53,16 +53,16 @@ export async function boundCodes(
   for (const canonical of new Set(canonicals)) {
     const key = `${project.id} ${canonical}`
     const known = listings.get(key)
-    const listing = known ?? (await listingOf(terminology, canonical))
+    const listing = known ?? (await loadListing(terminology, canonical))
     if (known === undefined) listings.set(key, listing)
-    const list = await listOf(terminology, listing, resource)
+    const list = await codesFromListing(terminology, listing, resource)
     if (list === undefined) unknown.push(canonical)
     else codes.set(canonical, list)
   }
   return { codes, unknown }
 }
 
-async function listingOf(terminology: Terminology, canonical: string): Promise<Listing> {
+async function loadListing(terminology: Terminology, canonical: string): Promise<Listing> {
   const valueSet = await terminology.valueSet(canonical)
   if (valueSet === undefined) return { kind: 'unknown' }
   const wish = { text: undefined, activeOnly: false, needed: Number.POSITIVE_INFINITY }
@@ -71,7 +71,7 @@ async function listingOf(terminology: Terminology, canonical: string): Promise<L
   return { kind: 'list', list: codeList(expanded.codes), size: expanded.codes.length }
 }
 
-async function listOf(
+async function codesFromListing(
   terminology: Terminology,
   listing: Listing,
   resource: Resource,
@@ -97,7 +97,7 @@ async function listFor(
   const found: { system: string; code: string }[] = []
   for (const [system, given] of Map.groupBy(codingsIn(resource), (coding) => coding.system)) {
     const codes = [...new Set(given.map(({ code }) => code))]
-    const asked = membersOf(evaluation(terminology), valueSet, { system, codes })
+    const asked = filterMembers(evaluation(terminology), valueSet, { system, codes })
     const members = await unlessRefused(asked)
     if (members === undefined) return undefined
     for (const { code } of members) found.push({ system, code })

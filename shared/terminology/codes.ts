@@ -67,7 +67,7 @@ export async function ownResource(call: OperationCall): Promise<Resource | undef
 }
 
 /** A resource that came with the call, as if it were stored. Errors: 400 for another type or shape. */
-export function sentAs(type: string, { meta: _, ...resource }: Resource): Resource {
+export function validateSent(type: string, { meta: _, ...resource }: Resource): Resource {
   if (resource.resourceType !== type) throw badRequest(`Expected a ${type}`)
   // Rows that were imported belong to what is stored, so neither id nor meta are looked at.
   const sent = withoutEmpty({ ...resource, resourceType: type })
@@ -76,23 +76,23 @@ export function sentAs(type: string, { meta: _, ...resource }: Resource): Resour
 }
 
 /** The CodeSystem of an instance call, or the one of the url. Errors: 400, 404. */
-export async function codeSourceOf(
+export async function requireCodeSource(
   call: OperationCall,
   terminology: Terminology,
   url: string | undefined,
   version: string | undefined,
 ): Promise<CodeSource> {
   const own = await ownResource(call)
-  if (own !== undefined) return terminology.sourceOf(own)
+  if (own !== undefined) return terminology.toCodeSource(own)
   if (url === undefined) throw badRequest('Missing required parameter "system"')
   const canonical = version === undefined ? url : `${url}|${version}`
   const source = await terminology.codeSystem(canonical)
-  if (source === undefined) throw notKnown('CodeSystem', canonical)
+  if (source === undefined) throw definitionNotFound('CodeSystem', canonical)
   return source
 }
 
 /** 404 for a definition that the caller has named. */
-export function notKnown(kind: string, name: string): HttpError {
+export function definitionNotFound(kind: string, name: string): HttpError {
   return notFound(`${kind} ${name.slice(0, 200)} is not known`)
 }
 

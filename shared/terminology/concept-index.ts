@@ -23,14 +23,14 @@ export interface ConceptIndex {
 export async function indexConcepts(codeSystem: CodeSystem): Promise<ConceptIndex> {
   const fold = codeSystem.caseSensitive === false ? lower : same
   const nodes = new Map<string, Draft>()
-  await paced(nested(codeSystem.concept ?? [], undefined), ({ concept, parent }) => {
-    nodes.set(fold(concept.code), draftOf(concept, parent))
+  await forEachYielding(nested(codeSystem.concept ?? [], undefined), ({ concept, parent }) => {
+    nodes.set(fold(concept.code), toDraft(concept, parent))
   })
-  await paced(nodes.values(), ({ code, parents, children }) => {
+  await forEachYielding(nodes.values(), ({ code, parents, children }) => {
     for (const parent of parents) nodes.get(fold(parent))?.children.push(code)
     for (const child of children) nodes.get(fold(child))?.parents.push(code)
   })
-  await paced(nodes.values(), (node) => {
+  await forEachYielding(nodes.values(), (node) => {
     node.parents = distinct(node.parents)
     node.children = distinct(node.children)
   })
@@ -62,9 +62,9 @@ function* nested(concepts: readonly Concept[], parent: string | undefined): Gene
   }
 }
 
-function draftOf(concept: Concept, parent: string | undefined): Draft {
+function toDraft(concept: Concept, parent: string | undefined): Draft {
   const { code, display, definition, designation = [], property = [] } = concept
-  const parents = codesOf(property, PARENT)
+  const parents = propertyCodes(property, PARENT)
   return {
     code,
     display,
@@ -72,26 +72,28 @@ function draftOf(concept: Concept, parent: string | undefined): Draft {
     designations: designation,
     properties: property.filter((item) => !PARENT.has(item.code) && item.code !== 'child'),
     parents: parent === undefined ? parents : [...parents, parent],
-    children: codesOf(property, CHILD),
+    children: propertyCodes(property, CHILD),
   }
 }
 
 const PARENT = new Set(['parent', 'subsumedBy'])
 const CHILD = new Set(['child'])
 
-function codesOf(properties: readonly Property[], names: ReadonlySet<string>): string[] {
-  return properties.filter(({ code }) => names.has(code)).flatMap((item) => textOf(item) ?? [])
+function propertyCodes(properties: readonly Property[], names: ReadonlySet<string>): string[] {
+  return properties
+    .filter(({ code }) => names.has(code))
+    .flatMap((item) => propertyText(item) ?? [])
 }
 
 /** The value of a property as text. */
-export function textOf(property: Property): string | undefined {
+export function propertyText(property: Property): string | undefined {
   const member = Object.keys(property).find((name) => name.startsWith('value'))
   const value = member === undefined ? undefined : property[member]
   if (isObject(value) && 'code' in value) return String(value.code)
   return value === undefined ? undefined : String(value)
 }
 
-export function valuesOf(node: ConceptNode, property: string): readonly string[] {
+export function propertyValues(node: ConceptNode, property: string): readonly string[] {
   switch (property) {
     case 'code':
     case 'concept':
@@ -103,12 +105,14 @@ export function valuesOf(node: ConceptNode, property: string): readonly string[]
     case 'child':
       return node.children
     default:
-      return node.properties.filter(({ code }) => code === property).flatMap((p) => textOf(p) ?? [])
+      return node.properties
+        .filter(({ code }) => code === property)
+        .flatMap((p) => propertyText(p) ?? [])
   }
 }
 
 /** Whatever `next` leads to from a code, the node itself included; a hierarchy that runs in a circle ends. */
-export async function reach(
+export async function collectReachable(
   { nodes, fold }: ConceptIndex,
   from: string,
   next: (node: ConceptNode) => readonly string[],
@@ -117,7 +121,7 @@ export async function reach(
   const first = nodes.get(fold(from))
   if (first !== undefined) found.add(first)
   // A set gives what is added while it is walked, too.
-  await paced(found, (node) => {
+  await forEachYielding(found, (node) => {
     for (const code of next(node)) {
       const other = nodes.get(fold(code))
       if (other !== undefined) found.add(other)
@@ -130,7 +134,10 @@ export async function reach(
 const STEPS = 500
 
 /** Calls `work` for each item, and lets other requests have a turn of the event loop after some. */
-export async function paced<T>(items: Iterable<T>, work: (item: T) => void): Promise<void> {
+export async function forEachYielding<T>(
+  items: Iterable<T>,
+  work: (item: T) => void,
+): Promise<void> {
   let left = STEPS
   for (const item of items) {
     work(item)

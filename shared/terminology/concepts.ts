@@ -7,10 +7,10 @@ import { normaliseString } from '../fhir/values.ts'
 import {
   type ConceptIndex,
   type ConceptNode,
-  paced,
-  reach,
-  textOf,
-  valuesOf,
+  collectReachable,
+  forEachYielding,
+  propertyText,
+  propertyValues,
 } from './concept-index.ts'
 
 export interface ConceptQuery {
@@ -37,22 +37,22 @@ export async function listConcepts(index: ConceptIndex, query: ConceptQuery): Pr
   const candidates =
     codes?.flatMap((code) => index.nodes.get(index.fold(code)) ?? []) ?? index.nodes.values()
   const found: ConceptNode[] = []
-  await paced(candidates, (node) => {
+  await forEachYielding(candidates, (node) => {
     if (activeOnly && isInactive(node)) return
     if (tests.every((test) => test(node))) found.push(node)
   })
-  const concepts = text === undefined ? found : await ranked(found, text)
+  const concepts = text === undefined ? found : await rankConcepts(found, text)
   return { concepts: concepts.slice(0, limit), isCut: concepts.length > limit }
 }
 
 /** Returns the matching concepts, the best first; among equals the shorter display. */
-export async function ranked<T extends Pick<ConceptNode, 'code' | 'display'>>(
+export async function rankConcepts<T extends Pick<ConceptNode, 'code' | 'display'>>(
   concepts: readonly T[],
   text: string,
 ): Promise<readonly T[]> {
-  const rank = rankingOf(text)
+  const rank = compileRanking(text)
   const places = new Map<T, number>()
-  await paced(concepts, (concept) => {
+  await forEachYielding(concepts, (concept) => {
     const place = rank(concept.code, concept.display)
     if (place !== undefined) places.set(concept, place * 1000 + (concept.display?.length ?? 0))
   })
@@ -63,8 +63,8 @@ export async function ranked<T extends Pick<ConceptNode, 'code' | 'display'>>(
 export function isInactive({ properties }: Pick<ConceptNode, 'properties'>): boolean {
   return properties.some(
     (item) =>
-      (item.code === 'inactive' && textOf(item) === 'true') ||
-      (item.code === 'status' && ['retired', 'inactive'].includes(textOf(item) ?? '')),
+      (item.code === 'inactive' && propertyText(item) === 'true') ||
+      (item.code === 'status' && ['retired', 'inactive'].includes(propertyText(item) ?? '')),
   )
 }
 
@@ -72,7 +72,7 @@ export function isInactive({ properties }: Pick<ConceptNode, 'properties'>): boo
 export function isAbstract({ properties }: Pick<ConceptNode, 'properties'>): boolean {
   return properties.some(
     (item) =>
-      (item.code === 'notSelectable' || item.code === 'abstract') && textOf(item) === 'true',
+      (item.code === 'notSelectable' || item.code === 'abstract') && propertyText(item) === 'true',
   )
 }
 
@@ -82,31 +82,32 @@ type NodeTest = (node: ConceptNode) => boolean
 async function filterTest(index: ConceptIndex, { property, op, value }: Filter): Promise<NodeTest> {
   switch (op) {
     case '=':
-      return (node) => valuesOf(node, property).includes(value)
+      return (node) => propertyValues(node, property).includes(value)
     case 'in':
     case 'not-in': {
       const wanted = new Set(value.split(',').map((item) => item.trim()))
-      const isIn = (node: ConceptNode) => valuesOf(node, property).some((item) => wanted.has(item))
+      const isIn = (node: ConceptNode) =>
+        propertyValues(node, property).some((item) => wanted.has(item))
       return op === 'in' ? isIn : (node) => !isIn(node)
     }
     case 'is-a':
     case 'descendent-of':
     case 'is-not-a': {
-      const below = await reach(index, value, (node) => node.children)
+      const below = await collectReachable(index, value, (node) => node.children)
       if (op === 'is-not-a') return (node) => !below.has(node)
       return op === 'is-a' ? (node) => below.has(node) : (node) => below.has(node) && !isSelf(node)
     }
     case 'generalizes': {
-      const above = await reach(index, value, (node) => node.parents)
+      const above = await collectReachable(index, value, (node) => node.parents)
       return (node) => above.has(node)
     }
     case 'regex': {
       const matches = compileRegex(value)
-      return (node) => valuesOf(node, property).some(matches)
+      return (node) => propertyValues(node, property).some(matches)
     }
     case 'exists': {
       const isWanted = value === 'true'
-      return (node) => valuesOf(node, property).length > 0 === isWanted
+      return (node) => propertyValues(node, property).length > 0 === isWanted
     }
     default:
       throw notSupported(`Unknown filter operator: ${op}`)
@@ -135,7 +136,7 @@ export function compileRegex(pattern: string): (value: string) => boolean {
 const MAX_WORDS = 10
 
 /** Words of a text as they are compared: without case and accents. */
-export function wordsOf(text: string): readonly string[] {
+export function comparableWords(text: string): readonly string[] {
   return split(normaliseString(text))
 }
 
@@ -145,14 +146,14 @@ function split(normalised: string): readonly string[] {
 
 /** The words of a filter; words beyond the tenth are not looked at. */
 export function filterWords(text: string): readonly string[] {
-  return [...new Set(wordsOf(text))].slice(0, MAX_WORDS)
+  return [...new Set(comparableWords(text))].slice(0, MAX_WORDS)
 }
 
 /** Smaller is better; undefined: no match. */
 type Ranking = (code: string, display: string | undefined) => number | undefined
 
 /** The whole display, its beginning, its first word, any word. */
-function rankingOf(text: string): Ranking {
+function compileRanking(text: string): Ranking {
   const wanted = normaliseString(text)
   const words = filterWords(text)
   const [first = ''] = words

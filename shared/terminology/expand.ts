@@ -1,19 +1,19 @@
 /** `ValueSet/$expand`: https://hl7.org/fhir/R4/valueset-operation-expand.html */
 import { randomUUID } from 'node:crypto'
-import { givesWay, resolvedIn } from '../access/guarded/definitions.ts'
+import { isOverridable, resolvedIn } from '../access/guarded/definitions.ts'
 import { may } from '../access/policy.ts'
-import { textOf } from '../binary/attachments.ts'
+import { versionText } from '../binary/attachments.ts'
 import { badRequest, forbidden } from '../errors.ts'
 import { plainBundle } from '../fhir/bundle.ts'
-import { identityOf, publishedStructure } from '../fhir/published.ts'
-import { isObject, type Meta, urlOf } from '../fhir/resource.ts'
+import { publishedIdentity, publishedStructure } from '../fhir/published.ts'
+import { canonicalUrl, isObject, type Meta } from '../fhir/resource.ts'
 import type { Designation, ValueSet } from '../fhir/terminology.ts'
 import { escapeValue } from '../query/values.ts'
 import {
   type Inputs,
-  interactionOf,
   type ParameterDefinition,
   readInputs,
+  toInteraction,
 } from '../request/parameters.ts'
 import { absoluteUrl, jsonReply, textReply } from '../request/reply.ts'
 import type { Operation, OperationCall } from '../request/request.ts'
@@ -22,17 +22,23 @@ import { parseVersion } from '../store/rows/rows.ts'
 import { profilesNamedIn } from '../validation/profiles/profiles.ts'
 import { isStructureDefinition, type StructureDefinition } from '../validation/profiles/tree.ts'
 import {
-  forcedIn,
-  inVersions,
+  displayLanguages,
   isOfLanguage,
-  languagesOf,
-  nameIn,
+  preferredDisplay,
   SUPPLEMENTS,
   VERSIONS,
+  withForcedVersions,
+  withRequestedVersions,
   withSupplements,
 } from './adjusted.ts'
-import { notKnown, ownResource, sentAs, terminologyOperation, texts } from './codes.ts'
-import { readersOf, type Terminology } from './find.ts'
+import {
+  definitionNotFound,
+  ownResource,
+  terminologyOperation,
+  texts,
+  validateSent,
+} from './codes.ts'
+import { linkedReaders, type Terminology } from './find.ts'
 import { evaluation } from './members.ts'
 import { type Code, expandValueSet } from './terminology-expand.ts'
 
@@ -62,13 +68,13 @@ export const expand = terminologyOperation(
   ['ValueSet'],
   () => PARAMETERS,
   async ({ call, inputs, terminology: found }) => {
-    const asked = inVersions(found, inputs)
+    const asked = withRequestedVersions(found, inputs)
     const text = inputs.text('filter')
-    const offset = wholeOf(inputs, 'offset', 0, MAX_OFFSET)
-    const count = wholeOf(inputs, 'count', text === undefined ? MAX_COUNT : FILTERED_COUNT)
-    const valueSet = forcedIn(await valueSetOf(call, asked, inputs), inputs)
+    const offset = readNonNegative(inputs, 'offset', 0, MAX_OFFSET)
+    const count = readNonNegative(inputs, 'count', text === undefined ? MAX_COUNT : FILTERED_COUNT)
+    const valueSet = withForcedVersions(await requireValueSet(call, asked, inputs), inputs)
     const terminology = await withSupplements(asked, inputs, valueSet)
-    const languages = languagesOf(call, inputs, valueSet)
+    const languages = displayLanguages(call, inputs, valueSet)
     const wish = { text, activeOnly: inputs.flag('activeOnly') === true, needed: offset + count }
     const { codes, isCut } = await expandValueSet(evaluation(terminology), valueSet, wish)
     const shown = inputs.flag('excludeNotForUI') ? codes.filter((code) => !code.isAbstract) : codes
@@ -79,13 +85,13 @@ export const expand = terminologyOperation(
       ...('status' in valueSet ? {} : { status: 'active' }),
       // Undefined members are left out.
       compose: inputs.flag('includeDefinition') ? valueSet.compose : undefined,
-      meta: valueSet.meta && metaOf(valueSet.meta),
+      meta: valueSet.meta && publicMeta(valueSet.meta),
       expansion: {
         identifier: `urn:uuid:${randomUUID()}`,
         timestamp: new Date().toISOString(),
         ...(isCut ? {} : { total: shown.length }),
         offset,
-        ...parametersOf(inputs, page),
+        ...expansionParameters(inputs, page),
         ...(page.length === 0
           ? {}
           : { contains: page.map((code) => contained(code, languages, inputs)) }),
@@ -95,11 +101,11 @@ export const expand = terminologyOperation(
 )
 
 /** Without what the platform keeps there. */
-function metaOf({ versionId, lastUpdated }: Meta): object {
+function publicMeta({ versionId, lastUpdated }: Meta): object {
   return { versionId, lastUpdated }
 }
 
-function wholeOf(inputs: Inputs, name: string, otherwise: number, most?: number): number {
+function readNonNegative(inputs: Inputs, name: string, otherwise: number, most?: number): number {
   const value = inputs.whole(name) ?? otherwise
   if (value < 0) throw badRequest(`"${name}" must not be negative`)
   if (most !== undefined && value > most) throw badRequest(`"${name}" must be at most ${most}`)
@@ -107,13 +113,13 @@ function wholeOf(inputs: Inputs, name: string, otherwise: number, most?: number)
 }
 
 /** Errors: 400 when none is named, 404 when it is not there. */
-export async function valueSetOf(
+export async function requireValueSet(
   call: OperationCall,
   terminology: Terminology,
   inputs: Inputs,
 ): Promise<ValueSet> {
   const sent = inputs.resource('valueSet')
-  const resource = (await ownResource(call)) ?? (sent && sentAs('ValueSet', sent))
+  const resource = (await ownResource(call)) ?? (sent && validateSent('ValueSet', sent))
   // It has that type and is valid: it was stored or has just been checked.
   if (resource !== undefined) return resource as unknown as ValueSet
   const url = inputs.text('url')
@@ -123,8 +129,8 @@ export async function valueSetOf(
   const version = inputs.text('valueSetVersion')
   const canonical = version === undefined ? url : `${url}|${version}`
   const found = await terminology.valueSet(canonical)
-  if (found === undefined) throw notKnown('ValueSet', canonical)
-  return found.meta === undefined ? { ...found, ...identityOf(found.url) } : found
+  if (found === undefined) throw definitionNotFound('ValueSet', canonical)
+  return found.meta === undefined ? { ...found, ...publishedIdentity(found.url) } : found
 }
 
 /** All codes of a system, or all below one: https://hl7.org/fhir/R4/snomedct.html#implicit */
@@ -138,7 +144,7 @@ function isA(value: string) {
 }
 
 /** Parameters of the call, and the versions that were used. */
-function parametersOf(inputs: Inputs, codes: readonly Code[]): object {
+function expansionParameters(inputs: Inputs, codes: readonly Code[]): object {
   const texts = ['filter', 'displayLanguage'].flatMap((name) => {
     const value = inputs.text(name)
     return value === undefined ? [] : [{ name, valueString: value }]
@@ -155,7 +161,7 @@ function parametersOf(inputs: Inputs, codes: readonly Code[]): object {
 
 /** The display is that of the language that is asked for, where there is one. */
 function contained(code: Code, languages: readonly string[], inputs: Inputs): object {
-  const display = nameIn(languages, code)
+  const display = preferredDisplay(languages, code)
   const wanted = inputs.texts('designation')
   const designation = inputs.flag('includeDesignations')
     ? code.designations.filter((item) => wanted.length === 0 || wanted.some(names(item)))
@@ -209,7 +215,7 @@ export const expandProfile: Operation = {
       const left = MOST_PROFILES - found.size
       wanted = [...named].filter((name) => !found.has(name)).slice(0, left)
     }
-    if (!found.has(url)) throw notKnown('StructureDefinition', url)
+    if (!found.has(url)) throw definitionNotFound('StructureDefinition', url)
     const distinct = new Map([...found.values()].map(({ entry }) => [entry.fullUrl, entry]))
     return textReply(200, plainBundle('searchset', [...distinct.values()]))
   },
@@ -226,12 +232,12 @@ async function readAll(
   canonicals: readonly string[],
 ): Promise<ReadonlyMap<string, Found>> {
   const { services, principal } = call
-  const interaction = interactionOf(call)
+  const context = toInteraction(call)
   const found = new Map<string, Found>()
-  for (const reader of await readersOf(services, principal, 'StructureDefinition')) {
-    const missing = canonicals.filter((name) => givesWay(found.get(name)?.definition))
+  for (const reader of await linkedReaders(services, principal, 'StructureDefinition')) {
+    const missing = canonicals.filter((name) => isOverridable(found.get(name)?.definition))
     if (missing.length === 0) break
-    const values = [...new Set(missing.map((name) => escapeValue(urlOf(name))))]
+    const values = [...new Set(missing.map((name) => escapeValue(canonicalUrl(name))))]
     const condition = { code: 'url', type: 'uri', modifier: undefined, values } as const
     const { repository } = services
     const versions = await findVersions(repository, reader, 'StructureDefinition', {
@@ -242,7 +248,7 @@ async function readAll(
       const definition: unknown = parseVersion(version)
       if (!isStructureDefinition(definition)) return []
       const fullUrl = absoluteUrl(services, `${version.type}/${version.id}`)
-      return [{ definition, entry: { fullUrl, resource: textOf(interaction, version) } }]
+      return [{ definition, entry: { fullUrl, resource: versionText(context, version) } }]
     })
     for (const name of missing) {
       const definition = resolvedIn(
@@ -250,15 +256,18 @@ async function readAll(
         name,
       )
       const item = read.find((candidate) => candidate.definition === definition)
-      if (item === undefined || (found.has(name) && givesWay(item.definition))) continue
+      if (item === undefined || (found.has(name) && isOverridable(item.definition))) continue
       found.set(name, item)
     }
   }
   for (const name of canonicals) {
-    const isMissing = givesWay(found.get(name)?.definition)
+    const isMissing = isOverridable(found.get(name)?.definition)
     const definition: unknown = isMissing ? publishedStructure(name) : undefined
     if (!isStructureDefinition(definition)) continue
-    const fullUrl = absoluteUrl(services, `StructureDefinition/${identityOf(definition.url).id}`)
+    const fullUrl = absoluteUrl(
+      services,
+      `StructureDefinition/${publishedIdentity(definition.url).id}`,
+    )
     const entry = { fullUrl, resource: JSON.stringify(definition) }
     found.set(name, { definition, entry })
   }

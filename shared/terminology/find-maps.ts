@@ -7,7 +7,7 @@ import { escapeValue } from '../query/values.ts'
 import type { OperationCall } from '../request/request.ts'
 import { findVersions } from '../store/rows/lookups.ts'
 import type { GivenCode } from './codes.ts'
-import { type FoundMap, foundMap, parsedOnce, readersOf } from './find.ts'
+import { type FoundMap, foundMap, linkedReaders, parsedOnce } from './find.ts'
 import { mapsWithImported } from './store-mappings.ts'
 
 const MOST_MAPS = 100
@@ -35,8 +35,8 @@ export async function findMaps(
   const found: FoundMap[] = coreConceptMaps().map((conceptMap) => {
     return { conceptMap, owner: undefined }
   })
-  for (const reader of await readersOf(services, principal, 'ConceptMap')) {
-    const mappedIn = repository.feature(createMappedIn)
+  for (const reader of await linkedReaders(services, principal, 'ConceptMap')) {
+    const mappedIn = repository.withStore(createMappedIn)
     const imported = isByValueSet ? [] : await mappedIn(reader.project.id, search)
     const conditions = isByValueSet ? byValueSets(search) : byCodes(search)
     const all = imported.length === 0 ? conditions : [...conditions, [condition('_id', imported)]]

@@ -3,10 +3,10 @@
  * standard. What the caller may not search is as if it were not there.
  */
 import { LRUCache } from 'lru-cache'
-import { givesWay, ofOwner } from '../access/guarded/definitions.ts'
+import { isOverridable, ownedDefinitions } from '../access/guarded/definitions.ts'
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import { chosen, type Resource, urlOf, versionOf } from '../fhir/resource.ts'
+import { canonicalUrl, canonicalVersion, chosen, type Resource } from '../fhir/resource.ts'
 import {
   type CodeSystem,
   type ConceptMap,
@@ -52,7 +52,7 @@ export interface Terminology {
   valueSet(canonical: string): Promise<ValueSet | undefined>
   conceptMap(canonical: string): Promise<FoundMap | undefined>
   /** The codes of a resource that was read or sent. */
-  sourceOf(codeSystem: Resource): Promise<CodeSource>
+  toCodeSource(codeSystem: Resource): Promise<CodeSource>
 }
 
 type Kind = 'CodeSystem' | 'ValueSet' | 'ConceptMap'
@@ -80,11 +80,11 @@ export function openTerminology(services: Services, principal: Principal): Termi
   }
 
   const publishedSource = (canonical: string): CodeSource | undefined => {
-    const core = ofVersion(coreCodeSystem(urlOf(canonical)), canonical)
+    const core = ofVersion(coreCodeSystem(canonicalUrl(canonical)), canonical)
     return core && { ...sourceFrom(services, core, undefined, core.url), isPublished: true }
   }
 
-  const sourceOf = async (resource: Resource): Promise<CodeSource> => {
+  const toCodeSource = async (resource: Resource): Promise<CodeSource> => {
     // Validated when it was written, or checked by its use: all members are optional.
     const codeSystem = resource as unknown as CodeSystem
     const { meta } = resource
@@ -92,18 +92,18 @@ export function openTerminology(services: Services, principal: Principal): Termi
     const isPublished = meta !== undefined && meta.project === undefined
     const published = isPublished ? publishedSource(codeSystem.url) : undefined
     if (published !== undefined) return published
-    const owner = await ownerOf(services, resource)
+    const owner = await importOwner(services, resource)
     return sourceFrom(services, codeSystem, owner, versionKey(resource))
   }
 
   const codeSystem = async (canonical: string): Promise<CodeSource | undefined> => {
     const resource = await stored('CodeSystem', canonical)
-    const published = givesWay(resource) ? publishedSource(canonical) : undefined
-    return published ?? (resource && sourceOf(resource))
+    const published = isOverridable(resource) ? publishedSource(canonical) : undefined
+    return published ?? (resource && toCodeSource(resource))
   }
 
   return {
-    sourceOf,
+    toCodeSource,
     codeSystem(canonical) {
       const known = sources.get(canonical) ?? codeSystem(canonical)
       sources.set(canonical, known)
@@ -111,27 +111,28 @@ export function openTerminology(services: Services, principal: Principal): Termi
     },
     async valueSet(canonical) {
       const resource = await stored('ValueSet', canonical)
-      const core = ofVersion(coreValueSet(urlOf(canonical)), canonical)
+      const core = ofVersion(coreValueSet(canonicalUrl(canonical)), canonical)
       // As above.
-      return (givesWay(resource) ? core : undefined) ?? (resource as ValueSet | undefined)
+      return (isOverridable(resource) ? core : undefined) ?? (resource as ValueSet | undefined)
     },
     async conceptMap(canonical) {
       const resource = await stored('ConceptMap', canonical)
-      const core = ofVersion(coreConceptMap(urlOf(canonical)), canonical)
-      if (core !== undefined && givesWay(resource)) return { conceptMap: core, owner: undefined }
+      const core = ofVersion(coreConceptMap(canonicalUrl(canonical)), canonical)
+      if (core !== undefined && isOverridable(resource))
+        return { conceptMap: core, owner: undefined }
       return resource && (await foundMap(services, resource))
     },
   }
 }
 
 export async function foundMap(services: Services, resource: Resource): Promise<FoundMap> {
-  // As in sourceOf.
+  // As in toCodeSource.
   const conceptMap = resource as unknown as ConceptMap
-  return { conceptMap, owner: await ownerOf(services, resource) }
+  return { conceptMap, owner: await importOwner(services, resource) }
 }
 
 /** The caller as a reader of its own Project and of those it is linked to. */
-export async function readersOf(
+export async function linkedReaders(
   { principals }: Services,
   principal: Principal,
   type: string,
@@ -149,15 +150,16 @@ async function findStored(
   kind: Kind,
   canonical: string,
 ): Promise<Resource | undefined> {
-  const url = escapeValue(urlOf(canonical))
+  const url = escapeValue(canonicalUrl(canonical))
   const conditions = [{ code: 'url', type: 'uri', modifier: undefined, values: [url] } as const]
   let own: Resource | undefined
-  for (const reader of await readersOf(services, principal, kind)) {
+  for (const reader of await linkedReaders(services, principal, kind)) {
     const { repository } = services
     const all = await findVersions(repository, reader, kind, { conditions, count: CANDIDATES })
     const resources = all.map(parsedOnce)
-    const found = ofPattern(ofOwner(resources), canonical) ?? ofPattern(resources, canonical)
-    if (!givesWay(found)) return found
+    const found =
+      ofPattern(ownedDefinitions(resources), canonical) ?? ofPattern(resources, canonical)
+    if (!isOverridable(found)) return found
     own ??= found
   }
   return own
@@ -165,10 +167,10 @@ async function findStored(
 
 /** The highest version that fits. */
 function ofPattern(resources: readonly Resource[], canonical: string): Resource | undefined {
-  const pattern = versionOf(canonical)
+  const pattern = canonicalVersion(canonical)
   if (pattern === undefined || !hasWildcard(pattern)) return chosen(resources, canonical)
   const fitting = resources.filter(({ version }) => fitsVersion(String(version ?? ''), pattern))
-  return chosen(fitting, urlOf(canonical))
+  return chosen(fitting, canonicalUrl(canonical))
 }
 
 /** True for a version that a pattern stands for: `1.x.x` for 1.2.0. */
@@ -187,16 +189,19 @@ function ofVersion<T extends { readonly version?: string | undefined }>(
   core: T | undefined,
   canonical: string,
 ): T | undefined {
-  const version = versionOf(canonical)
+  const version = canonicalVersion(canonical)
   return version === undefined || core?.version === version ? core : undefined
 }
 
 /** Undefined for a resource that was sent and not stored, or that nothing was imported into. */
-async function ownerOf({ repository }: Services, resource: Resource): Promise<number | undefined> {
+async function importOwner(
+  { repository }: Services,
+  resource: Resource,
+): Promise<number | undefined> {
   const { resourceType, id, meta } = resource
   if (meta?.project === undefined || id === undefined) return undefined
   const type = resourceType === 'ConceptMap' ? 'ConceptMap' : 'CodeSystem'
-  return repository.feature(createImportedConcepts).owner(meta.project, type, id)
+  return repository.withStore(createImportedConcepts).owner(meta.project, type, id)
 }
 
 /** Undefined for what was sent and not stored. */
@@ -207,7 +212,7 @@ function versionKey({ id, meta }: Resource): string | undefined {
 }
 
 /** Made once, however many ask meanwhile. */
-function indexOf(codeSystem: CodeSystem, key: string): Promise<ConceptIndex> {
+function cachedIndex(codeSystem: CodeSystem, key: string): Promise<ConceptIndex> {
   const known = indexes.get(key)
   if (known !== undefined) return Promise.resolve(known)
   const running = indexing.get(key) ?? indexConcepts(codeSystem)
@@ -228,7 +233,7 @@ function sourceFrom(
 ): CodeSource {
   let made: Promise<ConceptIndex> | undefined
   const index = () => {
-    made ??= key === undefined ? indexConcepts(codeSystem) : indexOf(codeSystem, key)
+    made ??= key === undefined ? indexConcepts(codeSystem) : cachedIndex(codeSystem, key)
     return made
   }
   return {
@@ -238,7 +243,7 @@ function sourceFrom(
     async list(query) {
       const inside = await listConcepts(await index(), query)
       if (owner === undefined) return inside
-      const imported = await repository.feature(createImportedConcepts).list(owner, query)
+      const imported = await repository.withStore(createImportedConcepts).list(owner, query)
       const known = new Set(inside.concepts.map(({ code }) => code))
       return {
         concepts: [...inside.concepts, ...imported.concepts.filter(({ code }) => !known.has(code))],

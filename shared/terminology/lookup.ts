@@ -1,18 +1,18 @@
 /** `CodeSystem/$lookup` and `$subsumes`: https://hl7.org/fhir/R4/codesystem-operations.html */
 import { badRequest } from '../errors.ts'
 import { type Inputs, type Output, parameter, parametersReply } from '../request/parameters.ts'
-import { languagesOf, nameIn, SUPPLEMENTS, withSupplements } from './adjusted.ts'
+import { displayLanguages, preferredDisplay, SUPPLEMENTS, withSupplements } from './adjusted.ts'
 import {
   CODE_PARAMETERS,
-  codeSourceOf,
+  definitionNotFound,
   fromCoding,
   type GivenCode,
   givenCodes,
-  notKnown,
+  requireCodeSource,
   terminologyOperation,
   texts,
 } from './codes.ts'
-import { type ConceptNode, textOf } from './concept-index.ts'
+import { type ConceptNode, propertyText } from './concept-index.ts'
 import type { CodeSource } from './find.ts'
 
 /** Errors: 404 for a code or system that is not known. */
@@ -29,15 +29,15 @@ export const lookup = terminologyOperation(
     const terminology = await withSupplements(found, inputs)
     const [given] = givenCodes(inputs)
     const version = inputs.text('version') ?? given?.version
-    const source = await codeSourceOf(call, terminology, given?.system, version)
+    const source = await requireCodeSource(call, terminology, given?.system, version)
     const { concepts } = await source.list({ codes: [given?.code ?? ''], limit: 1 })
     const [node] = concepts
-    if (node === undefined || !isOf(source, given)) {
-      throw notKnown('Code', `${given?.code} of ${source.codeSystem.url}`)
+    if (node === undefined || !isFromSystem(source, given)) {
+      throw definitionNotFound('Code', `${given?.code} of ${source.codeSystem.url}`)
     }
     const { codeSystem } = source
     const { language } = codeSystem
-    const spoken = nameIn(languagesOf(call, inputs), { ...node, language })
+    const spoken = preferredDisplay(displayLanguages(call, inputs), { ...node, language })
     const named = new Set(inputs.texts('property'))
     const isWanted = (name: string) => named.size === 0 || named.has(name)
     return parametersReply([
@@ -53,7 +53,7 @@ export const lookup = terminologyOperation(
   },
 )
 
-function isOf({ codeSystem }: CodeSource, given: GivenCode | undefined): boolean {
+function isFromSystem({ codeSystem }: CodeSource, given: GivenCode | undefined): boolean {
   return given?.system === undefined || given.system === codeSystem.url
 }
 
@@ -78,7 +78,7 @@ function properties(node: ConceptNode): readonly { name: string; output: Output 
     ...node.children.map((code) => ['child', 'valueCode', code] as const),
     ...node.properties.map((item) => {
       const member = Object.keys(item).find((name) => name.startsWith('value')) ?? 'valueString'
-      return [item.code, member, item[member] ?? textOf(item)] as const
+      return [item.code, member, item[member] ?? propertyText(item)] as const
     }),
   ]
   return all.map(([name, member, value]) => {
@@ -100,15 +100,15 @@ export const subsumes = terminologyOperation(
     { name: 'codingB', kind: 'object' },
   ],
   async ({ call, inputs, terminology }) => {
-    const a = codeOf(inputs, 'A')
-    const b = codeOf(inputs, 'B')
+    const a = readGivenCode(inputs, 'A')
+    const b = readGivenCode(inputs, 'B')
     const system = inputs.text('system') ?? a.system ?? b.system
     for (const given of [a, b]) {
       if (given.system !== undefined && given.system !== system) {
         throw badRequest('Both codes must be of one system')
       }
     }
-    const source = await codeSourceOf(call, terminology, system, inputs.text('version'))
+    const source = await requireCodeSource(call, terminology, system, inputs.text('version'))
     for (const { code } of [a, b]) {
       const { concepts } = await source.list({ codes: [code], limit: 1 })
       if (concepts.length === 0) throw badRequest(`Unknown code: ${code}`)
@@ -117,7 +117,7 @@ export const subsumes = terminologyOperation(
   },
 )
 
-function codeOf(inputs: Inputs, which: 'A' | 'B'): GivenCode {
+function readGivenCode(inputs: Inputs, which: 'A' | 'B'): GivenCode {
   const coding = inputs.object(`coding${which}`)
   if (coding !== undefined) return fromCoding(coding, `coding${which}`)
   const code = inputs.text(`code${which}`)

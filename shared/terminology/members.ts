@@ -28,10 +28,13 @@ export function evaluation(terminology: Terminology, version?: string): Evaluati
 }
 
 /** Errors: 400 for a circle of imports and for too many. */
-export function enter(from: Evaluation, { url, contained, language }: ValueSet): Evaluation {
+export function enterValueSet(
+  from: Evaluation,
+  { url, contained, language }: ValueSet,
+): Evaluation {
   const outer = { ...from, language, contained: contained ?? from.contained }
   const { path } = outer
-  spend(outer, 1)
+  spendWork(outer, 1)
   if (path.length >= MAX_DEPTH) throw tooCostly(`ValueSets are imported over ${MAX_DEPTH} levels`)
   if (url === undefined) return outer
   if (path.includes(url)) throw badRequest(`ValueSet ${url} imports itself`)
@@ -39,7 +42,7 @@ export function enter(from: Evaluation, { url, contained, language }: ValueSet):
 }
 
 /** Errors: 400 when the sum is too large. */
-export function spend({ work }: Evaluation, amount: number): void {
+export function spendWork({ work }: Evaluation, amount: number): void {
   work.done += amount
   if (work.done > MOST_WORK) throw tooCostly('The ValueSet has too many parts')
 }
@@ -59,30 +62,30 @@ export async function importedValueSet(
 }
 
 /** The canonical of the system of a part, in the version that the code was given with, or the part's own. */
-export function systemOf(outer: Evaluation, { system = '', version }: Include): string {
+export function systemCanonical(outer: Evaluation, { system = '', version }: Include): string {
   const wanted = outer.version ?? version
   return wanted === undefined ? system : `${system}|${wanted}`
 }
 
 /** Errors: 400 when its concepts are not known. */
-export async function contentOf(
+export async function requireConcepts(
   outer: Evaluation,
   { system = '', version, filter = [] }: Include,
 ): Promise<CodeSource> {
   const { terminology } = outer
   const broken = filter.find((one) => !one.property || !one.op || !one.value)
   if (broken !== undefined) throw badRequest(`A filter of ${system} has no property, op or value`)
-  const canonical = systemOf(outer, { system, version })
+  const canonical = systemCanonical(outer, { system, version })
   const source = await terminology.codeSystem(canonical)
   if (source === undefined) throw unknownDefinition(`CodeSystem ${canonical} is not known`)
   if (!source.hasConcepts) throw badRequest(`CodeSystem ${canonical} has no concepts here`)
   const size = await source.size()
-  spend(outer, 1 + Math.floor((size * (1 + filter.length)) / 1000))
+  spendWork(outer, 1 + Math.floor((size * (1 + filter.length)) / 1000))
   return source
 }
 
 /** A ValueSet that is stored as nothing but an expansion is the list of its codes. */
-export function composeOf({ compose, expansion }: ValueSet): Compose {
+export function valueSetCompose({ compose, expansion }: ValueSet): Compose {
   if (compose !== undefined || expansion?.contains === undefined) return compose ?? {}
   const listed = (items: readonly Contained[]): Contained[] =>
     items.flatMap((item) => [item, ...listed(item.contains ?? [])])
@@ -97,7 +100,11 @@ export function composeOf({ compose, expansion }: ValueSet): Compose {
 }
 
 /** True for a CodeSystem that has no codes but those that are here. */
-export function isWhole({ codeSystem, hasConcepts, isPublished }: CodeSource): boolean {
+export function isCompleteCodeSystem({
+  codeSystem,
+  hasConcepts,
+  isPublished,
+}: CodeSource): boolean {
   const { content, caseSensitive } = codeSystem
   return isPublished !== true && hasConcepts && content === 'complete' && caseSensitive !== false
 }

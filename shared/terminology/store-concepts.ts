@@ -204,8 +204,8 @@ async function withDetails(
   if (rows.length === 0) return []
   const codes = rows.map(({ code }) => code)
   const [properties, designations] = await Promise.all([
-    propertiesOf(connection, owner, codes),
-    designationsOf(connection, owner, codes),
+    readProperties(connection, owner, codes),
+    readDesignations(connection, owner, codes),
   ])
   return rows.map(({ code, display, definition }) => {
     const own = properties.get(code) ?? []
@@ -233,7 +233,7 @@ interface PropertyRow {
 
 type ByCode<Row> = ReadonlyMap<string, readonly Row[]>
 
-async function propertiesOf(
+async function readProperties(
   connection: Connection,
   owner: number,
   codes: readonly string[],
@@ -263,7 +263,7 @@ interface DesignationRow {
   readonly value: string
 }
 
-async function designationsOf(
+async function readDesignations(
   connection: Connection,
   owner: number,
   codes: readonly string[],

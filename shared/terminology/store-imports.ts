@@ -2,7 +2,7 @@
 import { typeNumber } from '../fhir/definitions.ts'
 import { normaliseString } from '../fhir/values.ts'
 import type { Connection } from '../platform/postgres/statement.ts'
-import { wordsOf } from './concepts.ts'
+import { comparableWords } from './concepts.ts'
 import { conceptOwner } from './store-concepts.ts'
 
 export interface ImportedConcept {
@@ -60,7 +60,7 @@ async function addConcepts(
       distinct.map(({ display }) => display ?? ''),
       distinct.map(({ display }) => normaliseString(display ?? '')),
       distinct.map(({ code, display }) =>
-        [...new Set([...wordsOf(code), ...wordsOf(display ?? '')])].join(' '),
+        [...new Set([...comparableWords(code), ...comparableWords(display ?? '')])].join(' '),
       ),
     ],
   })

@@ -63,7 +63,7 @@ export async function importedMappings(
   const rows = await connection.query<ImportedMapping>({
     text: `select m.source_system as "sourceSystem", m.source, m.target_system as "targetSystem", m.target,
         m.display, m.equivalence
-      from concept_mapping m where m.owner = $1 and ${isOneOf(reverse, '$2', '$3')} order by m.seq limit $4`,
+      from concept_mapping m where m.owner = $1 and ${mappingPredicate(reverse, '$2', '$3')} order by m.seq limit $4`,
     values: [owner, ...systemsAndCodes(codes), MOST_MATCHES + 1],
   })
   if (rows.length <= MOST_MATCHES) return rows
@@ -71,7 +71,7 @@ export async function importedMappings(
 }
 
 /** Tests a mapping `m` by its code first, which an index has, then by the system. */
-function isOneOf(reverse: boolean, systems: string, codes: string): string {
+function mappingPredicate(reverse: boolean, systems: string, codes: string): string {
   const side = reverse ? 'target' : 'source'
   return `m.${side} = any(${codes}::text[])
         and exists (select 1 from unnest(${systems}::text[], ${codes}::text[]) as x(system, code)
@@ -91,7 +91,7 @@ export async function mapsWithImported(
   const rows = await connection.query<{ id: string }>({
     text: `select o.id from concept_owner o where o.project = $1 and o.type = $2
       and exists (select 1 from concept_mapping m
-        where m.owner = o.n and ${isOneOf(reverse, '$3', '$4')})
+        where m.owner = o.n and ${mappingPredicate(reverse, '$3', '$4')})
       limit $5`,
     values: [projectId, typeNumber('ConceptMap'), ...systemsAndCodes(codes), limit],
   })

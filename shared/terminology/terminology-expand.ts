@@ -6,17 +6,17 @@
 import { tooCostly } from '../errors.ts'
 import type { CodeSystem, Concept, Designation, Include, ValueSet } from '../fhir/terminology.ts'
 import type { ConceptNode } from './concept-index.ts'
-import { isAbstract, isInactive, ranked } from './concepts.ts'
+import { isAbstract, isInactive, rankConcepts } from './concepts.ts'
 import { type CodeSource, fitsVersion } from './find.ts'
 import {
-  composeOf,
-  contentOf,
   type Evaluation,
-  enter,
+  enterValueSet,
   importedValueSet,
-  isWhole,
-  spend,
-  systemOf,
+  isCompleteCodeSystem,
+  requireConcepts,
+  spendWork,
+  systemCanonical,
+  valueSetCompose,
 } from './members.ts'
 
 export interface Code {
@@ -39,7 +39,7 @@ interface Candidates {
   readonly codes: readonly string[]
 }
 
-export interface Wish {
+export interface ExpansionOptions {
   readonly text: string | undefined
   readonly activeOnly: boolean
   /** Codes that are wanted at least, in order; more are found where they cost nothing. */
@@ -61,10 +61,10 @@ const MOST_CODES = 20_000
 export async function expandValueSet(
   outer: Evaluation,
   valueSet: ValueSet,
-  wish: Wish,
+  wish: ExpansionOptions,
 ): Promise<Expansion> {
-  const inner = enter(outer, valueSet)
-  const { include = [], exclude = [], inactive } = composeOf(valueSet)
+  const inner = enterValueSet(outer, valueSet)
+  const { include = [], exclude = [], inactive } = valueSetCompose(valueSet)
   const activeOnly = wish.activeOnly || inactive === false
   const found = new Map<string, Code>()
   let isCut = false
@@ -72,21 +72,21 @@ export async function expandValueSet(
     const list = await expandInclude(inner, part, { ...wish, activeOnly })
     isCut ||= list.isCut
     for (const code of list.codes) {
-      const key = keyOf(code)
+      const key = codeKey(code)
       if (!found.has(key)) found.set(key, code)
     }
     if (found.size > MOST_CODES) throw tooMany()
   }
   for (const part of exclude) await removeExcluded(inner, part, { found, include })
   const all = [...found.values()]
-  const codes = wish.text === undefined ? all : await ranked(all, wish.text)
+  const codes = wish.text === undefined ? all : await rankConcepts(all, wish.text)
   // Whatever was taken out of a list that is cut may leave too few.
   if (isCut && codes.length < wish.needed) throw tooMany()
   return { codes, isCut }
 }
 
 /** Returns the given codes that are in the ValueSet, once per version of their system. Errors: as `expandValueSet`. */
-export async function membersOf(
+export async function filterMembers(
   outer: Evaluation,
   valueSet: ValueSet,
   among: Candidates,
@@ -96,7 +96,7 @@ export async function membersOf(
 }
 
 /** Versions of a system may give one code several meanings. */
-function keyOf({ system, version, code }: Code): string {
+function codeKey({ system, version, code }: Code): string {
   return `${system}|${version ?? ''}|${code}`
 }
 
@@ -106,8 +106,12 @@ function tooMany() {
 
 const NOTHING: Expansion = { codes: [], isCut: false }
 
-async function expandInclude(outer: Evaluation, part: Include, wish: Wish): Promise<Expansion> {
-  spend(outer, 1 + Math.floor((wish.among?.codes.length ?? 0) / 1000))
+async function expandInclude(
+  outer: Evaluation,
+  part: Include,
+  wish: ExpansionOptions,
+): Promise<Expansion> {
+  spendWork(outer, 1 + Math.floor((wish.among?.codes.length ?? 0) / 1000))
   const [first, ...others] = part.valueSet ?? []
   if (part.system !== undefined) {
     const list = await expandSystem(outer, part, wish)
@@ -118,7 +122,11 @@ async function expandInclude(outer: Evaluation, part: Include, wish: Wish): Prom
   return { ...list, codes: await within(outer, list.codes, others) }
 }
 
-async function expandSystem(outer: Evaluation, part: Include, wish: Wish): Promise<Expansion> {
+async function expandSystem(
+  outer: Evaluation,
+  part: Include,
+  wish: ExpansionOptions,
+): Promise<Expansion> {
   const { text, activeOnly, among } = wish
   if (among?.system !== undefined && among.system !== part.system) return NOTHING
   const { version } = outer
@@ -131,9 +139,9 @@ async function expandSystem(outer: Evaluation, part: Include, wish: Wish): Promi
         ? await held(outer, part, among?.codes ?? [])
         : await listed(outer, part, chosenFrom(part.concept, among))
     const active = activeOnly ? codes.filter((code) => !code.isInactive) : codes
-    return { codes: text === undefined ? active : await ranked(active, text), isCut: false }
+    return { codes: text === undefined ? active : await rankConcepts(active, text), isCut: false }
   }
-  const source = await contentOf(outer, part)
+  const source = await requireConcepts(outer, part)
   const limit = MOST_CODES / 2
   const { concepts, isCut } = await source.list({ filters: part.filter, text, activeOnly, limit })
   return { codes: concepts.map((concept) => toCode(part, source.codeSystem, concept)), isCut }
@@ -151,7 +159,7 @@ async function held(
   part: Include,
   codes: readonly string[],
 ): Promise<readonly Code[]> {
-  const source = await contentOf(outer, part)
+  const source = await requireConcepts(outer, part)
   const { codeSystem } = source
   const fold = (code: string) => (codeSystem.caseSensitive === false ? code.toLowerCase() : code)
   const { concepts } = await source.list({ codes, filters: part.filter, limit: codes.length })
@@ -172,13 +180,13 @@ async function listed(
   concepts: readonly Concept[],
 ): Promise<readonly Code[]> {
   if (concepts.length === 0) return []
-  const source = await outer.terminology.codeSystem(systemOf(outer, part))
+  const source = await outer.terminology.codeSystem(systemCanonical(outer, part))
   const codes = concepts.map(({ code }) => code)
   const known = await source?.list({ codes, limit: codes.length })
   const nodes = new Map(known?.concepts.map((node) => [node.code, node]))
   // A code that its system does not have means nothing.
   const meant =
-    source !== undefined && isWhole(source)
+    source !== undefined && isCompleteCodeSystem(source)
       ? concepts.filter(({ code }) => nodes.has(code))
       : concepts
   return meant.map((concept) => {
@@ -244,7 +252,7 @@ async function within(
     const kept = new Set<Code>()
     for (const [system, own] of Map.groupBy(left, (code) => code.system)) {
       const names = own.map(({ code }) => code)
-      const members = namesOf(await membersOf(outer, valueSet, { system, codes: names }))
+      const members = distinctCodes(await filterMembers(outer, valueSet, { system, codes: names }))
       for (const code of own) if (members.has(code.code)) kept.add(code)
     }
     left = left.filter((code) => kept.has(code))
@@ -252,7 +260,7 @@ async function within(
   return left
 }
 
-function namesOf(codes: readonly Code[]): ReadonlySet<string> {
+function distinctCodes(codes: readonly Code[]): ReadonlySet<string> {
   return new Set(codes.map(({ code }) => code))
 }
 
@@ -270,18 +278,18 @@ async function removeExcluded(
   part: Include,
   { found, include }: Composed,
 ): Promise<void> {
-  spend(outer, Math.floor(found.size / 1000))
+  spendWork(outer, Math.floor(found.size / 1000))
   const version = part.version === undefined ? outer.version : undefined
   for (const [system, own] of Map.groupBy(found.values(), (code) => code.system)) {
-    const among = { system, codes: [...namesOf(own)] }
+    const among = { system, codes: [...distinctCodes(own)] }
     const wish = { text: undefined, activeOnly: false, needed: 0, among }
-    const excluded = namesOf((await expandInclude({ ...outer, version }, part, wish)).codes)
+    const excluded = distinctCodes((await expandInclude({ ...outer, version }, part, wish)).codes)
     const named = include.filter((one) => one.system === system).map((one) => one.version)
     const hasVersions = [named, own.map((code) => code.version)].some((all) => isMixed(all))
     for (const code of own) {
       const isOfVersion =
         !hasVersions || part.version === undefined || fitsVersion(code.version ?? '', part.version)
-      if (isOfVersion && excluded.has(code.code)) found.delete(keyOf(code))
+      if (isOfVersion && excluded.has(code.code)) found.delete(codeKey(code))
     }
   }
 }

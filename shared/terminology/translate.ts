@@ -6,14 +6,14 @@ import { type Inputs, type Output, parameter, parametersReply } from '../request
 import type { OperationCall } from '../request/request.ts'
 import {
   CODE_PARAMETERS,
+  definitionNotFound,
   fromCoding,
   type GivenCode,
   givenCodes,
-  notKnown,
   ownResource,
-  sentAs,
   terminologyOperation,
   texts,
+  validateSent,
 } from './codes.ts'
 import { createImportedConcepts, type FoundMap, foundMap, type Terminology } from './find.ts'
 import { findMaps } from './find-maps.ts'
@@ -74,7 +74,7 @@ export const translate = terminologyOperation(
     }
     const wanted = inputs.text('targetsystem') ?? inputs.text('targetSystem')
     const matches: Match[] = []
-    for (const found of await mapsOf(call, inputs, { request, terminology })) {
+    for (const found of await selectMaps(call, inputs, { request, terminology })) {
       matches.push(
         ...request.codes.flatMap((code) => matchesIn(found.conceptMap, code, request)),
         ...(await importedIn(call, found, request)),
@@ -85,7 +85,7 @@ export const translate = terminologyOperation(
     return parametersReply([
       ['result', 'valueBoolean', result],
       ['message', 'valueString', result ? undefined : 'No match was found'],
-      ...shown.map((match): Output => ['match', 'part', partsOf(match)]),
+      ...shown.map((match): Output => ['match', 'part', matchParts(match)]),
     ])
   },
 )
@@ -111,7 +111,7 @@ interface MapsFor {
 }
 
 /** Errors: 404 when the map is unknown, 400 when too many would be searched. */
-async function mapsOf(
+async function selectMaps(
   call: OperationCall,
   inputs: Inputs,
   { request, terminology }: MapsFor,
@@ -120,7 +120,7 @@ async function mapsOf(
   const own = await ownResource(call)
   if (own !== undefined) return [await foundMap(services, own)]
   const sent = inputs.resource('conceptMap')
-  if (sent !== undefined) return [await foundMap(services, sentAs('ConceptMap', sent))]
+  if (sent !== undefined) return [await foundMap(services, validateSent('ConceptMap', sent))]
   const url = inputs.text('url')
   if (url === undefined) {
     const { codes, reverse } = request
@@ -130,7 +130,7 @@ async function mapsOf(
   const version = inputs.text('conceptMapVersion')
   const canonical = version === undefined ? url : `${url}|${version}`
   const found = await terminology.conceptMap(canonical)
-  if (found === undefined) throw notKnown('ConceptMap', canonical)
+  if (found === undefined) throw definitionNotFound('ConceptMap', canonical)
   return [found]
 }
 
@@ -223,7 +223,7 @@ async function importedIn(
 ): Promise<readonly Match[]> {
   if (owner === undefined) return []
   const rows = await services.repository
-    .feature(createImportedConcepts)
+    .withStore(createImportedConcepts)
     .mappings(owner, { codes, reverse })
   return rows.map((row) => ({
     equivalence: reverse ? reversed(row.equivalence) : row.equivalence,
@@ -250,7 +250,7 @@ function reversed(equivalence: string): string {
   return REVERSED[equivalence] ?? equivalence
 }
 
-function partsOf(match: Match): object[] {
+function matchParts(match: Match): object[] {
   const { equivalence, system, version, code, display, map, dependsOn, product } = match
   const concept = {
     ...(system ? { system } : {}),

@@ -7,28 +7,28 @@ import { normaliseString } from '../fhir/values.ts'
 import { type Inputs, parametersReply } from '../request/parameters.ts'
 import type { FhirReply, OperationCall } from '../request/request.ts'
 import {
-  forcedIn,
-  inVersions,
+  displayLanguages,
   isOfLanguage,
-  languagesOf,
-  nameIn,
+  preferredDisplay,
   SUPPLEMENTS,
   VERSIONS,
+  withForcedVersions,
+  withRequestedVersions,
   withSupplements,
 } from './adjusted.ts'
 import {
   CODE_PARAMETERS,
-  codeSourceOf,
   type GivenCode,
   givenCodes,
-  sentAs,
+  requireCodeSource,
   terminologyOperation,
   texts,
+  validateSent,
 } from './codes.ts'
-import { valueSetOf } from './expand.ts'
+import { requireValueSet } from './expand.ts'
 import type { Terminology } from './find.ts'
 import { evaluation } from './members.ts'
-import { type Code, membersOf, toCode } from './terminology-expand.ts'
+import { type Code, filterMembers, toCode } from './terminology-expand.ts'
 
 /** A wrong display is a warning. */
 const LENIENT = 'lenient-display-validation'
@@ -69,13 +69,13 @@ async function inCodeSystem(
   const sent = inputs.resource('codeSystem')
   const source =
     sent === undefined
-      ? await codeSourceOf(call, terminology, url, inputs.text('version'))
-      : await terminology.sourceOf(sentAs('CodeSystem', sent))
+      ? await requireCodeSource(call, terminology, url, inputs.text('version'))
+      : await terminology.toCodeSource(validateSent('CodeSystem', sent))
   const { codeSystem } = source
   if (codeSystem.content === 'supplement') {
     return refused(`${codeSystem.url} is a supplement, which codes are not of`)
   }
-  const languages = languagesOf(call, inputs)
+  const languages = displayLanguages(call, inputs)
   const own = codes.filter(({ system }) => system === undefined || system === codeSystem.url)
   const verdicts: Verdict[] = []
   for (const given of own) {
@@ -83,7 +83,7 @@ async function inCodeSystem(
     const known = concepts.map((node) => toCode({ system: codeSystem.url }, codeSystem, node))
     verdicts.push(...known.map((code) => verdictOn(inputs, given, code, languages)))
   }
-  const best = bestOf(verdicts)
+  const best = bestVerdict(verdicts)
   if (best !== undefined) return replyTo(best)
   if (codeSystem.content === 'fragment' && own.length > 0) {
     return parametersReply([
@@ -101,10 +101,10 @@ async function inValueSet(
   inputs: Inputs,
   codes: readonly GivenCode[],
 ): Promise<FhirReply> {
-  const asked = inVersions(found, inputs)
-  const valueSet = forcedIn(await valueSetOf(call, asked, inputs), inputs)
+  const asked = withRequestedVersions(found, inputs)
+  const valueSet = withForcedVersions(await requireValueSet(call, asked, inputs), inputs)
   const terminology = await withSupplements(asked, inputs, valueSet)
-  const languages = languagesOf(call, inputs, valueSet)
+  const languages = displayLanguages(call, inputs, valueSet)
   const verdicts: Verdict[] = []
   const unknown: string[] = []
   for (const given of codes) {
@@ -113,7 +113,7 @@ async function inValueSet(
     const held =
       missing ??
       (await unlessUnknown(
-        membersOf(evaluation(terminology, version), valueSet, { system, codes: [code] }),
+        filterMembers(evaluation(terminology, version), valueSet, { system, codes: [code] }),
       ))
     if (typeof held === 'string') {
       unknown.push(held)
@@ -123,7 +123,7 @@ async function inValueSet(
     if (systems.length > 1) return refused(`${code} is a code of ${systems.join(' and ')}`)
     verdicts.push(...held.map((one) => verdictOn(inputs, given, one, languages)))
   }
-  const best = bestOf(verdicts)
+  const best = bestVerdict(verdicts)
   if (best !== undefined) return replyTo(best)
   const [message] = unknown
   return message === undefined
@@ -168,9 +168,9 @@ function verdictOn(
   code: Code,
   languages: readonly string[],
 ): Verdict {
-  const wrong = faultOf(inputs, code)
-  const display = nameIn(languages, code)
-  const isNamed = given.display === undefined || isNameOf(code, given.display, languages)
+  const wrong = codeFault(inputs, code)
+  const display = preferredDisplay(languages, code)
+  const isNamed = given.display === undefined || matchesDisplay(code, given.display, languages)
   const misnamed = isNamed
     ? undefined
     : `The display of ${given.code} is "${display}", not "${given.display}"`
@@ -182,7 +182,7 @@ function verdictOn(
   }
 }
 
-function bestOf(verdicts: readonly Verdict[]): Verdict | undefined {
+function bestVerdict(verdicts: readonly Verdict[]): Verdict | undefined {
   return (
     verdicts.find(({ message }) => message === undefined) ??
     verdicts.find(({ isFine }) => isFine) ??
@@ -199,14 +199,14 @@ function replyTo({ isFine, display, isInactive, message }: Verdict): FhirReply {
   ])
 }
 
-function faultOf(inputs: Inputs, { code, isAbstract, isInactive }: Code): string | undefined {
+function codeFault(inputs: Inputs, { code, isAbstract, isInactive }: Code): string | undefined {
   if (isAbstract && inputs.flag('abstract') === false) return `${code} is abstract`
   if (isInactive && inputs.flag('activeOnly') === true) return `${code} is inactive`
   return undefined
 }
 
 /** Returns true when the code has no known display to compare with. */
-function isNameOf(code: Code, given: string, languages: readonly string[]): boolean {
+function matchesDisplay(code: Code, given: string, languages: readonly string[]): boolean {
   const { language, display, designations, otherNames } = code
   if (display === undefined) return true
   const all = [{ language, value: display }, ...designations, ...otherNames]

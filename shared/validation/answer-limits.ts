@@ -2,7 +2,7 @@
  * Checks of answers by the standard's extensions of their questions.
  * https://hl7.org/fhir/R4/questionnaire-profiles.html
  */
-import { numberOf } from '../fhir/json.ts'
+import { toNumber } from '../fhir/json.ts'
 import { isObject, parseReference, referenceIn } from '../fhir/resource.ts'
 import { parseDate } from '../fhir/values.ts'
 import { compiledPattern } from '../fhirpath/engine.ts'
@@ -12,7 +12,7 @@ type Item = Readonly<Record<string, unknown>>
 const CORE = 'http://hl7.org/fhir/StructureDefinition/'
 
 /** The values of one extension. */
-function extensionsOf({ extension }: Item, name: string): readonly unknown[] {
+function extensionValues({ extension }: Item, name: string): readonly unknown[] {
   const all = Array.isArray(extension) ? extension.filter(isObject) : []
   return all.filter(({ url }) => url === `${CORE}${name}`).map(valueIn)
 }
@@ -24,7 +24,7 @@ function valueIn(item: Item): unknown {
 
 /** Returns what is wrong with one answer, in words that follow the name of its item. */
 export function limitsBroken(value: unknown, definition: Item): readonly string[] {
-  const of = (name: string) => extensionsOf(definition, name)
+  const of = (name: string) => extensionValues(definition, name)
   return [
     ...of('minValue').flatMap((least) =>
       compare(value, least) === 'below' ? `takes ${least} at least` : [],
@@ -33,7 +33,7 @@ export function limitsBroken(value: unknown, definition: Item): readonly string[
       compare(value, most) === 'above' ? `takes ${most} at most` : [],
     ),
     ...of('maxDecimalPlaces').flatMap((most) =>
-      placesOf(value) > Number(most) ? `takes ${most} decimal places` : [],
+      decimalPlaces(value) > Number(most) ? `takes ${most} decimal places` : [],
     ),
     ...of('minLength').flatMap((least) =>
       typeof value === 'string' && [...value].length < Number(least)
@@ -56,13 +56,13 @@ export function countsBroken(
   definition: Item,
   isDone: boolean,
 ): readonly string[] {
-  const of = (name: string) => extensionsOf(definition, `questionnaire-${name}`).map(Number)
+  const of = (name: string) => extensionValues(definition, `questionnaire-${name}`).map(Number)
   const options = Array.isArray(definition.answerOption) ? definition.answerOption : []
   const exclusive = options.filter(isObject).filter((option) => {
-    return extensionsOf(option, 'questionnaire-optionExclusive').includes(true)
+    return extensionValues(option, 'questionnaire-optionExclusive').includes(true)
   })
-  const codes = new Set(exclusive.map((option) => keyOf(valueIn(option))))
-  const isExclusive = answers.some((answer) => codes.has(keyOf(valueIn(answer))))
+  const codes = new Set(exclusive.map((option) => answerKey(valueIn(option))))
+  const isExclusive = answers.some((answer) => codes.has(answerKey(valueIn(answer))))
   return [
     ...of('minOccurs').flatMap((least) =>
       isDone && answers.length < least ? `takes ${least} answers at least` : [],
@@ -74,13 +74,13 @@ export function countsBroken(
   ]
 }
 
-function keyOf(value: unknown): string {
+function answerKey(value: unknown): string {
   return isObject(value) ? `${value.system}|${value.code}` : String(value)
 }
 
 /** Undefined for what cannot be compared, and for a date that may be on either side. */
 function compare(value: unknown, limit: unknown): 'below' | 'above' | undefined {
-  const [a, b] = [rangeOf(value), rangeOf(limit)]
+  const [a, b] = [valueRange(value), valueRange(limit)]
   if (a === undefined || b === undefined) return undefined
   if (a.low < b.low && a.high <= b.low) return 'below'
   return a.high > b.high && a.low >= b.high ? 'above' : undefined
@@ -88,8 +88,8 @@ function compare(value: unknown, limit: unknown): 'below' | 'above' | undefined 
 
 const TIME = /^(\d\d):(\d\d):(\d\d(?:\.\d+)?)$/
 
-function rangeOf(value: unknown): { readonly low: number; readonly high: number } | undefined {
-  const number = numberOf(value)
+function valueRange(value: unknown): { readonly low: number; readonly high: number } | undefined {
+  const number = toNumber(value)
   if (number !== undefined) return { low: number, high: number }
   const time = typeof value === 'string' ? TIME.exec(value) : null
   if (time === null) return parseDate(value)
@@ -98,8 +98,8 @@ function rangeOf(value: unknown): { readonly low: number; readonly high: number 
   return { low: at, high: at }
 }
 
-function placesOf(value: unknown): number {
-  if (numberOf(value) === undefined) return 0
+function decimalPlaces(value: unknown): number {
+  if (toNumber(value) === undefined) return 0
   return /\.(\d+)/.exec(String(value))?.[1]?.length ?? 0
 }
 

@@ -2,9 +2,9 @@
 
 import { LRUCache } from 'lru-cache'
 import { isResourceType, resourceTypes, valueSet } from '../fhir/definitions.ts'
-import { isObject, parseReference, type Resource, urlOf } from '../fhir/resource.ts'
+import { canonicalUrl, isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import type { Report } from './shapes.ts'
-import { type Property, type Shape, shapeOf } from './shapes.ts'
+import { getShape, type Property, type Shape } from './shapes.ts'
 
 /** The codes of one value set. */
 export interface CodeList {
@@ -36,7 +36,7 @@ const RESOURCE_TYPES = 'http://hl7.org/fhir/resource-types'
 export function publishedCodes(canonical: string): CodeList | undefined {
   const known = published.get(canonical)
   if (known !== undefined) return known
-  const systems = valueSet(urlOf(canonical))?.systems
+  const systems = valueSet(canonicalUrl(canonical))?.systems
   if (systems === undefined) return undefined
   const list = codeList(
     Object.entries(systems).flatMap(([system, codes]) =>
@@ -55,7 +55,7 @@ export function publishedCodes(canonical: string): CodeList | undefined {
 const published = new LRUCache<string, CodeList>({ max: 1000 })
 
 /** Returns the codes that the definitions list, or else those that were looked up. */
-export function codesOf(
+export function findCodes(
   canonical: string,
   found: ReadonlyMap<string, CodeList>,
 ): CodeList | undefined {
@@ -68,15 +68,15 @@ export function bindingFault(
   canonical: string,
   codes: CodeList,
 ): string | undefined {
-  const given = codingsOf(value)
+  const given = valueCodes(value)
   if (given.length === 0 || isBound(value, codes)) return undefined
   const found = given.map(({ system, code }) => (system === undefined ? code : `${system}|${code}`))
-  return `Value ${JSON.stringify(found.join(', '))} did not satisfy terminology binding ${urlOf(canonical)}`
+  return `Value ${JSON.stringify(found.join(', '))} did not satisfy terminology binding ${canonicalUrl(canonical)}`
 }
 
 /** Whether one of the codes of a value is in the list. */
 export function isBound(value: unknown, codes: CodeList): boolean {
-  return codingsOf(value).some(({ system, code }) => codes.has(system, code))
+  return valueCodes(value).some(({ system, code }) => codes.has(system, code))
 }
 
 interface Code {
@@ -84,10 +84,10 @@ interface Code {
   readonly code: string
 }
 
-function codingsOf(value: unknown): readonly Code[] {
+function valueCodes(value: unknown): readonly Code[] {
   if (typeof value === 'string') return [{ system: undefined, code: value }]
   if (!isObject(value)) return []
-  if (Array.isArray(value.coding)) return value.coding.flatMap(codingsOf)
+  if (Array.isArray(value.coding)) return value.coding.flatMap(valueCodes)
   const { system, code } = value
   if (typeof code !== 'string') return []
   return [{ system: typeof system === 'string' ? system : undefined, code }]
@@ -98,7 +98,7 @@ function codingsOf(value: unknown): readonly Code[] {
  * structure; `report` stands at it.
  */
 export function checkTargets(resource: Resource, report: Report): void {
-  checkObject(resource, shapeOf(resource.resourceType), report)
+  checkObject(resource, getShape(resource.resourceType), report)
 }
 
 function checkObject(value: Record<string, unknown>, shape: Shape, report: Report): void {
@@ -124,7 +124,7 @@ function checkItem(value: unknown, property: Property, report: Report): void {
   const { resourceType } = value
   if (property.shape !== undefined) checkObject(value, property.shape(), report)
   else if (typeof resourceType === 'string' && isResourceType(resourceType)) {
-    checkObject(value, shapeOf(resourceType), report)
+    checkObject(value, getShape(resourceType), report)
   }
 }
 

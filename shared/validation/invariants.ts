@@ -25,7 +25,7 @@ export interface Invariant {
 const SKIPPED = new Set(['ele-1', 'dom-3', 'org-1', 'sdf-19', 'axp-3'])
 
 /** The invariants that `constraints` put on elements of `type` (`Patient.contact`, `Period`). */
-export function invariantsOf(
+export function compileInvariants(
   constraints: readonly Constraint[] | undefined,
   type: string,
 ): readonly Invariant[] {
@@ -33,7 +33,7 @@ export function invariantsOf(
     .filter(({ key, severity }) => severity === 'error' && !SKIPPED.has(key))
     .map((constraint) => {
       const isTrue = REWRITTEN.get(constraint.key) ?? evaluator(constraint.expression, type, false)
-      return invariantOf(constraint, constraint.key === 'tim-2' ? unlessOfBot(isTrue) : isTrue)
+      return createInvariant(constraint, constraint.key === 'tim-2' ? unlessOfBot(isTrue) : isTrue)
     })
 }
 
@@ -61,10 +61,10 @@ function unlessOfBot(isTrue: Invariant['holds']): Invariant['holds'] {
 
 /** The same for a profile: its expressions are a tenant's, `holds` throws 400 for a bad one. */
 export function tenantInvariant(constraint: Constraint, type: string): Invariant {
-  return invariantOf(constraint, evaluator(constraint.expression, type, true))
+  return createInvariant(constraint, evaluator(constraint.expression, type, true))
 }
 
-function invariantOf(
+function createInvariant(
   { key, human, expression }: Pick<Constraint, 'key' | 'human' | 'expression'>,
   isTrue: Invariant['holds'],
 ): Invariant {
@@ -81,7 +81,7 @@ function evaluator(expression: string, type: string, isTenants: boolean): Invari
     if (!isTried) {
       isTried = true
       plain = plainly(() => compilePlain(expression, type, isTenants))
-      guards = plain === undefined && !isTenants ? guardsOf(expression, type) : undefined
+      guards = plain === undefined && !isTenants ? guardNames(expression, type) : undefined
     }
     if (plain !== undefined) {
       const isTrue = plainly(() => plain?.(focus, variables) === true)
@@ -120,7 +120,7 @@ function plainly<T>(run: () => T): T | undefined {
 }
 
 /** Names of which one must be there for an invariant to fail; only for invariants that hold for an empty element. */
-function guardsOf(expression: string, type: string): readonly string[] | undefined {
+function guardNames(expression: string, type: string): readonly string[] | undefined {
   if (/[$%]|children|descendants/.test(expression)) return undefined
   const isTrivial = holds(compile(expression, type), {}, {})
   return isTrivial ? (expression.match(/[A-Za-z_]\w*/g) ?? []) : undefined
@@ -137,7 +137,7 @@ export const UNIVERSAL: ReadonlyMap<string, readonly Invariant[]> = new Map([
   [
     'Extension',
     [
-      invariantOf(
+      createInvariant(
         {
           key: 'ext-1',
           human: 'Must have either extensions or value[x], not both',
@@ -150,7 +150,7 @@ export const UNIVERSAL: ReadonlyMap<string, readonly Invariant[]> = new Map([
   [
     'Reference',
     [
-      invariantOf(
+      createInvariant(
         {
           key: 'ref-1',
           human: 'SHALL have a contained resource if a local reference is provided',
@@ -164,7 +164,7 @@ export const UNIVERSAL: ReadonlyMap<string, readonly Invariant[]> = new Map([
   [
     'Narrative.div',
     [
-      invariantOf(
+      createInvariant(
         {
           key: 'txt-1',
           human:
@@ -173,7 +173,7 @@ export const UNIVERSAL: ReadonlyMap<string, readonly Invariant[]> = new Map([
         },
         hasOnlyBasicHtml,
       ),
-      invariantOf(
+      createInvariant(
         {
           key: 'txt-2',
           human: 'The narrative SHALL have some non-whitespace content',

@@ -4,7 +4,7 @@ import { type Issue, issue, type Severity } from '../errors.ts'
 import { isResourceType, typeDefinition } from '../fhir/definitions.ts'
 import type { ElementDefinition } from '../fhir/definitions-data.ts'
 import { isPrimitive, type PrimitiveCheck, primitiveCheck } from '../fhir/primitives.ts'
-import { type Invariant, invariantsOf, UNIVERSAL } from './invariants.ts'
+import { compileInvariants, type Invariant, UNIVERSAL } from './invariants.ts'
 
 export interface Property {
   readonly name: string
@@ -47,7 +47,7 @@ export interface Alternatives {
 }
 
 /** The shape of `Patient`, `HumanName` or `Patient.contact`. Throws for a name without definition. */
-export function shapeOf(name: string): Shape {
+export function getShape(name: string): Shape {
   const known = shapes.get(name)
   if (known) return known
   const shape = compile(name)
@@ -70,7 +70,7 @@ function compile(name: string): Shape {
     if (!element.path.startsWith(prefix)) continue
     const own = element.path.slice(prefix.length)
     if (own.includes('.')) continue
-    const made = propertiesOf(type, own, element, all)
+    const made = compileProperties(type, own, element, all)
     for (const property of made) properties.set(property.name, property)
     const names = made.map((property) => property.name)
     const alternatives = { element: element.choice ? `${own}[x]` : own, names }
@@ -78,7 +78,7 @@ function compile(name: string): Shape {
     if (element.choice) choices.push({ ...alternatives, names: names.filter(isPlainName) })
   }
   const { constraints } = all.find(({ path }) => `${path}.` === prefix) ?? definition
-  const invariants = [...invariantsOf(constraints, name), ...(UNIVERSAL.get(name) ?? [])]
+  const invariants = [...compileInvariants(constraints, name), ...(UNIVERSAL.get(name) ?? [])]
   return { name, invariants, properties, required, choices }
 }
 
@@ -86,7 +86,7 @@ function isPlainName(name: string): boolean {
   return !name.startsWith('_')
 }
 
-function propertiesOf(
+function compileProperties(
   owner: string,
   name: string,
   element: ElementDefinition,
@@ -110,7 +110,7 @@ function propertiesOf(
     targets: undefined,
   }
   if (element.content !== undefined) {
-    const invariants = invariantsOf(element.constraints, element.content)
+    const invariants = compileInvariants(element.constraints, element.content)
     return [objectProperty({ ...base, invariants }, element.content)]
   }
   const isInner = all.some((other) => other.path.startsWith(`${element.path}.`))
@@ -120,7 +120,10 @@ function propertiesOf(
     // The definitions call the id of a resource a string; it has the format of an id.
     const isResourceId = element.path === 'id' && isResourceType(owner)
     const type = isResourceId ? 'id' : code
-    const invariants = [...invariantsOf(element.constraints, code), ...(UNIVERSAL.get(path) ?? [])]
+    const invariants = [
+      ...compileInvariants(element.constraints, code),
+      ...(UNIVERSAL.get(path) ?? []),
+    ]
     return typedProperties({ ...base, name: name + suffix, type, invariants, targets })
   })
 }
@@ -142,7 +145,7 @@ function objectProperty(property: Property, shape: string | undefined): Property
   return {
     ...property,
     isReference: shape === 'Reference',
-    shape: shape === undefined ? undefined : later(() => shapeOf(shape)),
+    shape: shape === undefined ? undefined : later(() => getShape(shape)),
   }
 }
 
@@ -226,12 +229,12 @@ export class Report {
     }
     if (severity === 'error') this.#errors++
     const steps = step === undefined ? this.#steps : [...this.#steps, step]
-    this.issues.push(issue(severity, code, text, { expression: pathOf(steps), diagnostics }))
+    this.issues.push(issue(severity, code, text, { expression: toFhirPath(steps), diagnostics }))
   }
 }
 
 /** Steps to an element as FHIRPath. */
-export function pathOf(steps: readonly (string | number)[]): string {
+export function toFhirPath(steps: readonly (string | number)[]): string {
   let path = ''
   for (const step of steps) {
     if (typeof step === 'number') path += `[${step}]`

@@ -12,7 +12,7 @@ import { withinTime } from '../fhirpath/custom.ts'
 import { bindingFault, type CodeList, checkTargets, publishedCodes } from './bindings.ts'
 import type { Invariant } from './invariants.ts'
 import { type Claimed, createMeter, type Run } from './profiles/run.ts'
-import { type Property, Report, type Shape, shapeOf } from './shapes.ts'
+import { getShape, type Property, Report, type Shape } from './shapes.ts'
 
 export interface StructureOptions {
   /** False: only unknown properties, JSON types and formats are errors, the rest are warnings. */
@@ -59,7 +59,7 @@ class Walk {
     if (typeof resourceType !== 'string' || !isResourceType(resourceType)) {
       this.structure.error('Unknown resource type', 'resourceType')
     } else {
-      this.#object(value as Record<string, unknown>, shapeOf(resourceType), property)
+      this.#object(value as Record<string, unknown>, getShape(resourceType), property)
     }
     this.structure.leave()
     Object.assign(variables, outer)

@@ -1,7 +1,7 @@
 /** Criteria of every kind: a read, a search, a history and a write agree on what they let through. */
 import t from 'tap'
 import { compilePolicies } from '../../shared/access/compile.ts'
-import { variablesOf } from '../../shared/access/criteria.ts'
+import { policyVariables } from '../../shared/access/criteria.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { openBotica, statementsAsked } from '../fixtures/botica.ts'
 import { type Ask, asking, type Entry, idsIn, memberUnder } from '../fixtures/policy/policy.ts'
@@ -16,7 +16,7 @@ const { principal } = session
 
 function under(...entries: readonly Entry[]): Ask {
   const policy = { resourceType: 'AccessPolicy', id: 'p', resource: entries }
-  const variables = variablesOf(botica.project.id, '', undefined, [])
+  const variables = policyVariables(botica.project.id, '', undefined, [])
   const { rules, warnings } = compilePolicies([{ policy, variables }])
   if (warnings.length > 0) throw new Error(warnings.join())
   return asking(services, { ...principal, rules })

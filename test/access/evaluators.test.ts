@@ -8,7 +8,7 @@ import { compileGrant, createTypeScope } from '../../shared/access/decisions/gra
 import { typeNumber } from '../../shared/fhir/definitions.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { type VersionRow, versionColumns } from '../../shared/store/rows/rows.ts'
-import { oneOf, seeded } from '../fixtures/policy/oracle.ts'
+import { pickRandom, seeded } from '../fixtures/policy/oracle.ts'
 import { anObservation, anOrganization, aPatient } from '../fixtures/resources.ts'
 import { openTestStore } from '../fixtures/store/store.ts'
 
@@ -19,9 +19,9 @@ const UCUM = 'http://unitsofmeasure.org'
 const PREFIXES = ['', 'eq', 'ne', 'gt', 'lt', 'ge', 'le', 'sa', 'eb', 'ap']
 
 const random = seeded(SEED)
-const one = <T>(...values: readonly T[]): T => oneOf(random, values)
+const one = <T>(...values: readonly T[]): T => pickRandom(random, values)
 const { database, repository, aMember } = await openTestStore(t)
-const store = repository.feature((opened) => opened)
+const store = repository.withStore((opened) => opened)
 const member = await aMember(
   {},
   // As a session reads them of the criteria of its policy.

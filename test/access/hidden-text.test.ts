@@ -1,6 +1,6 @@
 /** Elements are taken out of a text as they are out of what it says, wherever else their names stand. */
 import t from 'tap'
-import { textWithout } from '../../shared/access/fields/fields.ts'
+import { removeJsonPaths } from '../../shared/access/fields/fields.ts'
 import { withoutPaths } from '../../shared/access/fields/paths.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 
@@ -67,7 +67,7 @@ const CASES: readonly (readonly [name: string, resource: Resource, paths: readon
 
 for (const [name, resource, paths] of CASES) {
   t.test(name, async (t) => {
-    const text = textWithout(resource.resourceType, JSON.stringify(resource), paths)
+    const text = removeJsonPaths(resource.resourceType, JSON.stringify(resource), paths)
     t.same(JSON.parse(text), withoutPaths(resource, paths))
     t.equal(text, JSON.stringify(withoutPaths(resource, paths)))
   })

@@ -1,7 +1,7 @@
 /** `Project.checkReferencesOnWrite`: a reference resolves only to what the caller may read. */
 import t from 'tap'
 import { compilePolicies } from '../../shared/access/compile.ts'
-import { variablesOf } from '../../shared/access/criteria.ts'
+import { policyVariables } from '../../shared/access/criteria.ts'
 import { openBotica } from '../fixtures/botica.ts'
 import { type Ask, asking, type Entry } from '../fixtures/policy/policy.ts'
 import { anObservation, aPatient } from '../fixtures/resources.ts'
@@ -16,7 +16,7 @@ const project = { ...principal.project, checkReferencesOnWrite: true }
 
 function under(...entries: readonly Entry[]): Ask {
   const policy = { resourceType: 'AccessPolicy', id: 'p', resource: entries }
-  const variables = variablesOf(botica.project.id, '', undefined, [])
+  const variables = policyVariables(botica.project.id, '', undefined, [])
   const { rules } = compilePolicies([{ policy, variables }])
   return asking(services, { ...principal, project, rules })
 }

@@ -7,7 +7,7 @@ import { join } from 'node:path'
 import { Readable } from 'node:stream'
 import { brotliCompressSync, deflateSync, gzipSync } from 'node:zlib'
 import t from 'tap'
-import { placeOf, storeContent, sweepContents } from '../../shared/binary/content.ts'
+import { storageDigest, storeContent, sweepContents } from '../../shared/binary/content.ts'
 import { keepLeasedContent, leaseContents } from '../../shared/store/write/stored-contents.ts'
 import { type Binary, download, openBucket, upload } from '../fixtures/binaries.ts'
 import { type Botica, openBotica, until } from '../fixtures/botica.ts'
@@ -175,7 +175,7 @@ for (const [name, botica, directory] of [
     await database.query({
       text: `update stored_content set added = added - interval '1 hour',
         due = clock_timestamp() where place = $1`,
-      values: [placeOf(services.config)],
+      values: [storageDigest(services.config)],
     })
     t.equal(filesIn(directory).length, before + 2)
     while ((await sweepContents(services)) > 0);
@@ -187,7 +187,7 @@ for (const [name, botica, directory] of [
   t.test(`content that is expunged while a sweep looks at it goes from ${name}`, async (t) => {
     const { services } = botica
     const { database } = services
-    const place = placeOf(services.config)
+    const place = storageDigest(services.config)
     const before = filesIn(directory).length
     const { id } = await upload(admin, 'looked at', 'text/plain')
     await database.query({

@@ -2,7 +2,7 @@ import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
-import { forgetOldRuns } from '../../shared/bots/inputs.ts'
+import { deleteOldRuns } from '../../shared/bots/inputs.ts'
 import { openBotica, type Tenant } from '../fixtures/botica.ts'
 import { aBot, deploy, eventually, execute, handler, type Untyped } from '../fixtures/bots/bots.ts'
 
@@ -142,6 +142,6 @@ t.test('inputs go with their runs', async (t) => {
     text: `update bot_run set started = started - interval '8 days' where archived`,
     values: [],
   })
-  await forgetOldRuns(botica.services)
+  await deleteOldRuns(botica.services)
   t.equal(files().length, 0)
 })

@@ -1,7 +1,7 @@
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
-import { MOST_COUNTED, nextOccurrence, scheduleOf } from '../../shared/fhir/schedule.ts'
-import { planOf } from '../../worker/bots/schedules/run.ts'
+import { MOST_COUNTED, nextOccurrence, parseSchedule } from '../../shared/fhir/schedule.ts'
+import { planOccurrence } from '../../worker/bots/schedules/run.ts'
 
 const BASE = 'http://localhost:8103/fhir/StructureDefinition/'
 const zone = (valueString: string) => ({ url: `${BASE}bot-cron-timezone`, valueString })
@@ -14,7 +14,7 @@ function aBot(fields: Readonly<Record<string, unknown>>): Resource {
 /** The refusal of a Bot with these fields. */
 function refusal(fields: Readonly<Record<string, unknown>>): unknown {
   try {
-    return scheduleOf(aBot(fields))
+    return parseSchedule(aBot(fields))
   } catch (error) {
     return error
   }
@@ -25,7 +25,7 @@ function refusedAt(expression: string): object {
 }
 
 function times(fields: Readonly<Record<string, unknown>>, from: string, count: number): string[] {
-  const schedule = scheduleOf(aBot(fields))
+  const schedule = parseSchedule(aBot(fields))
   const found: string[] = []
   let at: Date | undefined = new Date(from)
   while (schedule !== undefined && at !== undefined && found.length < count) {
@@ -63,13 +63,13 @@ for (const [repeat, cron] of [
   [{ period: 60 }, '0 */1 * * *'],
   [{ period: 0.5 }, '0 */24 * * *'],
 ] as const) {
-  const found = scheduleOf(aBot({ cronTiming: { repeat } }))
+  const found = parseSchedule(aBot({ cronTiming: { repeat } }))
   t.equal(found?.cron, cron, `cronTiming ${JSON.stringify(repeat)}`)
 }
 
 t.test('a cronTiming that yields no schedule leaves the Bot without one', async (t) => {
-  t.equal(scheduleOf(aBot({ cronTiming: { event: ['2026-01-01'] } })), undefined)
-  t.equal(scheduleOf(aBot({ cronTiming: { repeat: { period: 0 } } })), undefined)
+  t.equal(parseSchedule(aBot({ cronTiming: { event: ['2026-01-01'] } })), undefined)
+  t.equal(parseSchedule(aBot({ cronTiming: { repeat: { period: 0 } } })), undefined)
 })
 
 for (const cronString of [
@@ -104,7 +104,8 @@ t.test('of what was missed the last occurrence runs, if it is less than an hour 
   const bot = aBot({ cronString: '0 * * * *' })
   const row = { project: 2, projectId: 'p', id: bot.id ?? '', bot, isRunning: false }
   const since = new Date('2026-05-01T00:00:00Z')
-  const plan = (now: string, changes = {}) => planOf({ ...row, since, ...changes }, new Date(now))
+  const plan = (now: string, changes = {}) =>
+    planOccurrence({ ...row, since, ...changes }, new Date(now))
 
   const due = new Date('2026-05-01T01:00:00Z')
   t.match(plan('2026-05-01T00:59:59.999Z'), { fired: undefined, since, due, missed: 0 })
@@ -123,7 +124,7 @@ t.test('of what was missed the last occurrence runs, if it is less than an hour 
 t.test('a long outage is counted up to a bound', async (t) => {
   const bot = aBot({ cronString: '* * * * *' })
   const row = { project: 2, projectId: 'p', id: bot.id ?? '', bot, isRunning: false }
-  const plan = planOf(
+  const plan = planOccurrence(
     { ...row, since: new Date('2026-01-01T00:00:00Z') },
     new Date('2026-02-01T00:00:30Z'),
   )
@@ -138,15 +139,15 @@ t.test(
       const since = new Date('2026-05-01T00:00:00Z')
       return { project: 2, projectId: 'p', id: bot.id ?? '', since, bot, isRunning: true }
     }
-    const held = planOf(row(aBot({ cronString: '* * * * *' })), now)
+    const held = planOccurrence(row(aBot({ cronString: '* * * * *' })), now)
     t.match(held, { fired: undefined, overlapped: now, since: now })
     const bot = aBot({ cronString: '* * * * *', extension: [overlap('allow')] })
-    t.match(planOf(row(bot), now), { fired: now, overlapped: undefined })
+    t.match(planOccurrence(row(bot), now), { fired: now, overlapped: undefined })
   },
 )
 
 t.test('what cannot be read any more is never due', async (t) => {
   const row = { project: 2, projectId: 'p', id: 'x', since: new Date(), isRunning: false }
-  const plan = planOf({ ...row, bot: aBot({ cronString: 'hourly' }) }, new Date())
+  const plan = planOccurrence({ ...row, bot: aBot({ cronString: 'hourly' }) }, new Date())
   t.match(plan, { fired: undefined, due: undefined })
 })

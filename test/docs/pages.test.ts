@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
 import { openBotica } from '../fixtures/botica.ts'
-import { someOf } from '../fixtures/depth.ts'
+import { sampleCases } from '../fixtures/depth.ts'
 import { createDatabase } from '../fixtures/store/own-database.ts'
 import { follow, makeClone, pagesWithSteps, patternOf, stepsOf } from './page.ts'
 
@@ -31,7 +31,7 @@ const { superAdminClientId: clientId, superAdminClientSecret: clientSecret } =
 const all = pagesWithSteps()
 for (const page of [
   ...FIRST,
-  ...someOf(
+  ...sampleCases(
     all.filter((name) => !FIRST.includes(name)),
     0.25,
   ),

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { referencePages } from '../../scripts/reference/pages.ts'
 import { describeSettings } from '../../shared/config/config.ts'
-import { meanings } from '../../shared/config/meanings.ts'
+import { settingDescriptions } from '../../shared/config/meanings.ts'
 import { openBotica } from '../fixtures/botica.ts'
 
 const FOLDER = join(import.meta.dirname, '../../docs/reference')
@@ -18,7 +18,7 @@ t.test('no page is stale', async (t) => {
 })
 
 t.test('each setting has a meaning, in the order in which they are read', async (t) => {
-  t.same(Object.keys(meanings), [...describeSettings().keys()])
+  t.same(Object.keys(settingDescriptions), [...describeSettings().keys()])
 })
 
 t.test('the page of metrics names those that web answers', async (t) => {

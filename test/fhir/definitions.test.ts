@@ -1,7 +1,6 @@
 import t from 'tap'
 import {
   compartmentParams,
-  elementsOf,
   isPlatformType,
   isResourceType,
   mainDate,
@@ -11,6 +10,7 @@ import {
   searchParameters,
   storedParameters,
   typeDefinition,
+  typeElements,
   typeName,
   typeNumber,
   valueSet,
@@ -43,7 +43,7 @@ t.test('types are those of R4 and the platform, without abstract and data types'
 })
 
 t.test('elements carry what a validator needs', async (t) => {
-  const elements = new Map(elementsOf('Observation').map((element) => [element.path, element]))
+  const elements = new Map(typeElements('Observation').map((element) => [element.path, element]))
   t.match(elements.get('status'), {
     min: 1,
     types: [{ code: 'code' }],
@@ -63,7 +63,7 @@ t.test('elements carry what a validator needs', async (t) => {
 })
 
 t.test('an element of a profiled data type has the invariants of that profile', async (t) => {
-  const low = elementsOf('Observation').find(({ path }) => path === 'referenceRange.low')
+  const low = typeElements('Observation').find(({ path }) => path === 'referenceRange.low')
   t.match(low?.constraints, [{ key: 'sqty-1', severity: 'error' }])
 })
 

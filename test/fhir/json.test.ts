@@ -3,9 +3,9 @@ import {
   type Decimal,
   isDecimal,
   isSameValue,
-  numberOf,
   parseBody,
   parseJson,
+  toNumber,
 } from '../../shared/fhir/json.ts'
 
 const texts = [
@@ -36,8 +36,8 @@ t.test('a Decimal computes, compares and shows its text', async (t) => {
   t.equal(Number(value) * 2, 5)
   t.ok(Number(value) > 2)
   t.equal(String(value), '2.50')
-  t.equal(numberOf(value), 2.5)
-  t.equal(numberOf('2.5'), undefined)
+  t.equal(toNumber(value), 2.5)
+  t.equal(toNumber('2.5'), undefined)
 })
 
 const pairs: [string, string, boolean][] = [

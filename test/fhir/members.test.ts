@@ -1,5 +1,5 @@
 import t from 'tap'
-import { itemsOf, membersOf, numbered, placesOf } from '../../shared/fhir/json-text.ts'
+import { itemOffsets, memberOffsets, numbered, parseMembers } from '../../shared/fhir/json-text.ts'
 import { r4Examples } from '../fixtures/resources.ts'
 
 const parse = (text: string): unknown => JSON.parse(text)
@@ -14,9 +14,9 @@ for (const text of awkward) {
   t.test(`each member of ${text} is read alone`, async (t) => {
     const all = JSON.parse(text) as Record<string, unknown>
     for (const [name, value] of Object.entries(all)) {
-      t.same(membersOf(text, numbered([name]), parse), { [name]: value })
+      t.same(parseMembers(text, numbered([name]), parse), { [name]: value })
     }
-    t.same(membersOf(text, numbered([...Object.keys(all), 'none']), parse), all)
+    t.same(parseMembers(text, numbered([...Object.keys(all), 'none']), parse), all)
   })
 }
 
@@ -24,7 +24,7 @@ t.test('each member of each published example is read alone', async (t) => {
   for (const resource of await r4Examples()) {
     const text = JSON.stringify(resource)
     const wrong = Object.entries(resource).filter(([name, value]) => {
-      const found = membersOf(text, numbered([name, 'none']), parse)
+      const found = parseMembers(text, numbered([name, 'none']), parse)
       return JSON.stringify(found) !== JSON.stringify({ [name]: value })
     })
     t.same(wrong, [], `${resource.resourceType}/${resource.id}`)
@@ -33,7 +33,7 @@ t.test('each member of each published example is read alone', async (t) => {
 
 for (const text of ['{ "a":1}', '{"a" :1}', '{"a": 1}', '{"a":1, "b":2}', '{"a\\"b":1}', '{}']) {
   t.test(`${text} is left to the parser`, async (t) => {
-    t.equal(membersOf(text, numbered(['b']), parse), undefined)
+    t.equal(parseMembers(text, numbered(['b']), parse), undefined)
   })
 }
 
@@ -42,12 +42,12 @@ t.test('members and items are found by their places, at any depth', async (t) =>
   const slices = (places: readonly number[] = []) =>
     places.flatMap((from, i) => (i % 2 === 0 ? text.slice(from, places[i + 1]) : []))
 
-  const members = placesOf(text, 0, numbered(['c', 'a', 'none']))
+  const members = memberOffsets(text, 0, numbered(['c', 'a', 'none']))
   t.same(slices(members), ['{"d":true}', '[{"b":"]"},[1,{}],"x,y",-1.5,null]', ''])
-  t.same(slices(itemsOf(text, 5)), ['{"b":"]"}', '[1,{}]', '"x,y"', '-1.5', 'null'])
-  t.same(slices(placesOf(text, members?.[0] ?? 0, numbered(['d']))), ['true'])
+  t.same(slices(itemOffsets(text, 5)), ['{"b":"]"}', '[1,{}]', '"x,y"', '-1.5', 'null'])
+  t.same(slices(memberOffsets(text, members?.[0] ?? 0, numbered(['d']))), ['true'])
 })
 
 for (const text of ['[ 1]', '[1, 2]', '[{} ]']) {
-  t.test(`${text} is left to the parser`, async (t) => t.equal(itemsOf(text, 0), undefined))
+  t.test(`${text} is left to the parser`, async (t) => t.equal(itemOffsets(text, 0), undefined))
 }

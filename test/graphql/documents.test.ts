@@ -5,7 +5,7 @@ import { loadEngine } from '../../shared/fhirpath/engine.ts'
 import { prepareDocument } from '../../shared/graphql/document/document.ts'
 import { scan } from '../../shared/graphql/document/literals.ts'
 import { schemaFor } from '../../shared/graphql/schema/schema.ts'
-import { turnsOf } from '../fixtures/graphql.ts'
+import { countEventLoopTurns } from '../fixtures/graphql.ts'
 
 const schema = schemaFor({ isSuperAdmin: false, instance: undefined })
 const MAX_FIELDS = 20_000
@@ -80,13 +80,13 @@ t.test('a document that names every type, or has hundreds of fragments, takes tu
     `{ PatientList { ${'... { name { family given } } '.repeat(150)} } }`,
   ]
   for (const query of long) {
-    const { turns, result } = await turnsOf(() => prepare(query))
+    const { turns, result } = await countEventLoopTurns(() => prepare(query))
     t.notOk('errors' in result)
     t.ok(turns > 20)
   }
 })
 
 t.test('FHIRPath is loaded part by part, once', async (t) => {
-  t.ok((await turnsOf(loadEngine)).turns > 10)
-  t.ok((await turnsOf(loadEngine)).turns < 10)
+  t.ok((await countEventLoopTurns(loadEngine)).turns > 10)
+  t.ok((await countEventLoopTurns(loadEngine)).turns < 10)
 })

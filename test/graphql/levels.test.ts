@@ -1,8 +1,8 @@
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
-import { Turns } from '../../shared/graphql/turns.ts'
+import { TimeSlicer } from '../../shared/graphql/turns.ts'
 import { openBotica, statementsAsked } from '../fixtures/botica.ts'
-import { ask, turnsOf } from '../fixtures/graphql.ts'
+import { ask, countEventLoopTurns } from '../fixtures/graphql.ts'
 import { type Bundle, syntheaTexts } from '../fixtures/resources.ts'
 
 const { admin, services } = await openBotica(t)
@@ -87,25 +87,25 @@ t.test('a count alone fetches no rows, and no count is made unasked', async (t) 
 })
 
 t.test('a page of many resources gives others their turns', async (t) => {
-  const { turns, result } = await turnsOf(() =>
+  const { turns, result } = await countEventLoopTurns(() =>
     ask(admin, '{ ObservationList(_count: 1000) { id code { text } } }'),
   )
   const { body } = result
   t.equal(body.data.ObservationList.length, 101)
   t.ok(turns > 0)
-  const working = new Turns()
-  const paced = await turnsOf(async () => {
-    for (let i = 0; i < 100; i++) await working.pace(101)
+  const working = new TimeSlicer()
+  const paced = await countEventLoopTurns(async () => {
+    for (let i = 0; i < 100; i++) await working.spendAndYield(101)
   })
   t.ok(paced.turns >= 5)
 })
 
 t.test('those that wait for a turn do not all go on in the same one', async (t) => {
-  const working = new Turns()
-  const { turns } = await turnsOf(() =>
+  const working = new TimeSlicer()
+  const { turns } = await countEventLoopTurns(() =>
     Promise.all(
       Array.from({ length: 40 }, async () => {
-        await working.pace(2_001)
+        await working.spendAndYield(2_001)
         working.spend(2_001)
       }),
     ),

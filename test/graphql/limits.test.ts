@@ -1,6 +1,6 @@
 import t from 'tap'
 import { openBotica } from '../fixtures/botica.ts'
-import { ask, turnsOf } from '../fixtures/graphql.ts'
+import { ask, countEventLoopTurns } from '../fixtures/graphql.ts'
 import type { Raw } from '../fixtures/oracle/values.ts'
 import { openSdk } from '../fixtures/sdk.ts'
 
@@ -52,7 +52,7 @@ t.test('resources above the limit fail alone', async (t) => {
 })
 
 t.test('a large page is handed out in many turns of the event loop', async (t) => {
-  const { turns, result } = await turnsOf(() =>
+  const { turns, result } = await countEventLoopTurns(() =>
     ask(admin, '{ PatientList(_count: 1000) { id name { family } } }'),
   )
   const { body } = result
@@ -229,7 +229,7 @@ t.test('elements of lists inside of resources above the limit fail alone', async
   const all = lists.map((list) => list.replace('(_count: 1)', ''))
   for (const fields of [lists, all]) {
     const query = `{ Patient(id: "${id}") { id ${fields.join(' ')} } }`
-    const { turns, result } = await turnsOf(() => ask(admin, query))
+    const { turns, result } = await countEventLoopTurns(() => ask(admin, query))
     const { status, body } = result
     t.equal(status, 200)
     const found = Object.values(body.data.Patient).filter(Array.isArray)

@@ -18,7 +18,7 @@ import t from 'tap'
 import { parseJson } from '../../shared/fhir/json.ts'
 import { isObject, isResource, type Resource } from '../../shared/fhir/resource.ts'
 import { parameterNames } from '../../shared/graphql/schema/arguments.ts'
-import { type Given, sourceOf } from '../../shared/graphql/schema/elements.ts'
+import { fieldSource, type Given } from '../../shared/graphql/schema/elements.ts'
 import { schemaFor } from '../../shared/graphql/schema/schema.ts'
 import { openBotica } from '../fixtures/botica.ts'
 import { depth } from '../fixtures/depth.ts'
@@ -101,7 +101,7 @@ const itself = (resource: unknown) =>
 
 const resolve: GraphQLFieldResolver<unknown, unknown> = async (source, given, _context, info) => {
   const field = info.parentType.getFields()[info.fieldName]
-  const from = field && sourceOf(field)
+  const from = field && fieldSource(field)
   const value = (name: string) => (isObject(source) ? (source[name] ?? null) : null)
   const owner = isObject(source) ? owners.get(source) : undefined
   switch (from?.kind) {
@@ -200,7 +200,7 @@ class Drawing {
   }
 
   #isUsed(field: GraphQLField<unknown, unknown>, left: number): boolean {
-    const from = sourceOf(field)
+    const from = fieldSource(field)
     if (isLeafType(getNamedType(field.type))) return !/^(count|next|previous)$/.test(field.name)
     if (left <= 0) return false
     if (from?.kind !== 'referring') return from?.kind !== 'member' || !field.name.startsWith('_')
@@ -213,7 +213,7 @@ class Drawing {
 
   /** Each has a name of its own, so that nothing has to be merged. */
   #field(field: GraphQLField<unknown, unknown>, left: number): string {
-    const from = sourceOf(field)
+    const from = fieldSource(field)
     const given: string[] = []
     if (from?.kind === 'search') given.push(`_count: ${1 + random(4)}`, '_sort: "_id"')
     if (from?.kind === 'referring') {

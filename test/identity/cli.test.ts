@@ -6,7 +6,7 @@ import { dirname, join } from 'node:path'
 import t, { type Test } from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { openBotica, until } from '../fixtures/botica.ts'
-import { anEmail, invite, mailsTo, usersOf } from '../fixtures/invites.ts'
+import { anEmail, findInvitedUsers, invite, mailsTo } from '../fixtures/invites.ts'
 
 /** The command line tool that scripts of existing projects call. */
 const CLI = createRequire(import.meta.url).resolve('@medplum/cli')
@@ -71,7 +71,9 @@ t.test('people are invited into the current project', async (t) => {
   t.match(await succeeds(t, 'project', 'list'), projectId)
   const email = anEmail()
   await succeeds(t, 'project', 'invite', '--role', 'Patient', 'Alice', 'Smith', email)
-  t.match(await usersOf(services, email), [{ project: { reference: `Project/${projectId}` } }])
+  t.match(await findInvitedUsers(services, email), [
+    { project: { reference: `Project/${projectId}` } },
+  ])
   t.same(await mailsTo(services, email), [])
   const staff = anEmail()
   await succeeds(t, 'project', 'invite', '--send-email', '--admin', 'Bob', 'Jones', staff)

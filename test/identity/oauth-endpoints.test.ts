@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { openBotica } from '../fixtures/botica.ts'
 import { createClient } from '../fixtures/client.ts'
-import { aPerson, askToken, claimsOf, PASSWORD, pkce } from '../fixtures/people.ts'
+import { aPerson, askToken, decodeJwtClaims, PASSWORD, pkce } from '../fixtures/people.ts'
 
 const botica = await openBotica(t)
 const { anonymous, services, baseUrl, project, admin } = botica
@@ -283,5 +283,5 @@ t.test('discovery names what is there', async (t) => {
     status: 400,
     body: { error: String, error_description: String },
   })
-  t.match(claimsOf((await tokensOf()).access_token), { aud: baseUrl, client_id: app.id })
+  t.match(decodeJwtClaims((await tokensOf()).access_token), { aud: baseUrl, client_id: app.id })
 })

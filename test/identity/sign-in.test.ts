@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { openBotica } from '../fixtures/botica.ts'
 import { createClient } from '../fixtures/client.ts'
-import { aPerson, askToken, claimsOf, PASSWORD, pkce } from '../fixtures/people.ts'
+import { aPerson, askToken, decodeJwtClaims, PASSWORD, pkce } from '../fixtures/people.ts'
 
 const botica = await openBotica(t)
 const { anonymous, services, baseUrl, project } = botica
@@ -45,14 +45,14 @@ t.test('a password becomes a code, and the code tokens of the contract', async (
     need_patient_banner: false,
   })
   t.equal(answer.body.refresh_token, undefined)
-  t.match(claimsOf(answer.body.access_token), {
+  t.match(decodeJwtClaims(answer.body.access_token), {
     iss: baseUrl,
     sub: user.id,
     login_id: login.body.login,
     email,
     profile: `Practitioner/${profile.id}`,
   })
-  const id = claimsOf(answer.body.id_token)
+  const id = decodeJwtClaims(answer.body.id_token)
   t.match(id, { iss: baseUrl, sub: user.id, nonce: 'n1', login_id: login.body.login })
   t.equal(id.fhirUser, `${baseUrl}fhir/R4/Practitioner/${profile.id}`)
   const me = await createClient(baseUrl, answer.body.access_token).get('/auth/me')

@@ -3,7 +3,7 @@ import t from 'tap'
 import { openBotica } from '../fixtures/botica.ts'
 import { createClient } from '../fixtures/client.ts'
 import { openBrowser } from '../fixtures/http/browser.ts'
-import { aPerson, askToken, claimsOf, PASSWORD, pkce } from '../fixtures/people.ts'
+import { aPerson, askToken, decodeJwtClaims, PASSWORD, pkce } from '../fixtures/people.ts'
 import { anObservation, aPatient } from '../fixtures/resources.ts'
 
 const publicUrl = 'https://botica.example/'
@@ -254,7 +254,7 @@ t.test('ID tokens are signed with RS256 for clients that ask for it', async (t) 
     keys.find((key) => key.kid === kid),
     { kty: 'RSA', d: undefined, p: undefined },
   )
-  t.equal(claimsOf(tokens.id_token).aud, body.id)
+  t.equal(decodeJwtClaims(tokens.id_token).aud, body.id)
   t.equal(headOf(tokens.access_token).alg, 'ES256')
   t.equal(headOf((await signedIn('openid')).id_token).alg, 'ES256')
   const { body: found } = await anonymous.get<{ id_token_signing_alg_values_supported: string[] }>(

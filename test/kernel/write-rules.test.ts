@@ -6,7 +6,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { GUARDS } from '../../shared/access/guarded/elements.ts'
-import { NAMED_TO_WRITE, REGISTRY_TYPES } from '../../shared/access/policy.ts'
+import { NAMED_WRITE_TYPES, REGISTRY_TYPES } from '../../shared/access/policy.ts'
 import { writeFeatures } from '../../shared/api/write-features.ts'
 import { isPlatformType, isResourceType, resourceTypes } from '../../shared/fhir/definitions.ts'
 
@@ -80,7 +80,7 @@ t.test(
 )
 
 t.test('the table of guards agrees with the tables of policies', (t) => {
-  t.same(guardedBy('type').toSorted(), [...NAMED_TO_WRITE].toSorted())
+  t.same(guardedBy('type').toSorted(), [...NAMED_WRITE_TYPES].toSorted())
   const registry = [...guardedBy('registry'), 'DomainConfiguration']
   t.same(registry.toSorted(), [...REGISTRY_TYPES].toSorted())
   t.end()

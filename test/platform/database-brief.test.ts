@@ -22,7 +22,7 @@ function open(t: Test, { databasePool = 10, stuckMs = NEVER_MS } = {}): Database
   return database
 }
 
-const brief = (text: string): Statement => ({ text, values: [], isBrief: true })
+const brief = (text: string): Statement => ({ text, values: [], isPipelined: true })
 const NUMBER = brief('select pg_backend_pid() as pid')
 /** Waits for whoever holds the lock. */
 const STUCK = brief(`select pg_advisory_lock_shared(${LOCK}) /* stuck */`)

@@ -4,7 +4,7 @@ import { createLogger } from '../../shared/log.ts'
 import { openDatabase } from '../../shared/platform/postgres/database.ts'
 import { rawPool } from '../../shared/platform/postgres/pool.ts'
 import type { Connection, Statement } from '../../shared/platform/postgres/statement.ts'
-import { databaseUrl, roundTripsOf, statementsOf } from '../fixtures/store/store.ts'
+import { countRoundTrips, countStatements, databaseUrl } from '../fixtures/store/store.ts'
 
 const MOST_LETTERS = 120_000
 const LETTERS = 20_000
@@ -24,7 +24,7 @@ function open(t: Test, databasePool = 1) {
 
 function shape(name: string, value = 1, letters = LETTERS): Statement {
   const text = `select $1::int as n /* ${name} */`
-  return { text: text.padEnd(letters), values: [value], isKept: true }
+  return { text: text.padEnd(letters), values: [value], isPreparable: true }
 }
 
 async function ask(connection: Connection, name: string, times = OFTEN): Promise<void> {
@@ -53,7 +53,7 @@ t.test('what is asked for often is prepared, what is not leaves nothing', async 
   t.same(await keptOn(database), [])
   await ask(database, 'seldom', 1)
   t.same(await keptOn(database), ['seldom'])
-  await database.query({ ...shape('planned each time'), isKept: false })
+  await database.query({ ...shape('planned each time'), isPreparable: false })
   const tooLong = shape('too long', 1, MOST_LETTERS + 1)
   for (let i = 0; i < OFTEN * 2; i++) await database.query(tooLong)
   t.same(await keptOn(database), ['seldom'])
@@ -64,10 +64,10 @@ t.test('what becomes common takes the place of what was used longest ago', async
   for (const name of names('rare')) await ask(database, name)
   t.same(await keptOn(database), names('rare'))
   await ask(database, 'rare0', 1)
-  t.equal(await statementsOf(database, () => ask(database, 'common')), OFTEN)
+  t.equal(await countStatements(database, () => ask(database, 'common')), OFTEN)
   t.same(await keptOn(database), ['common', ...names('rare').filter((name) => name !== 'rare1')])
   t.equal(
-    await roundTripsOf(database, () => ask(database, 'common2')),
+    await countRoundTrips(database, () => ask(database, 'common2')),
     OFTEN,
     'with no answer more',
   )

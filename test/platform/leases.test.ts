@@ -21,7 +21,7 @@ const TASKS: LeaseTable = {
   name: 'task',
   key: { kind: 'text', n: 'int' },
   token: 'takes',
-  until: 'held',
+  expiresAt: 'held',
   leaseMs: 60_000,
 }
 

@@ -1,7 +1,7 @@
 /** Lists of hosts that are called, or never called, on behalf of others. */
 import t from 'tap'
 import { readConfig } from '../../shared/config/config.ts'
-import { readHostRule, refusalOf } from '../../shared/config/outbound.ts'
+import { blockedReason, readHostRule } from '../../shared/config/outbound.ts'
 import { openBotica, until } from '../fixtures/botica.ts'
 import { aBot, execute, handler, type Untyped } from '../fixtures/bots/bots.ts'
 import { aSubscription, startReceiver } from '../fixtures/http/receiver.ts'
@@ -46,9 +46,9 @@ t.test('what a list says of an address', async (t) => {
   for (const [reach, only, never, url, to, may] of table) {
     const outbound = { reach, only: rules(only), never: rules(never), userAgent: '' }
     const name = `${reach} only ${only} never ${never}: ${url} at ${to}`
-    t.equal(refusalOf(outbound, new URL(url), [to]) === undefined, may, name)
+    t.equal(blockedReason(outbound, new URL(url), [to]) === undefined, may, name)
     // Before anybody has asked for the address nothing is refused that may be called.
-    if (may) t.equal(refusalOf(outbound, new URL(url)), undefined, `${name}, unresolved`)
+    if (may) t.equal(blockedReason(outbound, new URL(url)), undefined, `${name}, unresolved`)
   }
 })
 

@@ -93,7 +93,7 @@ t.test('what was written is found by every process, on a replica, too', async (t
 
 t.test('a replica that is behind is left alone until it has caught up', async (t) => {
   const { database } = replicaOf()
-  const ask = (text: string) => database.query({ text, values: [], isUpkeep: true })
+  const ask = (text: string) => database.query({ text, values: [], isMaintenance: true })
   await until(isUsed, PATIENCE_MS)
   await ask('select pg_wal_replay_pause()')
   t.same(await wrongReads(2, 3), [])
@@ -122,21 +122,21 @@ t.test('rights are read on the primary', async (t) => {
   const { client, id } = await botica.createMember()
   t.equal((await client.get('Basic?_count=1')).status, 200)
   const { database } = replicaOf()
-  await database.query({ text: 'select pg_wal_replay_pause()', values: [], isUpkeep: true })
+  await database.query({ text: 'select pg_wal_replay_pause()', values: [], isMaintenance: true })
   const { body } = await botica.superAdmin.get<{ entry: { resource: { id: string } }[] }>(
     `ProjectMembership?profile=ClientApplication/${id}`,
   )
   const membership = body.entry[0]?.resource.id
   await admin.del(`/admin/projects/${project.id}/members/${membership}`)
   await until(async () => (await client.get('Basic?_count=1')).status === 401, PATIENCE_MS)
-  await database.query({ text: 'select pg_wal_replay_resume()', values: [], isUpkeep: true })
+  await database.query({ text: 'select pg_wal_replay_resume()', values: [], isMaintenance: true })
   t.pass()
 })
 
 t.test('an export reads on a replica that has all of it, else on the primary', async (t) => {
   const { database } = replicaOf()
   const ask = (text: string) =>
-    database.query<{ count: number }>({ text, values: [], isUpkeep: true })
+    database.query<{ count: number }>({ text, values: [], isMaintenance: true })
   const code = { text: randomUUID() }
   const made: string[] = []
   const exported = async () => {

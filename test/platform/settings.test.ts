@@ -37,9 +37,9 @@ t.test('a variable that looks like a setting is named with the one that is meant
     ['WORKER_CONCURRENCY', undefined],
   ]
   for (const [name, meant] of cases) {
-    const { doubts } = readConfig({ ...stores, [name]: '7' })
+    const { warnings } = readConfig({ ...stores, [name]: '7' })
     const expected = meant && `${name} is no setting; perhaps ${meant} is meant`
-    t.same(doubts, expected === undefined ? [] : [expected], name)
+    t.same(warnings, expected === undefined ? [] : [expected], name)
   }
 })
 
@@ -65,7 +65,7 @@ t.test('BASE_URL has no query, and a path is wondered at', async (t) => {
   t.equal(readConfig({ ...stores, BASE_URL: 'https://h.org' }).baseUrl, 'https://h.org/')
   const below = readConfig({ ...stores, BASE_URL: 'https://h.org/fhir' })
   t.equal(below.baseUrl, 'https://h.org/fhir/')
-  t.match(below.doubts, [/^BASE_URL has the path \/fhir; the proxy/])
+  t.match(below.warnings, [/^BASE_URL has the path \/fhir; the proxy/])
 })
 
 t.test('a feature of new projects is one that there is', async (t) => {

@@ -1,6 +1,6 @@
 /** Work that arrives all at once is done in turns of the event loop, so that nobody else waits for all of it. */
 import t from 'tap'
-import { ownTurn } from '../../shared/platform/event-loop-turns.ts'
+import { yieldTurn } from '../../shared/platform/event-loop-turns.ts'
 
 const MANY = 50
 const BUDGET_MS = 5
@@ -28,7 +28,7 @@ t.test('pieces that come together are spread over many turns, in their order', a
   const inTurn = new Map<number, number>()
   await Promise.all(
     Array.from({ length: MANY }, async (_, piece) => {
-      await ownTurn()
+      await yieldTurn()
       work()
       done.push(piece)
       inTurn.set(turns.count, (inTurn.get(turns.count) ?? 0) + 1)
@@ -44,7 +44,7 @@ t.test('pieces that come together are spread over many turns, in their order', a
 t.test('who comes alone has the turn at once', async (t) => {
   await new Promise((resolve) => setImmediate(() => setImmediate(resolve)))
   const turns = countTurns()
-  await ownTurn()
+  await yieldTurn()
   t.equal(turns.count, 0)
   turns.stop()
 })
@@ -53,7 +53,7 @@ t.test('what a piece has resolved is done before the next piece begins', async (
   const seen: string[] = []
   await Promise.all(
     ['a', 'b', 'c'].map(async (name) => {
-      await ownTurn()
+      await yieldTurn()
       seen.push(`${name} begins`)
       await Promise.resolve()
       await new Promise<void>((resolve) => process.nextTick(resolve))

@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { openBotica } from '../fixtures/botica.ts'
-import { anEmail, invite, usersOf } from '../fixtures/invites.ts'
+import { anEmail, findInvitedUsers, invite } from '../fixtures/invites.ts'
 
 const botica = await openBotica(t)
 const { admin, superAdmin, services } = botica
@@ -78,7 +78,7 @@ t.test('a project admin keeps the names of its own users, and nothing else', asy
   const [own, server] = [anEmail(), anEmail()]
   await invite(admin, projectId, { email: own, scope: 'project' })
   await invite(admin, projectId, { email: server })
-  const [user] = await usersOf(services, own)
+  const [user] = await findInvitedUsers(services, own)
   const path = `User/${user?.id}`
   const { body } = await admin.get(path)
   const changed = await admin.put(path, {
@@ -89,8 +89,11 @@ t.test('a project admin keeps the names of its own users, and nothing else', asy
     passwordHash: 'x',
   })
   t.match(changed, { status: 200, body: { firstName: 'Changed', email: own } })
-  t.match((await usersOf(services, own))[0], { passwordHash: undefined, emailVerified: undefined })
-  const [stranger] = await usersOf(services, server)
+  t.match((await findInvitedUsers(services, own))[0], {
+    passwordHash: undefined,
+    emailVerified: undefined,
+  })
+  const [stranger] = await findInvitedUsers(services, server)
   t.equal((await admin.get(`User/${stranger?.id}`)).status, 404)
   t.equal((await admin.put(`User/${stranger?.id}`, { ...stranger })).status, 404)
 })
@@ -164,7 +167,7 @@ t.test('secrets are shown to administrators of their project alone', async (t) =
   const secrets = [
     planted,
     lab.body.secret,
-    String((await usersOf(services, email))[0]?.passwordHash),
+    String((await findInvitedUsers(services, email))[0]?.passwordHash),
   ]
   const shows = (text: string) => secrets.filter((secret) => text.includes(secret)).length
 

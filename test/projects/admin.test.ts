@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
-import { isSeeded, seed, superAdminOf } from '../../scripts/seed.ts'
+import { isSeeded, requireSuperAdminSettings, seed } from '../../scripts/seed.ts'
 import { verifyPassword } from '../../shared/access/credentials/passwords.ts'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
@@ -38,7 +38,7 @@ t.test('seeding again leaves everything as it is', async (t) => {
   t.equal(await seed(services, other), 'present')
   t.equal(await isSeeded(repository), true)
   t.equal((await admin.get(`ClientApplication/${other.clientId}`)).status, 404)
-  t.throws(() => superAdminOf({ ...services.config, superAdminPassword: undefined }), {
+  t.throws(() => requireSuperAdminSettings({ ...services.config, superAdminPassword: undefined }), {
     message: /SUPER_ADMIN_PASSWORD/,
   })
 })

@@ -3,7 +3,7 @@ import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { openBotica, until } from '../fixtures/botica.ts'
 import { signIn } from '../fixtures/client.ts'
-import { anEmail, invite, usersOf } from '../fixtures/invites.ts'
+import { anEmail, findInvitedUsers, invite } from '../fixtures/invites.ts'
 
 const SECONDS = 60_000
 const botica = await openBotica(t, { worker: true })
@@ -80,7 +80,7 @@ t.test('a copy has new ids, and everything in it refers to the copy', async (t) 
 
 t.test('people and programs are copied without their credentials', async (t) => {
   const made = await clone({ name: 'People' })
-  const users = await usersOf(services, email)
+  const users = await findInvitedUsers(services, email)
   const copied = users.find(({ meta }) => meta?.project === made.body.id)
   t.match(copied, { project: { reference: `Project/${made.body.id}` } })
   t.equal(copied?.passwordHash, undefined)

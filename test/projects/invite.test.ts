@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { verifyPassword } from '../../shared/access/credentials/passwords.ts'
 import { openBotica } from '../fixtures/botica.ts'
-import { anEmail, invite, mailsTo, usersOf } from '../fixtures/invites.ts'
+import { anEmail, findInvitedUsers, invite, mailsTo } from '../fixtures/invites.ts'
 import { openSdk } from '../fixtures/sdk.ts'
 
 const botica = await openBotica(t)
@@ -24,7 +24,7 @@ t.test('an invite makes a user, a profile and a membership', async (t) => {
     user: { reference: /^User\//, display: address },
     profile: { reference: /^Practitioner\//, display: 'George Washington' },
   })
-  const [user, ...others] = await usersOf(services, address)
+  const [user, ...others] = await findInvitedUsers(services, address)
   t.equal(others.length, 0)
   t.match(user, { firstName: 'George', lastName: 'Washington', email: address })
   t.equal(user?.project, undefined)
@@ -41,9 +41,9 @@ t.test('patients are scoped to the project, unless the invite says otherwise', a
   await invite(admin, projectId, { resourceType: 'Patient', email: server, scope: 'server' })
   await invite(admin, projectId, { email: external, scope: 'server', externalId: randomUUID() })
   const project = { reference: `Project/${projectId}` }
-  t.match(await usersOf(services, own), [{ project }])
-  t.equal((await usersOf(services, server))[0]?.project, undefined)
-  t.match(await usersOf(services, external), [{ project }])
+  t.match(await findInvitedUsers(services, own), [{ project }])
+  t.equal((await findInvitedUsers(services, server))[0]?.project, undefined)
+  t.match(await findInvitedUsers(services, external), [{ project }])
 })
 
 t.test('one address is a user of its own in each project and in the server', async (t) => {
@@ -173,13 +173,13 @@ t.test('a given password is hashed; a known user keeps password and name', async
   const email = anEmail()
   const given = { email, password: 'correct horse battery', mfaRequired: true }
   t.equal((await invite(superAdmin, projectId, given)).status, 200)
-  const [before] = await usersOf(services, email)
+  const [before] = await findInvitedUsers(services, email)
   t.equal(before?.mfaRequired, true)
   t.equal(await verifyPassword('correct horse battery', String(before?.passwordHash)), true)
   const other = await botica.createTenant()
   const changes = { email, firstName: 'Other' }
   t.equal((await invite(other.admin, other.project.id, changes)).status, 200)
-  t.same(await usersOf(services, email), [before])
+  t.same(await findInvitedUsers(services, email), [before])
 })
 
 t.test('the audit names the fields that were given, and no value', async (t) => {

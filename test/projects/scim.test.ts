@@ -3,7 +3,7 @@ import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { openBotica } from '../fixtures/botica.ts'
 import { createClient } from '../fixtures/client.ts'
-import { anEmail, invite, mailsTo, usersOf } from '../fixtures/invites.ts'
+import { anEmail, findInvitedUsers, invite, mailsTo } from '../fixtures/invites.ts'
 
 const botica = await openBotica(t)
 const { admin, services } = botica
@@ -114,8 +114,8 @@ t.test('a user of the project is changed by PUT and PATCH', async (t) => {
     status: 200,
     body: { userName: 'ann', name: { givenName: 'Anna', familyName: 'Li' }, active: true },
   })
-  t.match(await usersOf(services, later), [{ firstName: 'Anna', emailVerified: false }])
-  t.same(await usersOf(services, email), [])
+  t.match(await findInvitedUsers(services, later), [{ firstName: 'Anna', emailVerified: false }])
+  t.same(await findInvitedUsers(services, email), [])
   const patch = (...Operations: unknown[]) =>
     admin.patch(`${USERS}/${id}`, JSON.stringify({ Operations }), scim)
   const patched = await patch(
@@ -158,7 +158,7 @@ t.test('a server scoped user keeps its address, and its name outside of the proj
     body: { active: false, name: { givenName: 'Other', familyName: 'Name' } },
   })
   t.match(await profileOf(id), { name: [{ given: ['Other'], family: 'Name' }] })
-  t.match(await usersOf(services, email), [{ firstName: 'Ann', lastName: 'Lee' }])
+  t.match(await findInvitedUsers(services, email), [{ firstName: 'Ann', lastName: 'Lee' }])
 })
 
 t.test('a new name is the name of the profile, and of the User of a project', async (t) => {
@@ -186,7 +186,7 @@ t.test('a new name is the name of the profile, and of the User of a project', as
     { use: 'official', prefix: ['Dr'], given: ['Eva'], family: 'Li' },
     { use: 'maiden', family: 'Old' },
   ])
-  t.match(await usersOf(services, email), [{ firstName: 'Eva', lastName: 'Li' }])
+  t.match(await findInvitedUsers(services, email), [{ firstName: 'Eva', lastName: 'Li' }])
 
   t.match(await patch({ op: 'replace', value: { NAME: { FamilyName: 'Luo' } } }), { status: 200 })
   t.match(await profileOf(id), { name: [{ given: ['Eva'], family: 'Luo' }, {}] })
@@ -267,7 +267,7 @@ t.test('a user is removed with its membership alone', async (t) => {
   const { id } = (await post(aUser(email))).body
   t.equal((await admin.del(`${USERS}/${id}`)).status, 204)
   t.match(await admin.get(`${USERS}/${id}`), { status: 404, body: { schemas: [ERROR] } })
-  t.equal((await usersOf(services, email)).length, 1)
+  t.equal((await findInvitedUsers(services, email)).length, 1)
 })
 
 t.test('bad users are refused', async (t) => {

@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { verifyPassword } from '../../shared/access/credentials/passwords.ts'
 import { openBotica, until } from '../fixtures/botica.ts'
-import { anEmail, invite, usersOf } from '../fixtures/invites.ts'
+import { anEmail, findInvitedUsers, invite } from '../fixtures/invites.ts'
 import { createDatabase } from '../fixtures/store/own-database.ts'
 
 const SECONDS = 60_000
@@ -27,7 +27,7 @@ const ASYNC = [
 ]
 
 async function matches(email: string, scope?: string): Promise<boolean> {
-  const users = await usersOf(services, email)
+  const users = await findInvitedUsers(services, email)
   const user = users.find(({ project }) => (project === undefined) === (scope === undefined))
   return verifyPassword(password, String(user?.passwordHash))
 }

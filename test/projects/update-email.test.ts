@@ -1,7 +1,7 @@
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { openBotica } from '../fixtures/botica.ts'
-import { anEmail, invite, mailsTo, usersOf } from '../fixtures/invites.ts'
+import { anEmail, findInvitedUsers, invite, mailsTo } from '../fixtures/invites.ts'
 
 const botica = await openBotica(t)
 const { admin, superAdmin, services } = botica
@@ -34,7 +34,7 @@ t.test('a project admin changes the address of its user, who is asked to confirm
   const [mail] = await mailsTo(services, address)
   t.match(mail, { kind: 'verify-email', subject: 'Botica Email Address Updated' })
   t.match(mail?.text, /verifyemail\/[0-9a-f-]{36}\/[0-9a-f]{32}\n/)
-  t.same(await usersOf(services, email), [])
+  t.same(await findInvitedUsers(services, email), [])
 })
 
 t.test('the confirmation may be left out', async (t) => {
@@ -57,7 +57,7 @@ t.test('what cannot be is refused, and nothing has changed', async (t) => {
     status: 400,
     body: { issue: [{ details: { text: 'Cannot update profile of server-scoped User' } }] },
   })
-  t.equal((await usersOf(services, own.email)).length, 1)
+  t.equal((await findInvitedUsers(services, own.email)).length, 1)
 })
 
 t.test('strangers change nothing', async (t) => {

@@ -3,7 +3,7 @@ import t from 'tap'
 import { writeFeatures } from '../../shared/api/write-features.ts'
 import { parseSearch } from '../../shared/query/search.ts'
 import { openRepository } from '../../shared/store/open-repository.ts'
-import { openTestStore, statementsOf } from '../fixtures/store/store.ts'
+import { countStatements, openTestStore } from '../fixtures/store/store.ts'
 
 const { database, repository, aMember } = await openTestStore(t)
 const member = await aMember()
@@ -19,7 +19,7 @@ interface Shown {
 
 async function show(): Promise<Shown> {
   let contents: readonly string[] = []
-  const statements = await statementsOf(database, async () => {
+  const statements = await countStatements(database, async () => {
     const { versions } = await repository.search(member, PAGE)
     contents = versions.map(({ content }) => content ?? '')
   })

@@ -1,6 +1,6 @@
 import t from 'tap'
 import { parseSearch } from '../../shared/query/search.ts'
-import { allowing, openTestStore, statementsOf, statusOf } from '../fixtures/store/store.ts'
+import { allowing, countStatements, failureStatus, openTestStore } from '../fixtures/store/store.ts'
 
 const { database, repository, aMember } = await openTestStore(t)
 const member = await aMember()
@@ -195,7 +195,7 @@ t.test('a search with joins is one statement', async (t) => {
   for (const [query] of FOUND) {
     // A try for few keys that has failed is not made again for a while.
     await find(query)
-    t.equal(await statementsOf(database, () => find(query)), 1, query)
+    t.equal(await countStatements(database, () => find(query)), 1, query)
   }
 })
 
@@ -224,8 +224,8 @@ t.test('a join passes only through types that the caller may search', async (t) 
 t.test('the registry is joined in itself and not with a Project', async (t) => {
   const admin = { ...member, isProjectAdmin: true }
   t.same((await find('ProjectMembership?user:User.email=x', admin)).versions, [])
-  t.equal(await statusOf(find('ProjectMembership?profile:Patient.name=x', admin)), 400)
-  t.equal(await statusOf(find('Patient?_has:ProjectMembership:profile:user=x', admin)), 400)
+  t.equal(await failureStatus(find('ProjectMembership?profile:Patient.name=x', admin)), 400)
+  t.equal(await failureStatus(find('Patient?_has:ProjectMembership:profile:user=x', admin)), 400)
 })
 
 const INCLUDED: readonly [query: string, included: string][] = [
@@ -265,9 +265,9 @@ const INCLUDED: readonly [query: string, included: string][] = [
 
 t.test('includes lead to what the page refers to and to what refers to it', async (t) => {
   for (const [query, expected] of INCLUDED) {
-    const { included, isCut } = await find(query)
+    const { included, isTruncated } = await find(query)
     t.equal(names(included), expected, query)
-    t.notOk(isCut)
+    t.notOk(isTruncated)
   }
 })
 
@@ -294,7 +294,7 @@ t.test('a reference to a version includes that version, as far as it may be read
 })
 
 t.test('each step of includes is one statement', async (t) => {
-  const cost = (query: string) => statementsOf(database, () => find(query))
+  const cost = (query: string) => countStatements(database, () => find(query))
   t.equal(await cost('Observation?code=b&_include=Observation:subject'), 2)
   t.equal(await cost('Observation?code=b&_include=*&_revinclude=*'), 2)
   t.equal(await cost('Observation?code=zzz&_include=*&_revinclude=*'), 1)

@@ -16,7 +16,7 @@ import { openBotica } from '../fixtures/botica.ts'
 import { aBot, execute, handler } from '../fixtures/bots/bots.ts'
 import { exportAll, idsIn } from '../fixtures/exports/exports.ts'
 import { anObservation, aPatient } from '../fixtures/resources.ts'
-import { refusalOf } from '../fixtures/store/distributing.ts'
+import { findCitusRejection } from '../fixtures/store/distributing.ts'
 
 /** Beginnings of what is refused; the list may become shorter alone. */
 const REFUSED: readonly string[] = []
@@ -190,7 +190,7 @@ t.test('a policy, a bot, a subscription, a schedule and an export work', async (
 t.test('no statement has a shape that Citus refuses', (t) => {
   const refused = new Map<string, string>()
   for (const text of statements(readFileSync(join(folder, 'log'), 'utf8'))) {
-    const reason = refusalOf(text)
+    const reason = findCitusRejection(text)
     if (reason !== undefined) refused.set(reason, text)
   }
   const isKnown = (reason: string) => REFUSED.some((one) => reason.startsWith(one))

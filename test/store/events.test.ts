@@ -1,7 +1,7 @@
 import t from 'tap'
 import { writeFeatures } from '../../shared/api/write-features.ts'
 import { openRepository } from '../../shared/store/open-repository.ts'
-import { openTestStore, statementsOf } from '../fixtures/store/store.ts'
+import { countStatements, openTestStore } from '../fixtures/store/store.ts'
 
 const { database, repository, aMember } = await openTestStore(t)
 
@@ -86,13 +86,13 @@ t.test('creates that are batched are events each, and cost no more statements', 
   )
   t.equal((await outboxOf(member.project.number)).length, 15)
   const one = () => repository.create(member, { resourceType: 'Patient' })
-  t.equal(await statementsOf(database, one), 1)
+  t.equal(await countStatements(database, one), 1)
 })
 
 t.test('a write looks for Subscriptions within its own statement', async (t) => {
   const member = await aMember()
   const write = () => repository.create(member, { resourceType: 'Patient' })
-  t.equal(await statementsOf(database, write), 1)
+  t.equal(await countStatements(database, write), 1)
 })
 
 t.test(

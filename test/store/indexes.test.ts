@@ -4,7 +4,7 @@ import t from 'tap'
 import { resourceTypes, searchParameters } from '../../shared/fhir/definitions.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { compileExpression } from '../../shared/fhirpath/extract.ts'
-import { keepsRows, keepsSideRows, planOf } from '../../shared/store/index/index-plan.ts'
+import { getIndexPlan, keepsRows, keepsSideRows } from '../../shared/store/index/index-plan.ts'
 import { deriveIndexes, patientCompartments } from '../../shared/store/index/indexes.ts'
 import { Keys, keysLiteral } from '../../shared/store/index/keys.ts'
 
@@ -38,7 +38,7 @@ t.test('every search expression compiles and runs on every official example', as
       compiled++
     }
   }
-  for (const type of resourceTypes) t.ok(planOf(type).parameters.length > 0, type)
+  for (const type of resourceTypes) t.ok(getIndexPlan(type).parameters.length > 0, type)
   t.ok(compiled > 1700, `${compiled} expressions`)
 })
 
@@ -57,7 +57,7 @@ t.test('every official example has a self key first and no key twice', async (t)
 t.test('strings and ranges come from the elements that a plan names for them', (t) => {
   const sides = ({ strings, ranges }: ReturnType<typeof derive>) => ({ strings, ranges })
   for (const example of examples) {
-    const { sides: elements } = planOf(example.resourceType)
+    const { sides: elements } = getIndexPlan(example.resourceType)
     const all = sides(derive(example))
     for (const name of Object.keys(example)) {
       if (name === 'resourceType' || name === 'id') continue
@@ -66,7 +66,7 @@ t.test('strings and ranges come from the elements that a plan names for them', (
         t.same(sides(derive(rest)), all, `${example.resourceType} without ${name}`)
     }
   }
-  const elementsOf = (type: string) => planOf(type).sides
+  const elementsOf = (type: string) => getIndexPlan(type).sides
   const observation: Resource = { resourceType: 'Observation', id: '1', status: 'final' }
   const kept = (change: object) =>
     keepsSideRows(elementsOf('Observation'), observation, { ...observation, ...change })
@@ -78,7 +78,7 @@ t.test('strings and ranges come from the elements that a plan names for them', (
 
 t.test('all rows come from the elements that a plan names', (t) => {
   for (const example of examples) {
-    const { elements } = planOf(example.resourceType)
+    const { elements } = getIndexPlan(example.resourceType)
     const { codes: _codes, ...all } = derive(example)
     for (const name of Object.keys(example)) {
       if (name === 'resourceType' || name === 'id') continue
@@ -88,7 +88,7 @@ t.test('all rows come from the elements that a plan names', (t) => {
         t.same(rows, all, `${example.resourceType} without ${name}`)
     }
   }
-  const { elements } = planOf('Observation')
+  const { elements } = getIndexPlan('Observation')
   const observation: Resource = { resourceType: 'Observation', id: '1', status: 'final' }
   const kept = (change: object) => keepsRows(elements, observation, { ...observation, ...change })
   t.ok(kept({ language: 'en', meta: { versionId: '2', author: { reference: 'Bot/1' } } }))

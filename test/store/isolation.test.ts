@@ -3,7 +3,7 @@ import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { parseSearch } from '../../shared/query/search.ts'
 import { present } from '../../shared/store/rows/rows.ts'
-import { allowing, openTestStore, statusOf, system } from '../fixtures/store/store.ts'
+import { allowing, failureStatus, openTestStore, system } from '../fixtures/store/store.ts'
 
 const { repository, aMember } = await openTestStore(t)
 const owner = await aMember()
@@ -24,7 +24,7 @@ t.test('a resource of another Project does not exist', async (t) => {
       delete: () => repository.delete(caller, 'Patient', id),
     }
     for (const [name, attempt] of Object.entries(attempts)) {
-      t.equal(await statusOf(attempt()), 404, name)
+      t.equal(await failureStatus(attempt()), 404, name)
     }
     t.same(await repository.readMany(caller, [{ type: 'Patient', id }]), [undefined])
     const found = await repository.search(caller, parseSearch('Patient', `_id=${id}`))
@@ -55,7 +55,7 @@ t.test('a super admin reads, changes and deletes in every Project', async (t) =>
   t.match(update, { ver: 2, metaExtension: new RegExp(`^"project":"${owner.project.id}"`) })
   t.match(await repository.read(owner, 'Patient', id), { ver: 2 })
   await repository.delete(superAdmin, 'Patient', id)
-  t.equal(await statusOf(repository.read(owner, 'Patient', id)), 410)
+  t.equal(await failureStatus(repository.read(owner, 'Patient', id)), 410)
 })
 
 t.test('only a super admin writes into another Project and in another name', async (t) => {
@@ -64,10 +64,10 @@ t.test('only a super admin writes into another Project and in another name', asy
   t.match(await repository.read(owner, 'Patient', theirs.id), { id: theirs.id })
   t.match(theirs.metaExtension, /"author":{"reference":"Practitioner\/x"}/)
   const own = await repository.create(stranger, { resourceType: 'Patient', meta })
-  t.equal(await statusOf(repository.read(owner, 'Patient', own.id)), 404)
+  t.equal(await failureStatus(repository.read(owner, 'Patient', own.id)), 404)
   t.notMatch(own.metaExtension, /Practitioner\/x/)
   const nowhere = { resourceType: 'Patient', meta: { project: randomUUID() } }
-  t.equal(await statusOf(repository.create(superAdmin, nowhere)), 400)
+  t.equal(await failureStatus(repository.create(superAdmin, nowhere)), 400)
 })
 
 t.test('a search by a super admin stays in its Project unless it names one', async (t) => {
@@ -101,15 +101,15 @@ t.test('registry rows are seen by the admins of their Project only', async (t) =
   t.match(await repository.readMany(admin, [{ type: 'ProjectMembership', id }]), [{ id }])
   const all = parseSearch('ProjectMembership', '')
   t.match((await repository.search(admin, all)).versions, [{ id }])
-  t.equal(await statusOf(repository.read(strangerAdmin, 'ProjectMembership', id)), 404)
-  t.equal(await statusOf(repository.delete(strangerAdmin, 'ProjectMembership', id)), 404)
+  t.equal(await failureStatus(repository.read(strangerAdmin, 'ProjectMembership', id)), 404)
+  t.equal(await failureStatus(repository.delete(strangerAdmin, 'ProjectMembership', id)), 404)
   t.same(await repository.readMany(strangerAdmin, [{ type: 'ProjectMembership', id }]), [undefined])
   t.same((await repository.search(strangerAdmin, all)).versions, [])
-  t.equal(await statusOf(repository.read(stranger, 'ProjectMembership', id)), 403)
+  t.equal(await failureStatus(repository.read(stranger, 'ProjectMembership', id)), 403)
   t.match((await repository.search(admin, parseSearch('Project', ''))).versions, [
     { id: admin.project.id },
   ])
-  t.equal(await statusOf(repository.read(strangerAdmin, 'Project', admin.project.id)), 404)
+  t.equal(await failureStatus(repository.read(strangerAdmin, 'Project', admin.project.id)), 404)
   t.match(await repository.read(superAdmin, 'ProjectMembership', id), { id })
 })
 
@@ -118,12 +118,12 @@ t.test('types that a policy does not grant are refused before any statement', as
   const { id } = await repository.create(owner, { resourceType: 'Patient' })
   t.match(await repository.read(reader, 'Patient', id), { id })
   const search = parseSearch('Patient', '')
-  t.equal(await statusOf(repository.search(reader, search)), 403)
-  t.equal(await statusOf(repository.create(reader, { resourceType: 'Patient' })), 403)
-  t.equal(await statusOf(repository.update(reader, { resourceType: 'Patient', id })), 403)
-  t.equal(await statusOf(repository.delete(reader, 'Patient', id)), 403)
-  t.equal(await statusOf(repository.history(reader, 'Patient', id, page)), 403)
-  t.equal(await statusOf(repository.read(reader, 'Observation', id)), 403)
+  t.equal(await failureStatus(repository.search(reader, search)), 403)
+  t.equal(await failureStatus(repository.create(reader, { resourceType: 'Patient' })), 403)
+  t.equal(await failureStatus(repository.update(reader, { resourceType: 'Patient', id })), 403)
+  t.equal(await failureStatus(repository.delete(reader, 'Patient', id)), 403)
+  t.equal(await failureStatus(repository.history(reader, 'Patient', id, page)), 403)
+  t.equal(await failureStatus(repository.read(reader, 'Observation', id)), 403)
 })
 
 t.test('secrets are shown to nobody and survive what others write', async (t) => {

@@ -110,7 +110,7 @@ t.test('what is changed while it is reindexed is reindexed all the same', async 
         returning pg_backend_pid() as pid`,
       values,
     })
-    const work = repository.feature(createMaintenance).reindex(member, 'Observation', id)
+    const work = repository.withStore(createMaintenance).reindex(member, 'Observation', id)
     await until(async () => (await waitingFor(database, own?.pid)).length > 0, WAIT_MS)
     return { work }
   })

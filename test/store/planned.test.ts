@@ -6,10 +6,10 @@ import { parseSearch } from '../../shared/query/search.ts'
 import { PlannedCreates } from '../../shared/store/write/planned-rows.ts'
 import {
   allowing,
+  countRoundTrips,
+  countStatements,
+  failureStatus,
   openTestStore,
-  roundTripsOf,
-  statementsOf,
-  statusOf,
   system,
 } from '../fixtures/store/store.ts'
 
@@ -64,7 +64,7 @@ t.test('many of them are one statement, and searches find them', async (t) => {
   const given = Array.from({ length: 40 }, () => aPatient(mrn))
 
   const plans = await planned(member, given)
-  const cost = await statementsOf(database, () => carryOut(member, plans))
+  const cost = await countStatements(database, () => carryOut(member, plans))
 
   t.equal(cost, 3, 'begin, the writes, commit')
   const ids = given.map(({ id }) => id).sort()
@@ -81,7 +81,7 @@ t.test('many of them are one statement, and searches find them', async (t) => {
 
 t.test('nothing is waited for in between', async (t) => {
   const plans = await planned(member, [aPatient(randomUUID()), aPatient(randomUUID())])
-  t.equal(await roundTripsOf(database, () => carryOut(member, plans)), 2)
+  t.equal(await countRoundTrips(database, () => carryOut(member, plans)), 2)
 })
 
 t.test('an id that is taken undoes all', async (t) => {
@@ -103,7 +103,7 @@ t.test('so does the id of a deleted resource', async (t) => {
 
   await t.rejects(carryOut(member, plans), TAKEN)
 
-  t.equal(await statusOf(repository.read(member, 'Patient', gone.id)), 410)
+  t.equal(await failureStatus(repository.read(member, 'Patient', gone.id)), 410)
 })
 
 t.test('references must resolve once all is written, where the Project wants it', async (t) => {
@@ -114,7 +114,7 @@ t.test('references must resolve once all is written, where the Project wants it'
   const theirs = await planned(strict, [good])
   const missing = await planned(strict, [anObservation(randomUUID())])
 
-  t.equal(await statusOf(carryOut(strict, mine, missing)), 400)
+  t.equal(await failureStatus(carryOut(strict, mine, missing)), 400)
   await carryOut(strict, theirs, mine)
 
   t.match(await repository.read(strict, 'Observation', good.id), { ver: 1 })
@@ -143,7 +143,7 @@ t.test('rows by search parameters that have changed meanwhile are not written', 
 
   await t.rejects(carryOut(later, plans), UNDONE)
 
-  t.equal(await statusOf(repository.read(member, 'Patient', patient.id)), 404)
+  t.equal(await failureStatus(repository.read(member, 'Patient', patient.id)), 404)
 })
 
 t.test('words, wide content and attachments are written with the rest', async (t) => {

@@ -4,7 +4,7 @@ import { writeFeatures } from '../../shared/api/write-features.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { createMaintenance } from '../../shared/jobs/upkeep/maintenance.ts'
 import { openRepository } from '../../shared/store/open-repository.ts'
-import { openTestStore, statementsOf, statusOf, system } from '../fixtures/store/store.ts'
+import { countStatements, failureStatus, openTestStore, system } from '../fixtures/store/store.ts'
 
 const { database, repository, aMember } = await openTestStore(t)
 /** As another process has one. */
@@ -27,18 +27,18 @@ t.test('a change of what this process has written or read is one statement', asy
   const put = (active: boolean) => repository.update(member, aPatient({ id, active }))
   const patch = () =>
     repository.patch(member, { type: 'Patient', id }, (now) => ({ ...now, gender: 'female' }))
-  t.equal(await statementsOf(database, () => put(true)), 1)
-  t.equal(await statementsOf(database, patch), 1)
+  t.equal(await countStatements(database, () => put(true)), 1)
+  t.equal(await countStatements(database, patch), 1)
   t.match(await stored(id), { ver: 3, resource: { active: true, gender: 'female' } })
 
   const read = await other.create(member, aPatient())
-  t.equal(await statementsOf(database, () => repository.read(member, 'Patient', read.id)), 1)
+  t.equal(await countStatements(database, () => repository.read(member, 'Patient', read.id)), 1)
   const next = aPatient({ id: read.id, active: true })
-  t.equal(await statementsOf(database, () => repository.update(member, next)), 1)
+  t.equal(await countStatements(database, () => repository.update(member, next)), 1)
 
   const unknown = await other.create(member, aPatient())
   const late = aPatient({ id: unknown.id, active: true })
-  t.equal(await statementsOf(database, () => repository.update(member, late)), 2, 'read, write')
+  t.equal(await countStatements(database, () => repository.update(member, late)), 2, 'read, write')
 })
 
 t.test('what another process has changed meanwhile is not lost', async (t) => {
@@ -65,18 +65,18 @@ t.test('If-Match and If-None-Match ask for what is stored, not for what is known
   const { id } = await repository.create(member, aPatient())
   await other.update(member, aPatient({ id, gender: 'female' }))
   const change = (ver: number) =>
-    statusOf(repository.update(member, aPatient({ id, active: true }), { ifMatch: [ver] }))
+    failureStatus(repository.update(member, aPatient({ id, active: true }), { ifMatch: [ver] }))
   t.equal(await change(1), 412)
   t.equal(await change(2), undefined)
   t.equal((await stored(id)).ver, 3)
   const again = repository.update(member, aPatient({ id }), { onlyIfAbsent: true })
-  t.equal(await statusOf(again), 412)
+  t.equal(await failureStatus(again), 412)
 })
 
 t.test('what another process has deleted is gone', async (t) => {
   const { id } = await repository.create(member, aPatient())
   await other.delete(member, 'Patient', id)
-  t.equal(await statusOf(repository.patch(member, { type: 'Patient', id }, (now) => now)), 410)
+  t.equal(await failureStatus(repository.patch(member, { type: 'Patient', id }, (now) => now)), 410)
   const back = await repository.update(member, aPatient({ id }))
   t.match(back, { outcome: 'updated', ver: 3 })
 })
@@ -86,7 +86,9 @@ t.test('a resource of the same version and id is known by its time', async (t) =
   await repository.update(member, aPatient({ id, name: [{ family: 'Old' }] }))
   // Times are in milliseconds.
   await database.query({ text: 'select pg_sleep(0.002)', values: [] })
-  await other.feature(createMaintenance).expunge({ ...member, isProjectAdmin: true }, 'Patient', id)
+  await other
+    .withStore(createMaintenance)
+    .expunge({ ...member, isProjectAdmin: true }, 'Patient', id)
   await other.update(member, aPatient({ id, gender: 'female' }))
   await repository.patch(member, { type: 'Patient', id }, (now) => ({ ...now, active: true }))
   const { ver, resource } = await stored(id)
@@ -114,7 +116,7 @@ t.test('what a transaction has written is known when it is committed', async (t)
 t.test('nobody changes what belongs to another Project', async (t) => {
   const { id } = await repository.create(member, aPatient())
   const stranger = await aMember()
-  t.equal(await statusOf(repository.update(stranger, aPatient({ id, active: true }))), 404)
+  t.equal(await failureStatus(repository.update(stranger, aPatient({ id, active: true }))), 404)
   t.equal((await stored(id)).ver, 1)
   await repository.update(system, aPatient({ id, active: true }))
   await repository.patch(member, { type: 'Patient', id }, (now) => ({ ...now, gender: 'female' }))

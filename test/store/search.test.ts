@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { parseSearch } from '../../shared/query/search.ts'
-import { openTestStore, statementsOf, statusOf } from '../fixtures/store/store.ts'
+import { countStatements, failureStatus, openTestStore } from '../fixtures/store/store.ts'
 
 const { database, repository, aMember } = await openTestStore(t)
 const member = await aMember()
@@ -134,16 +134,16 @@ t.test('a damaged cursor, or one of another order, is refused', async (t) => {
     `Observation?_cursor=${Buffer.from(`["-lu","2024-13-01T00:00:00.000Z","${randomUUID()}"]`).toString('base64url')}`,
     `Observation?_sort=_id&_cursor=${Buffer.from(`["-lu","2024-01-01T00:00:00.000Z","${randomUUID()}"]`).toString('base64url')}`,
   ]) {
-    t.equal(await statusOf(find(query)), 400, query)
+    t.equal(await failureStatus(find(query)), 400, query)
   }
 })
 
 t.test('a page costs one statement and a total a second one', async (t) => {
   await find('Patient?name=simp')
-  t.equal(await statementsOf(database, () => find('Patient?name=simp')), 1)
-  t.equal(await statementsOf(database, () => find('Observation?code=a1&_sort=-date')), 1)
-  t.equal(await statementsOf(database, () => find('Patient?name=simp&_total=accurate')), 2)
-  t.equal(await statementsOf(database, () => find('Patient?_count=0&_total=accurate')), 1)
+  t.equal(await countStatements(database, () => find('Patient?name=simp')), 1)
+  t.equal(await countStatements(database, () => find('Observation?code=a1&_sort=-date')), 1)
+  t.equal(await countStatements(database, () => find('Patient?name=simp&_total=accurate')), 2)
+  t.equal(await countStatements(database, () => find('Patient?_count=0&_total=accurate')), 1)
 })
 
 for (const sort of ['', '_lastUpdated', '-_lastUpdated', '_id', '-_id', 'date', '-date']) {

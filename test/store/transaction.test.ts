@@ -4,7 +4,12 @@ import { HttpError } from '../../shared/errors.ts'
 import { createLogger } from '../../shared/log.ts'
 import { openDatabase } from '../../shared/platform/postgres/database.ts'
 import { parseSearch } from '../../shared/query/search.ts'
-import { databaseUrl, openTestStore, statementsOf, statusOf } from '../fixtures/store/store.ts'
+import {
+  countStatements,
+  databaseUrl,
+  failureStatus,
+  openTestStore,
+} from '../fixtures/store/store.ts'
 
 const { database, repository, aMember } = await openTestStore(t)
 const member = await aMember()
@@ -22,10 +27,10 @@ t.test('a transaction that fails leaves nothing', async (t) => {
   const failure = repository.transaction(async (inner) => {
     const { id } = await inner.create(member, aPatient(mrn))
     t.equal((await inner.search(member, byMrn(mrn))).versions.length, 1, 'it sees its own writes')
-    t.equal(await statusOf(repository.read(member, 'Patient', id)), 404, 'others do not')
+    t.equal(await failureStatus(repository.read(member, 'Patient', id)), 404, 'others do not')
     await inner.read(member, 'Patient', randomUUID())
   })
-  t.equal(await statusOf(failure), 404)
+  t.equal(await failureStatus(failure), 404)
   t.equal(await countOf(mrn), 0)
 })
 
@@ -39,7 +44,7 @@ t.test('a transaction writes all or nothing at once', async (t) => {
     return [a.id, b.id]
   })
   t.match(await repository.read(member, 'Patient', ids[0] ?? ''), { ver: 2 })
-  t.equal(await statusOf(repository.read(member, 'Patient', ids[1] ?? '')), 410)
+  t.equal(await failureStatus(repository.read(member, 'Patient', ids[1] ?? '')), 410)
 })
 
 t.test('a conditional create raced 20 times makes one resource', async (t) => {
@@ -75,14 +80,14 @@ t.test('a condition that several resources fulfil is refused', async (t) => {
   await repository.create(member, aPatient(mrn))
   await repository.create(member, aPatient(mrn))
   const condition = byMrn(mrn)
-  t.equal(await statusOf(repository.createConditional(member, aPatient(mrn), condition)), 412)
-  t.equal(await statusOf(repository.updateConditional(member, aPatient(mrn), condition)), 412)
-  t.equal(await statusOf(repository.deleteConditional(member, condition, 1)), 412)
+  t.equal(await failureStatus(repository.createConditional(member, aPatient(mrn), condition)), 412)
+  t.equal(await failureStatus(repository.updateConditional(member, aPatient(mrn), condition)), 412)
+  t.equal(await failureStatus(repository.deleteConditional(member, condition, 1)), 412)
   t.equal(await countOf(mrn), 2)
   t.equal((await repository.deleteConditional(member, condition, 2)).length, 2)
   t.equal((await repository.deleteConditional(member, condition, 2)).length, 0)
   const everything = parseSearch('Patient', '')
-  t.equal(await statusOf(repository.deleteConditional(member, everything, 1000)), 400)
+  t.equal(await failureStatus(repository.deleteConditional(member, everything, 1000)), 400)
 })
 
 t.test('writes that wait for a lock hold up no others', async (t) => {
@@ -116,7 +121,7 @@ t.test('references are checked in the writing statement where the Project wants 
     performer: references.slice(1).map((reference) => ({ reference })),
   })
   const good = observation(`Patient/${id}`, '#contained', 'https://example.org/Patient/1')
-  t.equal(await statementsOf(database, () => repository.create(strict, good)), 1)
+  t.equal(await countStatements(database, () => repository.create(strict, good)), 1)
   await t.rejects(
     repository.create(strict, observation(`Patient/${id}`, `Patient/${randomUUID()}`)),
     Object.assign(new Error('Invalid reference (Not found)'), {
@@ -124,7 +129,7 @@ t.test('references are checked in the writing statement where the Project wants 
     }),
   )
   const foreign = observation(`Patient/${theirs.id}`)
-  t.equal(await statusOf(repository.create(strict, foreign)), 400)
+  t.equal(await failureStatus(repository.create(strict, foreign)), 400)
   const [x, y] = [randomUUID(), randomUUID()]
   await repository.transaction(async (inner) => {
     const link = (other: string) => ({
@@ -142,7 +147,7 @@ t.test('a database that is away is 503, and soon', async (t) => {
   const away = openDatabase(settings, log)
   t.teardown(() => away.close())
   const start = performance.now()
-  t.equal(await statusOf(away.ping()), 503)
+  t.equal(await failureStatus(away.ping()), 503)
   t.ok(performance.now() - start < 30_000)
 })
 
@@ -154,7 +159,7 @@ t.test('lost connections are 503 and soon replaced', async (t) => {
   const own = openDatabase(settings, log)
   t.teardown(() => own.close())
   await Promise.all([own.ping(), own.ping(), own.ping()])
-  const running = statusOf(own.query({ text: 'select pg_sleep(10)', values: [] }))
+  const running = failureStatus(own.query({ text: 'select pg_sleep(10)', values: [] }))
   const ended = () =>
     database.query<{ ended: boolean }>({
       text: `select pg_terminate_backend(pid) as ended from pg_stat_activity
@@ -164,8 +169,9 @@ t.test('lost connections are 503 and soon replaced', async (t) => {
   const deadline = Date.now() + 30_000
   while ((await ended()).length > 0 && Date.now() < deadline);
   t.equal(await running, 503)
-  while ((await statusOf(own.ping())) === 503 && Date.now() < deadline);
-  for (let i = 0; i < 8; i++) t.equal(await statusOf(own.ping()), undefined, 'all are replaced')
+  while ((await failureStatus(own.ping())) === 503 && Date.now() < deadline);
+  for (let i = 0; i < 8; i++)
+    t.equal(await failureStatus(own.ping()), undefined, 'all are replaced')
 })
 
 t.test('a statement that takes too long is 504, and others leak no text', async (t) => {
@@ -173,7 +179,7 @@ t.test('a statement that takes too long is 504, and others leak no text', async 
     await connection.query({ text: 'set local statement_timeout = 50', values: [] })
     await connection.query({ text: 'select pg_sleep(5)', values: [] })
   })
-  t.equal(await statusOf(slow), 504)
+  t.equal(await failureStatus(slow), 504)
   await t.rejects(database.query({ text: 'select $1::uuid', values: ['a secret'] }), {
     name: 'Error',
     message: /^PostgreSQL refused select \$1::uuid: SQLSTATE 22P02$/,
@@ -244,7 +250,7 @@ t.test('locks of conditions end with their transaction, whatever becomes of it',
     await inner.search(member, byMrn(mrn))
     await inner.read(member, 'Patient', randomUUID())
   }, guard)
-  t.equal(await statusOf(failure), 404)
+  t.equal(await failureStatus(failure), 404)
   const other = await openTestStore(t)
   const written = await Promise.all(
     [repository, other.repository].map((one) =>

@@ -3,7 +3,7 @@ import t from 'tap'
 import { parseJson } from '../../shared/fhir/json.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { parseVersion } from '../../shared/store/rows/rows.ts'
-import { openTestStore, statementsOf, statusOf } from '../fixtures/store/store.ts'
+import { countStatements, failureStatus, openTestStore } from '../fixtures/store/store.ts'
 
 const { database, repository, aMember } = await openTestStore(t)
 const member = await aMember()
@@ -24,13 +24,16 @@ t.test('create, read, update and delete are one statement each', async (t) => {
   const { content = '' } = await repository.read(member, 'Patient', id)
   const next = { ...(JSON.parse(content) as Resource), active: true }
 
-  t.equal(await statementsOf(database, () => repository.create(member, aPatient())), 1)
-  t.equal(await statementsOf(database, () => repository.read(member, 'Patient', id)), 1)
-  t.equal(await statementsOf(database, () => repository.update(member, next)), 1)
-  t.equal(await statementsOf(database, () => repository.readVersion(member, 'Patient', id, '1')), 1)
+  t.equal(await countStatements(database, () => repository.create(member, aPatient())), 1)
+  t.equal(await countStatements(database, () => repository.read(member, 'Patient', id)), 1)
+  t.equal(await countStatements(database, () => repository.update(member, next)), 1)
+  t.equal(
+    await countStatements(database, () => repository.readVersion(member, 'Patient', id, '1')),
+    1,
+  )
   const page = { count: 10, offset: 0 }
-  t.equal(await statementsOf(database, () => repository.history(member, 'Patient', id, page)), 1)
-  t.equal(await statementsOf(database, () => repository.delete(member, 'Patient', id)), 1)
+  t.equal(await countStatements(database, () => repository.history(member, 'Patient', id, page)), 1)
+  t.equal(await countStatements(database, () => repository.delete(member, 'Patient', id)), 1)
 })
 
 t.test('64 concurrent creates share a few statements', async (t) => {
@@ -170,9 +173,9 @@ t.test('a deleted resource is gone, keeps its history and can be brought back', 
   const deletion = await repository.delete(member, 'Patient', id)
   t.match(deletion, { ver: 2, content: undefined })
   t.match(await repository.delete(member, 'Patient', id), { ver: 2 }, 'a second time')
-  t.equal(await statusOf(repository.read(member, 'Patient', id)), 410)
-  t.equal(await statusOf(repository.readVersion(member, 'Patient', id, '2')), 410)
-  t.equal(await statusOf(repository.patch(member, { type: 'Patient', id }, (x) => x)), 410)
+  t.equal(await failureStatus(repository.read(member, 'Patient', id)), 410)
+  t.equal(await failureStatus(repository.readVersion(member, 'Patient', id, '2')), 410)
+  t.equal(await failureStatus(repository.patch(member, { type: 'Patient', id }, (x) => x)), 410)
   t.match(await repository.readVersion(member, 'Patient', id, '1'), { ver: 1 })
   t.match(await repository.history(member, 'Patient', id, { count: 1, offset: 0 }), {
     total: 2,
@@ -184,15 +187,18 @@ t.test('a deleted resource is gone, keeps its history and can be brought back', 
 
 t.test('what was never there cannot be read, changed or deleted', async (t) => {
   for (const id of [randomUUID(), 'no-uuid', '../x', 'x'.repeat(65), '']) {
-    t.equal(await statusOf(repository.read(member, 'Patient', id)), 404)
-    t.equal(await statusOf(repository.delete(member, 'Patient', id)), 404)
-    t.equal(await statusOf(repository.history(member, 'Patient', id, { count: 1, offset: 0 })), 404)
+    t.equal(await failureStatus(repository.read(member, 'Patient', id)), 404)
+    t.equal(await failureStatus(repository.delete(member, 'Patient', id)), 404)
+    t.equal(
+      await failureStatus(repository.history(member, 'Patient', id, { count: 1, offset: 0 })),
+      404,
+    )
   }
-  t.equal(await statusOf(repository.update(member, aPatient({ id: randomUUID() }))), 404)
-  t.equal(await statusOf(repository.read(member, 'Nothing', 'x')), 400)
+  t.equal(await failureStatus(repository.update(member, aPatient({ id: randomUUID() }))), 404)
+  t.equal(await failureStatus(repository.read(member, 'Nothing', 'x')), 400)
   const { id } = await repository.create(member, aPatient())
   for (const ver of ['0', 'x', '2', '99999999999', '1e0']) {
-    t.equal(await statusOf(repository.readVersion(member, 'Patient', id, ver)), 404)
+    t.equal(await failureStatus(repository.readVersion(member, 'Patient', id, ver)), 404)
   }
 })
 
@@ -202,9 +208,12 @@ t.test('ids of the client are kept where the Project allows it', async (t) => {
   t.match(await repository.update(chooser, aPatient({ id })), { outcome: 'created', id, ver: 1 })
   t.match(await repository.update(chooser, aPatient({ id })), { outcome: 'updated', id, ver: 2 })
   t.match(await repository.read(chooser, 'Patient', id), { id })
-  t.equal(await statusOf(repository.update(chooser, aPatient({ id }), { onlyIfAbsent: true })), 412)
   t.equal(
-    await statusOf(repository.update(chooser, aPatient({ id: 'new' }), { ifMatch: [1] })),
+    await failureStatus(repository.update(chooser, aPatient({ id }), { onlyIfAbsent: true })),
+    412,
+  )
+  t.equal(
+    await failureStatus(repository.update(chooser, aPatient({ id: 'new' }), { ifMatch: [1] })),
     412,
   )
 })
@@ -252,7 +261,7 @@ t.test('of racing owners of a unique value exactly one wins', async (t) => {
 })
 
 t.test('a NUL in any string is refused', async (t) => {
-  t.equal(await statusOf(repository.create(member, aPatient({ gender: 'a\0b' }))), 400)
+  t.equal(await failureStatus(repository.create(member, aPatient({ gender: 'a\0b' }))), 400)
   await t.resolves(repository.create(member, aPatient({ gender: 'a\\u0000b' })))
 })
 
@@ -267,8 +276,8 @@ t.test('64 concurrent reads share a few statements, each with its own answer', a
   const reads = made.map(({ id }) => repository.read(member, 'Basic', id))
   const strange = repository.read(stranger, 'Basic', made[0]?.id ?? '')
   const missing = repository.read(member, 'Basic', randomUUID())
-  t.equal(await statusOf(strange), 404)
-  t.equal(await statusOf(missing), 404)
+  t.equal(await failureStatus(strange), 404)
+  t.equal(await failureStatus(missing), 404)
   const found = await Promise.all(reads)
   t.strictSame(
     found.map(({ content }) => content),

@@ -23,9 +23,9 @@ t.test('what each Subscription makes of a verbose $resend is told', async (t) =>
   )
   const told = async (verbose: boolean) => {
     const wish = { interaction: 'create', subscription: undefined, verbose } as const
-    await repository.feature(createPendingDeliveries).resend(admin, 'Patient', id, wish)
+    await repository.withStore(createPendingDeliveries).resend(admin, 'Patient', id, wish)
     const found = new Map<string, boolean>()
-    const { deliveries } = await repository.feature(createEvents).match(100, {
+    const { deliveries } = await repository.withStore(createEvents).match(100, {
       author: async () => admin,
       sockets: async () => new Map(),
       publish: async () => undefined,

@@ -3,8 +3,15 @@ import t from 'tap'
 import { openBotica, until } from '../fixtures/botica.ts'
 import type { Untyped } from '../fixtures/bots/bots.ts'
 import type { Client } from '../fixtures/client.ts'
-import { claimsOf } from '../fixtures/people.ts'
-import { bound, kindOf, openSocket, socketUrl, subscribe, tokenOf } from '../fixtures/sockets.ts'
+import { decodeJwtClaims } from '../fixtures/people.ts'
+import {
+  bound,
+  getBindingToken,
+  notificationType,
+  openSocket,
+  socketUrl,
+  subscribe,
+} from '../fixtures/sockets.ts'
 import { createDatabase } from '../fixtures/store/own-database.ts'
 
 const DATABASE_URL = await createDatabase(t)
@@ -13,7 +20,7 @@ const botica = await openBotica(t, { worker: true, env })
 const { admin, services, superAdmin, project } = botica
 const { redis } = services
 const url = socketUrl(botica.baseUrl)
-const isEvent = (message: Untyped) => kindOf(message) === 'event-notification'
+const isEvent = (message: Untyped) => notificationType(message) === 'event-notification'
 
 /** A client of the Project under a policy. */
 async function aMemberUnder(resource: readonly object[]): Promise<Client> {
@@ -79,7 +86,7 @@ t.test('after its login is revoked a socket hears nothing more', async (t) => {
   const { client: member } = await botica.createMember()
   const socket = await openSocket(t, url)
   const { id } = await bound(member, socket, 'Basic')
-  const login = `Login/${claimsOf(member.token ?? '').login_id}`
+  const login = `Login/${decodeJwtClaims(member.token ?? '').login_id}`
   const { body } = await superAdmin.get<Untyped>(login)
   t.equal((await superAdmin.put(login, { ...body, revoked: true })).status, 200)
   services.principals.forget()
@@ -112,7 +119,7 @@ t.test('a socket holds 100 Subscriptions', async (t) => {
   const { client: member } = await botica.createMember()
   const socket = await openSocket(t, url)
   for (let i = 0; i < 100; i++) await bound(member, socket, 'Patient')
-  const token = await tokenOf(member, await subscribe(member, 'Patient'))
+  const token = await getBindingToken(member, await subscribe(member, 'Patient'))
   socket.say({ type: 'bind-with-token', payload: { token } })
   const isOutcome = ({ resourceType }: Untyped) => resourceType === 'OperationOutcome'
   t.match(await socket.heard(isOutcome), {

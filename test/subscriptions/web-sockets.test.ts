@@ -7,7 +7,14 @@ import { listen } from '../../server/listen.ts'
 import { openBotica, until } from '../fixtures/botica.ts'
 import type { Untyped } from '../fixtures/bots/bots.ts'
 import { openSdk } from '../fixtures/sdk.ts'
-import { bound, kindOf, openSocket, socketUrl, subscribe, tokenOf } from '../fixtures/sockets.ts'
+import {
+  bound,
+  getBindingToken,
+  notificationType,
+  openSocket,
+  socketUrl,
+  subscribe,
+} from '../fixtures/sockets.ts'
 import { createDatabase } from '../fixtures/store/own-database.ts'
 
 // A worker of another file would look for the Subscriptions in a Redis of its own.
@@ -17,7 +24,7 @@ const env = { DATABASE_URL, WORKER_QUEUES, CORS_ORIGINS: 'https://app.example.or
 const botica = await openBotica(t, { worker: true, env })
 const { admin, services, baseUrl, superAdmin } = botica
 const url = socketUrl(baseUrl)
-const isEvent = (message: Untyped) => kindOf(message) === 'event-notification'
+const isEvent = (message: Untyped) => notificationType(message) === 'event-notification'
 
 t.test(
   'the SDK is told of creates, updates and deletes, and again after a reconnect',
@@ -102,9 +109,9 @@ t.test('a super administrator hears of another Project that it names', async (t)
   const subscribeIn = (client: typeof admin, project: string) =>
     client.post<Untyped>('Subscription', { ...aSubscription, meta: { project } })
   const made = await subscribeIn(superAdmin, botica.project.id)
-  const token = await tokenOf(superAdmin, made.body.id)
+  const token = await getBindingToken(superAdmin, made.body.id)
   socket.say({ type: 'bind-with-token', payload: { token } })
-  await socket.heard((message) => kindOf(message) === 'handshake')
+  await socket.heard((message) => notificationType(message) === 'handshake')
   const foreign = await botica.createTenant()
   await foreign.admin.create({ resourceType: 'Patient' })
   const patient = await admin.create({ resourceType: 'Patient' })
@@ -212,7 +219,7 @@ t.test('a heartbeat names every bound Subscription', async (t) => {
   for (const criteria of ['Patient', 'Basic']) {
     ids.push((await bound(admin, socket, criteria)).id)
   }
-  const beat = await socket.heard((message) => kindOf(message) === 'heartbeat')
+  const beat = await socket.heard((message) => notificationType(message) === 'heartbeat')
   const named = beat.entry.map(({ resource }: Untyped) => resource.subscription.reference)
   t.same(
     named,
@@ -230,7 +237,7 @@ t.test('tokens that do not bind are answered', async (t) => {
   bind('nonsense')
   t.match(await socket.heard(), says('Token failed to validate. Check token expiry.'))
   const id = await subscribe(admin, 'Patient')
-  const token = await tokenOf(admin, id)
+  const token = await getBindingToken(admin, id)
   await admin.del(`Subscription/${id}`)
   bind(token)
   t.match(await socket.heard(), says(`Subscription/${id} does not exist any more`))

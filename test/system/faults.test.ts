@@ -8,7 +8,7 @@ import { aBot, execute, handler } from '../fixtures/bots/bots.ts'
 import { openLine } from '../fixtures/bots/line.ts'
 import { type Answer, createClient, signIn } from '../fixtures/client.ts'
 import { aPatient } from '../fixtures/resources.ts'
-import { childrenOf, complaints, openCluster, said } from '../fixtures/services/cluster.ts'
+import { complaints, listChildPids, openCluster, said } from '../fixtures/services/cluster.ts'
 import {
   assertAnswered,
   assertQuietLog,
@@ -114,12 +114,12 @@ t.test('a killed executor takes nothing of other projects with it', async (t) =>
   const [other, victim] = await Promise.all(['Other', 'Victim'].map(cluster.createTenant))
   if (other === undefined || victim === undefined) throw new Error('There are two')
   const [otherBot, victimBot] = await Promise.all([aBot(other, CODE), aBot(victim, CODE)])
-  const before = new Set(childrenOf(worker))
+  const before = new Set(listChildPids(worker))
   // The first run takes the spare, and the next project takes the one that is started in its place.
   t.equal((await execute(other.admin, otherBot)).status, 200)
   let next: number | undefined
   await until(async () => {
-    next = childrenOf(worker).find((pid) => !before.has(pid))
+    next = listChildPids(worker).find((pid) => !before.has(pid))
     return next !== undefined
   }, 60_000)
   t.equal((await execute(victim.admin, victimBot)).status, 200)
@@ -134,7 +134,7 @@ t.test('a killed executor takes nothing of other projects with it', async (t) =>
   await assertWrittenOnce(t, victim, runs)
   t.ok((await spared).every(({ n, answer }) => isResult(n, answer)))
   t.equal((await execute(victim.admin, victimBot)).status, 200)
-  t.notOk(childrenOf(worker).includes(next ?? 0))
+  t.notOk(listChildPids(worker).includes(next ?? 0))
 })
 
 t.test('without Redis all but runs is answered, and a run in flight has its answer', async (t) => {

@@ -6,7 +6,7 @@ import t from 'tap'
 import { freePort } from '../../scripts/service.ts'
 import { download, upload } from '../fixtures/binaries.ts'
 import { createClient, signIn } from '../fixtures/client.ts'
-import { exportAll, kickOff, manifestOf } from '../fixtures/exports/exports.ts'
+import { exportAll, fetchManifest, kickOff } from '../fixtures/exports/exports.ts'
 import { aPatient } from '../fixtures/resources.ts'
 import { openCluster, type Running, said } from '../fixtures/services/cluster.ts'
 
@@ -58,7 +58,7 @@ t.test('a lost storage costs contents until its backup is back, and nothing else
   const patient = await admin.create(aPatient())
   const binary = await upload(admin, 'kept', 'text/plain')
   const before = await kickOff(admin, '$export?_type=Patient')
-  const { output } = await manifestOf(admin, before)
+  const { output } = await fetchManifest(admin, before)
   const file = output[0]?.url ?? ''
   t.equal((await admin.get(file)).status, 200)
   cpSync(storage, backup, { recursive: true })

@@ -13,7 +13,7 @@ import { makeTenant, type Tenant } from '../fixtures/botica.ts'
 import { aBot, execute, handler, type Untyped } from '../fixtures/bots/bots.ts'
 import { type Answer, signIn } from '../fixtures/client.ts'
 import { depth } from '../fixtures/depth.ts'
-import { exportAll, manifestOf, statusUrl } from '../fixtures/exports/exports.ts'
+import { exportAll, fetchManifest, statusUrl } from '../fixtures/exports/exports.ts'
 import { aPatient, MRN_SYSTEM } from '../fixtures/resources.ts'
 import { familyMb, makeSlug, openPlatform } from '../fixtures/services/platform.ts'
 import { startTlsPostgres, startTlsRedis } from '../fixtures/services/tls-stores.ts'
@@ -195,7 +195,7 @@ t.test('a service is released, rolled under load, and rolled back', async (t) =>
   t.ok(most.web < MOST_WEB_MB, `web had ${most.web} MB`)
   t.ok(most.worker < MOST_WORKER_MB, `a worker had ${most.worker} MB`)
 
-  for (const url of exports) t.ok((await manifestOf(tenant.admin, url)).output)
+  for (const url of exports) t.ok((await fetchManifest(tenant.admin, url)).output)
   const last = await exportAll(tenant.admin, '$export?_type=Patient')
   const found = new Set(
     last.resources.get('Patient')?.map(({ identifier }: Untyped) => identifier[0].value),

@@ -5,7 +5,7 @@ import { connect } from 'node:net'
 import { gzipSync } from 'node:zlib'
 import t from 'tap'
 import { freePort } from '../../scripts/service.ts'
-import { addressOf } from '../../server/middleware/limits.ts'
+import { rateLimitAddress } from '../../server/middleware/limits.ts'
 import { openBotica, until } from '../fixtures/botica.ts'
 
 const {
@@ -208,11 +208,11 @@ t.test('requests beyond the limit of the minute are 429 and say when to come bac
 })
 
 t.test('IPv6 is counted by its subnet', async (t) => {
-  t.equal(addressOf('1.2.3.4'), '1.2.3.4')
-  t.equal(addressOf('::ffff:1.2.3.4'), '1.2.3.4')
-  t.equal(addressOf('2001:db8:1:2:3:4:5:6'), '2001:db8:1:2::/64')
-  t.equal(addressOf('2001:db8::6'), '2001:db8:0:0::/64')
-  t.equal(addressOf('::1'), '0:0:0:0::/64')
+  t.equal(rateLimitAddress('1.2.3.4'), '1.2.3.4')
+  t.equal(rateLimitAddress('::ffff:1.2.3.4'), '1.2.3.4')
+  t.equal(rateLimitAddress('2001:db8:1:2:3:4:5:6'), '2001:db8:1:2::/64')
+  t.equal(rateLimitAddress('2001:db8::6'), '2001:db8:0:0::/64')
+  t.equal(rateLimitAddress('::1'), '0:0:0:0::/64')
 })
 
 function startMain(env: NodeJS.ProcessEnv): { child: ChildProcess; output: () => string } {

@@ -7,7 +7,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { temporaryFolder } from '../../scripts/account.ts'
 import { readCredentials } from '../../scripts/credentials.ts'
-import { notedProcess } from '../../scripts/processes.ts'
+import { findNotedProcess } from '../../scripts/processes.ts'
 import { freePort } from '../../scripts/service.ts'
 import { makeTenant, until } from '../fixtures/botica.ts'
 import { aBot, execute, handler } from '../fixtures/bots/bots.ts'
@@ -64,7 +64,7 @@ async function end(run: Run, signal: NodeJS.Signals): Promise<number | null> {
 }
 
 const survivors = () =>
-  NAMES.filter((name) => notedProcess(join(folder, name, 'process.json')) !== undefined)
+  NAMES.filter((name) => findNotedProcess(join(folder, name, 'process.json')) !== undefined)
 
 t.test(
   'the first start says in one line where it answers and where the credentials are',
@@ -144,7 +144,7 @@ t.test('a process that dies ends them all with one sentence', async (t) => {
     output += data
   })
   const closed = once(run.process, 'close')
-  process.kill(notedProcess(join(folder, 'worker', 'process.json')) ?? 0, 'SIGKILL')
+  process.kill(findNotedProcess(join(folder, 'worker', 'process.json')) ?? 0, 'SIGKILL')
   const [code] = await closed
   t.equal(code, 1)
   t.match(output, /^The worker ended by SIGKILL.*\n$/)

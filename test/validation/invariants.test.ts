@@ -1,6 +1,6 @@
 import { readFile } from 'node:fs/promises'
 import t from 'tap'
-import { elementsOf, resourceTypes, typeDefinition } from '../../shared/fhir/definitions.ts'
+import { resourceTypes, typeDefinition, typeElements } from '../../shared/fhir/definitions.ts'
 import type { Constraint } from '../../shared/fhir/definitions-data.ts'
 import { parseJson } from '../../shared/fhir/json.ts'
 import { isObject, type Resource } from '../../shared/fhir/resource.ts'
@@ -24,7 +24,7 @@ function placesIn(resource: Resource): Place[] {
   const own = (typeDefinition(resourceType)?.constraints ?? []).map((constraint) => {
     return { constraint, type: resourceType, node: resource, resource }
   })
-  const below = elementsOf(resourceType).flatMap(({ path, types, content, constraints = [] }) => {
+  const below = typeElements(resourceType).flatMap(({ path, types, content, constraints = [] }) => {
     const code = types[0]?.code ?? ''
     const isBackbone = /^(Backbone)?Element$/.test(code)
     const type = content ?? (isBackbone ? `${resourceType}.${path}` : code)

@@ -1,7 +1,7 @@
 /** One AuditEvent a run, written in batches after the caller has its answer. */
 import { EVENT_SYSTEM } from '../../shared/access/guarded/audit-events.ts'
 import { systemPrincipal } from '../../shared/access/principal.ts'
-import type { MadeCalls } from '../../shared/bots/run-records.ts'
+import type { RecordedCalls } from '../../shared/bots/run-records.ts'
 import { HttpError } from '../../shared/errors.ts'
 import { isResource, type Resource, referenceTo } from '../../shared/fhir/resource.ts'
 import type { Session } from '../../shared/identity/principals.ts'
@@ -29,7 +29,7 @@ export interface RunRecord {
   readonly hold: Hold | undefined
   readonly result: Pick<RunResult, 'cpuMs' | 'memoryMb'>
   /** Without secrets. */
-  readonly made: MadeCalls
+  readonly made: RecordedCalls
   /** Takes the secrets of the run out of a text. */
   cleaned(text: string): string
 }

@@ -3,12 +3,12 @@
  * Counted per run; the first call that may change something is journalled before it is made.
  */
 import { handle, handleSigned } from '../../shared/api/handle.ts'
-import type { CallRecord, MadeCalls } from '../../shared/bots/run-records.ts'
+import type { CallRecord, RecordedCalls } from '../../shared/bots/run-records.ts'
 import { allOk, badStructure, HttpError, notFound } from '../../shared/errors.ts'
 import { parseBody } from '../../shared/fhir/json.ts'
 import { isObject } from '../../shared/fhir/resource.ts'
 import type { Session } from '../../shared/identity/principals.ts'
-import { type Fetched, fetchOutside } from '../../shared/platform/outbound/fetch-outside.ts'
+import { type Fetched, fetchOutbound } from '../../shared/platform/outbound/fetch-outside.ts'
 import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
 import { sendEmail } from '../../shared/projects/email.ts'
 import { inviteMember } from '../../shared/projects/enrol.ts'
@@ -92,7 +92,7 @@ export class Bridge {
   }
 
   /** Its calls so far; their paths may hold secrets. */
-  get made(): MadeCalls {
+  get made(): RecordedCalls {
     if (this.#callCount === 0) return {}
     return { calls: this.#calls, callCount: this.#callCount }
   }
@@ -246,7 +246,7 @@ export class Bridge {
     try {
       this.#requireRunning()
       const { services, signal } = this.#options
-      return await fetchOutside(asked, services.config.botFetch, signal)
+      return await fetchOutbound(asked, services.config.botFetch, signal)
     } finally {
       this.#fetches.free()
     }

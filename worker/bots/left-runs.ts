@@ -5,12 +5,12 @@
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { settleAsyncJob } from '../../shared/bots/async-jobs.ts'
 import {
-  type LeftRun,
+  type AbandonedRun,
   type PendingRun,
   pendingRuns,
   removePendingRun,
 } from '../../shared/bots/pending-runs.ts'
-import { waits } from '../../shared/config/waits.ts'
+import { timings } from '../../shared/config/waits.ts'
 import { HttpError } from '../../shared/errors.ts'
 import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
 import { interrupted } from '../../shared/platform/queue/replies.ts'
@@ -26,7 +26,7 @@ const BEFORE_ALL = '00000000-0000-0000-0000-000000000000'
 /** Runs until `stop`; workers do it side by side, adding a job twice is harmless. */
 export function startSweep(services: Services): Loop {
   const { log } = services
-  return startLoop({ log, name: 'Upkeep of accepted runs', everyMs: waits.sweepMs }, (signal) =>
+  return startLoop({ log, name: 'Upkeep of accepted runs', everyMs: timings.sweepMs }, (signal) =>
     sweep(services, signal),
   )
 }
@@ -50,7 +50,7 @@ async function sweep(services: Services, signal: AbortSignal): Promise<boolean> 
   }
 }
 
-async function look(services: Services, run: LeftRun): Promise<void> {
+async function look(services: Services, run: AbandonedRun): Promise<void> {
   const { queues, log, database } = services
   const queue = run.job === undefined ? 'bots-sync' : 'bots-async'
   if (await queues.has(queue, run.id)) return

@@ -3,19 +3,19 @@ import { createHash } from 'node:crypto'
 import { LRUCache } from 'lru-cache'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
-import { contentOf, readWhole } from '../../shared/binary/content.ts'
+import { readBinaryContent, readWhole } from '../../shared/binary/content.ts'
 import {
   type BotLimits,
   botLimits,
   codeLocation,
-  isConcurrent,
   MAX_CODE_BYTES,
   maxAttempts,
   maxConcurrency,
-  wantsFresh,
+  needsFreshIsolate,
+  sharesIsolate,
 } from '../../shared/bots/bot.ts'
 import { type CodeFormat, codeFormat } from '../../shared/bots/code.ts'
-import { librariesOf } from '../../shared/bots/modules.ts'
+import { requiredLibraries } from '../../shared/bots/modules.ts'
 import { badRequest } from '../../shared/errors.ts'
 import { isObject, parseReference, type Resource } from '../../shared/fhir/resource.ts'
 import { actingSession, type Session } from '../../shared/identity/principals.ts'
@@ -104,7 +104,7 @@ async function loadBot(services: Services, job: ExecuteJob): Promise<LoadedBot> 
     const stored = await repository.read(system, 'Binary', location.binary)
     // The service reads every Project; a Bot runs the code of its own alone.
     if (platformMeta(stored).project !== project.id) throw badRequest('No executable code')
-    const content = contentOf(stored)
+    const content = readBinaryContent(stored)
     if (content.size === 0) throw badRequest('No executable code')
     code = (await readWhole(services, content, MAX_CODE_BYTES)).toString()
   }
@@ -115,13 +115,13 @@ async function loadBot(services: Services, job: ExecuteJob): Promise<LoadedBot> 
     file,
     codeHash: createHash('sha256').update(`${file}\n${code}`).digest('hex'),
     format: codeFormat(code, file),
-    libraries: librariesOf(code),
+    libraries: requiredLibraries(code),
     wantsToken: code.includes('getAccessToken'),
     limits: botLimits(bot, config),
     maxConcurrency: maxConcurrency(bot, config),
     maxAttempts: maxAttempts(bot),
-    fresh: wantsFresh(bot),
-    concurrent: isConcurrent(bot),
+    fresh: needsFreshIsolate(bot),
+    concurrent: sharesIsolate(bot),
   }
 }
 

@@ -29,9 +29,9 @@ import { randomUUID } from 'node:crypto'
 import type { RunLease } from '../../shared/access/principal.ts'
 import {
   leasePendingRun,
-  notePendingEffect,
   PENDING_RUNS,
   pendingLease,
+  recordPendingEffect,
   releasePendingRun,
 } from '../../shared/bots/pending-runs.ts'
 import {
@@ -40,14 +40,14 @@ import {
   occurrenceLease,
   releaseOccurrence,
 } from '../../shared/bots/schedules.ts'
-import { HttpError, RunLost } from '../../shared/errors.ts'
+import { HttpError, RunLeaseLost } from '../../shared/errors.ts'
 import type { Database } from '../../shared/platform/postgres/database.ts'
 import { type Lease, type LeaseTable, renewLeases } from '../../shared/platform/postgres/leases.ts'
 import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
 import type { Runs } from '../../shared/platform/queue/runs.ts'
 import type { JobEnd, TakenJob } from '../../shared/platform/queue/worker.ts'
 import type { Services } from '../../shared/services.ts'
-import { requireRun } from '../../shared/store/rows/run-leases.ts'
+import { requireRunLease } from '../../shared/store/rows/run-leases.ts'
 import { startLoop } from '../loop.ts'
 import type { Attempt } from './run-result.ts'
 
@@ -184,11 +184,11 @@ async function renew(
 
 /** Notes in the row of a run that it may have changed something. False when the lease was lost. */
 async function noteIn(database: Database, lease: RunLease): Promise<boolean> {
-  if (lease.owner === 'r') return await notePendingEffect(database, lease.run, lease.token)
-  return await requireRun(database, lease).then(
+  if (lease.owner === 'r') return await recordPendingEffect(database, lease.run, lease.token)
+  return await requireRunLease(database, lease).then(
     () => true,
     (error: unknown) => {
-      if (error instanceof RunLost) return false
+      if (error instanceof RunLeaseLost) return false
       throw error
     },
   )

@@ -1,14 +1,14 @@
 /** Reports of a run: to listeners of its bot, as an AuditEvent, and in the list of its latest runs. */
 
-import { settingOf } from '../../shared/access/project-context.ts'
-import { keepInput, trimRuns } from '../../shared/bots/inputs.ts'
-import type { BotLogEvent, Followed } from '../../shared/bots/live-logs.ts'
+import { findSetting } from '../../shared/access/project-context.ts'
+import { archiveInput, trimRuns } from '../../shared/bots/inputs.ts'
+import type { BotLogEvent, FollowedRuns } from '../../shared/bots/live-logs.ts'
 import {
   addBotRuns,
   type BotRunRecord,
   type BotRunRow,
   type InputArchive,
-  type MadeCalls,
+  type RecordedCalls,
 } from '../../shared/bots/run-records.ts'
 import { isObject } from '../../shared/fhir/resource.ts'
 import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
@@ -27,7 +27,7 @@ export interface RunReport {
   /** For the executor, when somebody listens. */
   readonly onLog: ((text: string) => void) | undefined
   /** Settled when the AuditEvent is stored. */
-  end(result: RunResult, failure: RunFailure | undefined, made: MadeCalls): Promise<void>
+  end(result: RunResult, failure: RunFailure | undefined, made: RecordedCalls): Promise<void>
 }
 
 export interface RunReports {
@@ -37,7 +37,7 @@ export interface RunReports {
   close(): Promise<void>
 }
 
-export function createRunReports(services: Services, followed: Followed): RunReports {
+export function createRunReports(services: Services, followed: FollowedRuns): RunReports {
   const audit = createAudit(services)
   const recent = createRecentRuns(services)
   return {
@@ -98,7 +98,7 @@ interface LiveLog {
 }
 
 function startLiveLog(
-  followed: Followed,
+  followed: FollowedRuns,
   {
     job,
     session,
@@ -191,7 +191,7 @@ function createRecentRuns(services: Services): RecentRuns {
 
   function isKept({ session }: RunRecord): boolean {
     if (!config.botInputArchive || keeping.size >= MAX_KEEPING) return false
-    return settingOf(session.project.setting, ARCHIVE)?.valueBoolean === true
+    return findSetting(session.project.setting, ARCHIVE)?.valueBoolean === true
   }
 
   async function keepAndAdd(record: RunRecord): Promise<void> {
@@ -199,7 +199,7 @@ function createRecentRuns(services: Services): RecentRuns {
     const { id } = session.principal.project
     const shown = input === undefined ? undefined : record.cleaned(input)
     const kept = { projectId: id, job, attempt, input, shown }
-    const archive = await keepInput(storage, kept).catch((cause: unknown) => {
+    const archive = await archiveInput(storage, kept).catch((cause: unknown) => {
       log.warn({ runId: job.runId, cause }, 'The input of a bot run could not be kept')
       return undefined
     })

@@ -1,7 +1,7 @@
 /** The request and the result of a run, and the words for everything that can end it. */
 
 import type { RunLease } from '../../shared/access/principal.ts'
-import { issue, outcome, RunLost } from '../../shared/errors.ts'
+import { issue, outcome, RunLeaseLost } from '../../shared/errors.ts'
 import type { Logger } from '../../shared/log.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/platform/queue/jobs.ts'
 import { INTERRUPTED, interrupted } from '../../shared/platform/queue/replies.ts'
@@ -247,7 +247,7 @@ export const BACK = { kind: 'back', delayMs: 0 } as const
 function isCutOff({ aborted, reason }: AbortSignal, failure: Done['failure']): boolean {
   if (!aborted) return false
   if (reason === SHUTDOWN) return failure === 'cancelled'
-  return reason instanceof RunLost
+  return reason instanceof RunLeaseLost
 }
 
 /** Reports how a run has ended, and makes its reply. */
@@ -264,7 +264,7 @@ export function endOf(
   const failure = isStopped ? 'interrupted' : result.failure
   const status = failure === 'interrupted' ? failure : result.status
   const audited = report.end(result, failure, bridge.made)
-  const isLost = signal.reason instanceof RunLost
+  const isLost = signal.reason instanceof RunLeaseLost
   if (isStopped) return { kind: 'done', reply: interrupted(runId), failure, audited, isLost }
   // The error that a bot makes of an outage is not its answer: who waits may ask again, or hears that it was cut off.
   if (failure === 'thrown' && bridge.wasRefused && !job.asynchronous) {

@@ -2,9 +2,9 @@
  * One bot run from job to reply, AsyncJob and AuditEvent. A run that may have had an effect is never made twice;
  * the journal in Redis outlives this process, the bridge's own note is enough inside it.
  */
-import { askerKey, type RunLease } from '../../shared/access/principal.ts'
+import { callerKey, type RunLease } from '../../shared/access/principal.ts'
 import type { Stats } from '../../shared/bots/stats.ts'
-import { HttpError, RunLost } from '../../shared/errors.ts'
+import { HttpError, RunLeaseLost } from '../../shared/errors.ts'
 import type { Session } from '../../shared/identity/principals.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/platform/queue/jobs.ts'
 import type { Queues } from '../../shared/platform/queue/queue.ts'
@@ -150,7 +150,7 @@ export class Runner {
   }
 
   #stopRun({ runId }: ExecuteJob): () => void {
-    return () => this.#active.get(runId)?.abort(new RunLost())
+    return () => this.#active.get(runId)?.abort(new RunLeaseLost())
   }
 
   /**
@@ -247,7 +247,7 @@ export class Runner {
       return await this.#runInSlot({ job, attempt, onRest, controller })
     } catch (error) {
       if (error === SHUTDOWN) return BACK
-      if (error instanceof RunLost) {
+      if (error instanceof RunLeaseLost) {
         const reply = interrupted(runId)
         return { kind: 'done', reply, failure: 'interrupted', isLost: true }
       }
@@ -353,7 +353,7 @@ export class Runner {
   /** Errors: RunLost; the run ends by it. */
   async #markWrite({ job, attempt, controller }: Running): Promise<void> {
     if ((await this.#lives.noteWrite(job, attempt)) === 'wrote') return
-    const lost = new RunLost()
+    const lost = new RunLeaseLost()
     controller.abort(lost)
     throw lost
   }
@@ -365,7 +365,7 @@ function sandboxOf(job: ExecuteJob, loaded: LoadedBot, { principal }: Session) {
     projectId: principal.project.id,
     botKey: botKey(job),
     depth: job.depth,
-    asker: askerKey(principal),
+    asker: callerKey(principal),
     code: loaded.code,
     codeHash: loaded.codeHash,
     format: loaded.format,

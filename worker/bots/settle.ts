@@ -1,6 +1,6 @@
 /** The end of a run: the reply, and a result that nobody waits for into its AsyncJob or the occurrence of its schedule. */
 import { JobFinished, settleAsyncJob, startAsyncJob } from '../../shared/bots/async-jobs.ts'
-import { HttpError, RunLost } from '../../shared/errors.ts'
+import { HttpError, RunLeaseLost } from '../../shared/errors.ts'
 import type { ExecuteJob, ExecuteReply } from '../../shared/platform/queue/jobs.ts'
 import { interrupted } from '../../shared/platform/queue/replies.ts'
 import type { RunEnd, Runs } from '../../shared/platform/queue/runs.ts'
@@ -57,7 +57,7 @@ async function settleRun(services: Services, job: ExecuteJob, reply: ExecuteRepl
       return
     } catch (error) {
       // It is for another worker to end, or has been ended.
-      if (error instanceof RunLost) return
+      if (error instanceof RunLeaseLost) return
       if (attempt === ATTEMPTS) throw error
       await new Promise((resolve) => setTimeout(resolve, attempt * PAUSE_MS))
     }

@@ -62,7 +62,7 @@ export const cryptoAnswers: Readonly<Record<string, (question: Question) => unkn
       bytes(key),
       bytes(salt),
       bytes(info),
-      lengthOf(length),
+      requireDerivedLength(length),
     )
     return Buffer.from(derived).toString('base64')
   },
@@ -75,7 +75,9 @@ export const cryptoAnswers: Readonly<Record<string, (question: Question) => unkn
       .scryptSync(...scryptParameters(question))
       .toString('base64'),
   'key-pair': (question) =>
-    pairOf(crypto().generateKeyPairSync(...pairParameters(question, MAX_MODULUS_BITS_SYNC))),
+    describeKeyPair(
+      crypto().generateKeyPairSync(...pairParameters(question, MAX_MODULUS_BITS_SYNC)),
+    ),
 }
 
 /** Answered later, by a thread beside the one that serves all runs. */
@@ -91,7 +93,7 @@ const laterAnswers: Readonly<Record<string, (question: Question) => Promise<unkn
   },
   'key-pair': async (question) => {
     const make = promisify(crypto().generateKeyPair)
-    return pairOf(await make(...pairParameters(question, MAX_MODULUS_BITS)))
+    return describeKeyPair(await make(...pairParameters(question, MAX_MODULUS_BITS)))
   },
 }
 
@@ -137,7 +139,7 @@ function bytes(value: unknown): Buffer {
   return Buffer.from(text(value), 'base64')
 }
 
-function lengthOf(value: unknown): number {
+function requireDerivedLength(value: unknown): number {
   const length = Number(value)
   if (!Number.isInteger(length) || length < 0 || length > MAX_DERIVED_BYTES) {
     throw new RangeError(`Between 0 and ${MAX_DERIVED_BYTES} bytes can be derived`)
@@ -179,13 +181,13 @@ function readKey(value: unknown, isPrivate: boolean): KeyObject {
 function describe(key: KeyObject) {
   const { publicExponent, ...details } = key.asymmetricKeyDetails ?? {}
   return {
-    der: derOf(key),
+    der: exportDer(key),
     keyType: key.asymmetricKeyType,
     details: { ...details, ...(publicExponent ? { publicExponent: String(publicExponent) } : {}) },
   }
 }
 
-function derOf(key: KeyObject): string {
+function exportDer(key: KeyObject): string {
   const type = key.type === 'private' ? 'pkcs8' : 'spki'
   // The types allow each type of export for one type of key only.
   return key.export({ format: 'der', type: type as 'spki' }).toString('base64')
@@ -209,13 +211,13 @@ function signatureDigest({ digest }: Question, { asymmetricKeyType }: KeyObject)
 function signatureOptions({ padding, saltLength, dsaEncoding }: Question, key: KeyObject) {
   return {
     key,
-    ...(typeof padding === 'string' ? { padding: paddingOf(padding) } : {}),
+    ...(typeof padding === 'string' ? { padding: requirePadding(padding) } : {}),
     ...(typeof saltLength === 'number' ? { saltLength } : {}),
     ...(dsaEncoding === 'ieee-p1363' ? { dsaEncoding: 'ieee-p1363' as const } : {}),
   }
 }
 
-function paddingOf(name: string): number {
+function requirePadding(name: string): number {
   const padding = Object.hasOwn(PADDINGS, name) ? PADDINGS[name] : undefined
   if (padding === undefined) throw new TypeError('The padding is not supported')
   return padding
@@ -224,7 +226,7 @@ function paddingOf(name: string): number {
 function rsaOptions({ key, padding, digest, label }: Question, isPrivate: boolean) {
   return {
     key: readKey(key, isPrivate),
-    padding: paddingOf(text(padding)),
+    padding: requirePadding(text(padding)),
     ...(typeof digest === 'string' ? { oaepHash: digestName(digest) } : {}),
     ...(typeof label === 'string' && label !== '' ? { oaepLabel: bytes(label) } : {}),
   }
@@ -248,7 +250,7 @@ function cipher({ algorithm, key, iv, data, aad, tag, tagLength, isDecrypt, isPa
 }
 
 function pbkdf2Parameters({ password, salt, iterations, length, digest }: Question) {
-  const derived = lengthOf(length)
+  const derived = requireDerivedLength(length)
   const name = digestName(digest)
   const rounds = Number(iterations) * Math.max(1, Math.ceil((derived * 8) / 160))
   if (!(Number(iterations) >= 1) || rounds > MAX_ITERATIONS) {
@@ -263,7 +265,7 @@ function scryptParameters({ password, salt, length, N = 16_384, r = 8, p = 1 }: 
     throw new RangeError('scrypt may use 64 MB, and N * r * p may be 2 ** 20')
   }
   const options = { N: Number(N), r: Number(r), p: Number(p), maxmem: 256 * MAX_SCRYPT_BLOCKS }
-  return [bytes(password), bytes(salt), lengthOf(length), options] as const
+  return [bytes(password), bytes(salt), requireDerivedLength(length), options] as const
 }
 
 function pairParameters(question: Question, mostBits: number) {
@@ -296,6 +298,6 @@ function pairOptions(type: string, { modulusLength, namedCurve }: Question, most
   return { modulusLength: bits }
 }
 
-function pairOf({ privateKey, publicKey }: Pair) {
+function describeKeyPair({ privateKey, publicKey }: Pair) {
   return { privateKey: describe(privateKey), publicKey: describe(publicKey) }
 }

@@ -89,7 +89,7 @@ export const MAX_CALLS = 10_000
 export const MAX_TIMERS = 100
 
 /** Notes a call of such a length; false beyond bounds that the glue keeps, too: they hold against one that was tricked. */
-export function takesCall(active: ActiveRun, call: number, length: number): boolean {
+export function admitCall(active: ActiveRun, call: number, length: number): boolean {
   if (active.calls.size >= MAX_IN_FLIGHT || ++active.made > MAX_CALLS) return false
   const inFlight = active.calls.values().reduce((sum, one) => sum + one, length)
   if (inFlight > MAX_LENGTH_IN_FLIGHT) return false

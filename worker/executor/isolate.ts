@@ -5,10 +5,10 @@
 import { type BotCode, HERE_MS } from './bot-code.ts'
 import { answerCryptoCall } from './crypto-calls.ts'
 import type { ActiveRun, BotRun, IsolatePort, RunEnd, Watched } from './isolate-port.ts'
-import { activeRun, type FollowedLog, followLog, MAX_TIMERS, takesCall } from './isolate-port.ts'
+import { activeRun, admitCall, type FollowedLog, followLog, MAX_TIMERS } from './isolate-port.ts'
 import { CALL_KINDS, type Failure, RESULT_KINDS, type ReplyMessage } from './messages.ts'
 import { type Context, type Copied, type Isolate, stackInside } from './sandbox.ts'
-import { type Inmate, type SharedIsolate, TURN_MS } from './shared-isolate.ts'
+import { type IsolateContext, type SharedIsolate, TURN_MS } from './shared-isolate.ts'
 import { answerSyncCall } from './sync-calls.ts'
 
 /** How long a run that ran out of time may take to hand over its log. */
@@ -23,7 +23,7 @@ const RESTING_CPU_MS = 0.5
 const LONG_TIMER_MS = 10
 const SOON_MS = 1
 
-export class BotIsolate implements Watched, Inmate {
+export class BotIsolate implements Watched, IsolateContext {
   runs = 0
   idleSince = 0
   readonly #port: IsolatePort
@@ -280,7 +280,7 @@ export class BotIsolate implements Watched, Inmate {
 
   #onCall(active: ActiveRun, call: number, kind: string, payload: string): void {
     const known = CALL_KINDS.find((one) => one === kind)
-    if (!takesCall(active, call, payload.length)) return
+    if (!admitCall(active, call, payload.length)) return
     if (kind === 'crypto') void this.#answerLater(active, call, payload)
     else if (known) this.#port.call(active.run, call, known, payload)
     else this.#reenter('settle', active.run, call, false, `Unknown call ${kind.slice(0, 100)}`)

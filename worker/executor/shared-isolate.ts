@@ -16,7 +16,7 @@ const CONTEXT_MB = 1
 export const MOST_CONTEXTS = 64
 
 /** A context of the isolate, as the isolate sees it. */
-export interface Inmate {
+export interface IsolateContext {
   /** Number of its run in the executor; 0 without one. */
   readonly runNumber: number
   /** The isolate has ended: by its own fault, by that of another, or nobody knows. */
@@ -26,13 +26,13 @@ export interface Inmate {
 }
 
 interface Entry {
-  readonly by: Inmate
+  readonly by: IsolateContext
 }
 
 export class SharedIsolate {
   readonly isolate: Isolate
   readonly #port: IsolatePort
-  readonly #inmates = new Set<Inmate>()
+  readonly #inmates = new Set<IsolateContext>()
   /** Entries under way and in line, the oldest first. */
   readonly #entries = new Set<Entry>()
   /** When an entry ended last, or began after a rest. */
@@ -57,20 +57,20 @@ export class SharedIsolate {
     return this.#entries.size > 0
   }
 
-  join(inmate: Inmate): void {
+  join(inmate: IsolateContext): void {
     this.#made++
     this.#inmates.add(inmate)
   }
 
   /** The last one takes the isolate along. */
-  leave(inmate: Inmate): void {
+  leave(inmate: IsolateContext): void {
     this.#inmates.delete(inmate)
     if (this.#inmates.size === 0) this.isolate.dispose()
   }
 
   /** Answers what it was rejected with, undefined otherwise. `spent` hears the processor time of the entry. */
   async enter(
-    by: Inmate,
+    by: IsolateContext,
     work: () => Promise<unknown>,
     spent: (ms: number) => void,
   ): Promise<unknown> {
@@ -106,7 +106,7 @@ export class SharedIsolate {
   }
 
   /** Ends it for all; `guilty` is whose fault it was, where that is known. */
-  lose(guilty: Inmate | undefined, failure: Failure): void {
+  lose(guilty: IsolateContext | undefined, failure: Failure): void {
     this.isolate.dispose()
     for (const one of [...this.#inmates]) {
       if (guilty === undefined) one.onLost('unknown')
@@ -114,7 +114,7 @@ export class SharedIsolate {
     }
   }
 
-  get #head(): Inmate | undefined {
+  get #head(): IsolateContext | undefined {
     const [head] = this.#entries
     return head?.by
   }

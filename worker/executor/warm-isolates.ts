@@ -48,7 +48,7 @@ export class WarmIsolates {
     const idle = this.#idle.get(message.bot) ?? []
     // A new version was deployed: its predecessor's isolates will not be asked for again.
     for (const old of idle.filter((one) => one.hash !== message.hash)) this.#drop(message.bot, old)
-    const fit = fitOf(message)
+    const fit = isolateKey(message)
     while (!message.fresh) {
       const found = idle.findLast((one) => one.fit === fit)
       if (!found) break
@@ -63,7 +63,7 @@ export class WarmIsolates {
 
   /** The isolate that the next context of such runs comes into. */
   #homeOf(message: RunMessage): SharedIsolate {
-    const fit = `${message.bot} ${fitOf(message)}`
+    const fit = `${message.bot} ${isolateKey(message)}`
     const known = this.#homes.get(fit)
     if (known?.hasRoom) return known
     const home = new SharedIsolate(this.#port, message.limits.memoryMb)
@@ -104,7 +104,7 @@ export class WarmIsolates {
     const idle = this.#idle.get(message.bot) ?? []
     this.#idle.delete(message.bot)
     this.#idle.set(message.bot, idle)
-    idle.push({ fit: fitOf(message), hash: message.hash, isolate })
+    idle.push({ fit: isolateKey(message), hash: message.hash, isolate })
     this.#count++
     this.#makeRoom()
   }
@@ -147,6 +147,6 @@ export class WarmIsolates {
   }
 }
 
-function fitOf(message: RunMessage): string {
+function isolateKey(message: RunMessage): string {
   return `${message.hash} ${message.limits.memoryMb} ${message.asker}`
 }

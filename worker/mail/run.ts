@@ -3,18 +3,18 @@ import { EVENT_SYSTEM, SERVICE_NAME } from '../../shared/access/guarded/audit-ev
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import type { Config } from '../../shared/config/config.ts'
 import {
-  keepMail,
   type LeasedMail,
   leaseMail,
   MAILS,
   mailLease,
+  markMailFailed,
   removeMail,
-  repeatMail,
+  retryMail,
   type StoredMail,
 } from '../../shared/platform/mail/mails.ts'
 import { withoutLinkSecret } from '../../shared/projects/mail-texts.ts'
 import type { Services } from '../../shared/services.ts'
-import { backoffMs, renewalOf, startLoop, whileLeased } from '../loop.ts'
+import { backoffMs, createRenewal, startLoop, withLease } from '../loop.ts'
 
 const EVERY_MS = 500
 const ATTEMPTS = 5
@@ -39,8 +39,8 @@ export function startMail(services: Services): { stop(): Promise<void> } {
 async function takeAndSend(services: Services, mailer: Mailer | undefined): Promise<boolean> {
   const mail = await leaseMail(services.database)
   if (mail === undefined) return false
-  const renewal = renewalOf(services, MAILS, mailLease(mail))
-  const isHeld = await whileLeased(renewal, undefined, () =>
+  const renewal = createRenewal(services, MAILS, mailLease(mail))
+  const isHeld = await withLease(renewal, undefined, () =>
     mailer === undefined ? keepUnsent(services, mail) : attempt(services, mailer, mail),
   )
   // The worker that has it now settles it.
@@ -54,7 +54,7 @@ async function keepUnsent({ database, log }: Services, mail: LeasedMail): Promis
   const { kind, to, subject, text = '' } = message
   const logged = kind === 'client' ? {} : { to, subject, text: withoutLinkSecret(text) }
   log.info({ mail: id, kind, ...logged }, 'Mail is kept: there is no SMTP_URL')
-  return await keepMail(database, mail, 'kept')
+  return await markMailFailed(database, mail, 'kept')
 }
 
 /** False when the lease of the mail was lost. */
@@ -68,9 +68,9 @@ async function attempt(services: Services, mailer: Mailer, mail: LeasedMail): Pr
     const isLast = error.isPermanent || attempts >= ATTEMPTS
     log.warn({ mail: id, kind: message.kind, attempts, isLast, reason: error.message }, 'Mail')
     if (!isLast) {
-      return await repeatMail(database, mail, backoffMs(attempts, FIRST_PAUSE_MS), error.message)
+      return await retryMail(database, mail, backoffMs(attempts, FIRST_PAUSE_MS), error.message)
     }
-    const isHeld = await keepMail(database, mail, 'failed', error.message)
+    const isHeld = await markMailFailed(database, mail, 'failed', error.message)
     if (isHeld) await reportFailure(services, mail)
     return isHeld
   }
@@ -146,7 +146,7 @@ export async function openMailer({
           attachments: attachments.map((item) => ({ ...item, encoding: 'base64' })),
         })
       } catch (error) {
-        throw failureOf(error)
+        throw toMailError(error)
       }
     },
     close: () => transport.close(),
@@ -169,7 +169,7 @@ function mutable(message: Omit<StoredMail['message'], 'kind' | 'attachments'>) {
   return { ...rest, to: [...to], cc: [...cc], bcc: [...bcc], replyTo: [...replyTo] }
 }
 
-function failureOf(error: unknown): MailError {
+function toMailError(error: unknown): MailError {
   const { responseCode, code } = error as { responseCode?: number; code?: string }
   // nodemailer makes up a 500 for a server that has no TLS; the mail itself was not refused.
   const isRefused = (responseCode ?? 0) >= 500 && code !== 'ETLS'

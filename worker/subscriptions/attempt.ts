@@ -6,7 +6,7 @@
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
 import { SUBSCRIPTION, type SubscriptionTerms } from '../../shared/access/subscription.ts'
-import { authorOf, findTarget, isTarget } from '../../shared/bots/event-target.ts'
+import { findTarget, isBotTarget, resolveAuthorSession } from '../../shared/bots/event-target.ts'
 import { HttpError } from '../../shared/errors.ts'
 import { typeName } from '../../shared/fhir/definitions.ts'
 import { parseReference, type Resource, referenceIn } from '../../shared/fhir/resource.ts'
@@ -14,13 +14,24 @@ import { subscriptionMail } from '../../shared/projects/mail-texts.ts'
 import { MAX_DEPTH } from '../../shared/request/quota.ts'
 import type { Services } from '../../shared/services.ts'
 import { find } from '../../shared/store/rows/lookups.ts'
-import { idOf, parseVersion, toVersion, type VersionRow } from '../../shared/store/rows/rows.ts'
+import {
+  contentId,
+  parseVersion,
+  toVersion,
+  type VersionRow,
+} from '../../shared/store/rows/rows.ts'
 import { platformMeta } from '../../shared/store/rows/version.ts'
 import type { Delivery } from '../../shared/subscriptions/deliveries.ts'
 import { createEvents, eventBody } from '../../shared/subscriptions/events.ts'
 import { endedSubscriptions } from '../../shared/subscriptions/state.ts'
 import type { Runner } from '../bots/run.ts'
-import { type Message, runBot, type Sent, sendHook, withoutTarget } from './hooks.ts'
+import {
+  type Message,
+  missingTargetResult,
+  runSubscriptionBot,
+  type Sent,
+  sendHook,
+} from './hooks.ts'
 
 /** A delivery with its Subscription and the outcome. */
 export interface Attempted {
@@ -33,15 +44,16 @@ export interface Attempted {
 }
 
 /** Errors: those of our own. */
-export async function attempt(
+export async function attemptDelivery(
   services: Services,
   runner: Runner,
   delivery: Delivery,
   signal: AbortSignal,
 ): Promise<Attempted> {
   const { version: row } = delivery
-  const found = await services.repository.feature(createEvents).subscriptionOf(delivery)
-  const reference = row?.content == null ? '' : `${typeName(delivery.type)}/${idOf(row.content)}`
+  const found = await services.repository.withStore(createEvents).currentSubscription(delivery)
+  const reference =
+    row?.content == null ? '' : `${typeName(delivery.type)}/${contentId(row.content)}`
   if (found === undefined) {
     return { sent: stopped('Subscription'), subscription: undefined, terms: undefined, reference }
   }
@@ -73,7 +85,7 @@ async function send(task: Task): Promise<Sent> {
     return { kind: 'stopped', reason: 'depth', text }
   }
   if (delivery.attempt > 1 && (await isOvertaken(task))) return stopped('newer version')
-  const author = await authorOf(services, subscription, delivery.project)
+  const author = await resolveAuthorSession(services, subscription, delivery.project)
   if (author === undefined) return stopped('author')
   const { reference } = task
   const message = (body: string): Message => {
@@ -85,24 +97,28 @@ async function send(task: Task): Promise<Sent> {
     const text = delivery.change === 'delete' ? '{}' : body
     return sendHook(services.config, terms, message(text), signal)
   }
-  const isSeen = await services.repository.feature(createEvents).seen(author.principal, task.row)
+  const isSeen = await services.repository
+    .withStore(createEvents)
+    .visibleVersion(author.principal, task.row)
   if (isSeen === undefined) return stopped('access')
   const target = await findTarget(services, author, hook.bot)
-  if (!isTarget(target)) return withoutTarget(target)
+  if (!isBotTarget(target)) return missingTargetResult(target)
   const body = await eventBody(services, target.session.principal, task.row)
   if (body === undefined) return stopped('access')
   const input = delivery.change === 'delete' ? `{"deletedResource":${body}}` : body
-  const { project = '', author: requester } = platformMetaOf(task.row)
+  const { project = '', author: requester } = readPlatformMeta(task.row)
   const from = { projectId: project, requester: requester?.reference }
-  return runBot(task.runner, target, message(input), from)
+  return runSubscriptionBot(task.runner, target, message(input), from)
 }
 
 async function isOvertaken({ services, delivery }: Task): Promise<boolean> {
-  const { ver, isDeleted } = await services.repository.feature(createEvents).newestOf(delivery)
+  const { ver, isDeleted } = await services.repository
+    .withStore(createEvents)
+    .newestVersion(delivery)
   return ver > delivery.ver || (isDeleted && delivery.change !== 'delete')
 }
 
-function platformMetaOf({ meta_ext }: VersionRow) {
+function readPlatformMeta({ meta_ext }: VersionRow) {
   return platformMeta({ metaExtension: meta_ext })
 }
 
@@ -130,7 +146,7 @@ export async function endSubscription(
   const project = await principals.project(meta?.project ?? '')
   if (project === undefined) return
   const { error } = end
-  const emails = error === undefined ? [] : await adminsOf(services, project.id)
+  const emails = error === undefined ? [] : await findAdminEmails(services, project.id)
   await repository.transaction(async (inner) => {
     let isEnded = false
     await inner.patch(systemPrincipal(project), { type: SUBSCRIPTION, id }, (current) => {
@@ -160,7 +176,10 @@ export async function endOverdue(services: Services): Promise<void> {
 }
 
 /** E-mail addresses of a Project's admins. */
-async function adminsOf({ repository }: Services, projectId: string): Promise<readonly string[]> {
+async function findAdminEmails(
+  { repository }: Services,
+  projectId: string,
+): Promise<readonly string[]> {
   const condition = {
     code: 'project',
     type: 'reference',

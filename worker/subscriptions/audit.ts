@@ -11,9 +11,9 @@ import type { Services } from '../../shared/services.ts'
 import type { Repository } from '../../shared/store/repository.ts'
 import { parseVersion, toVersion } from '../../shared/store/rows/rows.ts'
 import type { Delivery } from '../../shared/subscriptions/deliveries.ts'
-import type { Matched } from '../../shared/subscriptions/events.ts'
+import type { MatchResult } from '../../shared/subscriptions/events.ts'
 import {
-  takeUnreported,
+  claimUnreported,
   type Unreported,
   unreportedSubscriptions,
 } from '../../shared/subscriptions/state.ts'
@@ -131,7 +131,9 @@ export function createReportedAlone(): (subscription: string) => boolean {
 export async function reportSuccesses(services: Services): Promise<void> {
   for (const place of await unreportedSubscriptions(services.database)) {
     const reporting = services.repository.transaction(async (inner) => {
-      const unreported = await inner.beside((connection) => takeUnreported(connection, place))
+      const unreported = await inner.withConnection((connection) =>
+        claimUnreported(connection, place),
+      )
       if (unreported?.version === undefined) return
       const subscription = parseVersion(toVersion(unreported.version))
       await auditSuccesses(services, inner, subscription, unreported)
@@ -146,7 +148,7 @@ export async function reportSuccesses(services: Services): Promise<void> {
 // The worker's metrics of events; web's /metrics shows them for all workers together.
 
 export interface EventMetrics {
-  matched(found: Matched): void
+  matched(found: MatchResult): void
   /** A Subscription could not be matched. */
   skipped(): void
   attempted(delivery: Delivery, sent: Sent, startedAt: Date): void

@@ -1,6 +1,6 @@
 /** Matches changes with Subscriptions, takes pending deliveries, makes them, and settles each attempt in PostgreSQL. */
 import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promises'
-import { authorOf } from '../../shared/bots/event-target.ts'
+import { resolveAuthorSession } from '../../shared/bots/event-target.ts'
 import { deleteLeased, renewLeases } from '../../shared/platform/postgres/leases.ts'
 import { listenForWakes } from '../../shared/platform/redis/outbox-wakes.ts'
 import type { Services } from '../../shared/services.ts'
@@ -8,14 +8,14 @@ import {
   DELIVERIES,
   type Delivery,
   deliveryLease,
-  giveBackDelivery,
-  repeatDelivery,
+  releaseDelivery,
+  retryDelivery,
 } from '../../shared/subscriptions/deliveries.ts'
 import { createEvents, type MatchOptions } from '../../shared/subscriptions/events.ts'
 import { deliveryFailed, deliveryOrphaned, type Receipt } from '../../shared/subscriptions/state.ts'
 import type { Runner } from '../bots/run.ts'
-import { backoffMs, isAway, type Loop, startLoop } from '../loop.ts'
-import { type Attempted, attempt, endOverdue, endSubscription } from './attempt.ts'
+import { backoffMs, isUnavailable, type Loop, startLoop } from '../loop.ts'
+import { type Attempted, attemptDelivery, endOverdue, endSubscription } from './attempt.ts'
 import type { EventMetrics } from './audit.ts'
 import { auditAttempt, createReportedAlone, reportSuccesses } from './audit.ts'
 
@@ -87,7 +87,7 @@ export class Deliverer {
       ? { hooks: 0, bots: 0 }
       : { hooks: HOOKS - hooks, bots: config.workerConcurrency - bots }
     const taken = await this.#receipts.settle(
-      (received) => repository.feature(createEvents).take(room, received),
+      (received) => repository.withStore(createEvents).leaseDue(room, received),
       this.#isClosing,
     )
     for (const delivery of taken) this.#start(delivery)
@@ -110,7 +110,7 @@ export class Deliverer {
     const startedAt = new Date()
     const room = delivery.target.startsWith('Bot/') ? 'bots' : 'hooks'
     this.#underWay[room]++
-    const attempted = await attempt(
+    const attempted = await attemptDelivery(
       this.#services,
       this.#runner,
       delivery,
@@ -137,7 +137,7 @@ export class Deliverer {
     try {
       await settle()
     } catch (error) {
-      if (!isAway(error) || this.#isClosing) throw error
+      if (!isUnavailable(error) || this.#isClosing) throw error
       await delay(AWAY_MS)
       await this.#insist(settle)
     }
@@ -149,7 +149,7 @@ export class Deliverer {
     const { database } = this.#services
     const isStopping = this.#stopping.signal.aborted && sent.kind === 'failed'
     if (sent.kind === 'back' || isStopping) {
-      await giveBackDelivery(database, delivery, sent.kind === 'back' ? sent.delayMs : 0)
+      await releaseDelivery(database, delivery, sent.kind === 'back' ? sent.delayMs : 0)
       return
     }
     const unreported = sent.kind === 'received' && !this.#isReportedAlone(delivery.subscription)
@@ -169,7 +169,7 @@ export class Deliverer {
           return afterLast(this.#services, delivery, attempted, sent.text)
         }
         const delayMs = sent.after ?? delayAfter(delivery.attempt)
-        await repeatDelivery(database, delivery, { delayMs, error: sent.text, fault: false })
+        await retryDelivery(database, delivery, { delayMs, error: sent.text, fault: false })
         return this.#loop.wakeIn(delayMs)
       }
       default:
@@ -178,7 +178,7 @@ export class Deliverer {
   }
 
   #report(error: unknown, text: string, delivery?: Delivery): void {
-    this.#services.log[isAway(error) ? 'debug' : 'error'](
+    this.#services.log[isUnavailable(error) ? 'debug' : 'error'](
       { cause: error, delivery: delivery?.id },
       text,
     )
@@ -222,7 +222,7 @@ async function afterFault(services: Services, delivery: Delivery, text: string):
     return
   }
   const delayMs = backoffMs(faults + 1, FAULT_DELAY_MS, LONGEST_FAULT_DELAY_MS)
-  await repeatDelivery(services.database, delivery, { delayMs, error: text, fault: true })
+  await retryDelivery(services.database, delivery, { delayMs, error: text, fault: true })
 }
 
 async function audit(
@@ -311,7 +311,7 @@ export async function startEvents(
   const options: MatchOptions = {
     ...hooks,
     author: async (subscription, project) =>
-      (await authorOf(services, subscription, project))?.principal,
+      (await resolveAuthorSession(services, subscription, project))?.principal,
     skipped(subscription, error) {
       const reason = error instanceof Error ? error.message : 'unknown'
       metrics.skipped()
@@ -326,7 +326,7 @@ export async function startEvents(
   const matching = startLoop(
     { log, name: 'The match of changes', everyMs: SWEEP_MS, level: 'error' },
     async () => {
-      const matched = await repository.feature(createEvents).match(BATCH, options)
+      const matched = await repository.withStore(createEvents).match(BATCH, options)
       metrics.matched(matched)
       if (matched.deliveries.length > 0) deliveries.wake()
       return matched.hasMore

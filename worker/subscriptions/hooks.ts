@@ -1,11 +1,15 @@
 /** Deliveries to an address outside and to a Bot, and the headers that go with them. */
 
 import { createHmac, randomBytes } from 'node:crypto'
-import { type Hook, isSuccess, type SubscriptionTerms } from '../../shared/access/subscription.ts'
-import { actingAs } from '../../shared/bots/bot.ts'
-import type { BotTarget, NoTarget } from '../../shared/bots/event-target.ts'
+import {
+  isSuccess,
+  type SubscriptionTarget,
+  type SubscriptionTerms,
+} from '../../shared/access/subscription.ts'
+import { toActing } from '../../shared/bots/bot.ts'
+import type { BotTarget, MissingTarget } from '../../shared/bots/event-target.ts'
 import type { Config } from '../../shared/config/config.ts'
-import { fetchOutside } from '../../shared/platform/outbound/fetch-outside.ts'
+import { fetchOutbound } from '../../shared/platform/outbound/fetch-outside.ts'
 import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
 import type { Delivery } from '../../shared/subscriptions/deliveries.ts'
 import type { Runner } from '../bots/run.ts'
@@ -39,7 +43,7 @@ export async function sendHook(
     isRepeatable: true,
   }
   try {
-    const { status, headers } = await fetchOutside(outgoing, config.hookTargets, signal)
+    const { status, headers } = await fetchOutbound(outgoing, config.hookTargets, signal)
     if (isSuccess(terms, status)) return { kind: 'received', text: `status ${status}` }
     const isBusy = status === 429 || status === 503
     const after = isBusy ? retryAfterMs(headers['retry-after']) : undefined
@@ -79,7 +83,7 @@ export interface Message {
   readonly subscription: string
   /** `Type/id`. */
   readonly reference: string
-  readonly hook: Hook
+  readonly hook: SubscriptionTarget
   /** JSON text. */
   readonly body: string
 }
@@ -110,7 +114,7 @@ export function signatures(secret: string, body: string, seconds: number): Recor
 const KEPT = /^(content-type|x-signature.*)$/i
 
 /** Without those that say what the body is and who has signed it. */
-function givenHeaders({ headers }: Hook): Record<string, string> {
+function givenHeaders({ headers }: SubscriptionTarget): Record<string, string> {
   return Object.fromEntries(headers.filter(([name]) => !KEPT.test(name)))
 }
 
@@ -130,12 +134,12 @@ const BACK_MS = 1000
 const QUEUE_MS = 60_000
 
 /** Ends the attempt when no Bot can be run. */
-export function withoutTarget({ isOff, text }: NoTarget): Sent {
-  return isOff ? { kind: 'stopped', reason: 'bots off', text } : failed(`error ${text}`)
+export function missingTargetResult({ isDisabled, text }: MissingTarget): Sent {
+  return isDisabled ? { kind: 'stopped', reason: 'bots off', text } : failed(`error ${text}`)
 }
 
 /** The last argument says where the change was made, and by whom. */
-export async function runBot(
+export async function runSubscriptionBot(
   runner: Runner,
   { bot, version, projectId: botProjectId, session }: BotTarget,
   message: Message,
@@ -150,7 +154,7 @@ export async function runBot(
     botId: bot.id,
     botProjectId,
     botVersion: version,
-    ...actingAs(session.principal),
+    ...toActing(session.principal),
     requester,
     contentType: CONTENT_TYPE,
     inputKind: 'json',

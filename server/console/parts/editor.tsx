@@ -90,7 +90,7 @@ export function Editor(props: Props) {
     view.dispatch(
       setDiagnostics(
         state,
-        marks.map((mark) => diagnosticOf(mark, state)),
+        marks.map((mark) => toDiagnostic(mark, state)),
       ),
     )
   }, [view, marks])
@@ -161,7 +161,7 @@ const usual: Extension = [
   keymap.of([...defaultKeymap, ...searchKeymap, ...historyKeymap]),
 ]
 
-function diagnosticOf({ line, column, text }: Mark, { doc }: EditorState): Diagnostic {
+function toDiagnostic({ line, column, text }: Mark, { doc }: EditorState): Diagnostic {
   const found = doc.line(Math.min(Math.max(line, 1), doc.lines))
   const from = Math.min(found.from + column - 1, found.to)
   return { from, to: Math.min(from + 1, found.to), severity: 'error', message: text }

@@ -116,7 +116,7 @@ export function placed(error: unknown, names: readonly string[]): Placed {
   if (!(error instanceof OperationOutcomeError)) return { values, rest: error }
   const { outcome } = error
   const rest = (outcome.issue ?? []).filter((issue) => {
-    const name = fieldOf(issue, names)
+    const name = findIssueField(issue, names)
     if (name === undefined) return true
     const [line] = problemLines(new OperationOutcomeError({ ...outcome, issue: [issue] }))
     values.set(name, line?.text ?? '')
@@ -128,7 +128,7 @@ export function placed(error: unknown, names: readonly string[]): Placed {
   }
 }
 
-function fieldOf({ expression }: OperationOutcomeIssue, names: readonly string[]) {
+function findIssueField({ expression }: OperationOutcomeIssue, names: readonly string[]) {
   const steps = (expression?.[0] ?? '').split('.').map((step) => step.replace(/\[.*$/, ''))
   return names.find((name) => steps.includes(name))
 }

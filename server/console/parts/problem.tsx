@@ -52,12 +52,17 @@ export interface ProblemLine {
 
 /** One line an issue of the OperationOutcome; otherwise the message. */
 export function problemLines(error: unknown): readonly ProblemLine[] {
-  if (error instanceof OperationOutcomeError) return error.outcome.issue?.map(lineOf) ?? []
+  if (error instanceof OperationOutcomeError) return error.outcome.issue?.map(toProblemLine) ?? []
   if (error instanceof TypeError) return [{ text: texts.common.away, place: '' }]
   return [{ text: error instanceof Error ? error.message : String(error), place: '' }]
 }
 
-function lineOf({ details, diagnostics, code, expression }: OperationOutcomeIssue): ProblemLine {
+function toProblemLine({
+  details,
+  diagnostics,
+  code,
+  expression,
+}: OperationOutcomeIssue): ProblemLine {
   const text = details?.text ?? diagnostics ?? code ?? ''
   return { text, place: expression?.join(', ') ?? '' }
 }

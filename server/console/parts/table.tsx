@@ -14,7 +14,7 @@ interface Props<T> {
   readonly label: string
   readonly rows: readonly T[]
   readonly columns: readonly Column<T>[]
-  readonly keyOf: (row: T) => string
+  readonly rowKey: (row: T) => string
   /** The page of a row: its first cell leads there. */
   readonly linkOf?: ((row: T) => string) | undefined
   /** `name` or `-name`. */
@@ -24,7 +24,7 @@ interface Props<T> {
 }
 
 export function DataTable<T>(props: Props<T>) {
-  const { label, rows, columns, keyOf, linkOf, empty } = props
+  const { label, rows, columns, rowKey, linkOf, empty } = props
   if (rows.length === 0 && empty) return <>{empty}</>
   return (
     <Table.ScrollContainer minWidth={columns.length * 110} type="native" tabIndex={0}>
@@ -38,7 +38,7 @@ export function DataTable<T>(props: Props<T>) {
         </Table.Thead>
         <Table.Tbody>
           {rows.map((row) => (
-            <Table.Tr key={keyOf(row)}>
+            <Table.Tr key={rowKey(row)}>
               {columns.map(({ name, cell, align = 'left' }, place) => (
                 <Table.Td key={name} ta={align} className={align}>
                   {place === 0 && linkOf ? <Link href={linkOf(row)}>{cell(row)}</Link> : cell(row)}

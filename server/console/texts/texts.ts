@@ -20,7 +20,7 @@ export interface Stored {
 const UNITS = ['B', 'KB', 'MB', 'GB', 'TB'] as const
 
 /** "1.4 MB"; "about 12 GB" of what is not counted. */
-export function sizeOf({ bytes, isEstimate }: Stored): string {
+export function formatStoredSize({ bytes, isEstimate }: Stored): string {
   const power = Math.min(Math.floor(Math.log10(Math.max(bytes, 1)) / 3), UNITS.length - 1)
   const size = `${Number((bytes / 1000 ** power).toPrecision(3))} ${UNITS[power]}`
   return isEstimate ? fill(texts.common.about, { size }) : size

@@ -137,12 +137,12 @@ export async function readLaunch(
 
 /** Errors: 400 as RFC 7636 has it. */
 function requireChallenge({ codeChallenge, codeChallengeMethod }: SignInRequest): void {
-  const problem = challengeProblem(codeChallenge, codeChallengeMethod)
+  const problem = codeChallengeError(codeChallenge, codeChallengeMethod)
   if (problem !== undefined) throw badRequest(problem, 'codeChallengeMethod')
 }
 
 /** Why a challenge cannot be used; undefined when it can or when there is none. */
-export function challengeProblem(
+export function codeChallengeError(
   challenge: string | undefined,
   method: string | undefined,
 ): string | undefined {
@@ -161,6 +161,6 @@ function requireOrigin(client: Resource, origin: string): void {
 }
 
 /** The words of a request's scope that we know. */
-export function scopeOf(request: SignInRequest): string {
+export function requestedScope(request: SignInRequest): string {
   return grantedScope(request.scope)
 }

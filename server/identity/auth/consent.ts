@@ -3,24 +3,31 @@ import { AREA_WORDS } from '../../../shared/access/grant.ts'
 import { grantedScope, type SmartScope, smartScopes } from '../../../shared/access/scopes.ts'
 import { badRequest, HttpError } from '../../../shared/errors.ts'
 import { parseReference, type Resource, referenceIn } from '../../../shared/fhir/resource.ts'
-import { displayOf } from '../../../shared/identity/principals.ts'
+import { displayName } from '../../../shared/identity/principals.ts'
 import { readUser } from '../../../shared/projects/users.ts'
 import { escapeValue } from '../../../shared/query/values.ts'
-import { found } from '../../../shared/rest/search/criteria.ts'
+import { searchByQuery } from '../../../shared/rest/search/criteria.ts'
 import type { Services } from '../../../shared/services.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
 import type { Context } from '../../context.ts'
-import { clearCookie, isBound, loginCookie } from '../browser.ts'
-import { audit, clientIdOf, patchLogin, requireOpen, revokeLogin, userIdOf } from '../logins.ts'
+import { clearCookie, isBoundToBrowser, loginCookie } from '../browser.ts'
+import {
+  audit,
+  loginClientId,
+  loginUserId,
+  patchLogin,
+  requireOpen,
+  revokeLogin,
+} from '../logins.ts'
 import { findClient, projectOfClient } from './apps.ts'
 import type { Fields } from './fields.ts'
-import { openLogin, requireLogin } from './login.ts'
+import { readOpenLogin, requireLogin } from './login.ts'
 import { loginResult } from './sign-in.ts'
 
 /** Names the app, its owner, the person and the Project, and says the scopes in words. Errors: 400. */
 export async function describeConsent(services: Services, ctx: Context, id: string) {
   const login = await requireLogin(services, ctx, id)
-  const client = await findClient(services, clientIdOf(login) ?? '')
+  const client = await findClient(services, loginClientId(login) ?? '')
   const membership = parseReference(referenceIn(login.membership))?.id
   // A code shows that the second factor and the choice of a profile are done.
   if (client === undefined || membership === undefined || login.code === undefined) {
@@ -28,8 +35,8 @@ export async function describeConsent(services: Services, ctx: Context, id: stri
   }
   const [session, owner, user] = await Promise.all([
     services.principals.forMembership(membership),
-    ownerOf(services, client),
-    readUser(services.repository, userIdOf(login) ?? ''),
+    readOwnerName(services, client),
+    readUser(services.repository, loginUserId(login) ?? ''),
   ])
   if (session === undefined || user === undefined) throw badRequest('Login revoked', 'login')
   const { principal } = session
@@ -47,7 +54,7 @@ export async function describeConsent(services: Services, ctx: Context, id: stri
   }
 }
 
-async function ownerOf({ principals, config }: Services, client: Resource): Promise<string> {
+async function readOwnerName({ principals, config }: Services, client: Resource): Promise<string> {
   const projectId = projectOfClient(client)
   const project = projectId === undefined ? undefined : await principals.project(projectId)
   return project?.name ?? config.productName
@@ -55,7 +62,7 @@ async function ownerOf({ principals, config }: Services, client: Resource): Prom
 
 /** The person says no: what was begun leads nowhere any more. Errors: 400. */
 export async function denyLogin(services: Services, ctx: Context, fields: Fields): Promise<void> {
-  const login = await openLogin(services, ctx, fields)
+  const login = await readOpenLogin(services, ctx, fields)
   const id = login.id ?? ''
   await revokeLogin(services, id)
   clearCookie(ctx, services.config, loginCookie(id))
@@ -168,26 +175,26 @@ const LONGEST_NAME = 100
 function wantsPatient(login: Resource): boolean {
   const words = String(login.scope ?? '').split(' ')
   const isStandalone = login.launch === undefined && login.profileType !== 'Patient'
-  return isStandalone && isBound(login) && words.includes('launch/patient')
+  return isStandalone && isBoundToBrowser(login) && words.includes('launch/patient')
 }
 
 /** A page of the patients that the member may see. Errors: 400, 403. */
 export async function listPatients(services: Services, ctx: Context, id: string) {
   const login = await requireLogin(services, ctx, id)
-  const principal = await chooserOf(services, login)
+  const principal = await patientChooser(services, login)
   const { name, cursor } = ctx.query
   const query = new URLSearchParams({ _sort: 'name' })
   if (typeof name === 'string' && name.trim() !== '') {
     query.set('name', escapeValue(name.slice(0, LONGEST_NAME)))
   }
   const page = { count: PAGE, cursor: typeof cursor === 'string' ? cursor : undefined }
-  const { versions, next } = await found({ services, principal }, 'Patient', query, page)
+  const { versions, next } = await searchByQuery({ services, principal }, 'Patient', query, page)
   const patients = versions.map((version) => {
     const patient = parseVersion(version)
     const { birthDate, gender } = patient
     return {
       id: version.id,
-      name: displayOf(patient) ?? 'Patient without a name',
+      name: displayName(patient) ?? 'Patient without a name',
       birthDate,
       gender,
     }
@@ -201,10 +208,10 @@ export async function choosePatient(
   ctx: Context,
   fields: Fields,
 ): Promise<Record<string, unknown>> {
-  const login = await openLogin(services, ctx, fields)
+  const login = await readOpenLogin(services, ctx, fields)
   const id = fields.required('patient', 'Patient')
   fields.check()
-  const principal = await chooserOf(services, login)
+  const principal = await patientChooser(services, login)
   const reference = `Patient/${id}`
   if (parseReference(reference) === undefined) throw badRequest('Patient not found', 'patient')
   await services.repository.read(principal, 'Patient', id).catch((error: unknown) => {
@@ -226,7 +233,7 @@ export async function choosePatient(
 }
 
 /** The member, before any scope. A code shows that the second factor and the choice of a profile are done. */
-async function chooserOf({ principals }: Services, login: Resource) {
+async function patientChooser({ principals }: Services, login: Resource) {
   const membership = parseReference(referenceIn(login.membership))?.id
   if (!wantsPatient(login) || login.code === undefined || membership === undefined) {
     throw badRequest('There is no patient to choose', 'login')

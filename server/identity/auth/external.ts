@@ -15,22 +15,22 @@ import { escapeValue } from '../../../shared/query/values.ts'
 import type { Services } from '../../../shared/services.ts'
 import { find } from '../../../shared/store/rows/lookups.ts'
 import type { Context } from '../../context.ts'
-import { clearCookie, newBinding, readCookie, senderOf, setCookie } from '../browser.ts'
-import { audit, digestOf, isDigestOf } from '../logins.ts'
+import { classifySender, clearCookie, newBinding, readCookie, setCookie } from '../browser.ts'
+import { audit, hashSecret, matchesDigest } from '../logins.ts'
 import { type App, findApp, projectOfClient, type SignInRequest, signInRequest } from './apps.ts'
 import type { Fields } from './fields.ts'
 import {
-  authorizeUrlOf,
+  buildAuthorizeUrl,
+  fetchIdentity,
   type Identity,
-  identityOf,
   type Provider,
-  providerOf,
+  parseIdentityProvider,
   providerOfDomain,
   redeemCode,
   takeVerifier,
   VERIFIER_SECONDS,
 } from './provider.ts'
-import { beginLogin, type LoginOptions, loginResult, speaksForProject } from './sign-in.ts'
+import { beginLogin, isTrustedForProject, type LoginOptions, loginResult } from './sign-in.ts'
 
 const BROWSER_COOKIE = 'botica-provider'
 
@@ -42,13 +42,13 @@ export async function findMethod(services: Services, ctx: Context, fields: Field
   const email = fields.email('email')
   const request = signInRequest(fields)
   fields.check()
-  const domain = domainOf(email)
+  const domain = emailDomain(email)
   const provider = await providerOfDomain(services, domain)
   if (provider === undefined) return {}
   const { projectId, clientId } = request
-  if (senderOf(ctx, services.config) !== 'page') {
+  if (classifySender(ctx, services.config) !== 'page') {
     const state = { domain, projectId, clientId }
-    return { domain, authorizeUrl: await authorizeUrlOf(services, provider, state) }
+    return { domain, authorizeUrl: await buildAuthorizeUrl(services, provider, state) }
   }
   const { secret } = newBinding()
   setCookie(ctx, services.config, {
@@ -57,8 +57,11 @@ export async function findMethod(services: Services, ctx: Context, fields: Field
     seconds: VERIFIER_SECONDS,
   })
   const state = { ...request, domain }
-  const browser = digestOf(boundText(secret, state))
-  return { domain, authorizeUrl: await authorizeUrlOf(services, provider, { ...state, browser }) }
+  const browser = hashSecret(boundText(secret, state))
+  return {
+    domain,
+    authorizeUrl: await buildAuthorizeUrl(services, provider, { ...state, browser }),
+  }
 }
 
 /** The digest of it holds the browser and all that the state says together: neither can be exchanged. */
@@ -67,29 +70,29 @@ function boundText(secret: string, state: Readonly<Record<string, unknown>>): st
 }
 
 /** Whether a provider knows the addresses of this domain. */
-function domainOf(email: string): string {
+function emailDomain(email: string): string {
   return normalEmail(email).split('@').at(-1) ?? ''
 }
 
 /** GET `/auth/external`: the address that the browser goes to next. Errors: 400. */
 export async function finishExternal(services: Services, ctx: Context): Promise<string> {
-  const code = textOf(ctx.query.code)
-  const state = readState(textOf(ctx.query.state))
+  const code = nonEmptyString(ctx.query.code)
+  const state = readState(nonEmptyString(ctx.query.state))
   if (code === undefined) throw badRequest('Missing code', 'code')
   const isFromPage = isFromThisBrowser(services, ctx, state)
-  const request = requestOf(state)
+  const request = parseSignInState(state)
   const app = await findApp(services, ctx, request)
-  const domain = textOf(state.domain)
+  const domain = nonEmptyString(state.domain)
   // A state with a domain was made where /auth/method named that domain's provider: its code is for nobody else.
   const ofDomain = domain === undefined ? undefined : await providerOfDomain(services, domain)
-  const provider = ofDomain ?? providerOf(app.client)
+  const provider = ofDomain ?? parseIdentityProvider(app.client)
   if (provider === undefined) throw badRequest('Identity provider not found')
-  const verifier = await verifierOf(services, provider, state, request)
+  const verifier = await resolveCodeVerifier(services, provider, state, request)
   const token = await redeemCode(services, provider, code, verifier)
-  const identity = await identityOf(services, provider, token)
+  const identity = await fetchIdentity(services, provider, token)
   const vouching = ofDomain === undefined ? { isProjectProvider: true } : { domain }
   const options = { ...vouching, isFromPage }
-  const login = await loginOf(services, ctx, {
+  const login = await createExternalLogin(services, ctx, {
     app,
     request,
     identity,
@@ -111,7 +114,7 @@ function isFromThisBrowser(
   const { browser, pkce: _, ...rest } = state
   if (browser === undefined) return false
   const secret = readCookie(ctx, config, BROWSER_COOKIE)
-  const isSame = secret !== undefined && isDigestOf(browser, boundText(secret, rest))
+  const isSame = secret !== undefined && matchesDigest(browser, boundText(secret, rest))
   if (!isSame) throw badRequest('Invalid state', 'state')
   clearCookie(ctx, config, BROWSER_COOKIE)
   return true
@@ -121,14 +124,14 @@ function isFromThisBrowser(
  * An address that the SDK has made carries its challenge, whose verifier stays in the browser: with `plain`
  * the two are one, with any other method the code is worth nothing here. Errors: 400.
  */
-async function verifierOf(
+async function resolveCodeVerifier(
   services: Services,
   provider: Provider,
   state: Record<string, unknown>,
   { codeChallenge, codeChallengeMethod }: SignInRequest,
 ): Promise<string | undefined> {
   if (!provider.usePkce) return undefined
-  const pkce = textOf(state.pkce)
+  const pkce = nonEmptyString(state.pkce)
   if (pkce !== undefined) return await takeVerifier(services, pkce)
   if (codeChallenge !== undefined && codeChallengeMethod === 'plain') return codeChallenge
   throw badRequest('Missing code verifier: begin at /auth/method', 'state')
@@ -162,14 +165,14 @@ export async function exchangeToken(
   client: Resource,
   { token, scope, membershipId }: TokenExchange,
 ): Promise<Resource> {
-  const provider = providerOf(client)
+  const provider = parseIdentityProvider(client)
   if (provider === undefined) throw badRequest('Identity provider not found')
-  const identity = await identityOf(services, provider, token)
-  const request = { ...requestOf({}), clientId: client.id, scope }
+  const identity = await fetchIdentity(services, provider, token)
+  const request = { ...parseSignInState({}), clientId: client.id, scope }
   const projectId = projectOfClient(client)
   const app = { client, projectId, isNewProject: false, launch: undefined }
   const options = { choose: { membershipId }, isProjectProvider: true }
-  return await loginOf(services, ctx, {
+  return await createExternalLogin(services, ctx, {
     app,
     request,
     identity,
@@ -186,7 +189,7 @@ interface ExternalLogin {
   readonly options: LoginOptions & { readonly domain?: string | undefined }
 }
 
-async function loginOf(
+async function createExternalLogin(
   services: Services,
   ctx: Context,
   { app, request, identity, useSubject, options: { domain, ...options } }: ExternalLogin,
@@ -196,10 +199,10 @@ async function loginOf(
     : await userByEmail(services, identity.email, app.projectId)
   // A domain's provider speaks for the addresses of that domain only, whoever it says has a subject.
   const isForeign =
-    domain !== undefined && !(isOf(domain, identity.email) && isOf(domain, user?.email))
+    domain !== undefined && !(isInDomain(domain, identity.email) && isInDomain(domain, user?.email))
   const isUnverified = domain !== undefined && identity.isUnverified
   if (user === undefined || isForeign || isUnverified) throw refusal(services, ctx, app)
-  const isProof = !useSubject && !speaksForProject(user, app.projectId, options)
+  const isProof = !useSubject && !isTrustedForProject(user, app.projectId, options)
   if (isProof) await proveByProvider(services, user)
   const method = options.choose === undefined ? 'external' : 'exchange'
   const login = await beginLogin(services, ctx, { signIn: { app, request }, user, method, options })
@@ -207,8 +210,8 @@ async function loginOf(
   return login
 }
 
-function isOf(domain: string, email: unknown): boolean {
-  return typeof email === 'string' && domainOf(email) === domain
+function isInDomain(domain: string, email: unknown): boolean {
+  return typeof email === 'string' && emailDomain(email) === domain
 }
 
 function refusal(services: Services, ctx: Context, { projectId }: App): HttpError {
@@ -256,20 +259,20 @@ function readState(text: string | undefined): Record<string, unknown> {
   throw badRequest('Invalid state', 'state')
 }
 
-function requestOf(state: Record<string, unknown>): SignInRequest {
+function parseSignInState(state: Record<string, unknown>): SignInRequest {
   return {
-    clientId: textOf(state.clientId),
-    projectId: textOf(state.projectId),
+    clientId: nonEmptyString(state.clientId),
+    projectId: nonEmptyString(state.projectId),
     resourceType: undefined,
-    scope: textOf(state.scope) ?? 'openid',
-    nonce: textOf(state.nonce),
-    launch: textOf(state.launch),
-    codeChallenge: textOf(state.codeChallenge),
-    codeChallengeMethod: textOf(state.codeChallengeMethod),
-    redirectUri: textOf(state.redirectUri),
+    scope: nonEmptyString(state.scope) ?? 'openid',
+    nonce: nonEmptyString(state.nonce),
+    launch: nonEmptyString(state.launch),
+    codeChallenge: nonEmptyString(state.codeChallenge),
+    codeChallengeMethod: nonEmptyString(state.codeChallengeMethod),
+    redirectUri: nonEmptyString(state.redirectUri),
   }
 }
 
-function textOf(value: unknown): string | undefined {
+function nonEmptyString(value: unknown): string | undefined {
   return typeof value === 'string' && value !== '' ? value : undefined
 }

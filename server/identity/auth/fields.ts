@@ -1,7 +1,7 @@
 /** The flat JSON bodies of `/auth/**`: an empty text equals an absent field, every bad field is named, reCAPTCHA's too. */
 import { badRequest, type Issue, invalid, issue } from '../../../shared/errors.ts'
 import { isObject, type Resource } from '../../../shared/fhir/resource.ts'
-import { fetchOutside } from '../../../shared/platform/outbound/fetch-outside.ts'
+import { fetchOutbound } from '../../../shared/platform/outbound/fetch-outside.ts'
 import type { Services } from '../../../shared/services.ts'
 import type { Context } from '../../context.ts'
 import { readJsonObject } from '../../middleware/body.ts'
@@ -85,12 +85,12 @@ interface Captcha {
   readonly siteKey: string | undefined
 }
 
-export function captchaIn(fields: Fields): Captcha {
+export function readCaptcha(fields: Fields): Captcha {
   return { token: fields.optional('recaptchaToken'), siteKey: fields.optional('recaptchaSiteKey') }
 }
 
 /** Errors: 400. */
-export async function requireHuman(
+export async function verifyCaptcha(
   { config }: Services,
   { token, siteKey }: Captcha,
   project: Resource | undefined,
@@ -102,7 +102,7 @@ export async function requireHuman(
   const secret = site?.recaptchaSecretKey ?? config.recaptchaSecret
   if (secret === undefined) return
   if (token === undefined) throw badRequest('Recaptcha token is required', 'recaptchaToken')
-  const { body } = await fetchOutside(
+  const { body } = await fetchOutbound(
     {
       url: config.recaptchaUrl,
       method: 'POST',

@@ -1,5 +1,5 @@
 /** `/auth/login` and the choices that follow it. */
-import { type Device, isDeviceOf } from '../../../shared/access/credentials/devices.ts'
+import { type Device, isDeviceCurrent } from '../../../shared/access/credentials/devices.ts'
 import type { Applicant } from '../../../shared/access/credentials/hashing.ts'
 import {
   hashPassword,
@@ -12,23 +12,23 @@ import { isWordWithin, smartScopes } from '../../../shared/access/scopes.ts'
 import { badRequest } from '../../../shared/errors.ts'
 import { type Resource, referenceTo } from '../../../shared/fhir/resource.ts'
 import {
+  anonymousGuess,
   checkGuess,
   deviceGuess,
   isRegular,
   rememberRegular,
   requireNoPause,
-  strangersGuess,
 } from '../../../shared/identity/guesses.ts'
 import { findUserForSignIn, patchUser } from '../../../shared/projects/users.ts'
 import type { Services } from '../../../shared/services.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
 import type { Context } from '../../context.ts'
-import { addressOf } from '../../middleware/limits.ts'
-import { deviceIn, isBound, isFromHere } from '../browser.ts'
+import { rateLimitAddress } from '../../middleware/limits.ts'
+import { isBoundToBrowser, isFromSameBrowser, readDeviceCookie } from '../browser.ts'
 import { audit, patchLogin, readLogin, requireOpen } from '../logins.ts'
 import { type App, findApp, type SignInRequest, signInRequest } from './apps.ts'
 import type { Fields } from './fields.ts'
-import { beginLogin, loginResult, nextStep, withCode, withMembership } from './sign-in.ts'
+import { beginLogin, issueCode, loginResult, nextStep, storeLoginMembership } from './sign-in.ts'
 
 const SHORTEST = 5
 const LONGEST = 1024
@@ -45,9 +45,9 @@ export async function logIn(
   const request = signInRequest(fields)
   fields.check()
   const app = await findApp(services, ctx, request)
-  const device = deviceIn(services, ctx, email)
-  const address = addressOf(ctx.ip)
-  const guessed = device ? deviceGuess('password', device.id) : strangersGuess(email, address)
+  const device = readDeviceCookie(services, ctx, email)
+  const address = rateLimitAddress(ctx.ip)
+  const guessed = device ? deviceGuess('password', device.id) : anonymousGuess(email, address)
   // Before the queue, so that whoever has to wait for a pause takes no place in it.
   const [isKnownHere] = await Promise.all([
     isRegular(services.redis, email, address),
@@ -72,9 +72,9 @@ async function prove(services: Services, ctx: Context, attempt: Attempt): Promis
   const { email, password, app, request, device } = attempt
   const { redis, repository } = services
   const user = await findUserForSignIn(repository, email, app.projectId)
-  const isKnown = user !== undefined && device !== undefined && isDeviceOf(device, user)
-  const address = addressOf(ctx.ip)
-  const guessed = isKnown ? deviceGuess('password', device.id) : strangersGuess(email, address)
+  const isKnown = user !== undefined && device !== undefined && isDeviceCurrent(device, user)
+  const address = rateLimitAddress(ctx.ip)
+  const guessed = isKnown ? deviceGuess('password', device.id) : anonymousGuess(email, address)
   const stored = typeof user?.passwordHash === 'string' ? user.passwordHash : undefined
   const login = await checkGuess(redis, guessed, user?.id ?? 'nobody', async () => {
     const isRight = await verifyPassword(password, stored)
@@ -101,7 +101,7 @@ export async function chooseProfile(
   ctx: Context,
   fields: Fields,
 ): Promise<Record<string, unknown>> {
-  const login = await openLogin(services, ctx, fields)
+  const login = await readOpenLogin(services, ctx, fields)
   const id = fields.required('profile', 'Profile')
   fields.check()
   if (login.membership !== undefined) throw badRequest('Login profile already set', 'login')
@@ -111,17 +111,21 @@ export async function chooseProfile(
     : []
   if (found?.content === undefined) throw badRequest('Profile not found', 'profile')
   const membership = parseVersion(found)
-  return await loginResult(services, ctx, await choose(services, ctx, login, membership))
+  return await loginResult(
+    services,
+    ctx,
+    await setLoginMembership(services, ctx, login, membership),
+  )
 }
 
 /** The Login with this membership, stored. Errors: 400. */
-export async function choose(
+export async function setLoginMembership(
   services: Services,
   ctx: Context,
   login: Resource,
   membership: Resource,
 ): Promise<Resource> {
-  const next = await withMembership(services, ctx, login, membership)
+  const next = await storeLoginMembership(services, ctx, login, membership)
   return await patchLogin(services, login.id ?? '', (current) => {
     requireOpen(current)
     if (current.membership !== undefined) throw badRequest('Login profile already set', 'login')
@@ -135,7 +139,7 @@ export async function chooseScope(
   ctx: Context,
   fields: Fields,
 ): Promise<Record<string, unknown>> {
-  const login = await openLogin(services, ctx, fields)
+  const login = await readOpenLogin(services, ctx, fields)
   const scope = fields.required('scope', 'Scope')
   fields.check()
   const asked = String(login.scope ?? '')
@@ -153,7 +157,7 @@ export async function chooseScope(
 }
 
 /** The Login that `login` names. Errors: 400. */
-export async function openLogin(
+export async function readOpenLogin(
   services: Services,
   ctx: Context,
   fields: Fields,
@@ -170,7 +174,7 @@ export async function requireLogin(
   id: string,
 ): Promise<Resource> {
   const login = await readLogin(services, id)
-  if (login === undefined || !isFromHere(ctx, services.config, login)) {
+  if (login === undefined || !isFromSameBrowser(ctx, services.config, login)) {
     throw badRequest('Login not found', 'login')
   }
   requireOpen(login)
@@ -186,6 +190,6 @@ export async function resumeLogin(
   const login = await requireLogin(services, ctx, id)
   const next = await nextStep(services, login)
   if (next !== undefined) return next
-  const mayHaveCode = isBound(login) || login.codeChallenge !== undefined
-  return mayHaveCode ? await withCode(services, ctx, login) : { login: id }
+  const mayHaveCode = isBoundToBrowser(login) || login.codeChallenge !== undefined
+  return mayHaveCode ? await issueCode(services, ctx, login) : { login: id }
 }

@@ -5,7 +5,7 @@
 
 import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto'
 import QRCode from 'qrcode'
-import { isDeviceOf } from '../../../shared/access/credentials/devices.ts'
+import { isDeviceCurrent } from '../../../shared/access/credentials/devices.ts'
 import { badRequest } from '../../../shared/errors.ts'
 import type { Resource } from '../../../shared/fhir/resource.ts'
 import {
@@ -20,8 +20,8 @@ import { notifyOwner } from '../../../shared/projects/signed-in-user.ts'
 import { patchUser, readUser } from '../../../shared/projects/users.ts'
 import type { Services } from '../../../shared/services.ts'
 import type { Context } from '../../context.ts'
-import { deviceIn } from '../browser.ts'
-import { patchLogin, requireOpen, revokeLogin, userIdOf } from '../logins.ts'
+import { readDeviceCookie } from '../browser.ts'
+import { loginUserId, patchLogin, requireOpen, revokeLogin } from '../logins.ts'
 
 const WRONG_TOKENS = 5
 const COUNT_SECONDS = 3600
@@ -29,7 +29,7 @@ const COUNT_SECONDS = 3600
 const STEP_MEMORY_SECONDS = 120
 
 /** Returns the data for an authenticator app; creates the User's secret if there is none. */
-export async function enrolment({ repository, config }: Services, user: Resource) {
+export async function readEnrollment({ repository, config }: Services, user: Resource) {
   const secret = typeof user.mfaSecret === 'string' ? user.mfaSecret : newTotpSecret()
   if (user.mfaSecret === undefined) {
     await patchUser(repository, user.id ?? '', { mfaSecret: secret })
@@ -41,7 +41,7 @@ export async function enrolment({ repository, config }: Services, user: Resource
 }
 
 /** By a User who is signed in. Errors: 400, 429. */
-export async function enrol(
+export async function enrollUser(
   services: Services,
   user: Resource,
   loginId: string,
@@ -51,7 +51,7 @@ export async function enrol(
 }
 
 /** A new secret is made at the next enrolment. Errors: 400, 429. */
-export async function disable(
+export async function disableMfa(
   services: Services,
   user: Resource,
   loginId: string,
@@ -69,13 +69,13 @@ export async function disable(
 }
 
 /** Enrols while signing in. Errors: 400, 429. */
-export async function enrolAtLogin(
+export async function enrollAtLogin(
   services: Services,
   ctx: Context,
   login: Resource,
   token: string,
 ): Promise<Resource> {
-  const user = await userOf(services, login)
+  const user = await readLoginUser(services, login)
   const guessed = guessAtLogin(services, ctx, user)
   await enrolBy(services, user, { loginId: login.id ?? '', token, guessed })
   return await verified(services, login)
@@ -88,7 +88,7 @@ export async function verifyAtLogin(
   login: Resource,
   token: string,
 ): Promise<Resource> {
-  const user = await userOf(services, login)
+  const user = await readLoginUser(services, login)
   if (user.mfaEnrolled !== true) throw badRequest('User not enrolled in MFA')
   const guessed = guessAtLogin(services, ctx, user)
   await requireToken(
@@ -107,8 +107,8 @@ interface Attempt {
 }
 
 function guessAtLogin(services: Services, ctx: Context, user: Resource): Guessed {
-  const device = deviceIn(services, ctx, String(user.email))
-  const isKnown = device !== undefined && isDeviceOf(device, user)
+  const device = readDeviceCookie(services, ctx, String(user.email))
+  const isKnown = device !== undefined && isDeviceCurrent(device, user)
   return isKnown ? deviceGuess('factor', device.id) : factorGuess(user.id ?? '')
 }
 
@@ -120,10 +120,10 @@ async function enrolBy(services: Services, user: Resource, attempt: Attempt): Pr
   await notifyOwner(services, user, 'a second factor was added')
 }
 
-async function userOf({ repository }: Services, login: Resource): Promise<Resource> {
+async function readLoginUser({ repository }: Services, login: Resource): Promise<Resource> {
   requireOpen(login)
   if (login.mfaVerified === true) throw badRequest('Login already verified')
-  const user = await readUser(repository, userIdOf(login) ?? '')
+  const user = await readUser(repository, loginUserId(login) ?? '')
   if (user === undefined) throw badRequest('Login revoked', 'login')
   return user
 }
@@ -190,13 +190,13 @@ function totpStep(secret: string, token: string, now: number): number | undefine
 export function totpToken(secret: string, step: number): string {
   const counter = Buffer.alloc(8)
   counter.writeBigUInt64BE(BigInt(step))
-  const digest = createHmac('sha1', bytesOf(secret)).update(counter).digest()
+  const digest = createHmac('sha1', decodeBase32(secret)).update(counter).digest()
   const offset = (digest[19] ?? 0) & 15
   const number = (digest.readUInt32BE(offset) & 0x7fff_ffff) % 1_000_000
   return String(number).padStart(6, '0')
 }
 
-function bytesOf(secret: string): Buffer {
+function decodeBase32(secret: string): Buffer {
   const bits = [...secret].map((letter) => ALPHABET.indexOf(letter).toString(2).padStart(5, '0'))
   const bytes = bits.join('').match(/.{8}/g) ?? []
   return Buffer.from(bytes.map((byte) => Number.parseInt(byte, 2)))

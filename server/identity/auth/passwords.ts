@@ -5,12 +5,12 @@ import { systemPrincipal } from '../../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
 import { badRequest } from '../../../shared/errors.ts'
 import { type Resource, referenceTo } from '../../../shared/fhir/resource.ts'
-import { forgiveGuesses, strangersGuess } from '../../../shared/identity/guesses.ts'
+import { anonymousGuess, forgiveGuesses } from '../../../shared/identity/guesses.ts'
 import { addMail } from '../../../shared/platform/mail/mails.ts'
 import { countEvent } from '../../../shared/platform/redis/limiter.ts'
 import type { Redis } from '../../../shared/platform/redis/redis.ts'
 import { resetMail } from '../../../shared/projects/mail-texts.ts'
-import { proven } from '../../../shared/projects/ownership.ts'
+import { provenEmailChanges } from '../../../shared/projects/ownership.ts'
 import {
   createSecurityRequest,
   redeemSecurityRequest,
@@ -26,11 +26,11 @@ import {
 } from '../../../shared/projects/users.ts'
 import type { Services } from '../../../shared/services.ts'
 import type { Context } from '../../context.ts'
-import { addressOf } from '../../middleware/limits.ts'
+import { rateLimitAddress } from '../../middleware/limits.ts'
 import { rememberDevice, renewDevice } from '../browser.ts'
 import { audit } from '../logins.ts'
 import type { Fields } from './fields.ts'
-import { captchaIn, requireHuman } from './fields.ts'
+import { readCaptcha, verifyCaptcha } from './fields.ts'
 
 const MAILS_AN_HOUR = 3
 const system = systemPrincipal(SYSTEM_PROJECT)
@@ -70,10 +70,10 @@ export async function requestReset(
   const projectId = fields.optional('projectId')
   const redirectUri = fields.optional('redirectUri')
   const sendEmail = fields.flag('sendEmail') ?? true
-  const captcha = captchaIn(fields)
+  const captcha = readCaptcha(fields)
   fields.check()
   const home = projectId === undefined ? undefined : await project(projectId)
-  await requireHuman(services, captcha, home)
+  await verifyCaptcha(services, captcha, home)
   const work = makeReset(services, { email, projectId, redirectUri, sendEmail })
   work.catch((cause: unknown) => services.log.error({ cause }, 'A password reset was lost'))
 }
@@ -92,7 +92,7 @@ async function makeReset(
   const { repository, redis, database, config } = services
   const user = await findUser(repository, email, projectId)
   if (user === undefined) return
-  if (!(await mayMail(redis, user))) return
+  if (!(await allowPasswordMail(redis, user))) return
   const link = await createSecurityRequest(repository, system, { type: 'reset', user, redirectUri })
   if (sendEmail) {
     await addMail(database, projectId ?? SYSTEM_PROJECT.id, resetMail(config, email, link))
@@ -100,7 +100,7 @@ async function makeReset(
 }
 
 /** False for a User who has got enough links within the hour; counts one more. */
-export async function mayMail(redis: Redis, user: Resource): Promise<boolean> {
+export async function allowPasswordMail(redis: Redis, user: Resource): Promise<boolean> {
   return (await countEvent(redis, `botica:resets:${user.id}`, 3600)) <= MAILS_AN_HOUR
 }
 
@@ -115,7 +115,7 @@ export async function usePasswordLink(
   const password = fields.required('password', 'Password')
   fields.check()
   await requireGoodPassword(password, 'password', services.config)
-  const address = addressOf(ctx.ip)
+  const address = rateLimitAddress(ctx.ip)
   // One turn for both: a link is not used up where there is no room to hash the password.
   const userId = await services.hashing.run(
     { account: id, address, trust: 'stranger' },
@@ -124,7 +124,7 @@ export async function usePasswordLink(
       await setPassword(services, redeemed.userId, password, {
         change: (user) => {
           requireSameAddress(user, redeemed)
-          return { ...proven(user), emailVerified: true }
+          return { ...provenEmailChanges(user), emailVerified: true }
         },
       })
       return redeemed.userId
@@ -146,7 +146,7 @@ export async function usePasswordLink(
 async function welcomeBack(services: Services, ctx: Context, userId: string): Promise<void> {
   const user = await readUser(services.repository, userId)
   if (user === undefined) return
-  await forgiveGuesses(services.redis, strangersGuess(String(user.email)), userId)
+  await forgiveGuesses(services.redis, anonymousGuess(String(user.email)), userId)
   if (user.mfaEnrolled !== true) rememberDevice(services, ctx, user)
 }
 

@@ -5,7 +5,7 @@ import { systemPrincipal } from '../../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
 import { badRequest, tooManyRequests } from '../../../shared/errors.ts'
 import { isObject, type Resource } from '../../../shared/fhir/resource.ts'
-import { fetchOutside } from '../../../shared/platform/outbound/fetch-outside.ts'
+import { fetchOutbound } from '../../../shared/platform/outbound/fetch-outside.ts'
 import { proveByProvider } from '../../../shared/projects/ownership.ts'
 import { createUser, findUserForSignIn } from '../../../shared/projects/users.ts'
 import { escapeValue } from '../../../shared/query/values.ts'
@@ -17,7 +17,7 @@ import type { ClientKeys } from '../oauth/clients.ts'
 import { type App, findApp, signInRequest } from './apps.ts'
 import type { Fields } from './fields.ts'
 import { readProject, requireOpenRegistration } from './register.ts'
-import { beginLogin, loginResult, speaksForProject } from './sign-in.ts'
+import { beginLogin, isTrustedForProject, loginResult } from './sign-in.ts'
 
 const MAX_BYTES = 262_144
 const PATIENCE_MS = 10_000
@@ -44,7 +44,7 @@ export interface Identity {
 }
 
 /** The `identityProvider` of a client or a domain; undefined where there is none. */
-export function providerOf(resource: Resource | undefined): Provider | undefined {
+export function parseIdentityProvider(resource: Resource | undefined): Provider | undefined {
   const value = resource?.identityProvider
   if (!isObject(value)) return undefined
   const text = (name: string) => (typeof value[name] === 'string' ? value[name] : '')
@@ -72,14 +72,14 @@ export async function providerOfDomain(
     conditions: [condition],
     count: 1,
   })
-  return providerOf(found)
+  return parseIdentityProvider(found)
 }
 
 /**
  * Where the browser goes; it comes back to `/auth/external` with `state`. The verifier of a provider that
  * wants one stays here: `state` names it. Errors: 400 where its address is none.
  */
-export async function authorizeUrlOf(
+export async function buildAuthorizeUrl(
   { config, redis }: Services,
   provider: Provider,
   state: Readonly<Record<string, unknown>>,
@@ -116,7 +116,7 @@ function verifierKey(pkce: string): string {
 }
 
 /** Errors: 400 when the provider does not know the token, 429 when it wants us to wait. */
-export async function identityOf(
+export async function fetchIdentity(
   services: Services,
   provider: Provider,
   accessToken: string,
@@ -182,7 +182,7 @@ async function ask(
     timeoutMs: PATIENCE_MS,
   }
   const signal = new AbortController().signal
-  const answer = await fetchOutside(outgoing, config.hookTargets, signal).catch((error: Error) => {
+  const answer = await fetchOutbound(outgoing, config.hookTargets, signal).catch((error: Error) => {
     log.warn({ reason: error.message }, 'An identity provider could not be asked')
     throw badRequest('Identity provider is not available')
   })
@@ -229,7 +229,7 @@ export async function logInByGoogle(
   if (!isOurs(services, project, googleClientId)) {
     throw badRequest('Invalid googleClientId', 'googleClientId')
   }
-  const person = await personOf(services, keys, credential, googleClientId)
+  const person = await verifyGoogleToken(services, keys, credential, googleClientId)
   if (person === undefined) throw refusal(services, ctx, app, 'Invalid googleCredential')
   const known = await findUserForSignIn(services.repository, person.email, app.projectId)
   const isNew = known === undefined && mayCreate
@@ -240,7 +240,7 @@ export async function logInByGoogle(
     : known
   const isProjectProvider = googleClientId !== services.config.googleClientId
   const options = { isProjectProvider, ...(isNew ? { isRegistration: true as const } : {}) }
-  const isProof = known !== undefined && !speaksForProject(known, projectId, options)
+  const isProof = known !== undefined && !isTrustedForProject(known, projectId, options)
   if (isProof) await proveByProvider(services, known)
   const login =
     user &&
@@ -287,7 +287,7 @@ function isOurs(
 }
 
 /** Undefined for a token that is not Google's, not meant for this client, or of an unproven address. */
-async function personOf(
+async function verifyGoogleToken(
   { config, log }: Services,
   keys: ClientKeys,
   token: string,

@@ -13,13 +13,13 @@ import { createUser, findUser, projectOfUser, readUser } from '../../../shared/p
 import type { Services } from '../../../shared/services.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
 import type { Context } from '../../context.ts'
-import { addressOf } from '../../middleware/limits.ts'
-import { connection, expiryOf, userIdOf } from '../logins.ts'
-import { type App, findApp, type SignInRequest, scopeOf, signInRequest } from './apps.ts'
+import { rateLimitAddress } from '../../middleware/limits.ts'
+import { connection, loginExpiry, loginUserId } from '../logins.ts'
+import { type App, findApp, requestedScope, type SignInRequest, signInRequest } from './apps.ts'
 import type { Fields } from './fields.ts'
-import { captchaIn, requireHuman } from './fields.ts'
-import { choose, openLogin } from './login.ts'
-import { mayMail } from './passwords.ts'
+import { readCaptcha, verifyCaptcha } from './fields.ts'
+import { readOpenLogin, setLoginMembership } from './login.ts'
+import { allowPasswordMail } from './passwords.ts'
 import { beginLogin, loginResult } from './sign-in.ts'
 
 const SHORTEST_EMAIL = 3
@@ -41,16 +41,16 @@ export async function registerUser(
   fields.required('email', 'Email', SHORTEST_EMAIL, LONGEST_EMAIL)
   const email = fields.email('email')
   const password = fields.required('password', 'Password')
-  const captcha = captchaIn(fields)
+  const captcha = readCaptcha(fields)
   const request = signInRequest(fields)
   fields.check()
   const app = await findApp(services, ctx, request)
   const { projectId } = app
   const project = projectId === undefined ? undefined : await readProject(services, projectId)
   requireOpenRegistration(services, project)
-  await requireHuman(services, captcha, project)
+  await verifyCaptcha(services, captcha, project)
   await requireGoodPassword(password, 'password', services.config)
-  const address = addressOf(ctx.ip)
+  const address = rateLimitAddress(ctx.ip)
   const passwordHash = await services.hashing.run(
     { account: email, address, trust: 'stranger' },
     () => hashPassword(password),
@@ -89,8 +89,8 @@ async function beginNothing(
     resourceType: 'Login',
     authMethod: 'password',
     authTime: new Date().toISOString(),
-    expires: expiryOf(client?.id),
-    scope: scopeOf(request),
+    expires: loginExpiry(client?.id),
+    scope: requestedScope(request),
     ...(projectId === undefined ? {} : { project: { reference: `Project/${projectId}` } }),
     ...connection(ctx.ip, ctx.get('User-Agent')),
   })
@@ -105,7 +105,7 @@ async function mailOwner(
   newcomer: Resource | undefined,
 ): Promise<void> {
   const user = newcomer ?? (await findUser(repository, email, projectId))
-  if (user === undefined || !(await mayMail(redis, user))) return
+  if (user === undefined || !(await allowPasswordMail(redis, user))) return
   const type = newcomer === undefined ? 'reset' : 'invite'
   const link = await createSecurityRequest(repository, system, { type, user })
   const text = newcomer === undefined ? knownAddressMail : registrationMail
@@ -165,9 +165,9 @@ async function bareLogin(
   ctx: Context,
   fields: Fields,
 ): Promise<{ login: Resource; user: Resource }> {
-  const login = await openLogin(services, ctx, fields)
+  const login = await readOpenLogin(services, ctx, fields)
   if (login.membership !== undefined) throw badRequest('Login already has a membership', 'login')
-  const userId = userIdOf(login)
+  const userId = loginUserId(login)
   if (userId === undefined) throw badRequest('Please follow the link in the mail', 'login')
   const user = await readUser(services.repository, userId)
   if (user === undefined || hasLostPassword(login, user)) throw badRequest('Login revoked', 'login')
@@ -181,7 +181,11 @@ async function finish(
   membership: Resource | undefined,
 ): Promise<Record<string, unknown>> {
   if (membership === undefined) throw new Error('A registration made no membership')
-  return await loginResult(services, ctx, await choose(services, ctx, login, membership))
+  return await loginResult(
+    services,
+    ctx,
+    await setLoginMembership(services, ctx, login, membership),
+  )
 }
 
 export async function readProject(

@@ -9,7 +9,7 @@ import {
   referenceIn,
   referenceTo,
 } from '../../../shared/fhir/resource.ts'
-import { policiesOf } from '../../../shared/identity/memberships.ts'
+import { policyReferences } from '../../../shared/identity/memberships.ts'
 import { hasLostPassword } from '../../../shared/projects/signed-in-user.ts'
 import { projectOfUser, readUser } from '../../../shared/projects/users.ts'
 import type { Services } from '../../../shared/services.ts'
@@ -18,25 +18,25 @@ import { parseVersion } from '../../../shared/store/rows/rows.ts'
 import type { Context } from '../../context.ts'
 import {
   bindLogin,
-  isBound,
+  classifySender,
+  isBoundToBrowser,
   newBinding,
   rememberSignIn,
-  senderOf,
   sessionCookie,
   setCookie,
 } from '../browser.ts'
 import {
-  clientIdOf,
   connection,
-  digestOf,
-  expiryOf,
+  hashSecret,
+  loginClientId,
+  loginExpiry,
+  loginUserId,
   newLoginSecret,
   patchLogin,
   requireOpen,
-  userIdOf,
 } from '../logins.ts'
-import { type App, type SignInRequest, scopeOf } from './apps.ts'
-import { enrolment } from './mfa.ts'
+import { type App, requestedScope, type SignInRequest } from './apps.ts'
+import { readEnrollment } from './mfa.ts'
 
 export type AuthMethod = 'password' | 'google' | 'external' | 'exchange'
 
@@ -79,15 +79,15 @@ export async function beginLogin(
   if (memberships.length === 0 && !isBare) return undefined
   const only = pick(memberships, options.choose)
   if (options.choose !== undefined && only === undefined) return undefined
-  const scope = scopeOf(request)
-  const isFromPage = options.isFromPage ?? senderOf(ctx, services.config) === 'page'
+  const scope = requestedScope(request)
+  const isFromPage = options.isFromPage ?? classifySender(ctx, services.config) === 'page'
   const binding = isFromPage && options.choose === undefined ? newBinding() : undefined
   const login: Resource = {
     resourceType: 'Login',
     user: { reference: referenceTo(user) },
     authMethod: method,
     authTime: new Date().toISOString(),
-    expires: expiryOf(client?.id),
+    expires: loginExpiry(client?.id),
     scope,
     ...(client === undefined ? {} : { client: { reference: referenceTo(client) } }),
     ...(projectId === undefined ? {} : { project: { reference: `Project/${projectId}` } }),
@@ -105,16 +105,16 @@ export async function beginLogin(
       ? {}
       : { encounter: { reference: `Encounter/${launch.encounter}` } }),
     ...connection(ctx.ip, ctx.get('User-Agent')),
-    ...(speaksForProject(user, projectId, options) ? { vouchedBy: 'project' } : {}),
+    ...(isTrustedForProject(user, projectId, options) ? { vouchedBy: 'project' } : {}),
   }
-  const chosen = only === undefined ? login : await withMembership(services, ctx, login, only)
+  const chosen = only === undefined ? login : await storeLoginMembership(services, ctx, login, only)
   const stored = parseVersion(await services.repository.create(system, chosen))
   if (binding !== undefined) bindLogin(ctx, services.config, stored.id ?? '', binding.secret)
   return stored
 }
 
 /** A Project's own provider is trusted with its own Users; others it only lets into the Project. */
-export function speaksForProject(
+export function isTrustedForProject(
   user: Resource,
   projectId: string | undefined,
   { isProjectProvider }: LoginOptions,
@@ -160,7 +160,7 @@ export async function membershipsFor(
 }
 
 /** The Login with this membership, which its User has. Errors: 400. */
-export async function withMembership(
+export async function storeLoginMembership(
   { principals }: Services,
   ctx: Context,
   login: Resource,
@@ -179,7 +179,7 @@ export async function withMembership(
   if (project.features.includes('google-auth-required') && login.authMethod !== 'google') {
     throw badRequest('Google authentication is required')
   }
-  if (new Set(policiesOf(session.membership)).size > session.policies.length) {
+  if (new Set(policyReferences(session.membership)).size > session.policies.length) {
     throw badRequest(
       'Cannot authenticate: Invalid access policy configuration; an AccessPolicy does not exist',
     )
@@ -204,7 +204,7 @@ export async function loginResult(
 ): Promise<Record<string, unknown>> {
   const next = await nextStep(services, login)
   if (next !== undefined) return next
-  const result = await withCode(services, ctx, login)
+  const result = await issueCode(services, ctx, login)
   await rememberSignIn(services, ctx, login)
   return result
 }
@@ -216,7 +216,7 @@ export async function nextStep(
 ): Promise<Record<string, unknown> | undefined> {
   requireOpen(login)
   const id = login.id ?? ''
-  const userId = userIdOf(login)
+  const userId = loginUserId(login)
   // A registration of a known address: its Login looks like any other.
   if (userId === undefined) return { login: id }
   const user = await readUser(services.repository, userId)
@@ -224,7 +224,7 @@ export async function nextStep(
   if (login.authMethod === 'password' && login.mfaVerified !== true) {
     if (user.mfaEnrolled === true) return { login: id, mfaRequired: true }
     if (user.mfaRequired === true) {
-      return { login: id, mfaEnrollRequired: true, ...(await enrolment(services, user)) }
+      return { login: id, mfaEnrollRequired: true, ...(await readEnrollment(services, user)) }
     }
   }
   if (login.membership !== undefined) return undefined
@@ -243,22 +243,23 @@ function summary({ id, project, profile, identifier }: Resource) {
  * Every call makes another code; the one before is worth nothing. A sign-in on our pages becomes a session of its
  * browser with the client; what came of a session takes its place only once the person has consented. Errors: 400.
  */
-export async function withCode(
+export async function issueCode(
   services: Services,
   ctx: Context,
   login: Resource,
 ): Promise<{ login: string; code: string }> {
   const id = login.id ?? ''
   const code = newLoginSecret(id)
-  const clientId = clientIdOf(login)
-  const isSession = isBound(login) && (login.bySession !== true || login.consented === true)
+  const clientId = loginClientId(login)
+  const isSession =
+    isBoundToBrowser(login) && (login.bySession !== true || login.consented === true)
   const cookie = clientId === undefined || !isSession ? undefined : newLoginSecret(id)
   await patchLogin(services, id, (current) => {
     requireOpen(current)
     return {
       ...current,
-      code: digestOf(code),
-      ...(cookie === undefined ? {} : { cookie: digestOf(cookie) }),
+      code: hashSecret(code),
+      ...(cookie === undefined ? {} : { cookie: hashSecret(cookie) }),
     }
   })
   if (cookie !== undefined && clientId !== undefined) {

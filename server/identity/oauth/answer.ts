@@ -8,7 +8,7 @@ import type { Services } from '../../../shared/services.ts'
 import type { Context } from '../../context.ts'
 import { readBody } from '../../middleware/body.ts'
 import { OAuthError } from '../../middleware/failures.ts'
-import { clientIdOf, userIdOf } from '../logins.ts'
+import { loginClientId, loginUserId } from '../logins.ts'
 
 interface Tokens {
   readonly session: Session
@@ -18,7 +18,7 @@ interface Tokens {
 }
 
 /** `client` decides how long the access token lives. */
-export async function tokenAnswer(
+export async function createTokenResponse(
   services: Services,
   { session, login, client, refreshToken }: Tokens,
 ): Promise<Record<string, unknown>> {
@@ -31,13 +31,13 @@ export async function tokenAnswer(
   const subject = {
     loginId: login.id ?? '',
     subject: parseReference(referenceIn(login.user))?.id ?? '',
-    clientId: clientIdOf(login),
+    clientId: loginClientId(login),
     profile,
     scope,
-    email: words.has('email') ? await emailOf(services, login) : undefined,
+    email: words.has('email') ? await readLoginEmail(services, login) : undefined,
     lifetimeSeconds,
   }
-  const idToken = words.has('openid') && userIdOf(login) !== undefined
+  const idToken = words.has('openid') && loginUserId(login) !== undefined
   const [accessToken, idTokenText] = await Promise.all([
     tokens.issue(subject),
     idToken
@@ -68,8 +68,11 @@ export async function tokenAnswer(
   }
 }
 
-async function emailOf({ repository }: Services, login: Resource): Promise<string | undefined> {
-  const id = userIdOf(login)
+async function readLoginEmail(
+  { repository }: Services,
+  login: Resource,
+): Promise<string | undefined> {
+  const id = loginUserId(login)
   const user = id === undefined ? undefined : await readUser(repository, id)
   return typeof user?.email === 'string' ? user.email : undefined
 }
@@ -96,12 +99,12 @@ export async function readForm(ctx: Context): Promise<URLSearchParams> {
   return form
 }
 
-export function optional(form: URLSearchParams, name: string): string | undefined {
+export function optionalParameter(form: URLSearchParams, name: string): string | undefined {
   return form.get(name) || undefined
 }
 
 /** Errors: `invalid_request`. */
-export function required(form: URLSearchParams, name: string, label = name): string {
+export function requiredParameter(form: URLSearchParams, name: string, label = name): string {
   const value = form.get(name)
   if (!value) throw new OAuthError('invalid_request', `Missing ${label}`)
   return value

@@ -12,22 +12,22 @@ import type { Services } from '../../../shared/services.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
 import type { Context } from '../../context.ts'
 import {
-  challengeProblem,
+  codeChallengeError,
   findClient,
   type Launch,
   projectOfClient,
   readLaunch,
 } from '../auth/apps.ts'
-import { withCode } from '../auth/sign-in.ts'
+import { issueCode } from '../auth/sign-in.ts'
 import { bindLogin, isNavigation, newBinding, readCookie, sessionCookie } from '../browser.ts'
 import {
-  clientIdOf,
   connection,
-  expiryOf,
-  isDigestOf,
-  loginIdOf,
+  loginClientId,
+  loginExpiry,
+  loginIdFromSecret,
+  loginUserId,
+  matchesDigest,
   readLogin,
-  userIdOf,
 } from '../logins.ts'
 
 const DEFAULT_MAX_AGE_SECONDS = 3600
@@ -111,7 +111,7 @@ async function check(
   const scope = get('scope') ?? defaultScope
   if (scope === '') throw invalid('Missing scope')
   requireAudience(services, get('aud'))
-  const problem = challengeProblem(get('code_challenge'), get('code_challenge_method'))
+  const problem = codeChallengeError(get('code_challenge'), get('code_challenge_method'))
   if (problem !== undefined) throw invalid(problem)
   const hasBareChallenge = get('code_challenge') !== undefined && !get('code_challenge_method')
   if (hasBareChallenge) throw invalid('Missing code challenge method')
@@ -165,7 +165,7 @@ async function answer(services: Services, ctx: Context, asked: AuthorizeRequest)
     bindLogin(ctx, services.config, login.id ?? '', binding.secret)
     return page(services, parameters, login.id)
   }
-  const { code } = await withCode(services, ctx, login)
+  const { code } = await issueCode(services, ctx, login)
   return withParameters(redirectUri, {
     code,
     state: single(parameters, 'state'),
@@ -211,7 +211,7 @@ async function knownLogin(
 ): Promise<Resource | undefined> {
   if (!isNavigation(ctx, services.config)) return undefined
   const login = await loginByCookie(services, ctx, client)
-  if (login === undefined || clientIdOf(login) !== client.id) return undefined
+  if (login === undefined || loginClientId(login) !== client.id) return undefined
   const hint = single(parameters, 'id_token_hint')
   if (hint !== undefined && !(await isHintAt(services, hint, login))) return undefined
   const asked = Number(single(parameters, 'max_age') ?? DEFAULT_MAX_AGE_SECONDS)
@@ -225,7 +225,7 @@ async function knownLogin(
 async function isHintAt({ tokens }: Services, hint: string, login: Resource): Promise<boolean> {
   const claims = await tokens.readIdToken(hint)
   if (claims === undefined || claims.isExpired) return false
-  return claims.subject === userIdOf(login) && claims.clientId === clientIdOf(login)
+  return claims.subject === loginUserId(login) && claims.clientId === loginClientId(login)
 }
 
 /** The Login whose cookie for this client the browser sends. */
@@ -235,9 +235,9 @@ async function loginByCookie(
   client: Resource,
 ): Promise<Resource | undefined> {
   const cookie = readCookie(ctx, services.config, sessionCookie(client.id ?? '')) ?? ''
-  const id = loginIdOf(cookie)
+  const id = loginIdFromSecret(cookie)
   const login = id === undefined ? undefined : await readLogin(services, id)
-  return login !== undefined && isDigestOf(login.cookie, cookie) ? login : undefined
+  return login !== undefined && matchesDigest(login.cookie, cookie) ? login : undefined
 }
 
 interface Renewal {
@@ -278,7 +278,7 @@ async function renewedLogin(
     browser,
     scope: grantedScope(scope),
     redirectUri,
-    expires: expiryOf(clientIdOf(known)),
+    expires: loginExpiry(loginClientId(known)),
     ...own,
     ...(launch === undefined ? {} : { launch: { reference: `SmartAppLaunch/${launch.id}` } }),
     ...(patient === undefined ? {} : { patient: { reference: `Patient/${patient}` } }),

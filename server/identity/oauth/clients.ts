@@ -9,19 +9,19 @@ import {
 import type { Outbound } from '../../../shared/config/outbound.ts'
 import { isObject, type Resource } from '../../../shared/fhir/resource.ts'
 import type { Session } from '../../../shared/identity/principals.ts'
-import { fetchOutside } from '../../../shared/platform/outbound/fetch-outside.ts'
+import { fetchOutbound } from '../../../shared/platform/outbound/fetch-outside.ts'
 import type { Services } from '../../../shared/services.ts'
 import type { Context } from '../../context.ts'
-import { isSecretOf } from '../../middleware/access.ts'
+import { verifyClientSecret } from '../../middleware/access.ts'
 import { parseBasic } from '../../middleware/authenticate.ts'
 import { OAuthError } from '../../middleware/failures.ts'
-import { addressOf } from '../../middleware/limits.ts'
-import { optional } from './answer.ts'
+import { rateLimitAddress } from '../../middleware/limits.ts'
+import { optionalParameter } from './answer.ts'
 
 const JWT_BEARER = 'urn:ietf:params:oauth:client-assertion-type:jwt-bearer'
 
 /** The credentials of a client as the request presents them, before any check. */
-export interface Presented {
+export interface ClientCredentials {
   readonly id: string | undefined
   readonly secret: string | undefined
   readonly assertion: string | undefined
@@ -30,12 +30,12 @@ export interface Presented {
 }
 
 /** Errors: `invalid_request` for contradictions. */
-export function presented(ctx: Context, form: URLSearchParams): Presented {
+export function readClientCredentials(ctx: Context, form: URLSearchParams): ClientCredentials {
   const header = /^Basic +([^ ]+) *$/i.exec(ctx.get('Authorization'))?.[1]
   const basic = header === undefined ? undefined : decodedBasic(header)
-  const id = optional(form, 'client_id')
-  const secret = optional(form, 'client_secret')
-  const assertion = assertionOf(form)
+  const id = optionalParameter(form, 'client_id')
+  const secret = optionalParameter(form, 'client_secret')
+  const assertion = readClientAssertion(form)
   const differs =
     basic !== undefined &&
     ((id !== undefined && id !== basic.id) || (secret !== undefined && secret !== basic.secret))
@@ -46,13 +46,13 @@ export function presented(ctx: Context, form: URLSearchParams): Presented {
     secret: secret ?? basic?.secret,
     assertion,
     viaBasic: basic !== undefined,
-    address: addressOf(ctx.ip),
+    address: rateLimitAddress(ctx.ip),
   }
 }
 
-function assertionOf(form: URLSearchParams): string | undefined {
-  const type = optional(form, 'client_assertion_type')
-  const assertion = optional(form, 'client_assertion')
+function readClientAssertion(form: URLSearchParams): string | undefined {
+  const type = optionalParameter(form, 'client_assertion_type')
+  const assertion = optionalParameter(form, 'client_assertion')
   if (type === undefined && assertion === undefined) return undefined
   if (type !== JWT_BEARER) throw new OAuthError('invalid_request', 'Invalid client_assertion_type')
   if (assertion === undefined) throw new OAuthError('invalid_request', 'Missing client_assertion')
@@ -67,7 +67,7 @@ function idIn(assertion: string): string {
   }
 }
 
-export function isProving({ secret, assertion }: Presented): boolean {
+export function hasClientProof({ secret, assertion }: ClientCredentials): boolean {
   return secret !== undefined || assertion !== undefined
 }
 
@@ -75,7 +75,7 @@ export function isProving({ secret, assertion }: Presented): boolean {
  * True when only the client's secret or key redeems what this Login gives. PKCE alone shows that the same app ends
  * what it began, not which app that is: a sign-in without a password needs more, as does one without PKCE.
  */
-export function mustProve(client: Resource, login: Resource): boolean {
+export function requiresClientProof(client: Resource, login: Resource): boolean {
   if (client.tokenEndpointAuthMethod !== undefined) return alwaysProves(client)
   const isWeak = login.bySession === true || login.codeChallenge === undefined
   return isWeak && ownsCredentials(client)
@@ -86,7 +86,7 @@ export async function requireClientSession(
   services: Services,
   keys: ClientKeys,
   ctx: Context,
-  given: Presented,
+  given: ClientCredentials,
 ): Promise<Session> {
   const { id, secret, assertion } = given
   if (id === undefined) throw new OAuthError('invalid_request', 'Missing client_id')
@@ -96,16 +96,16 @@ export async function requireClientSession(
   const session = await services.principals.forProfile(`ClientApplication/${id}`)
   if (session === undefined) throw invalidClient(services, given, 'Invalid client')
   ctx.state.limitTo?.(session.principal.project.rateLimits)
-  await requireProof(services, keys, session.profile, given)
+  await verifyClientProof(services, keys, session.profile, given)
   return session
 }
 
 /** Looks at what was presented; there must be something. Errors: `invalid_client`, 429. */
-export async function requireProof(
+export async function verifyClientProof(
   services: Services,
   keys: ClientKeys,
   client: Resource,
-  given: Presented,
+  given: ClientCredentials,
 ): Promise<void> {
   if (given.assertion !== undefined) {
     await requireAssertion(services, keys, client, given.assertion)
@@ -117,7 +117,7 @@ export async function requireProof(
   if (given.secret === undefined) {
     throw new OAuthError('invalid_request', 'Missing client_secret')
   }
-  if (!isSecretOf(services, client, given.secret, given.address)) {
+  if (!verifyClientSecret(services, client, given.secret, given.address)) {
     throw invalidClient(services, given, 'Invalid secret')
   }
 }
@@ -150,7 +150,7 @@ function refused(error: unknown): unknown {
 
 export function invalidClient(
   { config }: Services,
-  { viaBasic }: Presented,
+  { viaBasic }: ClientCredentials,
   description: string,
 ): OAuthError {
   const headers: Record<string, string> = viaBasic
@@ -233,7 +233,7 @@ async function readKeys(url: string, rules: Outbound): Promise<readonly JWK[]> {
     throw new AssertionError('cannot be checked: jwksUri must be an https address')
   }
   try {
-    const { status, body } = await fetchOutside(
+    const { status, body } = await fetchOutbound(
       {
         url,
         method: 'GET',
@@ -322,7 +322,7 @@ async function verifyAssertion(
   const candidates = keys.filter(({ kid }) => kid === assertion.kid)
   if (candidates.length === 0) throw new AssertionError('is signed with an unknown key')
   for (const jwk of candidates) {
-    const payload = await payloadOf(assertion, jwk, audiences)
+    const payload = await verifyWithJwk(assertion, jwk, audiences)
     if (payload === undefined) continue
     const { exp = 0, jti } = payload
     if (typeof jti !== 'string' || jti === '') throw new AssertionError('has no jti')
@@ -335,7 +335,7 @@ async function verifyAssertion(
 }
 
 /** The algorithm is one for public keys, so a secret never passes for one. */
-async function payloadOf(
+async function verifyWithJwk(
   { text, alg, clientId }: ClientAssertion,
   jwk: JWK,
   audiences: readonly string[],

@@ -14,23 +14,23 @@ import type { Context } from '../../context.ts'
 import { OAuthError } from '../../middleware/failures.ts'
 import { findClient } from '../auth/apps.ts'
 import {
-  clientIdOf,
-  isDigestOf,
   isExpired,
-  loginIdOf,
+  loginClientId,
+  loginIdFromSecret,
+  matchesDigest,
   patchLogin,
   readLogin,
   revokeLogin,
 } from '../logins.ts'
-import { optional, required, tokenAnswer } from './answer.ts'
+import { createTokenResponse, optionalParameter, requiredParameter } from './answer.ts'
 import {
+  type ClientCredentials,
   type ClientKeys,
+  hasClientProof,
   invalidClient,
-  isProving,
-  mustProve,
-  type Presented,
-  presented,
-  requireProof,
+  readClientCredentials,
+  requiresClientProof,
+  verifyClientProof,
 } from './clients.ts'
 
 /** Errors: those of RFC 6749 about codes and PKCE. A second use revokes the Login. */
@@ -40,27 +40,27 @@ export async function grantCode(
   ctx: Context,
   form: URLSearchParams,
 ): Promise<Record<string, unknown>> {
-  const code = required(form, 'code')
-  const loginId = loginIdOf(code)
+  const code = requiredParameter(form, 'code')
+  const loginId = loginIdFromSecret(code)
   const login = loginId === undefined ? undefined : await readLogin(services, loginId)
-  if (login === undefined || !isDigestOf(login.code, code)) throw invalidGrant('Invalid code')
-  const given = presented(ctx, form)
+  if (login === undefined || !matchesDigest(login.code, code)) throw invalidGrant('Invalid code')
+  const given = readClientCredentials(ctx, form)
   const client = await requireSameClient(services, keys, login, given)
   await requireUnused(services, login)
   if (isExpired(login)) throw invalidGrant('Invalid code')
   if (typeof login.redirectUri === 'string' && login.redirectUri !== form.get('redirect_uri')) {
     throw invalidGrant('Invalid redirect_uri')
   }
-  requireVerifier(login, client, optional(form, 'code_verifier'))
-  const isProven = isProving(given)
-  if (client !== undefined && !isProven && mustProve(client, login)) {
-    await requireProof(services, keys, client, given)
+  requireVerifier(login, client, optionalParameter(form, 'code_verifier'))
+  const isProven = hasClientProof(given)
+  if (client !== undefined && !isProven && requiresClientProof(client, login)) {
+    await verifyClientProof(services, keys, client, given)
   }
   const granted = await grant(services, login, code, isProven)
-  const session = await sessionOf(services, ctx, granted)
+  const session = await reloadLoginSession(services, ctx, granted)
   ctx.state.principal = session.principal
   const refreshToken = await refreshTokenFor(services, session, granted, client)
-  return await tokenAnswer(services, { session, login: granted, client, refreshToken })
+  return await createTokenResponse(services, { session, login: granted, client, refreshToken })
 }
 
 /** A client that proves itself wrongly is refused, whether it had to or not. */
@@ -68,14 +68,14 @@ async function requireSameClient(
   services: Services,
   keys: ClientKeys,
   login: Resource,
-  given: Presented,
+  given: ClientCredentials,
 ): Promise<Resource | undefined> {
-  const clientId = clientIdOf(login)
+  const clientId = loginClientId(login)
   if (given.id !== undefined && given.id !== clientId) throw invalidGrant('Invalid client')
   if (clientId === undefined) return undefined
   const client = await findClient(services, clientId)
   if (client === undefined) throw invalidClient(services, given, 'Invalid client')
-  if (isProving(given)) await requireProof(services, keys, client, given)
+  if (hasClientProof(given)) await verifyClientProof(services, keys, client, given)
   return client
 }
 
@@ -125,7 +125,7 @@ async function grant(
   const granted = await patchLogin(services, id, (current) => {
     isReplay = current.granted === true
     if (isReplay || current.revoked === true) return { ...current, revoked: true }
-    if (!isDigestOf(current.code, code)) throw invalidGrant('Invalid code')
+    if (!matchesDigest(current.code, code)) throw invalidGrant('Invalid code')
     return { ...current, granted: true, ...(isProven ? { clientProven: true } : {}) }
   })
   if (isReplay) throw invalidGrant('Token already granted')
@@ -134,7 +134,7 @@ async function grant(
 }
 
 /** The Session of a granted Login, read anew. Errors: `invalid_grant`, `access_denied`. */
-export async function sessionOf(
+export async function reloadLoginSession(
   services: Services,
   ctx: Context,
   login: Resource,

@@ -7,7 +7,10 @@ import {
 import { grantedScope, isWithin } from '../../../shared/access/scopes.ts'
 import { badRequest, HttpError } from '../../../shared/errors.ts'
 import type { Resource } from '../../../shared/fhir/resource.ts'
-import { loginOfRefreshToken, rotateRefreshToken } from '../../../shared/identity/refresh-tokens.ts'
+import {
+  findLoginByRefreshToken,
+  rotateRefreshToken,
+} from '../../../shared/identity/refresh-tokens.ts'
 import type { Services } from '../../../shared/services.ts'
 import type { Context } from '../../context.ts'
 import { OAuthError } from '../../middleware/failures.ts'
@@ -15,23 +18,29 @@ import { findClient } from '../auth/apps.ts'
 import { exchangeToken } from '../auth/external.ts'
 import {
   audit,
-  clientIdOf,
   createClientLogin,
+  loginClientId,
   patchLogin,
   readLogin,
   revokeLogin,
 } from '../logins.ts'
-import { optional, required, tokenAnswer } from './answer.ts'
+import { createTokenResponse, optionalParameter, requiredParameter } from './answer.ts'
 import {
   type ClientKeys,
+  hasClientProof,
   invalidClient,
-  isProving,
-  mustProve,
-  presented,
+  readClientCredentials,
   requireClientSession,
-  requireProof,
+  requiresClientProof,
+  verifyClientProof,
 } from './clients.ts'
-import { grantCode, invalidGrant, refreshTokenFor, requireAddress, sessionOf } from './code.ts'
+import {
+  grantCode,
+  invalidGrant,
+  refreshTokenFor,
+  reloadLoginSession,
+  requireAddress,
+} from './code.ts'
 
 const TOKEN_EXCHANGE = 'urn:ietf:params:oauth:grant-type:token-exchange'
 const DEFAULT_SCOPE = 'openid'
@@ -92,7 +101,7 @@ async function grantClient(
   ctx: Context,
   form: URLSearchParams,
 ): Promise<Record<string, unknown>> {
-  const session = await requireClientSession(services, keys, ctx, presented(ctx, form))
+  const session = await requireClientSession(services, keys, ctx, readClientCredentials(ctx, form))
   requireAddress(session, ctx)
   const { principal, profile: client } = session
   const scope = grantedScope(form.get('scope') || DEFAULT_SCOPE)
@@ -128,20 +137,20 @@ async function grantRefresh(
   ctx: Context,
   form: URLSearchParams,
 ): Promise<Record<string, unknown>> {
-  const token = required(form, 'refresh_token')
-  const loginId = await loginOfRefreshToken(services.database, token)
+  const token = requiredParameter(form, 'refresh_token')
+  const loginId = await findLoginByRefreshToken(services.database, token)
   const login = loginId === undefined ? undefined : await readLogin(services, loginId)
   if (login === undefined || login.revoked === true || login.granted !== true) {
     throw invalidGrant('Invalid refresh token')
   }
   const client = await requireOwner(services, keys, ctx, { form, login })
-  const scope = narrowed(String(login.scope ?? ''), optional(form, 'scope'))
-  const session = await sessionOf(services, ctx, login)
+  const scope = narrowed(String(login.scope ?? ''), optionalParameter(form, 'scope'))
+  const session = await reloadLoginSession(services, ctx, login)
   const rotation = await rotateRefreshToken(services.database, token, refreshTokenSeconds(client))
   if (rotation.state === 'reused') await revokeLogin(services, login.id ?? '')
   if (rotation.state !== 'replaced') throw invalidGrant('Invalid refresh token')
   ctx.state.principal = session.principal
-  return await tokenAnswer(services, {
+  return await createTokenResponse(services, {
     session,
     login: { ...login, scope },
     client,
@@ -155,14 +164,14 @@ async function requireOwner(
   ctx: Context,
   { form, login }: { readonly form: URLSearchParams; readonly login: Resource },
 ): Promise<Resource | undefined> {
-  const given = presented(ctx, form)
-  const clientId = clientIdOf(login)
+  const given = readClientCredentials(ctx, form)
+  const clientId = loginClientId(login)
   if (given.id !== undefined && given.id !== clientId) throw invalidGrant('Incorrect client')
   if (clientId === undefined) return undefined
   const client = await findClient(services, clientId)
   if (client === undefined) throw invalidGrant('Invalid refresh token')
-  if (isProving(given) || mustProve(client, login)) {
-    await requireProof(services, keys, client, given)
+  if (hasClientProof(given) || requiresClientProof(client, login)) {
+    await verifyClientProof(services, keys, client, given)
   }
   return client
 }
@@ -186,21 +195,22 @@ async function grantExchange(
   ctx: Context,
   form: URLSearchParams,
 ): Promise<Record<string, unknown>> {
-  const given = presented(ctx, form)
+  const given = readClientCredentials(ctx, form)
   if (given.id === undefined) throw new OAuthError('invalid_request', 'Missing client_id')
-  const token = required(form, 'subject_token')
+  const token = requiredParameter(form, 'subject_token')
   if (form.get('subject_token_type') !== ACCESS_TOKEN) {
     throw new OAuthError('invalid_request', 'Invalid subject_token_type')
   }
   const client = await findClient(services, given.id)
   if (client === undefined) throw invalidClient(services, given, 'Invalid client')
-  if (isProving(given) || alwaysProves(client)) await requireProof(services, keys, client, given)
-  const scope = optional(form, 'scope') ?? EXCHANGED_SCOPE
-  return await exchange(services, ctx, {
+  if (hasClientProof(given) || alwaysProves(client))
+    await verifyClientProof(services, keys, client, given)
+  const scope = optionalParameter(form, 'scope') ?? EXCHANGED_SCOPE
+  return await exchangeProviderToken(services, ctx, {
     client,
     token,
     scope: grantedScope(scope),
-    membershipId: optional(form, 'membership_id'),
+    membershipId: optionalParameter(form, 'membership_id'),
   })
 }
 
@@ -212,7 +222,7 @@ interface TokenExchange {
 }
 
 /** The tokens for the holder of the provider's token. Errors: `invalid_grant`, 429. */
-export async function exchange(
+export async function exchangeProviderToken(
   services: Services,
   ctx: Context,
   { client, token, scope, membershipId }: TokenExchange,
@@ -227,8 +237,8 @@ export async function exchange(
     if (current.membership === undefined) throw badRequest('User not found')
     return { ...current, granted: true }
   })
-  const session = await sessionOf(services, ctx, granted)
+  const session = await reloadLoginSession(services, ctx, granted)
   ctx.state.principal = session.principal
   const refreshToken = await refreshTokenFor(services, session, granted, client)
-  return await tokenAnswer(services, { session, login: granted, client, refreshToken })
+  return await createTokenResponse(services, { session, login: granted, client, refreshToken })
 }

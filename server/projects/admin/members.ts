@@ -7,13 +7,13 @@ import { isObject, type Resource, referenceIn, referenceTo } from '../../../shar
 import { Fields } from '../../../shared/projects/fields.ts'
 import {
   administeredProject,
-  proven,
+  provenEmailChanges,
   requireUnlessLimited,
 } from '../../../shared/projects/ownership.ts'
-import { onBehalfOf } from '../../../shared/projects/provision.ts'
+import { systemPrincipalFor } from '../../../shared/projects/provision.ts'
 import { findUser, setPassword } from '../../../shared/projects/users.ts'
 import { changedFields, recordChange } from '../../../shared/request/admin-audit.ts'
-import { changeOf } from '../../../shared/rest/patch/fhirpath.ts'
+import { compilePatch } from '../../../shared/rest/patch/fhirpath.ts'
 import type { Services } from '../../../shared/services.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
 import type { Version, WriteOptions, WriteResult } from '../../../shared/store/rows/version.ts'
@@ -35,7 +35,7 @@ export async function readMember(
 ): Promise<Version> {
   await administeredProject(services.principals, caller, path.projectId)
   requireUnlessLimited(caller, [TYPE, 'read'])
-  return await memberOf(services, caller, path)
+  return await requireMemberVersion(services, caller, path)
 }
 
 /** The whole membership takes the place of the old one. Errors: 400, 403, 404, 412. */
@@ -66,7 +66,7 @@ export async function patchMember(
   path: MemberPath,
   { body, options }: { readonly body: unknown; readonly options: WriteOptions },
 ): Promise<WriteResult> {
-  const apply = (current: Resource) => changeOf(withAddedAdmin(body, current))(current)
+  const apply = (current: Resource) => compilePatch(withAddedAdmin(body, current))(current)
   return await change(services, caller, path, { interaction: 'patch', apply, options })
 }
 
@@ -80,7 +80,7 @@ export async function removeMember(
   const { repository, principals } = services
   const project = await administeredProject(principals, caller, path.projectId)
   requireUnlessLimited(caller, [TYPE, 'delete'])
-  await memberOf(services, caller, path)
+  await requireMemberVersion(services, caller, path)
   const deletion = await repository.transaction(async (inside) => {
     const deleted = await inside.delete(unlimited(caller), TYPE, path.id, options)
     await recordChange(inside, caller, {
@@ -108,7 +108,7 @@ async function change(
   const { repository, principals } = services
   const project = await administeredProject(principals, caller, path.projectId)
   requireUnlessLimited(caller, [TYPE, 'update'])
-  await memberOf(services, caller, path)
+  await requireMemberVersion(services, caller, path)
   const written = await repository.transaction(async (inside) => {
     let fields: readonly string[] = []
     const next = (current: Resource) => {
@@ -155,12 +155,12 @@ function withAddedAdmin(body: unknown, current: Resource): unknown {
 }
 
 /** Errors: 404 for one that is not there, 403 for one of another Project. */
-async function memberOf(
+async function requireMemberVersion(
   { repository }: Services,
   caller: Principal,
   { projectId, id }: MemberPath,
 ): Promise<Version> {
-  const [found] = await repository.readMany(onBehalfOf(caller), [{ type: TYPE, id }])
+  const [found] = await repository.readMany(systemPrincipalFor(caller), [{ type: TYPE, id }])
   if (found?.content === undefined) throw notFound()
   if (parseVersion(found).meta?.project !== projectId) throw forbidden()
   return found
@@ -204,7 +204,7 @@ async function setFor(
   if (user === undefined) throw badRequest('User not found', 'email')
   const id = user.id ?? ''
   await services.hashing.run(provenApplicant(id), () =>
-    setPassword(services, id, password, { change: proven }),
+    setPassword(services, id, password, { change: provenEmailChanges }),
   )
   await recordChange(services.repository, caller, {
     project: caller.project,

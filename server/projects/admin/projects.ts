@@ -10,7 +10,7 @@ import {
   createBot,
   createClient,
   newProject,
-  onBehalfOf,
+  systemPrincipalFor,
 } from '../../../shared/projects/provision.ts'
 import { givenFields, recordChange } from '../../../shared/request/admin-audit.ts'
 import { projectLoad } from '../../../shared/request/quota.ts'
@@ -57,22 +57,22 @@ export async function readProject(
 ) {
   const { quota } = await administeredProject(principals, caller, projectId)
   requireUnlessLimited(caller, ['Project', 'read'])
-  const version = await repository.read(onBehalfOf(caller), 'Project', projectId)
+  const version = await repository.read(systemPrincipalFor(caller), 'Project', projectId)
   const { id, name, secret, site, setting, systemSetting, features } = parseVersion(version)
   return {
     project: { id, name, secret, site, setting, systemSetting, features },
-    ...(quota === undefined ? {} : { load: loadOf(load, projectId, quota) }),
+    ...(quota === undefined ? {} : { load: projectUsage(load, projectId, quota) }),
   }
 }
 
 /** Asking costs nothing. A negative limit is none. */
-function loadOf(
+function projectUsage(
   load: Services['load'],
   projectId: string,
   { member, project }: NonNullable<ProjectContext['quota']>,
 ) {
-  const { left } = load.spend(projectLoad(projectId), 0, project)
-  return { memberLimit: member, limit: project, used: project - left }
+  const { remaining } = load.spend(projectLoad(projectId), 0, project)
+  return { memberLimit: member, limit: project, used: project - remaining }
 }
 
 interface ListReplacement {
@@ -90,7 +90,7 @@ export async function replaceProjectList(
   const project = await administeredProject(principals, caller, projectId)
   requireUnlessLimited(caller, ['Project', 'update'])
   const items = checkedItems(list, body)
-  const actor = onBehalfOf(caller)
+  const actor = systemPrincipalFor(caller)
   return await repository.transaction(async (inside) => {
     const written = await inside.patch(actor, { type: 'Project', id: projectId }, (current) => {
       const { [list]: _, ...rest } = current
@@ -158,7 +158,7 @@ export async function addClient(
     refreshTokenLifetime: fields.lifetime('refreshTokenLifetime'),
   })
   const accessPolicy = fields.reference('accessPolicy')
-  fields.passOver('resourceType')
+  fields.ignore('resourceType')
   fields.check()
   if ('identityProvider' in client) requireProviderRight(caller, 'ClientApplication')
   return await recorded(repository, caller, project, (inside, actor) =>
@@ -184,7 +184,7 @@ export async function addBot(
     cronString: fields.text('cronString'),
   })
   const accessPolicy = fields.reference('accessPolicy')
-  fields.passOver('resourceType')
+  fields.ignore('resourceType')
   fields.check()
   checkBot({ ...bot, resourceType: 'Bot' })
   return await recorded(repository, caller, project, (inside, actor) =>
@@ -200,7 +200,7 @@ async function recorded(
   create: (inside: Repository, actor: Principal) => Promise<WriteResult>,
 ): Promise<WriteResult> {
   return await repository.transaction(async (inside) => {
-    const written = await create(inside, onBehalfOf(caller))
+    const written = await create(inside, systemPrincipalFor(caller))
     const target = `${written.type}/${written.id}`
     await recordChange(inside, caller, { project, interaction: 'create', target })
     return written
@@ -219,14 +219,14 @@ export async function botStats(
     readLanes({ redis, queues }, projectId),
     queues.workerMetrics(),
   ])
-  const held = valuesOf(published, 'bot_runs_held', projectId)
+  const held = projectMetricValues(published, 'bot_runs_held', projectId)
   return {
     project: { reference: `Project/${projectId}` },
-    slotsUsed: sumOf(valuesOf(published, 'bot_slots_used', projectId)),
+    slotsUsed: sumMetricValues(projectMetricValues(published, 'bot_slots_used', projectId)),
     held: Object.fromEntries(
       [...Map.groupBy(held, ({ labels }) => labels.reason)].map(([reason, values]) => [
         reason,
-        sumOf(values),
+        sumMetricValues(values),
       ]),
     ),
     lanes,
@@ -245,13 +245,17 @@ interface Published {
 }
 
 /** All workers are asked for what they published last. */
-function valuesOf(published: readonly string[], wanted: string, projectId: string): Value[] {
+function projectMetricValues(
+  published: readonly string[],
+  wanted: string,
+  projectId: string,
+): Value[] {
   // Each is a registry that a worker has written as JSON.
   const metrics = published.flatMap((text) => JSON.parse(text) as Published[])
   const values = metrics.flatMap(({ name, values }) => (name === wanted ? values : []))
   return values.filter(({ labels }) => labels.project === projectId)
 }
 
-function sumOf(values: readonly Value[]): number {
+function sumMetricValues(values: readonly Value[]): number {
   return values.reduce((total, { value }) => total + value, 0)
 }

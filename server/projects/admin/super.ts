@@ -2,7 +2,7 @@
 import type { Principal } from '../../../shared/access/principal.ts'
 import { criteriaGrant } from '../../../shared/access/subscription.ts'
 import { readAllLanes } from '../../../shared/bots/stats.ts'
-import { badRequest, forbidden, located } from '../../../shared/errors.ts'
+import { badRequest, forbidden, withExpression } from '../../../shared/errors.ts'
 import { isResourceType, resourceTypes } from '../../../shared/fhir/definitions.ts'
 import { completedJob, startUpkeep } from '../../../shared/jobs/async-requests.ts'
 import { createMaintenance } from '../../../shared/jobs/upkeep/maintenance.ts'
@@ -70,12 +70,12 @@ function requireFilter(query: string, types: readonly string[]): void {
   try {
     for (const type of types) criteriaGrant({ type, query }, undefined)
   } catch (error) {
-    throw located(error, 'filter')
+    throw withExpression(error, 'filter')
   }
 }
 
 /** Work that a start of the service has done already: its AsyncJob is complete at once. */
-export async function nothingToDo(call: SuperCall): Promise<FhirReply> {
+export async function acceptCompletedJob(call: SuperCall): Promise<FhirReply> {
   return await completedJob(call)
 }
 
@@ -94,7 +94,7 @@ export async function purge(
   fields.check()
   const isDate = /^\d{4}-\d{2}-\d{2}/.test(before) && !Number.isNaN(Date.parse(before))
   if (!isDate) throw badRequest('before must be a date of ISO 8601', 'before')
-  const maintenance = services.repository.feature(createMaintenance)
+  const maintenance = services.repository.withStore(createMaintenance)
   return { purged: await maintenance.purge(principal, type ?? '', new Date(before)) }
 }
 
@@ -106,12 +106,12 @@ export async function removeBotSchedule(
   const fields = new Fields(body)
   const id = fields.requiredText('botId', 'Bot ID is required')
   fields.check()
-  await services.repository.feature(createMaintenance).removeSchedule(principal, id)
+  await services.repository.withStore(createMaintenance).removeSchedule(principal, id)
 }
 
 /** Plans all Bots that run by themselves anew. */
 export async function reloadCron(call: SuperCall): Promise<FhirReply> {
-  await call.services.repository.feature(createMaintenance).rebuildSchedules(call.principal)
+  await call.services.repository.withStore(createMaintenance).rebuildSchedules(call.principal)
   return await completedJob(call)
 }
 
@@ -119,7 +119,7 @@ export async function reloadCron(call: SuperCall): Promise<FhirReply> {
  * Jobs of every queue by state and since when the oldest waits; the same by Project, of the runs of bots
  * (`lanes`) and of all other work (`projects`); and long work by kind.
  */
-export async function queuesNow({ services }: SuperCall) {
+export async function queueStatus({ services }: SuperCall) {
   const { queues, database } = services
   const [depths, since, projects, lanes, upkeep] = await Promise.all([
     queues.depths(),
@@ -149,7 +149,7 @@ export async function migrations({ services }: SuperCall) {
 }
 
 /** The workers that are there, those whose clock is off, and what each said last of its work. */
-export async function workersNow({ services: { queues } }: SuperCall) {
+export async function workerStatus({ services: { queues } }: SuperCall) {
   const [ids, offTime, published] = await Promise.all([
     queues.workers(),
     queues.workersOffTime(),

@@ -33,14 +33,14 @@ export function scimError(type: ScimType, text: string, attribute?: string): Htt
 }
 
 /** An identity provider may send the words instead of the values. */
-function flagOf(value: unknown): boolean | undefined {
+function parseScimBoolean(value: unknown): boolean | undefined {
   if (value === undefined || value === null) return undefined
   const text = String(value).toLowerCase()
   if (text === 'true' || text === 'false') return text === 'true'
   throw scimError('invalidValue', 'active must be true or false', 'active')
 }
 
-function textOf(value: unknown, name: string): string | undefined {
+function parseScimString(value: unknown, name: string): string | undefined {
   if (value === undefined || value === null || value === '') return undefined
   if (typeof value === 'string') return value
   throw scimError('invalidValue', `${name} must be a string`, name)
@@ -55,13 +55,13 @@ export function readScimUser(body: unknown): ScimUser {
   }
   const name = isObject(user.name) ? inLowerCase(user.name) : {}
   return {
-    userName: textOf(user.username, 'userName'),
-    externalId: textOf(user.externalid, 'externalId'),
-    givenName: textOf(name.givenname, 'name.givenName'),
-    familyName: textOf(name.familyname, 'name.familyName'),
-    email: emailOf(user.emails)?.toLowerCase(),
-    active: flagOf(user.active),
-    userType: textOf(user.usertype, 'userType'),
+    userName: parseScimString(user.username, 'userName'),
+    externalId: parseScimString(user.externalid, 'externalId'),
+    givenName: parseScimString(name.givenname, 'name.givenName'),
+    familyName: parseScimString(name.familyname, 'name.familyName'),
+    email: primaryEmail(user.emails)?.toLowerCase(),
+    active: parseScimBoolean(user.active),
+    userType: parseScimString(user.usertype, 'userType'),
   }
 }
 
@@ -72,14 +72,14 @@ function inLowerCase(attributes: object): Readonly<Record<string, unknown>> {
 }
 
 /** The primary address, else the first. */
-function emailOf(emails: unknown): string | undefined {
+function primaryEmail(emails: unknown): string | undefined {
   if (emails === undefined || emails === null) return undefined
   if (!Array.isArray(emails) || !emails.every(isObject)) {
     throw scimError('invalidValue', 'emails must be a list of addresses', 'emails')
   }
   const addresses = emails.map(inLowerCase)
   const chosen = addresses.find(({ primary }) => primary === true) ?? addresses[0]
-  return textOf(chosen?.value, 'emails.value')?.trim()
+  return parseScimString(chosen?.value, 'emails.value')?.trim()
 }
 
 export interface ScimName {
@@ -87,7 +87,7 @@ export interface ScimName {
   readonly familyName: unknown
 }
 
-export function nameOf({ firstName, lastName }: Resource): ScimName {
+export function toScimName({ firstName, lastName }: Resource): ScimName {
   return { givenName: firstName, familyName: lastName }
 }
 
@@ -99,7 +99,7 @@ export function profileName(profile: Resource | undefined): ScimName {
 }
 
 /** The profile under this name: its first one, without the text, which would contradict it. */
-export function renamed(profile: Resource, { givenName, familyName }: ScimName): Resource {
+export function withProfileName(profile: Resource, { givenName, familyName }: ScimName): Resource {
   const [first, ...others] = Array.isArray(profile.name) ? profile.name : []
   const { text: _, ...kept } = isObject(first) ? first : {}
   const name = {
@@ -111,14 +111,14 @@ export function renamed(profile: Resource, { givenName, familyName }: ScimName):
 }
 
 /** The SCIM user that a membership stands for; its id is the membership's. */
-export function scimUserOf(membership: Resource, user: Resource, name: ScimName, baseUrl: string) {
+export function toScimUser(membership: Resource, user: Resource, name: ScimName, baseUrl: string) {
   const { id = '', externalId, active, meta } = membership
   const { email } = user
   return {
     schemas: [USER_SCHEMA],
     id,
     ...(externalId === undefined ? {} : { externalId }),
-    userName: userNameOf(membership, user),
+    userName: scimUserName(membership, user),
     name,
     ...(email === undefined ? {} : { emails: [{ value: email, type: 'work', primary: true }] }),
     active: active !== false,
@@ -132,6 +132,6 @@ export function scimUserOf(membership: Resource, user: Resource, name: ScimName,
   }
 }
 
-function userNameOf(membership: Resource, user: Resource): unknown {
+function scimUserName(membership: Resource, user: Resource): unknown {
   return membership.userName ?? user.email ?? membership.externalId ?? membership.id
 }

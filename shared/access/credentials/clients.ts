@@ -159,7 +159,7 @@ export function ownsCredentials({ secret, retiringSecret, jwks, jwksUri }: Resou
 }
 
 /** Without those that were stored before they were checked and are not safe. */
-export function redirectUrisOf(client: Resource): readonly string[] {
+export function safeRedirectUris(client: Resource): readonly string[] {
   const list = Array.isArray(client.redirectUris) ? client.redirectUris : []
   return [...list, client.redirectUri].filter(
     (uri): uri is string => typeof uri === 'string' && isSafeRedirect(uri),
@@ -172,7 +172,7 @@ export function redirectUrisOf(client: Resource): readonly string[] {
  */
 export function isRegisteredRedirect(client: Resource, uri: string): boolean {
   const plain = withoutLoopbackPort(uri)
-  return redirectUrisOf(client).some(
+  return safeRedirectUris(client).some(
     (known) => known === uri || (plain !== undefined && plain === withoutLoopbackPort(known)),
   )
 }
@@ -183,7 +183,7 @@ function withoutLoopbackPort(uri: string): string | undefined {
 }
 
 /** Returns what the sign-in page shows of a client. */
-export function signInFormOf(client: Resource): Readonly<Record<string, unknown>> {
+export function readSignInForm(client: Resource): Readonly<Record<string, unknown>> {
   const { welcomeString, logo } = isObject(client.signInForm) ? client.signInForm : {}
   return { welcomeString, logo }
 }

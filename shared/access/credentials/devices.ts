@@ -29,7 +29,7 @@ export function createDevices(known: KeySet): Devices {
     issue(user, id = randomBytes(ID_BYTES).toString('base64url')) {
       const [key] = known.keys
       if (key === undefined) throw new Error('There is no signing key')
-      const text = [user.id, id, stateOf(user)].join('.')
+      const text = [user.id, id, credentialDigest(user)].join('.')
       return `${text}.${digest(key, text).toString('base64url')}`
     },
     read(cookie) {
@@ -46,15 +46,15 @@ export function createDevices(known: KeySet): Devices {
 }
 
 /** True while the User has the credentials that the device was signed in with. */
-export function isDeviceOf(device: Device, user: Resource): boolean {
-  return device.userId === user.id && device.state === stateOf(user)
+export function isDeviceCurrent(device: Device, user: Resource): boolean {
+  return device.userId === user.id && device.state === credentialDigest(user)
 }
 
 function digest(key: SigningKey, text: string): Buffer {
   return createHmac('sha256', key.deviceSecret).update(text).digest()
 }
 
-function stateOf({ passwordHash, mfaEnrolled, mfaSecret }: Resource): string {
+function credentialDigest({ passwordHash, mfaEnrolled, mfaSecret }: Resource): string {
   return hash(
     'sha256',
     JSON.stringify([passwordHash, mfaEnrolled === true && mfaSecret]),

@@ -5,7 +5,7 @@
 
 import { hash, randomBytes, scrypt, timingSafeEqual } from 'node:crypto'
 import type { Config } from '../../config/config.ts'
-import { waits } from '../../config/waits.ts'
+import { timings } from '../../config/waits.ts'
 import { badRequest } from '../../errors.ts'
 
 interface Cost {
@@ -20,7 +20,7 @@ interface Stored {
   readonly hash: Buffer
 }
 
-const COST: Cost = { N: 2 ** waits.passwordCost, r: 8, p: 1 }
+const COST: Cost = { N: 2 ** timings.passwordCost, r: 8, p: 1 }
 const HASH_BYTES = 32
 const SALT_BYTES = 16
 /** A password is compared with this where none is stored, so that the answer takes as long. */

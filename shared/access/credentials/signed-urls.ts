@@ -41,7 +41,9 @@ export function createSignedUrls(baseUrl: string, keys: KeySet): SignedUrls {
       if (key === undefined) throw new Error('There is no signing key')
       const { project, id, ver, membershipId } = version
       const expires = Math.floor(Date.now() / 1000) + LIFETIME_SECONDS
-      const signature = digest(key, textOf(version, String(expires))).toString('base64url')
+      const signature = digest(key, signaturePayload(version, String(expires))).toString(
+        'base64url',
+      )
       const query = new URLSearchParams({
         Expires: String(expires),
         Project: project,
@@ -57,7 +59,7 @@ export function createSignedUrls(baseUrl: string, keys: KeySet): SignedUrls {
       if (!/^[1-9]\d{0,8}$/.test(vid) || !/^\d{1,12}$/.test(expires)) return undefined
       const membershipId = query.get('Member') ?? undefined
       const version = { project, id, ver: Number(vid), membershipId }
-      const text = textOf(version, expires)
+      const text = signaturePayload(version, expires)
       if (!isSigned(text, signature)) {
         // Another process may have signed with a key that this one does not know yet.
         await keys.reload()
@@ -73,6 +75,9 @@ function digest(key: SigningKey, text: string): Buffer {
 }
 
 /** A part with a line break of its own would make a sixth line, which nothing signed has. */
-function textOf({ project, id, ver, membershipId = '' }: SignedVersion, expires: string): string {
+function signaturePayload(
+  { project, id, ver, membershipId = '' }: SignedVersion,
+  expires: string,
+): string {
   return [project, id, ver, expires, membershipId].join('\n')
 }

@@ -145,7 +145,7 @@ export function createTokens(baseUrl: string, keys: KeySet): Tokens {
     async readIdToken(token) {
       if (token.length > LONGEST_TOKEN) return undefined
       const key = await findKey(token, keys)
-      const payload = key && (await hintOf(token, key, baseUrl))
+      const payload = key && (await verifyIdTokenHint(token, key, baseUrl))
       return payload && idTokenClaims(payload)
     },
 
@@ -215,7 +215,7 @@ async function check(
 ): Promise<TokenClaims | 'expired' | undefined> {
   const key = await findKey(token, keys)
   if (key === undefined) return undefined
-  const payload = await payloadOf(token, key, baseUrl)
+  const payload = await verifyAccessToken(token, key, baseUrl)
   if (payload === undefined || payload === 'expired') return payload
   const { login_id: loginId, profile, scope, client_id: clientId, sub, iat, exp, jti } = payload
   const { subscription_id: subscriptionId } = payload
@@ -237,7 +237,7 @@ async function check(
 }
 
 async function findKey(token: string, keys: KeySet): Promise<SigningKey | undefined> {
-  const kid = kidOf(token)
+  const kid = readKeyId(token)
   if (kid === undefined) return undefined
   const known = keys.keys.find((key) => key.kid === kid)
   if (known !== undefined) return known
@@ -245,7 +245,7 @@ async function findKey(token: string, keys: KeySet): Promise<SigningKey | undefi
   return keys.keys.find((key) => key.kid === kid)
 }
 
-function kidOf(token: string): string | undefined {
+function readKeyId(token: string): string | undefined {
   try {
     return decodeProtectedHeader(token).kid
   } catch {
@@ -253,7 +253,7 @@ function kidOf(token: string): string | undefined {
   }
 }
 
-async function payloadOf(token: string, key: SigningKey, baseUrl: string) {
+async function verifyAccessToken(token: string, key: SigningKey, baseUrl: string) {
   try {
     const { payload } = await jwtVerify(token, key.publicKey, {
       algorithms: [key.alg],
@@ -270,7 +270,7 @@ async function payloadOf(token: string, key: SigningKey, baseUrl: string) {
 }
 
 /** An expired hint is a hint all the same: OpenID Connect RP-Initiated Logout §4. */
-async function hintOf(
+async function verifyIdTokenHint(
   token: string,
   key: SigningKey,
   baseUrl: string,

@@ -7,10 +7,10 @@ import { typeNumber } from '../../fhir/definitions.ts'
 import { binder } from '../../platform/postgres/statement.ts'
 import type { IndexRows } from '../../store/index/indexes.ts'
 import { keysLiteral } from '../../store/index/keys.ts'
-import type { Store } from '../../store/rows/context.ts'
-import type { RulingStatement } from '../../store/rows/fetch.ts'
+import type { StoreContext } from '../../store/rows/context.ts'
+import type { DecisionStatement } from '../../store/rows/fetch.ts'
 import { type VersionRow, versionColumns } from '../../store/rows/rows.ts'
-import { behindSelect } from '../../store/search/plan/stages.ts'
+import { hideFromPlanner } from '../../store/search/plan/stages.ts'
 import type { Grant, Interaction } from '../grant.ts'
 import { grantsFor } from '../policy.ts'
 import type { Principal } from '../principal.ts'
@@ -43,13 +43,13 @@ type Places = Partial<Record<Interaction, number | null>>
 
 /** Live rows, in the order of their row ids. One statement. */
 export async function decideLiveRows(
-  { connection, keys }: Store,
+  { connection, keys }: StoreContext,
   question: Question,
   ids: readonly string[],
 ): Promise<readonly Decisions[]> {
   const { project, type } = question
   const { values, bind: plainBind } = binder()
-  const bind = behindSelect(plainBind)
+  const bind = hideFromPlanner(plainBind)
   const scope = createTypeScope(keys, question.principal, type, project)
   const columns = placeColumns(question, (grant) =>
     fewRowsSql(compileGrant(scope, grant).tests, bind),
@@ -58,7 +58,7 @@ export async function decideLiveRows(
     where r.project = ${bind(project, 'int')} and r.type = ${bind(typeNumber(type), 'smallint')}
       and r.id = any(${bind(ids, 'uuid[]')})`
   // Everything is found by primary keys and single keys, so one plan is as good as another.
-  const statement = { text, values, isKept: true }
+  const statement = { text, values, isPreparable: true }
   const rows = await connection.query<{ row: string } & Places>(statement)
   const found = new Map(rows.map((row) => [row.row, decisionsIn(question, row)]))
   return ids.map((id) => found.get(id) ?? {})
@@ -73,7 +73,7 @@ export interface IndexedContent {
 
 /** Versions without rows, in their order. One statement. A side table has rows of live versions only, so it denies. */
 export async function decideDerivedRows(
-  { connection, keys }: Store,
+  { connection, keys }: StoreContext,
   question: Question,
   contents: readonly IndexedContent[],
 ): Promise<readonly Decisions[]> {
@@ -114,7 +114,7 @@ export async function decideDerivedRows(
 
 /** A version that is read by its id, with the decisions on its live row. The reads of one turn share a statement. */
 export async function readWithDecisions(
-  store: Store,
+  store: StoreContext,
   question: Question,
   { id, metaPrefix }: { readonly id: string; readonly metaPrefix: string },
 ): Promise<{ readonly row: VersionRow; readonly decisions: Decisions } | undefined> {
@@ -133,10 +133,10 @@ export async function readWithDecisions(
 
 /** The same value for the same question: only such reads share a statement. */
 function readingStatement(
-  { keys }: Store,
+  { keys }: StoreContext,
   question: Question,
   metaPrefix: string,
-): RulingStatement {
+): DecisionStatement {
   const { principal, type, project, asked } = question
   const scope = createTypeScope(keys, principal, type, project)
   const name = `${typeScopeKey(scope)} ${asked.join()} ${metaPrefix}`
@@ -146,9 +146,13 @@ function readingStatement(
   )
 }
 
-const statements = memoFor<readonly Grant[], RulingStatement>()
+const statements = memoFor<readonly Grant[], DecisionStatement>()
 
-function makeStatement(scope: TypeScope, question: Question, metaPrefix: string): RulingStatement {
+function makeStatement(
+  scope: TypeScope,
+  question: Question,
+  metaPrefix: string,
+): DecisionStatement {
   const { values, bind } = binder()
   const [ids, project, type] = [
     bind([], 'uuid[]'),
@@ -168,7 +172,7 @@ function makeStatement(scope: TypeScope, question: Question, metaPrefix: string)
       where r.project = ${project} and r.type = ${type} and r.id = x.id) j on true
     where starts_with(v.meta_ext, ${bind(metaPrefix, 'text')})`
   const [, ...fixed] = values
-  return (rows) => ({ text, values: [`{${rows.join(',')}}`, ...fixed], isKept: true })
+  return (rows) => ({ text, values: [`{${rows.join(',')}}`, ...fixed], isPreparable: true })
 }
 
 function grantsOf({ principal, type }: Question, interaction: Interaction): readonly Grant[] {

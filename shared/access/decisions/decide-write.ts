@@ -6,7 +6,7 @@ import { forbidden, forbiddenBecause } from '../../errors.ts'
 import { typeName } from '../../fhir/definitions.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import type { IndexRows } from '../../store/index/indexes.ts'
-import type { Store } from '../../store/rows/context.ts'
+import type { StoreContext } from '../../store/rows/context.ts'
 import { keepPaths } from '../fields/paths.ts'
 import { withoutSecrets } from '../fields/secrets.ts'
 import type { Grant } from '../grant.ts'
@@ -35,7 +35,7 @@ export function readonlyBy(decision: AccessDecision): readonly string[] {
  * decided on when it is written. Errors: 403.
  */
 export function decideCreate<P extends Prepared>(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   sent: Resource,
   prepare: (resource: Resource) => P,
@@ -71,7 +71,7 @@ function protectedPaths({ hidden, readonly }: Grant): readonly string[] {
 
 /** Undefined: it is decided on when it is written. Errors: 403. */
 export function decideUpdate(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   prepared: Prepared,
   stored: Resource | undefined,
@@ -87,7 +87,7 @@ export function decideUpdate(
 }
 
 /** A refusal must undo the write. */
-function requireTransaction({ deferred }: Store): void {
+function requireTransaction({ deferred }: StoreContext): void {
   if (deferred === undefined) throw new Error('This policy is applied inside a transaction')
 }
 
@@ -99,7 +99,7 @@ interface WrittenVersion {
 
 /** Asks PostgreSQL when nothing else has decided. Errors: 403, which the transaction must not survive. */
 export async function decideWritten(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   interaction: Writing,
   { prepared, decided, stored }: WrittenVersion,
@@ -116,7 +116,7 @@ export async function decideWritten(
 
 /** The paths that the caller does not see of the new version; where only PostgreSQL knows, all that may be hidden. */
 export function hiddenAfter(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   prepared: Prepared,
 ): readonly string[] {
@@ -128,7 +128,7 @@ export function hiddenAfter(
 }
 
 function decideAfter(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   interaction: Writing | 'read',
   { write, resource, rows }: Prepared,

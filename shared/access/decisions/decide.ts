@@ -8,12 +8,12 @@ import { storedParameters, typeName } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Meta, Resource } from '../../fhir/resource.ts'
 import { isCondition, leavesOf } from '../../query/search-request.ts'
-import { type IndexPlan, type Only, planOf } from '../../store/index/index-plan.ts'
+import { getIndexPlan, type IndexPlan, type ParameterSubset } from '../../store/index/index-plan.ts'
 import { indexRows } from '../../store/index/index-rows.ts'
-import { isLegalId, readRow, type Store, scopeOf } from '../../store/rows/context.ts'
+import { isLegalId, readRow, rowScope, type StoreContext } from '../../store/rows/context.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from '../../store/rows/rows.ts'
 import { REGISTRY_PROJECT } from '../../store/rows/tenants.ts'
-import { membersOf } from '../fields/fields.ts'
+import { readMembers } from '../fields/fields.ts'
 import { type Grant, INTERACTIONS, type Interaction, type Rules } from '../grant.ts'
 import { grantsFor, REGISTRY_TYPES } from '../policy.ts'
 import { type Principal, systemPrincipal } from '../principal.ts'
@@ -49,7 +49,7 @@ export function isPlain(principal: Principal, type: string, interaction: Interac
 
 /** True when a content alone does not decide. */
 export function needsSql(
-  { keys }: Pick<Store, 'keys'>,
+  { keys }: Pick<StoreContext, 'keys'>,
   principal: Principal,
   type: string,
   interaction: Interaction,
@@ -59,7 +59,11 @@ export function needsSql(
   return grants?.some((grant) => compileGrant(scope, grant).matches === undefined) ?? false
 }
 
-function principalTypeScope(keys: Store['keys'], principal: Principal, type: string): TypeScope {
+function principalTypeScope(
+  keys: StoreContext['keys'],
+  principal: Principal,
+  type: string,
+): TypeScope {
   const project = REGISTRY_TYPES.has(type) ? REGISTRY_PROJECT : principal.project.number
   return createTypeScope(keys, principal, type, project)
 }
@@ -73,7 +77,7 @@ interface Content {
 
 /** Decides in memory. A grant that a content does not decide hides what it hides and lets nothing through. */
 export function decideByContent(
-  { keys }: Pick<Store, 'keys'>,
+  { keys }: Pick<StoreContext, 'keys'>,
   principal: Principal,
   { type, interaction, project, indexed }: Content,
 ): AccessDecision {
@@ -94,7 +98,7 @@ export function decideByContent(
 
 /** Decides on a version that has content, in memory. */
 export function decideRow(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   interaction: Interaction,
   row: VersionRow,
@@ -108,13 +112,13 @@ export function decideRow(
 }
 
 /** Derives what the criteria of the Principal name, and nothing else. */
-function indexedRow(store: Store, principal: Principal, row: VersionRow): IndexedRow {
+function indexedRow(store: StoreContext, principal: Principal, row: VersionRow): IndexedRow {
   const known = indexed.get(row)
   if (known !== undefined && known.rules === principal.rules) return known.made
   const type = typeName(row.type)
   const { own } = createTypeScope(store.keys, principal, type, row.project)
   const only = principal.rules && decisionParameters(principal, principal.rules, type)
-  const resource = readPart(row, planOf(type, own, only))
+  const resource = readPart(row, getIndexPlan(type, own, only))
   const rows = indexRows(store, row.project, resource, { parameters: own, only })
   const made = toIndexedRow(row.id, rows)
   indexed.set(row, { rules: principal.rules, made })
@@ -127,7 +131,7 @@ const indexed = new WeakMap<
 >()
 
 /** The codes in criteria that a content decides by itself: those of the policy, and of what is a member's own. */
-function decisionParameters(principal: Principal, rules: Rules, type: string): Only {
+function decisionParameters(principal: Principal, rules: Rules, type: string): ParameterSubset {
   return parameters(rules, type, () => {
     const grants = new Set(INTERACTIONS.flatMap((item) => grantsFor(principal, type, item) ?? []))
     const leaves = [...grants].flatMap(({ criteria }) => criteria.flatMap(leavesOf))
@@ -140,7 +144,7 @@ function decisionParameters(principal: Principal, rules: Rules, type: string): O
   })
 }
 
-const parameters = memoFor<Rules, Only>()
+const parameters = memoFor<Rules, ParameterSubset>()
 
 /** With `url`, the version makes the canonical of a definition. */
 const HEAD: ReadonlySet<string> = new Set(['resourceType', 'id', 'meta', 'version'])
@@ -149,13 +153,16 @@ const HEAD: ReadonlySet<string> = new Set(['resourceType', 'id', 'meta', 'versio
 function readPart(row: VersionRow, { roots, whole }: IndexPlan): Resource {
   if (whole.length > 0) return parseVersion(toVersion(row))
   // Our own texts, checked when they were written.
-  const part = membersOf(row.content ?? '', (name) => HEAD.has(name) || roots.has(name)) as Resource
+  const part = readMembers(
+    row.content ?? '',
+    (name) => HEAD.has(name) || roots.has(name),
+  ) as Resource
   return { ...part, meta: { ...part.meta, ...(JSON.parse(`{${row.meta_ext}}`) as Meta) } }
 }
 
 /** One statement; one more for a deletion, and for who reads everywhere. Undefined for unknown or invisible ids. */
 export async function readDecided(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   type: string,
   { id, interactions }: { readonly id: string; readonly interactions: readonly Interaction[] },
@@ -163,7 +170,7 @@ export async function readDecided(
   if (!isLegalId(id)) return undefined
   // Reads by id are batched with those of other callers, which is worth more than deciding here costs.
   const asked = interactions.filter((item) => needsSql(store, principal, type, item))
-  const { project, metaPrefix, everywhere } = scopeOf(principal, type)
+  const { project, metaPrefix, everywhere } = rowScope(principal, type)
   if (asked.length > 0 && !everywhere) {
     const question = { principal, type, project, asked }
     const found = await readWithDecisions(store, question, { id, metaPrefix })
@@ -178,7 +185,7 @@ export async function readDecided(
 
 /** Decides on a row that is known already; undefined where PostgreSQL has to decide. */
 export async function decideKnownRow(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   row: VersionRow,
   interactions: readonly Interaction[],
@@ -190,7 +197,7 @@ export async function decideKnownRow(
 
 /** Adds the decisions that are not known yet. */
 async function complete(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   interactions: readonly Interaction[],
   { row, decisions: known }: DecidedRow,
@@ -223,7 +230,7 @@ function decideUnseen(
 
 /** As `decideContents`; on a deletion by what was deleted, which is one statement more. Undefined where that is gone. */
 export async function decideVersions(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   interactions: readonly Interaction[],
   rows: readonly VersionRow[],
@@ -240,7 +247,7 @@ export async function decideVersions(
 
 /** Decides on versions with content, in their order, with rows or not. One statement a type that takes PostgreSQL. */
 export function decideContents(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   interactions: readonly Interaction[],
   rows: readonly VersionRow[],
@@ -253,7 +260,7 @@ export function decideContents(
 
 /** Decides on live rows, in their order. One statement a type that takes PostgreSQL. */
 export function decideRows(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   interactions: readonly Interaction[],
   rows: readonly VersionRow[],
@@ -270,7 +277,7 @@ interface Asked {
 }
 
 async function decideGroups(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   { interactions, rows }: Asked,
   inSql: (question: Question, group: readonly VersionRow[]) => Promise<readonly Decisions[]>,
@@ -292,7 +299,7 @@ async function decideGroups(
 }
 
 /** With all that it may refer to. */
-function indexContent(store: Store, principal: Principal, row: VersionRow): IndexedContent {
+function indexContent(store: StoreContext, principal: Principal, row: VersionRow): IndexedContent {
   const resource = parseVersion(toVersion(row))
   const { own } = createTypeScope(store.keys, principal, resource.resourceType, row.project)
   const rows = indexRows(store, row.project, resource, { parameters: own })
@@ -307,7 +314,7 @@ interface ProjectRows {
 
 /** Selects a Project's versions whose content the criteria of a grant let through. As `decideContents`. */
 export async function filterByCriteria(
-  store: Store,
+  store: StoreContext,
   grants: readonly Grant[],
   { project, parameters, rows }: ProjectRows,
 ): Promise<readonly VersionRow[]> {
@@ -319,7 +326,7 @@ export async function filterByCriteria(
 
 /** The versions before these deletions, in their order; undefined where there is none. One statement. */
 export async function versionsBeforeDeletion(
-  { connection }: Store,
+  { connection }: StoreContext,
   deletions: readonly VersionRow[],
 ): Promise<readonly (VersionRow | undefined)[]> {
   if (deletions.length === 0) return []
@@ -346,11 +353,11 @@ export async function versionsBeforeDeletion(
 
 /** The criteria of a grant as its search asks them of rows `r`, without values. */
 export function criteriaSql(
-  { keys }: Pick<Store, 'keys'>,
+  { keys }: Pick<StoreContext, 'keys'>,
   principal: Principal,
   type: string,
   grant: Grant,
 ): string {
-  const { tests } = compileGrant(principalTypeScope(keys, principal, type), grant)
-  return allSql(tests, (_value, sqlType) => `?::${sqlType}`).replace(/\s+/g, ' ')
+  const { tests: predicates } = compileGrant(principalTypeScope(keys, principal, type), grant)
+  return allSql(predicates, (_value, sqlType) => `?::${sqlType}`).replace(/\s+/g, ' ')
 }

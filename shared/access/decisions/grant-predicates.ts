@@ -7,16 +7,16 @@ import { hiddenParameter } from '../../errors.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Bind } from '../../platform/postgres/statement.ts'
 import { pathsRead } from '../../query/parameter-paths.ts'
-import { projectKey, type Store } from '../../store/rows/context.ts'
+import { projectKey, type StoreContext } from '../../store/rows/context.ts'
 import { REGISTRY_PROJECT } from '../../store/rows/tenants.ts'
-import { testOf } from '../../store/search/tests/conditions.ts'
+import { compilePredicate } from '../../store/search/tests/conditions.ts'
 import {
-  farthest,
   filter,
   oneRowSql,
-  type Scene,
-  sqlOf,
-  type Test,
+  type Predicate,
+  predicateSql,
+  type SearchScope,
+  widestReadScope,
 } from '../../store/search/tests/test.ts'
 import { overlaps } from '../fields/paths.ts'
 import type { Grant, Interaction } from '../grant.ts'
@@ -34,11 +34,11 @@ import { memoFor } from './memo.ts'
  * The Project and type of rows; `own` are search parameters that they are indexed by besides the standard's,
  * `units` those that a policy may have to convert to.
  */
-export type TypeScope = Pick<Scene, 'keys' | 'project' | 'type' | 'own' | 'units'>
+export type TypeScope = Pick<SearchScope, 'keys' | 'project' | 'type' | 'own' | 'units'>
 
 /** `project` is that of the rows: others than its own do not know the parameters of the Principal's. */
 export function createTypeScope(
-  keys: Scene['keys'],
+  keys: SearchScope['keys'],
   principal: Principal,
   type: string,
   project: number,
@@ -55,13 +55,13 @@ export function typeScopeKey({ project, type, own, units }: TypeScope): string {
 
 interface CompiledGrant {
   /** The criteria, AND-ed. */
-  readonly tests: readonly Test[]
+  readonly tests: readonly Predicate[]
   /** The criteria in memory; undefined where some take PostgreSQL. */
   readonly matches: RowMatcher | undefined
   /** The criteria that memory can decide. */
   readonly matchesKnown: RowMatcher
   /** The others, if they look at nothing of the resource but its keys and its time; else undefined. */
-  readonly left: readonly Test[] | undefined
+  readonly left: readonly Predicate[] | undefined
 }
 
 export function compileGrant(scope: TypeScope, grant: Grant): CompiledGrant {
@@ -79,10 +79,10 @@ function compile(scope: TypeScope, { criteria }: Grant): CompiledGrant {
     const matchesKnown = (row: IndexedRow) => known.every((matches) => matches(row))
     const isOfRow = left.every((criterion) => dependsOnRowOnly(scene, criterion))
     return {
-      tests: criteria.map((criterion) => testOf(scene, criterion)),
+      tests: criteria.map((criterion) => compilePredicate(scene, criterion)),
       matches: left.length === 0 ? matchesKnown : undefined,
       matchesKnown,
-      left: isOfRow ? left.map((criterion) => testOf(scene, criterion)) : undefined,
+      left: isOfRow ? left.map((criterion) => compilePredicate(scene, criterion)) : undefined,
     }
   } catch {
     // Criteria that no statement can test (a chain into the registry) let nothing through.
@@ -91,7 +91,7 @@ function compile(scope: TypeScope, { criteria }: Grant): CompiledGrant {
   }
 }
 
-function policyScene(scope: TypeScope): Scene {
+function policyScene(scope: TypeScope): SearchScope {
   return {
     ...scope,
     isPolicy: true,
@@ -106,18 +106,21 @@ function policyScene(scope: TypeScope): Scene {
 }
 
 /** SQL that is true for the rows that fulfil all tests. Never a condition of an index. */
-export function allSql(tests: readonly Test[], bind: Bind): string {
-  return andSql(tests, (test) => sqlOf(test, bind, true))
+export function allSql(predicates: readonly Predicate[], bind: Bind): string {
+  return andSql(predicates, (predicate) => predicateSql(predicate, bind, true))
 }
 
 /** The same for few rows: what is at the other end of a join is looked up for each. */
-export function fewRowsSql(tests: readonly Test[], bind: Bind): string {
-  return andSql(tests, (test) => oneRowSql(test, bind))
+export function fewRowsSql(predicates: readonly Predicate[], bind: Bind): string {
+  return andSql(predicates, (predicate) => oneRowSql(predicate, bind))
 }
 
-function andSql(tests: readonly Test[], testSql: (test: Test) => string): string {
-  if (tests.length === 0) return 'true'
-  return `(${tests.map((test) => `(${testSql(test)}) is true`).join(' and ')})`
+function andSql(
+  predicates: readonly Predicate[],
+  testSql: (predicate: Predicate) => string,
+): string {
+  if (predicates.length === 0) return 'true'
+  return `(${predicates.map((predicate) => `(${testSql(predicate)}) is true`).join(' and ')})`
 }
 
 /**
@@ -129,81 +132,96 @@ export function visibilityPredicates(
   grants: readonly Grant[],
   codes: readonly string[],
   own?: OwnParameters,
-): readonly Test[] | undefined {
+): readonly Predicate[] | undefined {
   const name = `${typeScopeKey(scope)} ${own?.stamp ?? ''} ${[...new Set(codes)].sort().join()}`
   return visible(grants, name, () => makeVisible(scope, grants, codes, own))
 }
 
 /** Grants are kept with the rules of a session; callers choose the codes. */
-const visible = memoFor<readonly Grant[], readonly Test[] | undefined>(200)
+const visible = memoFor<readonly Grant[], readonly Predicate[] | undefined>(200)
 
 function makeVisible(
   scope: TypeScope,
   grants: readonly Grant[],
   codes: readonly string[],
   own: OwnParameters | undefined,
-): readonly Test[] | undefined {
-  const hiding: (readonly Test[])[] = []
+): readonly Predicate[] | undefined {
+  const hiding: (readonly Predicate[])[] = []
   const alternatives: Alternative[] = []
   for (const grant of grants) {
-    const { tests } = compileGrant(scope, grant)
-    if (hidesAny(grant, scope.type, codes, own)) hiding.push(tests)
-    else alternatives.push({ tests, not: [...hiding] })
+    const { tests: predicates } = compileGrant(scope, grant)
+    if (hidesAny(grant, scope.type, codes, own)) hiding.push(predicates)
+    else alternatives.push({ tests: predicates, not: [...hiding] })
   }
   const [only] = alternatives
   if (only === undefined) return undefined
-  if (alternatives.some(({ tests, not }) => tests.length + not.length === 0)) return []
+  if (alternatives.some(({ tests: predicates, not }) => predicates.length + not.length === 0))
+    return []
   if (alternatives.length === 1 && only.not.length === 0) return only.tests
   const exactSql = (testsSql: TestsSql) => (bind: Bind) =>
     `(${alternatives.map((one) => anySql(one, bind, testsSql)).join(' or ')})`
-  const reach = farthest(alternatives.flatMap(({ tests, not }) => [...tests, ...not.flat()]))
-  const exact: Test = { kind: 'filter', sql: exactSql(allSql), few: exactSql(fewRowsSql), reach }
+  const reach = widestReadScope(
+    alternatives.flatMap(({ tests: predicates, not }) => [...predicates, ...not.flat()]),
+  )
+  const exact: Predicate = {
+    kind: 'filter',
+    sql: exactSql(allSql),
+    few: exactSql(fewRowsSql),
+    reach,
+  }
   const wider = widerTest(alternatives)
   if (wider === undefined) return [exact]
-  const isExact = alternatives.every(({ tests, not }) => tests.length === 1 && not.length === 0)
+  const isExact = alternatives.every(
+    ({ tests: predicates, not }) => predicates.length === 1 && not.length === 0,
+  )
   return isExact ? [wider] : [wider, exact]
 }
 
 interface Alternative {
-  readonly tests: readonly Test[]
+  readonly tests: readonly Predicate[]
   /** None of these may hold. */
-  readonly not: readonly (readonly Test[])[]
+  readonly not: readonly (readonly Predicate[])[]
 }
 
-function anySql({ tests, not }: Alternative, bind: Bind, testsSql: TestsSql): string {
+function anySql({ tests: predicates, not }: Alternative, bind: Bind, testsSql: TestsSql): string {
   const parts = [
-    testsSql(tests, bind),
+    testsSql(predicates, bind),
     ...not.map((other) => `not coalesce(${testsSql(other, bind)}, false)`),
   ]
   return `(${parts.join(' and ')})`
 }
 
-type TestsSql = (tests: readonly Test[], bind: Bind) => string
+type TestsSql = (predicates: readonly Predicate[], bind: Bind) => string
 
 /**
  * The tests of a search with those of a policy, by which rows are found only where it lets few through
  * or nothing else narrows the search; elsewhere it filters what the search finds.
  */
 export function withVisible(
-  visible: readonly Test[],
-  tests: readonly Test[],
-  isRare: (test: Test) => boolean,
-): readonly Test[] {
-  const isNarrowed = tests.some(({ kind }) => kind !== 'filter')
-  const isFew = tests.some((test) => test.kind === 'narrow' || isRare(test))
-  const isNarrower = visible.some((test) => isRare(test) && (test.kind === 'keys' || !isFew))
-  if (visible.length === 0 || !isNarrowed || isNarrower) return [...visible, ...tests]
+  visible: readonly Predicate[],
+  predicates: readonly Predicate[],
+  isRare: (predicate: Predicate) => boolean,
+): readonly Predicate[] {
+  const isNarrowed = predicates.some(({ kind }) => kind !== 'filter')
+  const isFew = predicates.some((predicate) => predicate.kind === 'narrow' || isRare(predicate))
+  const isNarrower = visible.some(
+    (predicate) => isRare(predicate) && (predicate.kind === 'keys' || !isFew),
+  )
+  if (visible.length === 0 || !isNarrowed || isNarrower) return [...visible, ...predicates]
   const few = (bind: Bind) => fewRowsSql(visible, bind)
   const isCostly = isFew && visible.some(({ kind }) => kind !== 'keys')
   const sql = isFew ? few : (bind: Bind) => allSql(visible, bind)
-  return [...tests, { kind: 'filter', sql, few, isCostly, reach: farthest(visible), of: visible }]
+  return [
+    ...predicates,
+    { kind: 'filter', sql, few, isCostly, reach: widestReadScope(visible), of: visible },
+  ]
 }
 
 /** Keys of which every row that is let through holds one: by them rows are found, and counted. */
-function widerTest(alternatives: readonly Alternative[]): Test | undefined {
+function widerTest(alternatives: readonly Alternative[]): Predicate | undefined {
   const any = new Set<bigint>()
-  for (const { tests } of alternatives) {
-    const narrow = tests.find((test) => test.kind === 'keys')
+  for (const { tests: predicates } of alternatives) {
+    const narrow = predicates.find((predicate) => predicate.kind === 'keys')
     if (narrow === undefined) return undefined
     for (const key of narrow.any) any.add(key)
   }
@@ -227,7 +245,7 @@ export function hidesAny(
 interface VisibleScope {
   readonly interaction: Interaction
   readonly project?: number | undefined
-  readonly units?: Scene['units'] | undefined
+  readonly units?: SearchScope['units'] | undefined
   readonly codes?: readonly string[] | undefined
   readonly from?: string | undefined
 }
@@ -238,16 +256,16 @@ interface VisibleScope {
  * in every row. `from`: the type that a reference leads here from.
  */
 export function visibleRows(
-  store: Pick<Store, 'keys'> & Partial<Pick<Store, 'statistics'>>,
+  store: Pick<StoreContext, 'keys'> & Partial<Pick<StoreContext, 'statistics'>>,
   principal: Principal,
   type: string,
   { interaction, project = principal.project.number, units = [], codes = [], from }: VisibleScope,
-): Scene | undefined {
+): SearchScope | undefined {
   // The securityContext of a Binary decides who sees it, not a search.
   if (type === 'Binary' || !may(principal, type, interaction)) return undefined
   const { keys } = store
   const isRegistry = REGISTRY_TYPES.has(type)
-  const own: Test = { kind: 'keys', any: [projectKey(keys, type, principal.project.id)] }
+  const own: Predicate = { kind: 'keys', any: [projectKey(keys, type, principal.project.id)] }
   const scope = createTypeScope(keys, principal, type, isRegistry ? REGISTRY_PROJECT : project)
   // A member's User may be the platform's: its address shows in the membership, too.
   const isMember = type === 'User' && from === 'ProjectMembership'
@@ -286,7 +304,7 @@ interface HiddenScope {
 
 /** True when one of the parameters reads what is hidden in every row that may be seen. */
 export function isHidden(
-  { keys }: Pick<Store, 'keys'>,
+  { keys }: Pick<StoreContext, 'keys'>,
   principal: Principal,
   type: string,
   { interaction, project, codes }: HiddenScope,

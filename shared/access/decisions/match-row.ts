@@ -3,7 +3,7 @@
  * at, so both agree. Chains, `_has` and what a dictionary knows take PostgreSQL.
  */
 import { mainDate, searchParameter, storedParameters } from '../../fhir/definitions.ts'
-import { comparedText, windowsOf } from '../../fhir/searched-text.ts'
+import { comparedText, splitWindows } from '../../fhir/searched-text.ts'
 import { UCUM } from '../../fhir/values.ts'
 import { type Condition, type Criterion, isCondition } from '../../query/search-request.ts'
 import {
@@ -16,10 +16,10 @@ import {
 import type { IndexRows } from '../../store/index/indexes.ts'
 import type { RangeRow, StringRow } from '../../store/index/rows.ts'
 import { normalId } from '../../store/rows/context.ts'
-import { testOf } from '../../store/search/tests/conditions.ts'
+import { compilePredicate } from '../../store/search/tests/conditions.ts'
 import { convertNumber, dateValues } from '../../store/search/tests/ranges.ts'
-import { wordsOf } from '../../store/search/tests/strings.ts'
-import { isMissing, type Scene } from '../../store/search/tests/test.ts'
+import { searchWords } from '../../store/search/tests/strings.ts'
+import { isMissing, type SearchScope } from '../../store/search/tests/test.ts'
 
 /** The index entries of a version. */
 export interface IndexedRow {
@@ -41,12 +41,12 @@ export function toIndexedRow(rowId: string, rows: IndexRows): IndexedRow {
     keys: new Set(rows.keys),
     strings: rows.strings,
     ranges: rows.ranges,
-    low: timeOf(rows.dateLow),
-    high: timeOf(rows.dateHigh),
+    low: parseTimestamp(rows.dateLow),
+    high: parseTimestamp(rows.dateHigh),
   }
 }
 
-function timeOf(text: string | undefined): number | undefined {
+function parseTimestamp(text: string | undefined): number | undefined {
   if (text === undefined) return undefined
   if (text.endsWith('infinity')) return text.startsWith('-') ? -Infinity : Infinity
   return Date.parse(text)
@@ -55,30 +55,33 @@ function timeOf(text: string | undefined): number | undefined {
 export type RowMatcher = (row: IndexedRow) => boolean
 
 /** Undefined where it takes PostgreSQL. Errors: 400 for what cannot be searched. */
-export function compileRowMatcher(scene: Scene, criterion: Criterion): RowMatcher | undefined {
-  if (isCondition(criterion)) return conditionMatcher(scene, criterion)
+export function compileRowMatcher(
+  scope: SearchScope,
+  criterion: Criterion,
+): RowMatcher | undefined {
+  if (isCondition(criterion)) return conditionMatcher(scope, criterion)
   if (criterion.kind === 'and' || criterion.kind === 'or') {
-    const parts = criterion.criteria.map((item) => compileRowMatcher(scene, item))
+    const parts = criterion.criteria.map((item) => compileRowMatcher(scope, item))
     if (!parts.every((part) => part !== undefined)) return undefined
     return criterion.kind === 'and'
       ? (row) => parts.every((part) => part(row))
       : (row) => parts.some((part) => part(row))
   }
-  if (criterion.kind === 'not') return opposite(compileRowMatcher(scene, criterion.criterion))
-  return byKeys(scene, criterion)
+  if (criterion.kind === 'not') return opposite(compileRowMatcher(scope, criterion.criterion))
+  return byKeys(scope, criterion)
 }
 
 /** True for a criterion whose test looks at nothing of this resource but its keys and its time. */
-export function dependsOnRowOnly(scene: Scene, criterion: Criterion): boolean {
+export function dependsOnRowOnly(scope: SearchScope, criterion: Criterion): boolean {
   if (!isCondition(criterion)) return criterion.kind === 'chain' || criterion.kind === 'has'
   if (criterion.code === '_lastUpdated') return true
   const plain = criterion.modifier === 'not' ? { ...criterion, modifier: undefined } : criterion
-  return testOf(scene, plain).kind === 'join'
+  return compilePredicate(scope, plain).kind === 'join'
 }
 
-function conditionMatcher(scene: Scene, condition: Condition): RowMatcher | undefined {
+function conditionMatcher(scope: SearchScope, condition: Condition): RowMatcher | undefined {
   const { code, modifier, values } = condition
-  const { type, own, keys, project } = scene
+  const { type, own, keys, project } = scope
   if (code === '_id') {
     const ids = new Set(values.map((value) => keys.rowId(type, idIn(type, value))))
     return modifier === 'not' ? (row) => !ids.has(row.rowId) : (row) => ids.has(row.rowId)
@@ -89,15 +92,15 @@ function conditionMatcher(scene: Scene, condition: Condition): RowMatcher | unde
   )
   switch (searchParameter(type, code, own)?.type) {
     case 'string':
-      return stringMatcher(scene, ps, condition)
+      return stringMatcher(scope, ps, condition)
     case 'date':
       return mainDate(type) === code ? mainDateMatcher(condition) : dateMatcher(ps, condition)
     case 'number':
       return numberMatcher(ps, condition)
     case 'quantity':
-      return quantityMatcher(scene, ps, condition)
+      return quantityMatcher(scope, ps, condition)
     default:
-      return keysMatcher(scene, condition)
+      return keysMatcher(scope, condition)
   }
 }
 
@@ -106,19 +109,19 @@ function idIn(type: string, value: string): string {
   return normalId(text.startsWith(`${type}/`) ? text.slice(type.length + 1) : text)
 }
 
-function keysMatcher(scene: Scene, condition: Condition): RowMatcher | undefined {
+function keysMatcher(scope: SearchScope, condition: Condition): RowMatcher | undefined {
   const { modifier, values } = condition
   if (modifier === 'missing' && isMissing(values)) {
-    return opposite(byKeys(scene, { ...condition, values: ['false'] }))
+    return opposite(byKeys(scope, { ...condition, values: ['false'] }))
   }
-  if (modifier === 'not') return opposite(byKeys(scene, { ...condition, modifier: undefined }))
-  return byKeys(scene, condition)
+  if (modifier === 'not') return opposite(byKeys(scope, { ...condition, modifier: undefined }))
+  return byKeys(scope, condition)
 }
 
-function byKeys(scene: Scene, criterion: Criterion): RowMatcher | undefined {
-  const test = testOf(scene, criterion)
-  if (test.kind !== 'keys') return undefined
-  const { any } = test
+function byKeys(scope: SearchScope, criterion: Criterion): RowMatcher | undefined {
+  const predicate = compilePredicate(scope, criterion)
+  if (predicate.kind !== 'keys') return undefined
+  const { any } = predicate
   return ({ keys }) => any.some((key) => keys.has(key))
 }
 
@@ -128,19 +131,23 @@ function opposite(matches: RowMatcher | undefined): RowMatcher | undefined {
 
 type Parameters = ReadonlySet<bigint>
 
-/** As `stringTest`. */
-function stringMatcher(scene: Scene, ps: Parameters, condition: Condition): RowMatcher | undefined {
-  const { keys } = scene
+/** As `stringPredicate`. */
+function stringMatcher(
+  scope: SearchScope,
+  ps: Parameters,
+  condition: Condition,
+): RowMatcher | undefined {
+  const { keys } = scope
   const { modifier, values } = condition
-  if (modifier === 'exact') return byKeys(scene, condition)
+  if (modifier === 'exact') return byKeys(scope, condition)
   const isOf = ({ p }: StringRow) => ps.has(p)
   if (modifier === 'missing') return present(condition, (row) => row.strings.some(isOf))
   const texts = values.map(unescapeValue).filter((text) => comparedText(text) !== '')
   if (modifier === 'contains' || modifier === 'text' || modifier === 'ew') {
-    return partMatcher(scene, ps, texts, modifier === 'ew')
+    return partMatcher(scope, ps, texts, modifier === 'ew')
   }
   const anywhere = new Set([...ps, ...[...ps].map((p) => keys.words(p))])
-  const wanted = texts.map((text) => wordsOf(text, condition.code))
+  const wanted = texts.map((text) => searchWords(text, condition.code))
   const isSaid = ({ strings }: IndexedRow) =>
     wanted.some((words) =>
       words.every((word) => strings.some(({ p, v }) => anywhere.has(p) && v.startsWith(word))),
@@ -150,13 +157,13 @@ function stringMatcher(scene: Scene, ps: Parameters, condition: Condition): RowM
 
 /** Anywhere in a value, or at its end. */
 function partMatcher(
-  { keys }: Scene,
+  { keys }: SearchScope,
   ps: Parameters,
   texts: readonly string[],
   isAtEnd: boolean,
 ): RowMatcher | undefined {
   const all = new Set([...ps, ...[...ps].map((p) => keys.chunks(p))])
-  const wanted = texts.map((text) => windowsOf(comparedText(text)))
+  const wanted = texts.map((text) => splitWindows(comparedText(text)))
   return ({ strings }) => {
     const own = strings.filter(({ p }) => all.has(p))
     return wanted.some((windows) =>
@@ -194,9 +201,9 @@ function numberMatcher(ps: Parameters, condition: Condition): RowMatcher | undef
     ranges.some(({ p, lo, hi }) => ps.has(p) && values.some((value) => numberHolds(value, lo, hi)))
 }
 
-/** As `quantityTest`: a value of UCUM is converted to the units of the row. */
+/** As `quantityPredicate`: a value of UCUM is converted to the units of the row. */
 function quantityMatcher(
-  { keys }: Scene,
+  { keys }: SearchScope,
   ps: Parameters,
   condition: Condition,
 ): RowMatcher | undefined {

@@ -3,7 +3,7 @@
  * out of every answer and kept as stored on every write. What a policy hides is paths.ts's.
  */
 import { badRequest } from '../../errors.ts'
-import { elementsOf } from '../../fhir/definitions.ts'
+import { typeElements } from '../../fhir/definitions.ts'
 import { parseJson } from '../../fhir/json.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
 import type { Principal } from '../principal.ts'
@@ -160,7 +160,7 @@ export function hasMasks(type: string, principal: Principal, author: string | un
  * Refuses masks in a write: the writer becomes the author, who sees all of the version, so a mask cannot stand
  * for the stored value. Errors: 400.
  */
-export function refuseMasks({ resourceType, extension, channel }: Resource): void {
+export function rejectMasks({ resourceType, extension, channel }: Resource): void {
   if (!isMasked(resourceType)) return
   const header = isObject(channel) ? channel.header : undefined
   if (Array.isArray(header) && header.includes(MASK))
@@ -172,7 +172,10 @@ export function refuseMasks({ resourceType, extension, channel }: Resource): voi
 }
 
 /** Element path → value, of what a Subscription keeps secret. */
-export function secretsOf({ extension, channel }: Resource): Readonly<Record<string, unknown>> {
+export function subscriptionSecrets({
+  extension,
+  channel,
+}: Resource): Readonly<Record<string, unknown>> {
   const secrets = Array.isArray(extension) ? extension.filter(isSecret) : []
   const header = isObject(channel) ? channel.header : undefined
   return {
@@ -200,7 +203,7 @@ function isSecret(item: unknown): item is Record<string, unknown> {
  */
 
 /** Cuts paths out of a JSON object without white space. Errors: SyntaxError. */
-export function textWithout(type: string, text: string, paths: readonly string[]): string {
+export function removeJsonPaths(type: string, text: string, paths: readonly string[]): string {
   const names = soughtNames(type, paths)
   const isPlain = names !== undefined && !text.includes('"contained":')
   return (isPlain ? withoutNames(text, names) : undefined) ?? withoutWalk(type, text, paths)
@@ -249,7 +252,7 @@ function withoutNames(text: string, names: readonly string[]): string | undefine
 }
 
 /** Returns the wanted members of an object. Errors: SyntaxError. */
-export function membersOf(
+export function readMembers(
   text: string,
   isWanted: (name: string) => boolean,
 ): Record<string, unknown> {
@@ -326,7 +329,7 @@ function namesBelow(type: string): ReadonlySet<string> | undefined {
   const seen = new Set<string>()
   const pending = ['Extension', 'Element']
   const take = (owner: string, isRoot: boolean) => {
-    for (const { path, choice, types } of elementsOf(owner)) {
+    for (const { path, choice, types } of typeElements(owner)) {
       if (isRoot && path === 'contained') continue
       const name = path.slice(path.lastIndexOf('.') + 1)
       const forms = choice ? types.map(({ code }) => name + capital(code)) : [name]

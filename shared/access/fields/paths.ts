@@ -2,7 +2,7 @@
 import { isDeepStrictEqual } from 'node:util'
 import { isResourceType } from '../../fhir/definitions.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
-import { propertiesOf } from '../../fhirpath/members.ts'
+import { elementProperties } from '../../fhirpath/members.ts'
 
 /** Without these a resource is none, or looks like another. */
 const ALWAYS_SHOWN = /^(resourceType|id|meta)(\.(versionId|lastUpdated))?$/
@@ -20,7 +20,7 @@ export function checkPath(type: string, path: string): string {
 }
 
 function isElement(owner: string, [name = '', ...below]: readonly string[]): boolean {
-  const forms = propertiesOf(owner, name)
+  const forms = elementProperties(owner, name)
   return below.length === 0 ? forms.length > 0 : forms.some(({ type }) => isElement(type, below))
 }
 
@@ -33,15 +33,15 @@ function meet(owner: string, a: readonly string[], b: readonly string[]): boolea
   const [first, ...restA] = a
   const [second, ...restB] = b
   if (first === undefined || second === undefined) return true
-  const forms = new Set(propertiesOf(owner, second).map(({ property }) => property))
-  const common = propertiesOf(owner, first).filter(({ property }) => forms.has(property))
+  const forms = new Set(elementProperties(owner, second).map(({ property }) => property))
+  const common = elementProperties(owner, first).filter(({ property }) => forms.has(property))
   return common.some(({ type }) => meet(type, restA, restB))
 }
 
 /** Without the elements that the paths name. */
 export function withoutPaths(resource: Resource, paths: readonly string[]): Resource {
   // Safe: no path names `resourceType`.
-  return cut(resource, treeOf(resource.resourceType, paths)) as Resource
+  return cut(resource, pathTree(resource.resourceType, paths)) as Resource
 }
 
 /** Returns what is left of a member: `all` of it, undefined for nothing; `value` is read only where it matters. */
@@ -51,7 +51,7 @@ export function cutBelow(
   member: string,
   value: () => unknown,
 ): unknown {
-  const branch = branchOf(treeOf(type, paths), member)
+  const branch = memberBranch(pathTree(type, paths), member)
   if (branch === undefined) return 'all'
   if (branch.size === 0) return undefined
   const rest = cut(value(), branch)
@@ -63,7 +63,7 @@ export function wholeMembers(
   type: string,
   paths: readonly string[],
 ): readonly string[] | undefined {
-  const branches = [...treeOf(type, paths)]
+  const branches = [...pathTree(type, paths)]
   return branches.every(([, below]) => below.size === 0)
     ? branches.map(([name]) => name)
     : undefined
@@ -80,7 +80,7 @@ export function keepPaths(
 ): Resource {
   if (paths.length === 0) return next
   // Safe, as above.
-  return restore(next, stored, treeOf(next.resourceType, paths)) as Resource
+  return restore(next, stored, pathTree(next.resourceType, paths)) as Resource
 }
 
 /** Property → what is meant below it; empty: all of it. */
@@ -88,7 +88,7 @@ type Tree = Map<string, Tree>
 
 const trees = new WeakMap<readonly string[], Map<string, Tree>>()
 
-function treeOf(type: string, paths: readonly string[]): Tree {
+function pathTree(type: string, paths: readonly string[]): Tree {
   const known = trees.get(paths)?.get(type)
   if (known !== undefined) return known
   const root: Tree = new Map()
@@ -101,7 +101,7 @@ function treeOf(type: string, paths: readonly string[]): Tree {
 }
 
 function plant(tree: Tree, owner: string, [step = '', ...below]: readonly string[]): void {
-  const forms = propertiesOf(owner, step)
+  const forms = elementProperties(owner, step)
   // An element of the platform's own that no definition has.
   if (forms.length === 0 && below.length === 0) tree.set(step, new Map())
   for (const { property, type } of forms) {
@@ -114,7 +114,7 @@ function plant(tree: Tree, owner: string, [step = '', ...below]: readonly string
 }
 
 /** `_name` goes the way of `name`. */
-function branchOf(tree: Tree, member: string): Tree | undefined {
+function memberBranch(tree: Tree, member: string): Tree | undefined {
   return tree.get(member.startsWith('_') ? member.slice(1) : member)
 }
 
@@ -124,7 +124,7 @@ function cut(value: unknown, tree: Tree): unknown {
   }
   if (!isObject(value)) return value
   const left = Object.entries(value).flatMap(([name, child]): [string, unknown][] => {
-    const branch = branchOf(tree, name)
+    const branch = memberBranch(tree, name)
     if (branch === undefined) return [[name, child]]
     if (branch.size === 0) return []
     const rest = cut(child, branch)
@@ -145,7 +145,7 @@ function restore(next: unknown, stored: unknown, tree: Tree): unknown {
   if (!isObject(next)) return next
   const kept: Record<string, unknown> = {}
   for (const [name, child] of Object.entries(next)) {
-    const branch = branchOf(tree, name)
+    const branch = memberBranch(tree, name)
     if (branch === undefined) kept[name] = child
     else if (branch.size > 0) {
       const value = restore(child, before[name], branch)
@@ -153,7 +153,7 @@ function restore(next: unknown, stored: unknown, tree: Tree): unknown {
     }
   }
   for (const [name, child] of Object.entries(before)) {
-    const branch = branchOf(tree, name)
+    const branch = memberBranch(tree, name)
     if (branch === undefined || name in kept) continue
     // An element of which nothing was shown cannot have been taken away on purpose.
     if (branch.size === 0 || isEmpty(cut(child, branch))) kept[name] = child

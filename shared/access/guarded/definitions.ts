@@ -2,7 +2,7 @@
  * Resolves definitions that others name by url (`url` in elements.ts). A definition of a plain member gives way to those
  * of administrators, and of members whose policy names the type.
  */
-import { chosen, isObject, type Meta, type Reference, urlOf } from '../../fhir/resource.ts'
+import { canonicalUrl, chosen, isObject, type Meta, type Reference } from '../../fhir/resource.ts'
 import { grantsFor } from '../policy.ts'
 import { type Principal, profileReference } from '../principal.ts'
 
@@ -28,7 +28,7 @@ export function definingAuthor(principal: Principal, type: string): Reference {
   return { ...profileReference(principal), extension: [{ url: DEFINER, valueCode }] }
 }
 
-function definerOf({ meta }: Stored): Definer {
+function readDefiner({ meta }: Stored): Definer {
   const extensions: readonly unknown[] = meta?.author?.extension ?? []
   const found = extensions.filter(isObject).find(({ url }) => url === DEFINER)?.valueCode
   return found === 'administrator' || found === 'member' ? found : undefined
@@ -44,39 +44,39 @@ export function resolvedIn<T extends Stored & { readonly url?: unknown }>(
   definitions: readonly T[],
   canonical: string,
 ): T | undefined {
-  const same = definitions.filter(({ url }) => url === urlOf(canonical))
-  return chosen(ofOwner(same), canonical) ?? chosen(same, canonical)
+  const same = definitions.filter(({ url }) => url === canonicalUrl(canonical))
+  return chosen(ownedDefinitions(same), canonical) ?? chosen(same, canonical)
 }
 
 /** True where a definition of a linked Project or of the standard is used instead: there is none, or a plain member's. */
-export function givesWay(definition: Stored | undefined): boolean {
-  return definition === undefined || definerOf(definition) === 'member'
+export function isOverridable(definition: Stored | undefined): boolean {
+  return definition === undefined || readDefiner(definition) === 'member'
 }
 
 /**
  * Filters definitions of one Project and one url. Those of plain members are dropped where there are others; of the
  * rest, those of the first author and those written with the right to define for others stay.
  */
-export function ofOwner<T extends Stored>(definitions: readonly T[]): readonly T[] {
-  const others = definitions.filter((item) => definerOf(item) !== 'member')
+export function ownedDefinitions<T extends Stored>(definitions: readonly T[]): readonly T[] {
+  const others = definitions.filter((item) => readDefiner(item) !== 'member')
   const able = others.length > 0 ? others : definitions
   const [first] = oldestFirst(able)
   const owner = first?.meta?.author?.reference
   return able.filter(
-    (item) => item.meta?.author?.reference === owner || definerOf(item) === 'administrator',
+    (item) => item.meta?.author?.reference === owner || readDefiner(item) === 'administrator',
   )
 }
 
 /** Sorts by the creation time in ids that the service made, and by the last change for other ids. */
 export function oldestFirst<T extends Stored>(resources: readonly T[]): readonly T[] {
-  const timed = resources.map((resource) => ({ resource, time: timeOf(resource) }))
+  const timed = resources.map((resource) => ({ resource, time: creationTime(resource) }))
   return timed.toSorted((a, b) => a.time - b.time).map(({ resource }) => resource)
 }
 
 /** UUIDs of version 7 begin with 48 bits of milliseconds: https://www.rfc-editor.org/rfc/rfc9562#name-uuid-version-7 */
 const UUID_7 = /^([0-9a-f]{8})-([0-9a-f]{4})-7[0-9a-f]{3}-/
 
-function timeOf({ id = '', meta }: Stored): number {
+function creationTime({ id = '', meta }: Stored): number {
   const [, high, low] = UUID_7.exec(id) ?? []
   if (high !== undefined) return Number.parseInt(`${high}${low}`, 16)
   return Date.parse(meta?.lastUpdated ?? '') || 0

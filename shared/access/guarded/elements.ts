@@ -6,7 +6,7 @@
 import { isBotExtension } from '../../fhir/bot-extensions.ts'
 import { isSameJson } from '../../fhir/json.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
-import { secretsOf } from '../fields/fields.ts'
+import { subscriptionSecrets } from '../fields/fields.ts'
 import { isPreCommit } from '../subscription.ts'
 
 /** Guarded element paths → values. */
@@ -31,30 +31,30 @@ interface GuardedOtherwise {
   readonly reason: string
 }
 
-export type Guard = GuardedElements | GuardedOtherwise
+export type TypeGuard = GuardedElements | GuardedOtherwise
 
-const CLINICAL: Guard = {
+const CLINICAL: TypeGuard = {
   by: 'nothing',
   reason: 'a record of care: a policy says who writes it, and it gives no rights',
 }
-const SENT: Guard = {
+const SENT: TypeGuard = {
   by: 'nothing',
   reason: 'part of requests and responses; the service does not act upon stored ones',
 }
-const CONTENT: Guard = {
+const CONTENT: TypeGuard = {
   by: 'nothing',
   reason: 'callers name it, and its results are written with the rights of the caller',
 }
-const REGISTRY: Guard = {
+const REGISTRY: TypeGuard = {
   by: 'registry',
   reason: 'it decides who may sign in, and with which rights',
 }
-const RESOLVED: Guard = {
+const RESOLVED: TypeGuard = {
   by: 'url',
   reason: 'it validates the writes and codes of all members that name its url',
 }
 
-export const GUARDS: Readonly<Record<string, Guard>> = {
+export const GUARDS: Readonly<Record<string, TypeGuard>> = {
   AccessPolicy: { by: 'type', reason: 'it gives rights' },
   SmartAppLaunch: { by: 'type', reason: 'it puts apps of others into the context of a patient' },
   SearchParameter: {
@@ -86,7 +86,7 @@ export const GUARDS: Readonly<Record<string, Guard>> = {
   Subscription: {
     by: 'elements',
     parts: (resource) => (isPreCommit(resource) ? whole(resource) : {}),
-    ofAuthor: secretsOf,
+    ofAuthor: subscriptionSecrets,
     reason:
       'a pre-commit bot changes and rejects the writes of others; secrets belong to their author',
   },
@@ -200,7 +200,7 @@ function botParts(bot: Resource): Parts {
 const IMPLEMENTATION = 'operationDefinition-implementation'
 
 /** Returns the references of the extension that names the Bot of an operation. */
-export function implementationsOf({ extension }: Resource): readonly unknown[] {
+export function implementationReferences({ extension }: Resource): readonly unknown[] {
   const extensions = Array.isArray(extension) ? extension.filter(isObject) : []
   return extensions.flatMap(({ url, valueReference }) =>
     typeof url === 'string' && url.endsWith(`/${IMPLEMENTATION}`) ? [valueReference] : [],
@@ -208,7 +208,7 @@ export function implementationsOf({ extension }: Resource): readonly unknown[] {
 }
 
 function isImplemented(definition: Resource): boolean {
-  return implementationsOf(definition).length > 0
+  return implementationReferences(definition).length > 0
 }
 
 /** True for a type of which whole resources are guarded. */

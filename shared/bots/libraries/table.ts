@@ -72,7 +72,7 @@ const named = new RegExp(
 )
 
 /** The libraries among `libraryModules` that the code needs. */
-export function modulesNamed(code: string): readonly string[] {
+export function importedLibraries(code: string): readonly string[] {
   const found = [...code.matchAll(named)].map(([, name = '']) => parts[name]?.[0] ?? name)
   return [...new Set(found.flatMap((name) => [...(needs[name] ?? []), name]))]
 }

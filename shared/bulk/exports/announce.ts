@@ -7,15 +7,15 @@ import type { Resource } from '../../fhir/resource.ts'
 import { createMaintenance } from '../../jobs/upkeep/maintenance.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
 import type { Storage } from '../../platform/storage/storage.ts'
-import { agentsOf } from '../../request/admin-audit.ts'
+import { auditAgents } from '../../request/admin-audit.ts'
 import { absoluteUrl } from '../../request/reply.ts'
 import type { Services } from '../../services.ts'
 import type { Repository } from '../../store/repository.ts'
 import type { Version } from '../../store/rows/version.ts'
 import { contentHeaders, fileKey } from './file.ts'
-import { forgetExports, listFiles } from './rows/files.ts'
+import { deleteOldExports, listFiles } from './rows/files.ts'
 import { addExport, cancelExport, type ExportJob, failExport } from './rows/jobs.ts'
-import { completeExport, type TakenPart } from './rows/parts.ts'
+import { completeExport, type LeasedExportPart } from './rows/parts.ts'
 
 /** Adds the export and its record, whose author is the caller. False when `most` are waiting already. */
 export async function beginExport(
@@ -32,7 +32,8 @@ export async function beginExport(
   }
   const author = jobPrincipal(caller.project, input.profile)
   return repository.transaction(async (transaction) => {
-    if (!(await transaction.beside((connection) => addExport(connection, job, most)))) return false
+    if (!(await transaction.withConnection((connection) => addExport(connection, job, most))))
+      return false
     await transaction.create(author, resource, { keepId: true })
     const record = {
       reference: `BulkDataExport/${id}`,
@@ -45,7 +46,11 @@ export async function beginExport(
 }
 
 type ExportEnd =
-  | { readonly status: 'completed'; readonly part: TakenPart['part']; readonly files: ExportFiles }
+  | {
+      readonly status: 'completed'
+      readonly part: LeasedExportPart['part']
+      readonly files: ExportFiles
+    }
   | { readonly status: 'cancelled'; readonly caller: BulkCaller }
   /** `isRevoked`: files that are there already go, too. */
   | {
@@ -64,7 +69,7 @@ export async function endExport(
   const project = await principals.project(input.projectId)
   return repository.transaction(async (transaction) => {
     const endJob = (connection: Connection) => endRow(connection, job, end, config.exportTtlHours)
-    if (!(await transaction.beside(endJob))) return false
+    if (!(await transaction.withConnection(endJob))) return false
     if (project === undefined) return true
     const { status } = end
     const shown = { status, ...(status === 'completed' ? shownFiles(end.files) : {}) }
@@ -72,7 +77,7 @@ export async function endExport(
     if (status === 'error') return true
     const reference = `BulkDataExport/${id}`
     await (status === 'completed'
-      ? recordBulk({ repository: transaction }, ownerOf(project, job), {
+      ? recordBulk({ repository: transaction }, exportOwner(project, job), {
           reference,
           step: 'completed',
           details: totals(job, end.files),
@@ -145,14 +150,14 @@ const KEPT_MS = 30 * 24 * 3_600_000
 /** Removes exports that ended 30 days ago, their record included. */
 export async function removeOldExports({ database, repository }: Services): Promise<void> {
   const before = new Date(Date.now() - KEPT_MS)
-  await forgetExports(database, before)
+  await deleteOldExports(database, before)
   await repository
-    .feature(createMaintenance)
+    .withStore(createMaintenance)
     .purge(systemPrincipal(SYSTEM_PROJECT), 'BulkDataExport', before)
 }
 
 /** The owner of an export, for steps without a request. */
-function ownerOf(project: ProjectContext, { input }: ExportJob): BulkCaller {
+function exportOwner(project: ProjectContext, { input }: ExportJob): BulkCaller {
   const { profile, membershipId } = input
   return { project, profile, profileDisplay: undefined, membershipId }
 }
@@ -187,7 +192,7 @@ export async function recordBulk(
       ],
       action: step === 'download' ? 'R' : 'E',
       recorded: new Date().toISOString(),
-      agent: agentsOf({ profile, membershipId }),
+      agent: auditAgents({ profile, membershipId }),
       source: { observer: { reference: `Project/${project.id}` } },
       entity: [{ what: { reference }, detail }],
       outcome: '0',

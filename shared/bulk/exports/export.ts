@@ -18,11 +18,11 @@ import {
   fault,
   readParameters,
   readTypeFilters,
-  settle,
+  resolveFaults,
 } from './parameters.ts'
 import { patientsIn } from './patients/members.ts'
 import type { ExportLevel } from './rows/jobs.ts'
-import { exportStore, isExportable, mayExport, typesOf } from './rows/scope.ts'
+import { exportedTypes, exportStore, isExportable, mayExport } from './rows/scope.ts'
 
 /** Exports of one Project: a longer queue helps nobody. */
 const MOST_WAITING = 10
@@ -44,15 +44,15 @@ export const exportData: Operation = {
     const { services, principal, request, type, id } = call
     const { membershipId, scope, patient, profile, clientId, project } = principal
     if (membershipId === undefined) throw forbidden('an export belongs to a member')
-    const preferences = preferencesOf(call)
-    const level = levelOf(type, id)
+    const preferences = exportPreferences(call)
+    const level = exportLevel(type, id)
     const { parameters, typeFilters, faults } = readParameters(request, level)
     const refused = refusedTypes(principal, level, parameters)
     if (type !== undefined && id !== undefined) await services.repository.read(principal, type, id)
     const filtered = await readTypeFilters(call, typeFilters, level, parameters.types)
     const unknown = await unknownPatients(call, level, parameters.patients)
     const all = [...faults, ...refused, ...filtered.faults, ...unknown]
-    const issues = settle(all, preferences.isLenient)
+    const issues = resolveFaults(all, preferences.isLenient)
     const jobId = randomUUID()
     const query = request.queryText ?? request.query.toString()
     const input = {
@@ -86,7 +86,7 @@ export const exportData: Operation = {
   },
 }
 
-function preferencesOf({ request }: OperationCall) {
+function exportPreferences({ request }: OperationCall) {
   // `Accept` is about the files, too, and they are no JSON.
   const { headers, query } = request
   const asked = new URLSearchParams(query)
@@ -105,7 +105,7 @@ function preferencesOf({ request }: OperationCall) {
   }
 }
 
-function levelOf(type: string | undefined, id: string | undefined): ExportLevel {
+function exportLevel(type: string | undefined, id: string | undefined): ExportLevel {
   if (type === undefined) return 'system'
   if (type === 'Group') return 'group'
   return id === undefined ? 'patient' : 'instance'
@@ -136,7 +136,7 @@ function refusedTypes(
   if (organizedBy !== undefined && !mayExport(principal, organizedBy)) {
     throw forbidden(`no right to export ${organizedBy}, by which the output is organized`)
   }
-  const found = typesOf(principal, { level, types, provenance, organizedBy })
+  const found = exportedTypes(principal, { level, types, provenance, organizedBy })
   if (types === undefined && found.length === 0) throw forbidden('no right to read any type')
   if (types !== undefined && found.length === 0 && faults.length === 0) {
     const text = 'None of the types is in the compartment of a patient'
@@ -152,7 +152,7 @@ async function unknownPatients(
   patients: readonly string[] | undefined,
 ): Promise<readonly Fault[]> {
   if (patients === undefined || (level !== 'patient' && level !== 'group')) return []
-  const store = services.repository.feature(exportStore)
+  const store = services.repository.withStore(exportStore)
   const known = await patientsIn(store, principal, patients, id)
   return patients.flatMap((patient) => {
     if (known.has(normalId(patient))) return []

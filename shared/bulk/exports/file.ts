@@ -9,13 +9,13 @@ import { readRange } from '../../binary/read.ts'
 import { notAcceptable, notFound } from '../../errors.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
 import type { ByteRange, Storage } from '../../platform/storage/storage.ts'
-import { chunksOf } from '../../platform/storage/storage.ts'
+import { readChunks } from '../../platform/storage/storage.ts'
 import { takesGzip } from '../../request/negotiate.ts'
 import { emptyReply } from '../../request/reply.ts'
 import type { FhirReply, FhirRequest } from '../../request/request.ts'
 import type { Services } from '../../services.ts'
 import { type ExportFile, type FileKind, findFile } from './rows/files.ts'
-import { type ExportJob, holdExport } from './rows/jobs.ts'
+import { type ExportJob, extendForDownload } from './rows/jobs.ts'
 
 /** Lines of a block, about; one that is longer is a block of its own. */
 export const BLOCK_BYTES = 4 * 1024 * 1024
@@ -135,7 +135,7 @@ export async function fileReply(
   if (range === 'unsatisfiable') {
     return emptyReply(416, { ...common, 'Content-Range': `bytes */${size}` })
   }
-  if (!(await holdExport(services.database, job.id))) throw notFound()
+  if (!(await extendForDownload(services.database, job.id))) throw notFound()
   const { start, end } = range ?? { start: 0, end: size - 1 }
   return {
     status: range === undefined ? 200 : 206,
@@ -293,7 +293,7 @@ function* packedSegments(
     yield {
       length,
       async *read(range) {
-        yield* chunksOf(await reads.get(keyOf(job, file, block), range))
+        yield* readChunks(await reads.get(exportBlockKey(job, file, block), range))
       },
     }
   }
@@ -311,7 +311,7 @@ function* plainSegments(
       length,
       async *read({ start, end }) {
         const all = { start: 0, end: packedLength - 1 }
-        const packed = await reads.get(keyOf(job, file, block), all)
+        const packed = await reads.get(exportBlockKey(job, file, block), all)
         const lines = await unpackBlock(Buffer.concat(await packed.toArray()))
         yield lines.subarray(start, end + 1)
       },
@@ -329,7 +329,7 @@ function ofBytes(bytes: Buffer): Segment {
   }
 }
 
-function keyOf(
+function exportBlockKey(
   { id, input }: ExportJob,
   { part }: ExportFile,
   [token, seq]: ExportFile['blocks'][number],

@@ -5,16 +5,16 @@
 
 import type { Principal } from '../../access/principal.ts'
 import { badRequest, HttpError, type Issue, invalid, issue } from '../../errors.ts'
-import { elementsOf, isResourceType, resourceTypes } from '../../fhir/definitions.ts'
+import { isResourceType, resourceTypes, typeElements } from '../../fhir/definitions.ts'
 import { isObject, isResource, parseReference } from '../../fhir/resource.ts'
 import { parseDate } from '../../fhir/values.ts'
 import { readJson, readQuery } from '../../request/negotiate.ts'
 import type { FhirRequest } from '../../request/request.ts'
-import { withCodes } from '../../rest/search/codes.ts'
-import { parsed } from '../../rest/search/criteria.ts'
+import { expandCodeConditions } from '../../rest/search/codes.ts'
+import { parseCallerSearch } from '../../rest/search/criteria.ts'
 import type { Services } from '../../services.ts'
 import type { ElementChoice, ExportLevel, ProvenanceChoice, TypeFilter } from './rows/jobs.ts'
-import { exportStore, filterOf, fits, isExportable } from './rows/scope.ts'
+import { buildTypeFilter, exportStore, fits, isExportable } from './rows/scope.ts'
 
 export interface ExportParameters {
   readonly types: readonly string[] | undefined
@@ -108,14 +108,15 @@ function element(text: string, faults: Fault[]): ElementChoice | readonly [] {
     return []
   }
   const owners = type === undefined ? resourceTypes : [type].filter(isResourceType)
-  const isKnown = (owner: string) => elementsOf(owner).some(({ path }) => isFormOf(path, name))
+  const isKnown = (owner: string) =>
+    typeElements(owner).some(({ path }) => isElementForm(path, name))
   if (owners.some(isKnown) || (owners.length > 0 && ALWAYS.has(name))) return { type, name }
   faults.push(fault('invalid', `There is no element ${text.slice(0, 64)}`, '_elements'))
   return []
 }
 
 /** True for the name of a parameter's element, for those of `value[x]` too. */
-function isFormOf(path: string, name: string): boolean {
+function isElementForm(path: string, name: string): boolean {
   return path.replace('[x]', '') === name
 }
 
@@ -218,7 +219,7 @@ function fromBody(request: FhirRequest, faults: Fault[]): readonly Given[] {
     if (!isObject(item) || typeof item.name !== 'string') {
       throw badRequest('A parameter needs a name', path)
     }
-    const text = textOf(item)
+    const text = parameterText(item)
     if (text !== undefined) return { name: item.name, text }
     faults.push(fault('invalid', `${item.name.slice(0, 64)} has no value of a known kind`, path))
     return []
@@ -233,7 +234,7 @@ const PRIMITIVES = [
   'valueUri',
 ] as const
 
-function textOf(item: Readonly<Record<string, unknown>>): string | undefined {
+function parameterText(item: Readonly<Record<string, unknown>>): string | undefined {
   for (const name of PRIMITIVES) {
     const value = item[name]
     if (typeof value === 'string') return value
@@ -258,7 +259,7 @@ export function fault(code: string, text: string, expression: string, isFatal = 
 }
 
 /** Returns the faults that are passed over. Errors: 400 with an issue for each, unless all may be. */
-export function settle(faults: readonly Fault[], isLenient: boolean): readonly Issue[] {
+export function resolveFaults(faults: readonly Fault[], isLenient: boolean): readonly Issue[] {
   const refused = isLenient ? faults.filter(({ isFatal }) => isFatal) : faults
   if (refused.length > 0) throw invalid(refused.map((one) => one.issue))
   return faults.map((one) => ({ ...one.issue, severity: 'warning' }))
@@ -317,9 +318,12 @@ async function readFilter(
     if (result !== undefined) {
       return fault('not-supported', `${result.slice(0, 64)} is no filter`, NAME)
     }
-    const request = await withCodes(asking, parsed(asking, type, query, 'strict'))
+    const request = await expandCodeConditions(
+      asking,
+      parseCallerSearch(asking, type, query, 'strict'),
+    )
     const filter = { type, conditions: request.conditions }
-    await filterOf(services.repository.feature(exportStore), principal, type, [filter])
+    await buildTypeFilter(services.repository.withStore(exportStore), principal, type, [filter])
     return filter
   } catch (error) {
     if (!(error instanceof HttpError) || error.status !== 400) throw error

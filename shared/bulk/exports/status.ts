@@ -5,15 +5,15 @@ import type { Principal } from '../../access/principal.ts'
 import { rightsDigest } from '../../access/rights-digest.ts'
 import {
   accepted,
+  forbiddenByPlatform,
   HttpError,
   issue,
   methodNotAllowed,
   notFound,
   outcome,
-  refused,
   tooManyRequests,
 } from '../../errors.ts'
-import { type Acting, actingSession, covers } from '../../identity/principals.ts'
+import { type Acting, actingSession, coversScope } from '../../identity/principals.ts'
 import { emptyReply, outcomeReply } from '../../request/reply.ts'
 import type { FhirReply, FhirRequest } from '../../request/request.ts'
 import type { Services } from '../../services.ts'
@@ -21,7 +21,7 @@ import { isUuid } from '../../store/rows/context.ts'
 import { endExport, manifestOf, manifestText, recordBulk, statusUrl } from './announce.ts'
 import { fileReply } from './file.ts'
 import { addPage } from './rows/files.ts'
-import { type ExportJob, exportProgress, holdExport, readExport } from './rows/jobs.ts'
+import { type ExportJob, exportProgress, extendForDownload, readExport } from './rows/jobs.ts'
 
 const PATH = /^bulkdata\/export\/([0-9a-fA-F-]{36})(?:\/files\/([^/]+))?$/
 
@@ -36,7 +36,7 @@ export async function handleExport(
   const job = await findExport(services, principal, id)
   if (name !== undefined) {
     if (request.method !== 'GET') throw methodNotAllowed('GET, HEAD')
-    if (job.state === 'error') throw failureOf(job)
+    if (job.state === 'error') throw exportError(job)
     const isPartly = job.state === 'active' && job.input.partialManifests
     if (job.state !== 'completed' && !isPartly) throw notFound()
     await requireSameRights(services, principal, job)
@@ -54,7 +54,7 @@ export async function handleExport(
     return outcomeReply(202, accepted(statusUrl(services, id)))
   }
   if (request.method !== 'GET') throw methodNotAllowed('GET, HEAD, DELETE')
-  pollOrRefuse(job.id)
+  limitPolling(job.id)
   if (job.state === 'completed') await requireSameRights(services, principal, job)
   const answer = () => status(services, principal, job, request)
   return job.input.separateStatus ? separately(answer) : answer()
@@ -69,16 +69,18 @@ export async function findExport(
   const job = isUuid(id) ? await readExport(services.database, id) : undefined
   if (job === undefined) throw notFound()
   const isHere = job.project === principal.project.number
-  const isOwn = job.input.membershipId === principal.membershipId && covers(principal, job.input)
+  const isOwn =
+    job.input.membershipId === principal.membershipId && coversScope(principal, job.input)
   const maySee = principal.isSuperAdmin || (isHere && (isOwn || principal.isProjectAdmin))
   if (!maySee) throw notFound()
-  if (job.state === 'error' || (await memberOf(services, job.input)) !== undefined) return job
-  await giveUp(services, job)
+  if (job.state === 'error' || (await activePrincipal(services, job.input)) !== undefined)
+    return job
+  await failRevokedExport(services, job)
   return { ...job, state: 'error', failure: REVOKED }
 }
 
 /** Its member has gone. */
-export async function giveUp(services: Services, job: ExportJob): Promise<void> {
+export async function failRevokedExport(services: Services, job: ExportJob): Promise<void> {
   await endExport(services, job, { status: 'error', failure: REVOKED, isRevoked: true })
 }
 
@@ -94,8 +96,8 @@ async function requireSameRights(
   { input }: ExportJob,
 ): Promise<void> {
   if (principal.isProjectAdmin && principal.rules === undefined) return
-  const now = await memberOf(services, input)
-  if (now === undefined || rightsDigest(now) !== input.rights) throw refused(CHANGED)
+  const now = await activePrincipal(services, input)
+  if (now === undefined || rightsDigest(now) !== input.rights) throw forbiddenByPlatform(CHANGED)
 }
 
 const CHANGED = 'What the member may read has changed since this export was made: export again'
@@ -137,12 +139,12 @@ async function status(
     case 'completed':
       return complete(services, principal, job, request)
     default:
-      throw failureOf(job)
+      throw exportError(job)
   }
 }
 
 /** Errors: 500, or what the client itself is to blame for. */
-export function failureOf({ id, failure }: ExportJob): HttpError {
+export function exportError({ id, failure }: ExportJob): HttpError {
   const { status = 500, text = 'The export failed' } = failure ?? {}
   const code = status === 500 ? 'exception' : 'forbidden'
   return new HttpError(
@@ -167,7 +169,7 @@ async function running(
     'Retry-After': String(seconds),
     'Cache-Control': 'no-store',
   })
-  const page = job.input.partialManifests ? await pageOf(services, job, request) : undefined
+  const page = job.input.partialManifests ? await manifestPage(services, job, request) : undefined
   if (page === undefined) return reply
   const headers = { ...reply.headers, 'Content-Type': 'application/json' }
   return { ...reply, headers, body: manifestText(page) }
@@ -179,7 +181,7 @@ async function complete(
   job: ExportJob,
   request: FhirRequest,
 ): Promise<FhirReply> {
-  const page = job.input.partialManifests ? await pageOf(services, job, request) : undefined
+  const page = job.input.partialManifests ? await manifestPage(services, job, request) : undefined
   const manifest = page ?? (await finalManifest(services, principal, job))
   return {
     status: 200,
@@ -196,7 +198,7 @@ async function complete(
 async function finalManifest(services: Services, principal: Principal, job: ExportJob) {
   const { sign } = services.storage
   if (!job.input.presigned || sign === undefined) return manifestOf(services, job)
-  if (!(await holdExport(services.database, job.id))) throw notFound()
+  if (!(await extendForDownload(services.database, job.id))) throw notFound()
   const manifest = await manifestOf(services, job, { sign })
   const files = manifest.output.length + manifest.error.length + (manifest.deleted?.length ?? 0)
   await recordDownload(services, principal, job.id, { files })
@@ -218,7 +220,7 @@ const REFILL_PER_SECOND = 5
 const polled = new LRUCache<string, { left: number; at: number }>({ max: 10_000 })
 
 /** Errors: 429 for who polls many times a second, and keeps on doing so. */
-export function pollOrRefuse(id: string): void {
+export function limitPolling(id: string): void {
   const now = Date.now()
   const { left, at } = polled.get(id) ?? { left: BUCKET, at: now }
   const filled = Math.min(BUCKET, left + ((now - at) / 1000) * REFILL_PER_SECOND)
@@ -234,7 +236,7 @@ export function pollOrRefuse(id: string): void {
  * The manifest of the page that is asked for; undefined: there is no such page yet. Errors: 404 for one
  * that will never be.
  */
-async function pageOf(services: Services, job: ExportJob, { query }: StatusRequest) {
+async function manifestPage(services: Services, job: ExportJob, { query }: StatusRequest) {
   const page = Number(query.get('page') ?? 1)
   if (!Number.isInteger(page) || page < 1) throw notFound()
   const isRunning = job.state === 'accepted' || job.state === 'active'
@@ -255,7 +257,7 @@ type StatusRequest = Pick<FhirRequest, 'query'>
 type Caller = Pick<Principal, 'profile' | 'clientId'> & Acting
 
 /** Undefined when the membership is no longer active. */
-export async function memberOf(
+export async function activePrincipal(
   { principals }: Services,
   caller: Caller,
 ): Promise<Principal | undefined> {

@@ -5,14 +5,14 @@ import { isObject, type Resource } from '../../fhir/resource.ts'
 import { escapeValue } from '../../query/values.ts'
 import {
   type Inputs,
-  interactionOf,
   type ParameterDefinition,
   readInputs,
+  toInteraction,
 } from '../../request/parameters.ts'
 import { textReply } from '../../request/reply.ts'
 import type { FhirReply, Operation, OperationCall } from '../../request/request.ts'
 import { find } from '../../store/rows/lookups.ts'
-import { idOf, parseVersion, present } from '../../store/rows/rows.ts'
+import { contentId, parseVersion, present } from '../../store/rows/rows.ts'
 import { fromCoding, ownResource } from '../../terminology/codes.ts'
 import { storedName, textsOfUrl } from '../../terminology/store-concepts.ts'
 import { type ImportedMapping, importMappings } from '../../terminology/store-mappings.ts'
@@ -69,11 +69,11 @@ export const importRows: Operation = {
     const { services, principal } = call
     if (!principal.isProjectAdmin || !may(principal, type, 'update')) throw forbidden()
     const inputs = readInputs(call, PARAMETERS)
-    const resource = await targetOf(call, type, inputs)
-    const concepts = inputs.objects('concept').map((item) => conceptOf(item, resource))
-    const properties = inputs.parts('property').map((part) => propertyOf(part, resource))
-    const designations = inputs.parts('designation').map(designationOf)
-    const mappings = inputs.parts('mapping').map(mappingOf)
+    const resource = await importTarget(call, type, inputs)
+    const concepts = inputs.objects('concept').map((item) => readConcept(item, resource))
+    const properties = inputs.parts('property').map((part) => readProperty(part, resource))
+    const designations = inputs.parts('designation').map(readDesignation)
+    const mappings = inputs.parts('mapping').map(readMapping)
     const rows = concepts.length + properties.length + designations.length + mappings.length
     if (rows > MOST_ROWS) throw tooCostly(`${rows} rows were sent; ${MOST_ROWS} are allowed`)
     const uses = designations.map(({ use }) => use)
@@ -108,7 +108,7 @@ type Kind = 'CodeSystem' | 'ConceptMap'
  * Imports change the caller's own Project, never linked ones; what a super administrator's own does not have is looked
  * for in all others.
  */
-async function targetOf(call: OperationCall, type: Kind, inputs: Inputs): Promise<Resource> {
+async function importTarget(call: OperationCall, type: Kind, inputs: Inputs): Promise<Resource> {
   const named = await ownResource(call)
   if (named !== undefined) {
     if (named.meta?.project !== undefined) return named
@@ -131,7 +131,7 @@ async function targetOf(call: OperationCall, type: Kind, inputs: Inputs): Promis
 async function findElsewhere(call: OperationCall, type: Kind, url: string): Promise<Resource[]> {
   const { database, repository } = call.services
   const texts = await textsOfUrl(database, type, url)
-  const ids = texts.map(idOf)
+  const ids = texts.map(contentId)
   const read = ids.map((id) => repository.read(call.principal, type, id).then(parseVersion))
   return (await Promise.all(read)).filter((resource) => resource.url === url)
 }
@@ -140,7 +140,7 @@ async function findElsewhere(call: OperationCall, type: Kind, url: string): Prom
 const STANDARD = new Set(['parent', 'child', 'status', 'inactive', 'notSelectable'])
 
 /** A child of X is the same as X as a parent. */
-function propertyOf(part: Inputs, codeSystem: Resource): ImportedProperty {
+function readProperty(part: Inputs, codeSystem: Resource): ImportedProperty {
   const code = part.required('code')
   const property = storedName(part.required('property'))
   const value = part.required('value')
@@ -154,7 +154,7 @@ function propertyOf(part: Inputs, codeSystem: Resource): ImportedProperty {
 }
 
 /** Errors: 400 for a code of another system or version. */
-function conceptOf(coding: Readonly<Record<string, unknown>>, into: Resource): ImportedConcept {
+function readConcept(coding: Readonly<Record<string, unknown>>, into: Resource): ImportedConcept {
   const { system = into.url, version = into.version, code, display } = fromCoding(coding, 'concept')
   if (system !== into.url) throw badRequest(`${system}|${code} is not a code of ${into.url}`)
   if (version === into.version) return { code, display }
@@ -163,7 +163,7 @@ function conceptOf(coding: Readonly<Record<string, unknown>>, into: Resource): I
 
 const USE_MEMBERS = ['system', 'code', 'display']
 
-function designationOf(part: Inputs): ImportedDesignation {
+function readDesignation(part: Inputs): ImportedDesignation {
   const given = part.object('use') ?? {}
   for (const [name, value] of Object.entries(given)) {
     const isKnown = USE_MEMBERS.includes(name)
@@ -176,7 +176,7 @@ function designationOf(part: Inputs): ImportedDesignation {
   return { code, language: part.text('language'), use, value }
 }
 
-function mappingOf(part: Inputs): ImportedMapping {
+function readMapping(part: Inputs): ImportedMapping {
   const [source, target] = ['source', 'target'].map((name) => {
     const coding = part.object(name)
     if (coding === undefined) throw badRequest(`A mapping needs a ${name}`)
@@ -203,5 +203,5 @@ function requireShort(text: unknown): void {
 async function readReply(call: OperationCall, type: string, id: string): Promise<FhirReply> {
   const { services, principal } = call
   const version = await services.repository.read(principal, type, id)
-  return textReply(200, present(version, principal, interactionOf(call).preferences.extended))
+  return textReply(200, present(version, principal, toInteraction(call).preferences.extended))
 }

@@ -8,7 +8,7 @@ import {
   notFound,
   type OperationOutcome,
 } from '../../errors.ts'
-import { type Acting, covers } from '../../identity/principals.ts'
+import { type Acting, coversScope } from '../../identity/principals.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
 import { absoluteUrl, emptyReply, outcomeReply } from '../../request/reply.ts'
 import type { FhirReply, FhirRequest } from '../../request/request.ts'
@@ -16,7 +16,7 @@ import type { Services } from '../../services.ts'
 import { isUuid } from '../../store/rows/context.ts'
 import type { Version } from '../../store/rows/version.ts'
 import { jobVersion, outputParameters, recordBulk } from '../exports/announce.ts'
-import { pollOrRefuse } from '../exports/status.ts'
+import { limitPolling } from '../exports/status.ts'
 
 /** `ifNoneMatch` leaves alone what is there. */
 export type ImportMode = 'upsert' | 'ifNoneMatch'
@@ -189,7 +189,7 @@ export async function handleImport(
   const { job, parts } = found
   if (isFile) return errorFile(services, principal, { parts, id, part: Number(file) })
   if (request.method === 'GET') {
-    pollOrRefuse(id)
+    limitPolling(id)
     return status(services, job, parts)
   }
   await endImport(services, principal, job)
@@ -218,7 +218,7 @@ export async function endImport(
   { id, state }: ImportJob,
 ): Promise<void> {
   await services.repository.transaction(async (transaction) => {
-    const isFirst = await transaction.beside((connection) => cancelImport(connection, id))
+    const isFirst = await transaction.withConnection((connection) => cancelImport(connection, id))
     if (!isFirst) throw notFound()
     await recordBulk({ repository: transaction }, principal, {
       reference: `AsyncJob/${id}`,
@@ -231,7 +231,7 @@ export async function endImport(
 function maySee(principal: Principal, { project, caller, state }: ImportJob): boolean {
   if (state === 'cancelled') return false
   if (principal.isSuperAdmin) return true
-  const isOwn = caller.membershipId === principal.membershipId && covers(principal, caller)
+  const isOwn = caller.membershipId === principal.membershipId && coversScope(principal, caller)
   return project === principal.project.number && (isOwn || principal.isProjectAdmin)
 }
 
@@ -247,14 +247,14 @@ function status(services: Services, job: ImportJob, parts: readonly ImportPart[]
       'Content-Type': 'application/json',
       'Cache-Control': 'private, no-store',
       Expires: new Date(
-        endOf(job).getTime() + services.config.exportTtlHours * HOUR_MS,
+        endedAt(job).getTime() + services.config.exportTtlHours * HOUR_MS,
       ).toUTCString(),
     },
     body: JSON.stringify(importManifest(services, job, parts)),
   }
 }
 
-function endOf({ ended, added }: ImportJob): Date {
+function endedAt({ ended, added }: ImportJob): Date {
   return ended ?? added
 }
 
@@ -263,7 +263,7 @@ function importManifest(services: Services, job: ImportJob, parts: readonly Impo
   const fileUrl = (part: number) =>
     `${importUrl(services, job.id)}/files/${part}.OperationOutcome.ndjson`
   return {
-    transactionTime: endOf(job).toISOString(),
+    transactionTime: endedAt(job).toISOString(),
     request: job.request,
     requiresAccessToken: true,
     output: parts.map(({ type, url, created, updated, unchanged, skipped }) => ({
@@ -341,7 +341,7 @@ async function* errorLines({ database }: Services, id: string, part: number) {
 /** An import in the form of an AsyncJob, which the SDK reads and cancels. */
 export function importAsJob(services: Services, { job, parts }: FoundImport): Version {
   const { id, state, request, added, ended } = job
-  return jobVersion(id, endOf(job), {
+  return jobVersion(id, endedAt(job), {
     status: state === 'failed' ? 'error' : state,
     requestTime: added.toISOString(),
     request,

@@ -6,12 +6,12 @@ import { isPlatformType, isResourceType } from '../../fhir/definitions.ts'
 import { mapStrings, parseBody } from '../../fhir/json.ts'
 import { isObject, isResource, type Resource } from '../../fhir/resource.ts'
 import { readPreferences } from '../../request/negotiate.ts'
-import type { Interaction } from '../../request/request.ts'
+import type { FhirContext } from '../../request/request.ts'
 import {
   type ConditionalReference,
   conditionalReferences,
   findMatches,
-  targetOf,
+  requireSingleMatch,
 } from '../../rest/conditional-references.ts'
 import { acceptResource } from '../../rest/interaction.ts'
 import type { Services } from '../../services.ts'
@@ -77,27 +77,27 @@ export async function readLines(
   principal: Principal,
   { type, lines, plans }: LinesToRead,
 ): Promise<ReadLines> {
-  const interaction = interactionOf(services, principal)
+  const context = lineInteraction(services, principal)
   const done: ReadLine[] = []
   for (let from = 0; from < lines.length; from += PORTION) {
     const parsed: ReadLine[] = []
     for (const line of lines.slice(from, from + PORTION)) {
-      parsed.push(await readLine(interaction, type, line))
+      parsed.push(await readLine(context, type, line))
     }
     await nextTurn()
     if (plans === undefined) done.push(...parsed)
-    else for (const line of parsed) done.push(await planned(interaction, line, plans))
+    else for (const line of parsed) done.push(await planned(context, line, plans))
   }
   const searches = new Map<string, ConditionalReference['condition']>()
   const checked = done.map((line) => {
     if (!isRead(line.read) || !mayAsk(line)) return line
     try {
-      for (const { text, condition } of conditionalReferences(interaction, line.read)) {
+      for (const { text, condition } of conditionalReferences(context, line.read)) {
         searches.set(text, condition)
       }
       return line
     } catch (error) {
-      return { ...line, read: refusalOf(error) }
+      return { ...line, read: asLineError(error) }
     }
   })
   return { lines: checked, plans, searches }
@@ -105,7 +105,7 @@ export async function readLines(
 
 /** Plans lines; the write handles those that cannot be planned, refusals included. */
 async function planned(
-  { services, principal }: Interaction,
+  { services, principal }: FhirContext,
   line: ReadLine,
   plans: PlannedCreates,
 ): Promise<ReadLine> {
@@ -117,7 +117,7 @@ async function planned(
     const isPlanned = await services.repository.planCreate(principal, resource, plans)
     return isPlanned ? { ...line, read: { planned: read.id ?? '' } } : line
   } catch (error) {
-    refusalOf(error)
+    asLineError(error)
     return line
   }
 }
@@ -143,11 +143,7 @@ export function withImportedTime(
   return { ...resource, meta: { ...meta, extension: [...others, { url, valueInstant }] } }
 }
 
-async function readLine(
-  interaction: Interaction,
-  type: string,
-  line: ImportLine,
-): Promise<ReadLine> {
+async function readLine(context: FhirContext, type: string, line: ImportLine): Promise<ReadLine> {
   const { bytes } = line
   try {
     if (bytes === undefined) throw tooLarge()
@@ -156,19 +152,19 @@ async function readLine(
     const { id, meta } = body
     if (typeof id !== 'string' || id === '') throw badRequest('Missing id', 'id')
     if (!isLegalId(id)) throw badRequest('Incorrect resource ID', 'id')
-    const { resource } = await acceptResource(interaction, type, body)
+    const { resource } = await acceptResource(context, type, body)
     const time = isObject(meta) ? meta.lastUpdated : undefined
     const foreignTime = typeof time === 'string' ? time : undefined
     const normal = normalId(id)
     const read = resource.id === normal ? resource : { ...resource, id: normal }
     return { ...line, read, foreignTime }
   } catch (error) {
-    return { ...line, read: refusalOf(error), foreignTime: undefined }
+    return { ...line, read: asLineError(error), foreignTime: undefined }
   }
 }
 
 /** Failures of ours are not the line's. */
-export function refusalOf(error: unknown): HttpError {
+export function asLineError(error: unknown): HttpError {
   if (isRefusal(error)) return error
   throw error
 }
@@ -185,25 +181,27 @@ export async function resolveReferences(
   read: ReadLines,
 ): Promise<ReadLines> {
   if (read.searches.size === 0) return read
-  const interaction = interactionOf(services, principal)
-  const matches = await findMatches(interaction, read.searches)
+  const context = lineInteraction(services, principal)
+  const matches = await findMatches(context, read.searches)
   const lines = read.lines.map((line) => {
     if (!isRead(line.read) || !mayAsk(line)) return line
     try {
-      const references = conditionalReferences(interaction, line.read)
-      const targets = new Map(references.map((item) => [item.text, targetOf(item, matches)]))
+      const references = conditionalReferences(context, line.read)
+      const targets = new Map(
+        references.map((item) => [item.text, requireSingleMatch(item, matches)]),
+      )
       const literal = (text: string, name: string | undefined) =>
         (name === 'reference' && targets.get(text)) || text
       return { ...line, read: mapStrings(line.read, literal) }
     } catch (error) {
-      return { ...line, read: refusalOf(error) }
+      return { ...line, read: asLineError(error) }
     }
   })
   return { ...read, lines }
 }
 
 /** Undefined for a line that is refused. */
-export function idOf({ read }: ReadLine): string | undefined {
+export function plannedId({ read }: ReadLine): string | undefined {
   if (read instanceof HttpError) return undefined
   return isPlanned(read) ? read.planned : read.id
 }
@@ -219,7 +217,7 @@ export function isRead(read: ReadLine['read']): read is Resource {
 }
 
 /** Lines are written as if each was the body of a request of its own. */
-function interactionOf(services: Services, principal: Principal): Interaction {
+function lineInteraction(services: Services, principal: Principal): FhirContext {
   const request = {
     method: 'PUT',
     path: '',

@@ -18,7 +18,7 @@ import {
 import type { Connection } from '../../platform/postgres/statement.ts'
 import type { ImportCaller, ImportInput, ImportMode } from './imports.ts'
 
-export interface TakenPart extends ImportInput {
+export interface LeasedImportPart extends ImportInput {
   readonly job: string
   readonly part: number
   /** The token of its lease. */
@@ -46,17 +46,17 @@ const PARTS: LeaseTable = {
   name: 'import_part',
   key: { job: 'uuid', part: 'int' },
   token: 'takes',
-  until: 'due',
+  expiresAt: 'due',
   leaseMs: 15_000,
 }
 
-type LeasedPart = Pick<TakenPart, 'job' | 'part' | 'token'>
+type LeasedPart = Pick<LeasedImportPart, 'job' | 'part' | 'token'>
 
-const leaseOf = ({ job, part, token }: LeasedPart): Lease => ({ key: [job, part], token })
+const partLease = ({ job, part, token }: LeasedPart): Lease => ({ key: [job, part], token })
 
 /** A part that nobody reads, of the Project that has the fewest under way. */
-export async function takePart(database: Connection): Promise<TakenPart | undefined> {
-  const [row] = await database.query<Omit<TakenPart, 'done' | 'from'> & { bytes: string }>({
+export async function leaseImportPart(database: Connection): Promise<LeasedImportPart | undefined> {
+  const [row] = await database.query<Omit<LeasedImportPart, 'done' | 'from'> & { bytes: string }>({
     name: 'import-take',
     text: `with next as (
         select p.job, p.part, j.caller, j.mode from import_part p join import_job j on j.id = p.job
@@ -78,14 +78,14 @@ export async function takePart(database: Connection): Promise<TakenPart | undefi
     values: [],
   })
   if (row === undefined) return undefined
-  const done = rangesOf(row.bytes)
+  const done = parseRanges(row.bytes)
   // The second of two batches under way may be committed without the first.
   const from = done.find(([start]) => start === 0)?.[1] ?? 0
   return { ...row, done, from }
 }
 
 /** `{[0,5),[9,12)}` → pairs. */
-function rangesOf(text: string): readonly (readonly [number, number])[] {
+function parseRanges(text: string): readonly (readonly [number, number])[] {
   return [...text.matchAll(/\[(\d+),(\d+)\)/g)].map(
     ([, start, end]) => [Number(start), Number(end)] as const,
   )
@@ -95,12 +95,12 @@ function rangesOf(text: string): readonly (readonly [number, number])[] {
 export async function renewLease(database: Connection, part: LeasedPart): Promise<boolean> {
   const rows = await database.query({
     name: 'import-renew',
-    isUpkeep: true,
+    isMaintenance: true,
     text: `update import_part set due = ${leaseEnd(PARTS)}
       where ${isLeased(PARTS)}
         and exists (select 1 from import_job where id = $1 and state = 'active')
       returning part`,
-    values: leaseValues(leaseOf(part)),
+    values: leaseValues(partLease(part)),
   })
   return rows.length > 0
 }
@@ -111,7 +111,7 @@ export async function releasePart(
   part: LeasedPart,
   pauseMs: number,
 ): Promise<void> {
-  await releaseLeased(database, PARTS, leaseOf(part), {
+  await releaseLeased(database, PARTS, partLease(part), {
     name: 'import-release',
     set: `lease = null, due = clock_timestamp() + $4::float8 * interval '1 ms'`,
     values: [pauseMs],
@@ -122,9 +122,9 @@ export async function releasePart(
  * True when the part has to wait for those before it: it looks for what they may hold. From then on those of its
  * import are taken in their order.
  */
-export async function keepOrder(
+export async function enforcePartOrder(
   database: Connection,
-  { job, part }: Pick<TakenPart, 'job' | 'part'>,
+  { job, part }: Pick<LeasedImportPart, 'job' | 'part'>,
 ): Promise<boolean> {
   const rows = await database.query({
     name: 'import-order',
@@ -141,7 +141,7 @@ export async function notePartSize(
   part: LeasedPart,
   size: number,
 ): Promise<void> {
-  await updateLeased(database, PARTS, leaseOf(part), {
+  await updateLeased(database, PARTS, partLease(part), {
     name: 'import-size',
     set: 'size = $4',
     values: [size],
@@ -171,7 +171,7 @@ export interface ImportProgress extends LeasedPart {
  * the lines are lost together with their progress and are written again. Whatever is committed later and does
  * wait comes after them on the disk: the end of the part, and the deliveries of Subscriptions.
  */
-export async function advancePart(
+export async function savePartProgress(
   connection: Connection,
   progress: ImportProgress,
 ): Promise<boolean> {
@@ -193,7 +193,7 @@ export async function advancePart(
         on conflict do nothing)
       select set_config('synchronous_commit', 'off', true) from moved`,
     values: [
-      ...leaseValues(leaseOf(progress)),
+      ...leaseValues(partLease(progress)),
       ...bytes,
       ...lines,
       progress.created,
@@ -222,7 +222,7 @@ export async function endPart(
     text: `update import_part set state = 'done', lease = null,
         failed = failed + case when $4::text is null then 0 else 1 end
       where ${isLeased(PARTS)} returning part`,
-    values: [...leaseValues(leaseOf(leased)), failure?.outcome ?? null],
+    values: [...leaseValues(partLease(leased)), failure?.outcome ?? null],
   })
   if (ended.length === 0) return false
   if (failure !== undefined) {
@@ -242,7 +242,7 @@ export async function replaceManifest(
   inputs: readonly ImportInput[],
 ): Promise<boolean> {
   const { job } = part
-  if (!(await deleteLeased(connection, PARTS, leaseOf(part)))) return false
+  if (!(await deleteLeased(connection, PARTS, partLease(part)))) return false
   await connection.query({
     text: `insert into import_part (job, part, type, url)
       select $1, x.part, x.type, x.url

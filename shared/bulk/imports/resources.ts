@@ -11,8 +11,8 @@ import {
   forbidden,
   forbiddenBecause,
   HttpError,
-  located,
   tooManyRequests,
+  withExpression,
 } from '../../errors.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
 import { type Inputs, readInputs } from '../../request/parameters.ts'
@@ -67,8 +67,8 @@ export const importResources: Operation = {
       },
     ])
     const id = randomUUID()
-    const mode = modeOf(inputs)
-    const files = await filesOf(call, inputs)
+    const mode = readMode(inputs)
+    const files = await readInputFiles(call, inputs)
     const job: NewImport = {
       id,
       project: project.number,
@@ -82,7 +82,7 @@ export const importResources: Operation = {
     const details = { mode, inputs: files.length, types }
     await services.repository.transaction(async (transaction) => {
       const add = (connection: Connection) => addImport(connection, job, MOST_UNDER_WAY)
-      if (!(await transaction.beside(add))) throw tooManyRequests(RETRY_SECONDS)
+      if (!(await transaction.withConnection(add))) throw tooManyRequests(RETRY_SECONDS)
       const record = { reference: `AsyncJob/${id}`, step: 'kick-off', details } as const
       await recordBulk({ repository: transaction }, principal, record)
     })
@@ -96,7 +96,7 @@ export const importResources: Operation = {
   },
 }
 
-function modeOf(inputs: Inputs): ImportMode {
+function readMode(inputs: Inputs): ImportMode {
   const format = inputs.text('inputFormat')?.replace(' ', '+')
   if (format !== undefined && !FORMATS.has(format)) {
     throw badRequest('"inputFormat" must be application/fhir+ndjson', 'inputFormat')
@@ -106,7 +106,7 @@ function modeOf(inputs: Inputs): ImportMode {
   throw badRequest('"mode" must be upsert or ifNoneMatch', 'mode')
 }
 
-async function filesOf(
+async function readInputFiles(
   { services, principal }: OperationCall,
   inputs: Inputs,
 ): Promise<readonly ImportInput[]> {
@@ -159,7 +159,7 @@ async function readUrl(
     await services.repository.read(principal, 'Binary', id)
   } catch (error) {
     const isAbsent = error instanceof HttpError && (error.status === 404 || error.status === 410)
-    throw isAbsent ? badRequest('There is no such Binary', place) : located(error, place)
+    throw isAbsent ? badRequest('There is no such Binary', place) : withExpression(error, place)
   }
   return path
 }

@@ -5,24 +5,24 @@
 import type { Principal } from '../../access/principal.ts'
 import { HttpError, preconditionFailed } from '../../errors.ts'
 import { SqlError } from '../../platform/postgres/sql-error.ts'
-import { charge, unitsOf } from '../../request/quota.ts'
+import { charge, loadUnits } from '../../request/quota.ts'
 import type { Services } from '../../services.ts'
 import type { WriteResult } from '../../store/rows/version.ts'
 import type { PlannedCreates } from '../../store/write/planned-rows.ts'
 import {
-  idOf,
+  asLineError,
   isRead,
+  plannedId,
   type ReadLine,
   type ReadLines,
   readLines,
-  refusalOf,
   resolveReferences,
   withImportedTime,
 } from './lines.ts'
-import { advancePart, type ImportProgress, type TakenPart } from './parts.ts'
+import { type ImportProgress, type LeasedImportPart, savePartProgress } from './parts.ts'
 
 /** The part is another worker's by now, or its import was cancelled. */
-export class PartLost extends Error {}
+export class ImportLeaseLost extends Error {}
 
 /** A plan was not carried out: an id is taken, or something else is not as it was. */
 class PlansRefused extends Error {}
@@ -42,10 +42,10 @@ const NEVER = new AbortController().signal
 export async function writeLines(
   services: Services,
   principal: Principal,
-  part: TakenPart,
+  part: LeasedImportPart,
   { lines, plans }: ReadLines,
 ): Promise<WrittenLines> {
-  const units = unitsOf({ kind: 'update', type: part.type ?? '', id: '' }) * lines.length
+  const units = loadUnits({ kind: 'update', type: part.type ?? '', id: '' }) * lines.length
   await charge(services, principal, { request: { mayWait: NEVER }, units, whole: true })
   const runs = untilTwins(lines)
   if (plans !== undefined && plans.rows.length > 0) {
@@ -64,7 +64,7 @@ export async function writeLines(
 async function writeRuns(
   services: Services,
   principal: Principal,
-  part: TakenPart,
+  part: LeasedImportPart,
   runs: readonly (readonly ReadLine[])[],
 ): Promise<WrittenLines> {
   const written: WrittenLines[] = []
@@ -83,7 +83,7 @@ function together(written: readonly WrittenLines[]): WrittenLines {
 }
 
 interface PlannedLines {
-  readonly part: TakenPart
+  readonly part: LeasedImportPart
   readonly lines: readonly ReadLine[]
   readonly plans: PlannedCreates
 }
@@ -99,7 +99,7 @@ async function carryOut(
     return await write(services, principal, { place: part, lines: timed, plans })
   } catch (error) {
     const isRefused = error instanceof PlansRefused || error instanceof SqlError
-    if (!isRefused) refusalOf(error)
+    if (!isRefused) asLineError(error)
     return undefined
   }
 }
@@ -110,7 +110,7 @@ function untilTwins(lines: readonly ReadLine[]): readonly (readonly ReadLine[])[
   let run: ReadLine[] = []
   let ids = new Set<string>()
   for (const line of lines) {
-    const id = idOf(line)
+    const id = plannedId(line)
     if (id !== undefined && ids.has(id)) {
       runs.push(run)
       run = []
@@ -129,7 +129,7 @@ const SKIPPED = preconditionFailed()
 async function withTimes(
   services: Services,
   principal: Principal,
-  { type, mode }: TakenPart,
+  { type, mode }: LeasedImportPart,
   lines: readonly ReadLine[],
 ): Promise<readonly ReadLine[]> {
   const skips = mode === 'ifNoneMatch'
@@ -137,7 +137,7 @@ async function withTimes(
     isRead(read) && (skips || foreignTime !== undefined)
   if (!lines.some(isAsked)) return lines
   const { repository, config } = services
-  const asked = lines.map((line) => ({ type: type ?? '', id: idOf(line) ?? '' }))
+  const asked = lines.map((line) => ({ type: type ?? '', id: plannedId(line) ?? '' }))
   const stored = await repository.readMany(principal, asked)
   return lines.map((line, i) => {
     const { read, foreignTime } = line
@@ -153,18 +153,18 @@ async function withTimes(
 async function writeOrHalve(
   services: Services,
   principal: Principal,
-  part: TakenPart,
+  part: LeasedImportPart,
   lines: readonly ReadLine[],
 ): Promise<WrittenLines> {
   if (lines.length === 0) return { failed: 0, allNew: true }
   try {
     return await write(services, principal, { place: part, lines })
   } catch (error) {
-    const refusal = refusalOf(error)
-    const writable = lines.filter((line) => idOf(line) !== undefined)
+    const refusal = asLineError(error)
+    const writable = lines.filter((line) => plannedId(line) !== undefined)
     if (writable.length < 2) {
       const settled = lines.map((line) =>
-        idOf(line) === undefined ? line : { ...line, read: refusal },
+        plannedId(line) === undefined ? line : { ...line, read: refusal },
       )
       return await write(services, principal, { place: part, lines: settled })
     }
@@ -175,7 +175,7 @@ async function writeOrHalve(
 }
 
 interface LinesOfPart {
-  readonly place: TakenPart
+  readonly place: LeasedImportPart
   readonly lines: readonly ReadLine[]
   readonly plans?: PlannedCreates | undefined
 }
@@ -205,11 +205,11 @@ async function write(
       plans === undefined ? Promise.resolve(true) : transaction.createPlanned(principal, plans)
     // Later lines fail, too, and may be reported first.
     carriedOut.catch(() => undefined)
-    transaction.readAhead(
+    transaction.prefetch(
       principal,
       resources.map(({ id = '' }) => ({ type: type ?? '', id })),
     )
-    const written = await transaction.together<WriteResult>(
+    const written = await transaction.runParallel<WriteResult>(
       resources.map((resource) => (inner) => inner.update(principal, resource, options)),
       (_, error) => error,
     )
@@ -227,10 +227,12 @@ async function write(
       skipped: refused.length - failures.length,
       failures,
     }
-    const advanced = transaction.beside((connection) => advancePart(connection, progress))
+    const advanced = transaction.withConnection((connection) =>
+      savePartProgress(connection, progress),
+    )
     const [isWritten, isOurs] = await Promise.all([carriedOut, advanced])
     if (!isWritten) throw new PlansRefused()
-    if (!isOurs) throw new PartLost()
+    if (!isOurs) throw new ImportLeaseLost()
     return progress.created
   })
   const count = resources.length + planned

@@ -31,8 +31,8 @@ import { compile, type Plan, type VariableValues } from '../execute/plan.ts'
 import { Float } from '../schema/elements.ts'
 import type { LazySchema } from '../schema/lazy.ts'
 import { audienceName, schemaFor } from '../schema/schema.ts'
-import { Turns } from '../turns.ts'
-import { fragmentsOf, shapeErrors } from './limits.ts'
+import { TimeSlicer } from '../turns.ts'
+import { fragmentDefinitions, shapeErrors } from './limits.ts'
 import { type Scanned, scan, withoutLiterals, withTexts } from './literals.ts'
 
 /*
@@ -44,13 +44,13 @@ import { type Scanned, scan, withoutLiterals, withTexts } from './literals.ts'
 const variablePositions: ValidationRule = (context) => {
   const lenient: ValidationContext = Object.create(context, {
     getRecursiveVariableUsages: {
-      value: (operation: OperationDefinitionNode) => usagesOf(context, operation),
+      value: (operation: OperationDefinitionNode) => variableUsages(context, operation),
     },
   })
   return VariablesInAllowedPositionRule(lenient)
 }
 
-function usagesOf(context: ValidationContext, operation: OperationDefinitionNode) {
+function variableUsages(context: ValidationContext, operation: OperationDefinitionNode) {
   const isList = ({ kind }: { readonly kind: Kind }) => kind === Kind.LIST_TYPE
   const singles = new Set(
     operation.variableDefinitions?.flatMap(({ variable, type }) => {
@@ -76,7 +76,7 @@ const CACHED_CHARACTERS = 200_000
 /** Plans of one document: an operation has one for each combination of its conditions. */
 const MAX_PLANS = 16
 
-export interface Refused {
+export interface RejectedDocument {
   readonly errors: readonly GraphQLError[]
   /** The text itself is wrong. */
   readonly isSyntax: boolean
@@ -113,7 +113,7 @@ export async function prepareDocument(
   audience: string,
   query: string,
   scanned: Scanned,
-): Promise<Prepared | Refused> {
+): Promise<Prepared | RejectedDocument> {
   const key = `${audience} ${scanned.key}`
   const known = cached.get(key)
   if (typeof known === 'object') return known
@@ -129,7 +129,7 @@ export async function prepareDocument(
 }
 
 /** The plan of an operation; conditions have the values of these variables. */
-export function planOf(
+export function compileOperation(
   { schema, fragments, conditions, plans }: Prepared,
   operation: OperationDefinitionNode,
   variables: VariableValues,
@@ -174,7 +174,7 @@ async function make(
   schema: LazySchema,
   query: string,
   scanned: Scanned,
-): Promise<Prepared | Refused> {
+): Promise<Prepared | RejectedDocument> {
   const refused = (errors: readonly GraphQLError[], isSyntax = false) => ({ errors, isSyntax })
   if (Buffer.byteLength(query) > MAX_QUERY_BYTES) {
     return refused([new GraphQLError(`A query may have ${MAX_QUERY_BYTES} bytes`)])
@@ -196,10 +196,10 @@ async function make(
   const errors = await validateInTurns(schema, document, query.length)
   if (errors.length > 0) return refused(errors)
   const lifted = withoutLiterals(document, scanned)
-  return preparedOf(schema, lifted ?? document, lifted === undefined ? undefined : scanned.spans)
+  return toPrepared(schema, lifted ?? document, lifted === undefined ? undefined : scanned.spans)
 }
 
-function preparedOf(
+function toPrepared(
   schema: LazySchema,
   document: DocumentNode,
   spans: Scanned['spans'] | undefined,
@@ -207,10 +207,10 @@ function preparedOf(
   return {
     schema,
     document,
-    fragments: fragmentsOf(document),
+    fragments: fragmentDefinitions(document),
     spans: spans ?? [],
     hasLiterals: spans !== undefined,
-    ...needsOf(schema, document),
+    ...documentNeeds(schema, document),
     hasDirectives: usesDirectives(document),
     conditions: openOnce(() => conditionsIn(document)),
     plans: new Map(),
@@ -221,7 +221,7 @@ function preparedOf(
 async function makeTypes(schema: LazySchema, document: DocumentNode): Promise<void> {
   const names = new Set<string>()
   visit(document, { NamedType: ({ name }) => void names.add(name.value) })
-  const turns = new Turns()
+  const turns = new TimeSlicer()
   for (const name of names) {
     const type = schema.getType(name)
     if (isObjectType(type)) type.getFields()
@@ -247,7 +247,7 @@ async function validateInTurns(
 }
 
 /** Whether a field is a number, and whether there is an expression, which may read any. */
-function needsOf(
+function documentNeeds(
   schema: LazySchema,
   document: DocumentNode,
 ): Pick<Prepared, 'asksNumbers' | 'asksWhole'> {

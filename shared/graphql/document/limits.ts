@@ -67,7 +67,7 @@ export function shapeErrors(document: DocumentNode): GraphQLError[] {
 
 /** Counts fields where fragments put them, and how many pairs of them have one key. */
 function mergeErrors(document: DocumentNode): GraphQLError[] {
-  const fragments = fragmentsOf(document)
+  const fragments = fragmentDefinitions(document)
   let fields = 0
   let pairs = 0
 
@@ -116,7 +116,7 @@ function mergeErrors(document: DocumentNode): GraphQLError[] {
   return [new GraphQLError(`A document may have ${MAX_PAIRS} pairs of fields of one name`)]
 }
 
-export function fragmentsOf({
+export function fragmentDefinitions({
   definitions,
 }: DocumentNode): ReadonlyMap<string, FragmentDefinitionNode> {
   const fragments = new Map<string, FragmentDefinitionNode>()
@@ -144,7 +144,7 @@ function valuesLeft(value: unknown, most: number): number {
   return left
 }
 
-export interface Weight {
+export interface OperationCost {
   readonly depth: number
   readonly cost: number
   /** Once fragments are put in their places. */
@@ -152,14 +152,14 @@ export interface Weight {
 }
 
 /** Fragments of a valid document form no cycle. */
-export function weigh(
+export function measureOperation(
   fragments: ReadonlyMap<string, FragmentDefinitionNode>,
   operation: OperationDefinitionNode,
   variables: Given,
-): Weight {
-  const known = new Map<SelectionSetNode, Weight>()
+): OperationCost {
+  const known = new Map<SelectionSetNode, OperationCost>()
 
-  function ofSelections(set: SelectionSetNode | undefined): Weight {
+  function ofSelections(set: SelectionSetNode | undefined): OperationCost {
     if (set === undefined) return NOTHING
     const before = known.get(set)
     if (before !== undefined) return before
@@ -183,26 +183,26 @@ export function weigh(
     return weight
   }
 
-  function ofField(field: FieldNode): Weight {
+  function ofField(field: FieldNode): OperationCost {
     const inside = ofSelections(field.selectionSet)
-    const cost = costOf(field, inside.cost, variables)
+    const cost = fieldCost(field, inside.cost, variables)
     return { depth: inside.depth + 1, cost, fields: inside.fields + 1 }
   }
 
   return ofSelections(operation.selectionSet)
 }
 
-const NOTHING: Weight = { depth: 0, cost: 0, fields: 0 }
+const NOTHING: OperationCost = { depth: 0, cost: 0, fields: 0 }
 
-function costOf(field: FieldNode, children: number, variables: Given): number {
+function fieldCost(field: FieldNode, children: number, variables: Given): number {
   const { value: name } = field.name
   if (/^[A-Z]\w*(List|Connection)$/.test(name)) {
-    return SEARCH_COST + countOf(field, variables) * children
+    return SEARCH_COST + readCountArgument(field, variables) * children
   }
   return name === 'resource' ? 1 + 2 * children : children
 }
 
-function countOf({ arguments: given = [] }: FieldNode, variables: Given): number {
+function readCountArgument({ arguments: given = [] }: FieldNode, variables: Given): number {
   const value = given.find(({ name }) => name.value === '_count')?.value
   const count =
     value?.kind === Kind.VARIABLE
@@ -215,7 +215,7 @@ function countOf({ arguments: given = [] }: FieldNode, variables: Given): number
 
 /** Errors of a valid document that asks for more than its Project allows. */
 export function weightErrors(
-  { depth, cost, fields }: Weight,
+  { depth, cost, fields }: OperationCost,
   { graphql }: ProjectContext,
 ): GraphQLError[] {
   const tooMuch: [string, number, number][] = [

@@ -17,7 +17,7 @@ import type { Run } from './run.ts'
 const NAMES: ReadonlySet<string> = new Set(['first', 'flatten', 'singleton', 'slice'])
 
 /** The expression that a field is sliced by. */
-export function sliceOf(
+export function sliceExpression(
   nodes: readonly FieldNode[],
   variables: VariableValues,
 ): string | undefined {
@@ -47,7 +47,7 @@ export async function withDirectives(
   for (;;) {
     const { done, value } = work.next()
     if (done) return value
-    const turn = run.turns.pace(OBJECT_WORK)
+    const turn = run.turns.spendAndYield(OBJECT_WORK)
     if (turn !== undefined) await turn
   }
 }
@@ -126,7 +126,7 @@ function* place(
   target: Map<string, unknown>,
   { key, value, nodes, path }: Placed,
 ): Generator<void, void> {
-  const used = new Set(nodes.flatMap(({ directives = [] }) => directives.map(nameOf)))
+  const used = new Set(nodes.flatMap(({ directives = [] }) => directives.map(directiveName)))
   const isList = Array.isArray(value)
   const all: readonly unknown[] = isList ? value : value === null ? [] : [value]
   const items: { readonly item: unknown; readonly suffix: string }[] = []
@@ -188,10 +188,10 @@ function single(
 function singlesIn(shaping: Shaping, nodes: readonly FieldNode[]): Set<string> {
   const fields = new Map<string, FieldNode[]>()
   for (const { selectionSet } of nodes) gather(shaping, selectionSet?.selections ?? [], fields)
-  const isSingle = (field: FieldNode) => field.directives?.map(nameOf).includes('singleton')
+  const isSingle = (field: FieldNode) => field.directives?.map(directiveName).includes('singleton')
   return new Set([...fields].filter(([, list]) => list.some(isSingle)).map(([key]) => key))
 }
 
-function nameOf({ name }: DirectiveNode): string {
+function directiveName({ name }: DirectiveNode): string {
   return name.value
 }

@@ -4,12 +4,12 @@ import { badRequest, tooLarge } from '../../errors.ts'
 import { parseBody, parseJson } from '../../fhir/json.ts'
 import { isObject, isResource, type Resource } from '../../fhir/resource.ts'
 import { WRITE } from '../../request/quota.ts'
-import type { FhirReply, Interaction } from '../../request/request.ts'
+import type { FhirContext, FhirReply } from '../../request/request.ts'
 import { createFrom, patchFrom, remove, updateFrom } from '../../rest/write.ts'
-import { type Prepared, planOf } from '../document/document.ts'
+import { compileOperation, type Prepared } from '../document/document.ts'
 import type { Given, WriteAction } from '../schema/elements.ts'
 import { withDirectives } from './directives.ts'
-import { Out } from './out.ts'
+import { DeferredText } from './out.ts'
 import type { Plan } from './plan.ts'
 import type { Run } from './run.ts'
 import { writeField, writeObject, writeResource } from './write.ts'
@@ -33,8 +33,8 @@ export interface Executed {
 
 /** Errors: 413, and the end of the request. */
 export async function execute({ run, prepared, operation, root }: Ready): Promise<Executed> {
-  const plan = planOf(prepared, operation, run.config.variables)
-  const out = new Out()
+  const plan = compileOperation(prepared, operation, run.config.variables)
+  const out = new DeferredText()
   if (operation.operation === 'mutation') await mutate(run, out, plan)
   else writeObject(run, out, plan, { value: root, owner: root, path: undefined })
   await run.settle()
@@ -47,7 +47,7 @@ export async function execute({ run, prepared, operation, root }: Ready): Promis
 }
 
 /** One field after the other, each with all that is selected of its resource. */
-async function mutate(run: Run, out: Out, { steps }: Plan): Promise<void> {
+async function mutate(run: Run, out: DeferredText, { steps }: Plan): Promise<void> {
   for (const step of steps) {
     out.text += step.open
     const { source } = step
@@ -58,7 +58,7 @@ async function mutate(run: Run, out: Out, { steps }: Plan): Promise<void> {
     const hole = out.hole()
     const path = { parent: undefined, key: step.key }
     try {
-      const { given } = run.argsOf(step)
+      const { given } = run.argumentsFor(step)
       const resource = await write(run, source.type, source.action, given)
       writeResource(run, hole, { step, owner: undefined, path }, resource)
       await run.settle()
@@ -82,19 +82,19 @@ function write(
 const ACTIONS = { create, update, patch, delete: del }
 
 async function create(run: Run, type: string, { res }: Given): Promise<Resource> {
-  const body = bodyOf(res, type)
+  const body = readResourceInput(res, type)
   return stored(await createFrom(await writing(run, 'POST'), type, body, undefined))
 }
 
 /** Errors: 400 when the resource is of another type or id. */
 async function update(run: Run, type: string, { id, res }: Given): Promise<Resource> {
-  const body = bodyOf(res, type)
+  const body = readResourceInput(res, type)
   if (body.id !== id) throw badRequest('Invalid ID', 'id')
   return stored(await updateFrom(await writing(run, 'PUT'), type, String(id), body))
 }
 
 async function patch(run: Run, type: string, { id, patch: operations }: Given): Promise<Resource> {
-  const body = (Array.isArray(operations) ? operations.filter(isObject) : []).map(operationOf)
+  const body = (Array.isArray(operations) ? operations.filter(isObject) : []).map(patchOperation)
   return stored(await patchFrom(await writing(run, 'PATCH'), type, String(id), body))
 }
 
@@ -105,14 +105,14 @@ async function del(run: Run, type: string, { id }: Given): Promise<null> {
 
 /** Preconditions and preferences of the HTTP request are not those of its mutations. Errors: 429. */
 async function writing(
-  { account, known, config: { interaction } }: Run,
+  { account, known, config: { interaction: context } }: Run,
   method: string,
-): Promise<Interaction> {
+): Promise<FhirContext> {
   await account.charge(WRITE)
   known.clear()
-  const { request, preferences } = interaction
+  const { request, preferences } = context
   return {
-    ...interaction,
+    ...context,
     request: { ...request, method, headers: {}, query: new URLSearchParams() },
     preferences: { ...preferences, returned: 'representation' },
   }
@@ -124,7 +124,7 @@ function stored({ body }: FhirReply): Resource {
   return resource
 }
 
-function bodyOf(res: unknown, type: string): Resource {
+function readResourceInput(res: unknown, type: string): Resource {
   const plain: unknown = parseJson(JSON.stringify(res, (_key, value) => value ?? undefined))
   if (!isObject(plain)) throw badRequest('Invalid resource', 'res')
   const { containedJson, resourceType = type, ...rest } = plain
@@ -134,7 +134,7 @@ function bodyOf(res: unknown, type: string): Resource {
   return { resourceType: type, ...rest, ...(contained.length === 0 ? {} : { contained }) }
 }
 
-function operationOf({ op, path, from, value, valueJson }: Record<string, unknown>): object {
+function patchOperation({ op, path, from, value, valueJson }: Record<string, unknown>): object {
   return {
     op,
     path,

@@ -23,7 +23,7 @@ export interface Filtered {
   part(items: readonly unknown[]): readonly unknown[]
 }
 
-export function filtered(
+export function filterItems(
   value: readonly unknown[],
   { fhirpath, _count, _offset, ...filters }: Given,
 ): Filtered {
@@ -34,8 +34,8 @@ export function filtered(
       : value.filter(
           (item) => isObject(item) && wanted.every(([name, text]) => item[name] === text),
         )
-  const start = wholeOf('_offset', _offset) ?? 0
-  const count = wholeOf('_count', _count)
+  const start = readNonNegative('_offset', _offset) ?? 0
+  const count = readNonNegative('_count', _count)
   return {
     items,
     fhirpath: typeof fhirpath === 'string' ? fhirpath : undefined,
@@ -50,17 +50,17 @@ interface Evaluated {
   readonly expression: string
 }
 
-export function everything(items: readonly unknown[]): Filtered {
+export function unfiltered(items: readonly unknown[]): Filtered {
   return { items, fhirpath: undefined, part: (all) => all }
 }
 
 /** In a list of primitives null stands for one that has extensions only. */
-export function present(items: readonly unknown[]): readonly unknown[] {
+export function withoutNulls(items: readonly unknown[]): readonly unknown[] {
   return items.includes(null) ? items.filter((item) => item !== null) : items
 }
 
 /** The items for which an expression is true. */
-export async function holding(
+export async function itemsWhereTrue(
   run: Run,
   owner: Resource | undefined,
   { items, child, expression }: Evaluated,
@@ -70,7 +70,7 @@ export async function holding(
 }
 
 /** Text that an expression has for each item: `$index` is its place. */
-export async function textsOf(
+export async function evaluateTexts(
   run: Run,
   owner: Resource | undefined,
   { items, child, expression }: Evaluated,
@@ -81,7 +81,7 @@ export async function textsOf(
 }
 
 /** The path of its type, as FHIRPath has it. */
-function baseOf({ content }: Child): string {
+function fhirPathBase({ content }: Child): string {
   if (content.kind !== 'object') return ''
   const { type, path } = content.place
   return path === '' ? type : `${type}.${path}`
@@ -101,14 +101,14 @@ async function evaluateAll(
     throw notSupported(`FHIRPath function ${refused}() is not available here`)
   await loadEngine()
   // Some milliseconds go into each expression that was not compiled before.
-  const compiling = run.turns.pace(BATCH)
+  const compiling = run.turns.spendAndYield(BATCH)
   if (compiling !== undefined) await compiling
-  const evaluate = compileTenant(expression, baseOf(child), MAX_TOKENS)
+  const evaluate = compileTenant(expression, fhirPathBase(child), MAX_TOKENS)
   const variables = owner === undefined ? {} : { resource: owner, rootResource: owner }
   run.spend('evaluations', items.length)
   const values: unknown[][] = []
   for (let start = 0; start < items.length; start += BATCH) {
-    const turn = run.turns.pace(BATCH)
+    const turn = run.turns.spendAndYield(BATCH)
     if (turn !== undefined) await turn
     const batch = items.slice(start, start + BATCH)
     values.push(...withinLimits(() => batch.map((item) => evaluate(item, variables)), BATCH_MS))
@@ -116,7 +116,7 @@ async function evaluateAll(
   return values
 }
 
-function wholeOf(name: string, value: unknown): number | undefined {
+function readNonNegative(name: string, value: unknown): number | undefined {
   if (typeof value !== 'number') return undefined
   if (value < 0) throw badRequest(`Invalid ${name}: ${value}`, name)
   return value
@@ -159,7 +159,7 @@ export const LIST: Omit<Search, 'type' | 'args'> = {
 }
 
 /** Counting and fetching are left out when their fields are. */
-export function partsOf(shape: Shape): Omit<Search, 'type' | 'args'> {
+export function requestedParts(shape: Shape): Omit<Search, 'type' | 'args'> {
   const steps = shape.kind === 'object' ? shape.plan().steps : []
   const names = new Set(steps.map(({ field }) => field?.name))
   const hasNext = names.has('next') || names.has('previous')
@@ -173,18 +173,18 @@ export interface Edge {
 
 /** https://hl7.org/fhir/R4/graphql.html#connection */
 export function connection({ versions, total, previous, next }: SearchPage, given: Given): object {
-  const size = sizeOf(given)
+  const size = resolvePageSize(given)
   const edges: readonly Edge[] = versions.map((version) => ({ mode: 'match', version }))
   const sizes = { offset: given._offset ?? 0, pageSize: size, pagesize: size }
   return { count: total, ...sizes, first: null, previous, next, last: null, edges }
 }
 
-export function sizeOf({ _count }: Given): number {
+export function resolvePageSize({ _count }: Given): number {
   return typeof _count === 'number' ? Math.min(_count, MAX_COUNT) : DEFAULT_COUNT
 }
 
 /** Undefined for what is no type of the schema. */
-export function planOf(shape: Shape, { type }: Version): Plan | undefined {
+export function planForVersion(shape: Shape, { type }: Version): Plan | undefined {
   if (shape.kind === 'object') return shape.plan()
   return shape.kind === 'any' ? shape.planFor(type) : undefined
 }

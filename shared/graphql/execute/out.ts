@@ -11,9 +11,9 @@ interface Meter {
   characters: number
 }
 
-export class Out {
+export class DeferredText {
   text = ''
-  readonly #parts: (string | Out)[] = []
+  readonly #parts: (string | DeferredText)[] = []
   readonly #meter: Meter
 
   constructor(meter: Meter = { characters: 0 }) {
@@ -21,8 +21,8 @@ export class Out {
   }
 
   /** Leaves a place that is written later. */
-  hole(): Out {
-    const hole = new Out(this.#meter)
+  hole(): DeferredText {
+    const hole = new DeferredText(this.#meter)
     this.#meter.characters += this.text.length
     this.#parts.push(flat(this.text), hole)
     this.text = ''
@@ -30,11 +30,11 @@ export class Out {
   }
 
   /** A text of the same answer that stands nowhere yet. */
-  apart(): Out {
-    return new Out(this.#meter)
+  apart(): DeferredText {
+    return new DeferredText(this.#meter)
   }
 
-  append(part: Out): void {
+  append(part: DeferredText): void {
     if (part.size === 0) {
       this.text += part.text
       return

@@ -28,7 +28,7 @@ import {
 } from 'graphql'
 import { openOnce } from '../../fhir/definitions-data.ts'
 import { type Names, numbered } from '../../fhir/json-text.ts'
-import { type Given, type Source, sourceOf } from '../schema/elements.ts'
+import { fieldSource, type Given, type Source } from '../schema/elements.ts'
 
 export type VariableValues = NonNullable<ReturnType<typeof getVariableValues>['variableValues']>
 
@@ -89,7 +89,7 @@ export function compile(
   const visited = new Set<string>()
   for (const set of sets) collect(compiling, type, set, { fields, visited })
   const steps = [...fields].map(([key, nodes], i) => {
-    return stepOf(compiling, type, {
+    return compileStep(compiling, type, {
       key,
       nodes,
       open: `${i === 0 ? '{' : ','}${JSON.stringify(key)}:`,
@@ -99,7 +99,7 @@ export function compile(
 }
 
 /** The member that a field is made of. */
-function memberOf(source: Source | undefined): string | undefined {
+function sourceMember(source: Source | undefined): string | undefined {
   if (source?.kind === 'member') return source.name
   if (source?.kind === 'list') return source.child.name
   return source?.kind === 'reference' ? 'reference' : undefined
@@ -152,7 +152,7 @@ interface Field {
   readonly open: string
 }
 
-function stepOf(
+function compileStep(
   compiling: Compiling,
   parent: GraphQLObjectType,
   { key, nodes, open }: Field,
@@ -172,24 +172,24 @@ function stepOf(
     const none = { field: undefined, source: undefined, name: undefined, member: undefined }
     return { ...base, ...none, shape, args: NO_ARGS }
   }
-  const source = sourceOf(field)
+  const source = fieldSource(field)
   const isText = field.type === GraphQLString && source?.kind === 'member'
   const isConstant = node.arguments?.every(({ value }) => !hasVariable(value)) ?? true
   return {
     ...base,
     field,
     source,
-    name: memberOf(source),
+    name: sourceMember(source),
     member: isText ? source.name : undefined,
-    shape: shapeOf(compiling, field.type, nodes),
-    args: isConstant ? openOnce(() => argumentsOf(field, node, NO_VARIABLES)) : undefined,
+    shape: compileShape(compiling, field.type, nodes),
+    args: isConstant ? openOnce(() => coerceArguments(field, node, NO_VARIABLES)) : undefined,
   }
 }
 
 const NO_ARGS = () => ({ given: {}, text: '{}' })
 const NO_VARIABLES: VariableValues = { sources: {}, coerced: {} }
 
-export function argumentsOf(
+export function coerceArguments(
   field: GraphQLField<unknown, unknown>,
   node: FieldNode,
   variables: VariableValues,
@@ -204,14 +204,14 @@ function hasVariable(value: ValueNode): boolean {
   return value.kind === Kind.OBJECT && value.fields.some((field) => hasVariable(field.value))
 }
 
-function shapeOf(
+function compileShape(
   compiling: Compiling,
   type: GraphQLOutputType,
   nodes: readonly FieldNode[],
 ): Shape {
-  if (isNonNullType(type)) return shapeOf(compiling, type.ofType, nodes)
+  if (isNonNullType(type)) return compileShape(compiling, type.ofType, nodes)
   if (isListType(type)) {
-    const of = shapeOf(compiling, type.ofType, nodes)
+    const of = compileShape(compiling, type.ofType, nodes)
     return { kind: 'list', of, isRequired: isNonNullType(type.ofType) }
   }
   if (isLeafType(type)) return { kind: 'leaf', type }

@@ -1,7 +1,7 @@
 /** The reads of fields from the store: resources by id, and searches. */
 import { may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
-import { textOf } from '../../binary/attachments.ts'
+import { versionText } from '../../binary/attachments.ts'
 import { badRequest, forbidden, HttpError, notFound } from '../../errors.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
 import { parseJson } from '../../fhir/json.ts'
@@ -9,13 +9,13 @@ import { isObject, isResource, parseReference, type Resource } from '../../fhir/
 import type { SearchRequest } from '../../query/search-request.ts'
 import { READ, SEARCH } from '../../request/quota.ts'
 import { absoluteUrl } from '../../request/reply.ts'
-import { parsed as criteria, resolved } from '../../rest/search/criteria.ts'
+import { parseCallerSearch as criteria, resolved } from '../../rest/search/criteria.ts'
 import type { SearchPage, Version } from '../../store/rows/version.ts'
 import type { ReferenceSearch } from '../../store/search/per-reference.ts'
-import { queryOf } from '../schema/arguments.ts'
+import { restQuery } from '../schema/arguments.ts'
 import type { Given } from '../schema/elements.ts'
 import type { Args } from './plan.ts'
-import { type Pending, type Run, type Sought, tooManySearches } from './run.ts'
+import { type Pending, type ReferenceTarget, type Run, tooManySearches } from './run.ts'
 
 interface Reference {
   readonly type: string
@@ -35,7 +35,7 @@ export interface Search {
 const RESOURCE_WORK = 50
 
 /** Takes note of a resource that a search has found, as the Principal may see it. */
-export function noteFound(run: Run, version: Version): void {
+export function rememberFound(run: Run, version: Version): void {
   const { principal } = run.config.interaction
   run.spend('characters', version.content?.length ?? 0)
   // Its text: what is parsed dies young, while hundreds that were kept are copied by every collection.
@@ -43,15 +43,15 @@ export function noteFound(run: Run, version: Version): void {
 }
 
 /** A resource that a search has found. */
-export function parse(run: Run, version: Version): Resource {
-  noteFound(run, version)
-  return parsed(run, shownText(run, version))
+export function parseFound(run: Run, version: Version): Resource {
+  rememberFound(run, version)
+  return parseShown(run, shownText(run, version))
 }
 
 /** The text of a version as its Principal may see it. */
 export function shownText(run: Run, version: Version): string {
   run.turns.spend(RESOURCE_WORK)
-  return textOf(run.config.interaction, version)
+  return versionText(run.config.interaction, version)
 }
 
 /** True where fields look at more of a resource than the members that they name. */
@@ -64,7 +64,7 @@ export function readText({ config }: Run, text: string): unknown {
   return config.keepsDecimals ? parseJson(text) : JSON.parse(text)
 }
 
-export function parsed(run: Run, text: string): Resource {
+export function parseShown(run: Run, text: string): Resource {
   // Our own text, checked when it was written.
   return readText(run, text) as Resource
 }
@@ -80,7 +80,7 @@ export async function readRoot(run: Run, { type, id }: Reference): Promise<Resou
   await run.account.charge(READ)
   const version = await services.repository.read(principal, type, id)
   run.account.add({ interaction: 'read', types: [type], count: 1 })
-  return parse(run, version)
+  return parseFound(run, version)
 }
 
 /** Errors: 403 for a type that is not to be read, 404. */
@@ -88,10 +88,10 @@ export function read(run: Run, type: string, id: string): Version | Loading {
   if (!isResourceType(type)) throw notFound()
   const { principal } = run.config.interaction
   if (!may(principal, type, 'read')) throw forbidden(`no right to read ${type}`)
-  return load(run, { type, id }) ?? missing()
+  return load(run, { type, id }) ?? throwNotFound()
 }
 
-type Loading = Pending<Sought, Version | undefined>
+type Loading = Pending<ReferenceTarget, Version | undefined>
 
 export function isPending(value: object): value is Loading {
   return 'run' in value && 'item' in value
@@ -109,7 +109,7 @@ function load(run: Run, { type, id }: Reference): Version | undefined | Loading 
   return made
 }
 
-async function readMany(run: Run, sought: readonly Sought[]) {
+async function readMany(run: Run, sought: readonly ReferenceTarget[]) {
   const { known, account, config } = run
   const { services, principal, request } = config.interaction
   const distinct = [...new Set(sought)].filter(({ name }) => !known.has(name))
@@ -154,7 +154,7 @@ const ABSENT: ReadonlySet<number> = new Set([403, 404, 410])
  * The target of a Reference: null for another type than asked for, and where a Reference names its target by an
  * identifier or a display alone. Errors: 404, unless it is optional.
  */
-export function targetOf(
+export function resolveReference(
   run: Run,
   source: unknown,
   owner: Resource | undefined,
@@ -171,19 +171,19 @@ export function targetOf(
   const isKnown = run.known.has(reference)
   const before = isKnown ? run.known.get(reference) : run.asked.get(reference)
   if (before !== undefined && typeof type !== 'string') return before
-  const target = addressOf(run, reference)
+  const target = parseLocalReference(run, reference)
   if (target === undefined || !isResourceType(target.type)) {
-    return optional === true ? null : missing()
+    return optional === true ? null : throwNotFound()
   }
   if (!isWanted(target.type)) return null
-  return load(run, target) ?? (optional === true ? null : missing())
+  return load(run, target) ?? (optional === true ? null : throwNotFound())
 }
 
-export function missing(): never {
+export function throwNotFound(): never {
   throw notFound()
 }
 
-function addressOf({ config }: Run, reference: string): Reference | undefined {
+function parseLocalReference({ config }: Run, reference: string): Reference | undefined {
   const base = absoluteUrl(config.interaction.services, '')
   return parseReference(reference.startsWith(base) ? reference.slice(base.length) : reference)
 }
@@ -199,10 +199,10 @@ export function search(run: Run, wanted: Search): Pending<undefined, SearchPage>
   const { services, principal, request } = run.config.interaction
   const { type, args } = wanted
   return {
-    key: `search ${keyOf(wanted)}`,
+    key: `search ${searchKey(wanted)}`,
     item: undefined,
     run: async (items) => {
-      const searched = await requestOf(run, wanted)
+      const searched = await cachedRequest(run, wanted)
       run.spend('searches', 1)
       await run.account.charge(SEARCH)
       const page = await services.repository.search(principal, searched, request.signal)
@@ -210,7 +210,7 @@ export function search(run: Run, wanted: Search): Pending<undefined, SearchPage>
       run.account.add({
         interaction: 'search-type',
         types: [type],
-        query: `${type}?${queryOf(type, args.given)}`,
+        query: `${type}?${restQuery(type, args.given)}`,
         count: page.versions.length,
       })
       return items.map(() => () => page)
@@ -219,13 +219,13 @@ export function search(run: Run, wanted: Search): Pending<undefined, SearchPage>
 }
 
 /** Finds what refers to a resource. All fields of equal arguments and one level are one statement. */
-export function referring(
+export function findReferring(
   run: Run,
   wanted: Search,
   reference: string,
 ): Pending<string, SearchPage> {
   return {
-    key: `refer ${keyOf(wanted)}`,
+    key: `refer ${searchKey(wanted)}`,
     item: reference,
     run: (references) => searchReferring(run, wanted, references),
   }
@@ -234,21 +234,21 @@ export function referring(
 async function searchReferring(run: Run, wanted: Search, references: readonly string[]) {
   const { type, args, hasTotal } = wanted
   const { principal, services, request } = run.config.interaction
-  const searched = await requestOf(run, wanted)
+  const searched = await cachedRequest(run, wanted)
   const distinct = [...new Set(references)]
-  const left = run.mostOf('searches') - run.used.searches
+  const left = run.limitFor('searches') - run.used.searches
   const allowed = distinct.slice(0, Math.max(0, left))
   run.used.searches += allowed.length
   await run.account.charge(SEARCH * allowed.length)
   const code = String(args.given._reference)
   const each = { request: searched, code, references: allowed }
-  const pages = await pagesOf(run, each)
+  const pages = await searchPages(run, each)
   const rows = pages.reduce((sum, page) => sum + page.versions.length, 0)
   run.spend('resources', rows)
   const totals = hasTotal
     ? await services.repository.countPerReference(principal, each, request.signal)
     : undefined
-  const query = `${type}?${queryOf(type, args.given)}`
+  const query = `${type}?${restQuery(type, args.given)}`
   const parents = allowed.length
   run.account.add({ interaction: 'search-type', types: [type], query, parents, count: rows })
   const found = new Map(
@@ -267,15 +267,15 @@ const NO_ROWS: SearchPage = {
   next: undefined,
   previous: undefined,
   included: [],
-  isCut: false,
+  isTruncated: false,
 }
 
-async function pagesOf(run: Run, wanted: ReferenceSearch): Promise<readonly SearchPage[]> {
+async function searchPages(run: Run, wanted: ReferenceSearch): Promise<readonly SearchPage[]> {
   const { services, principal, request: http } = run.config.interaction
   const { request, code, references } = wanted
   if (request.count === 0) return references.map(() => NO_ROWS)
   if (request.cursor === undefined) {
-    const maxRows = Math.max(0, run.mostOf('resources') - run.used.resources)
+    const maxRows = Math.max(0, run.limitFor('resources') - run.used.resources)
     return services.repository.searchPerReference(principal, wanted, maxRows, http.signal)
   }
   const [reference, second] = references
@@ -287,8 +287,8 @@ async function pagesOf(run: Run, wanted: ReferenceSearch): Promise<readonly Sear
   return [await services.repository.search(principal, one, http.signal)]
 }
 
-function requestOf(run: Run, wanted: Search): Promise<SearchRequest> {
-  const key = keyOf(wanted)
+function cachedRequest(run: Run, wanted: Search): Promise<SearchRequest> {
+  const key = searchKey(wanted)
   const known = run.requests.get(key)
   if (known !== undefined) return known
   const made = readRequest(run, wanted)
@@ -297,16 +297,16 @@ function requestOf(run: Run, wanted: Search): Promise<SearchRequest> {
 }
 
 async function readRequest(
-  { config: { interaction } }: Run,
+  { config: { interaction: context } }: Run,
   { type, args, hasTotal, hasRows, hasNext }: Search,
 ): Promise<SearchRequest> {
   if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
-  const query = queryOf(type, args.given)
-  const request = await resolved(interaction, criteria(interaction, type, query, 'strict'))
+  const query = restQuery(type, args.given)
+  const request = await resolved(context, criteria(context, type, query, 'strict'))
   const total = hasTotal ? 'accurate' : 'none'
   return { ...request, count: hasRows ? request.count : 0, total, hasNext }
 }
 
-function keyOf({ type, args, hasTotal, hasRows, hasNext }: Search): string {
+function searchKey({ type, args, hasTotal, hasRows, hasNext }: Search): string {
   return `${type} ${hasTotal} ${hasRows} ${hasNext} ${args.text}`
 }

@@ -6,15 +6,15 @@ import { GraphQLError, type GraphQLSchema, Source } from 'graphql'
 import { systemPrincipal } from '../../access/principal.ts'
 import { HttpError, issue, type OperationOutcome, outcome, tooCostly } from '../../errors.ts'
 import type { Resource } from '../../fhir/resource.ts'
-import { type Logger, plainLog } from '../../log.ts'
+import { type Logger, unredactedLogger } from '../../log.ts'
 import type { SearchRequest } from '../../query/search-request.ts'
 import { auditRefusal, restEvent } from '../../request/admin-audit.ts'
 import { charge } from '../../request/quota.ts'
-import type { Interaction } from '../../request/request.ts'
+import type { FhirContext } from '../../request/request.ts'
 import type { Version } from '../../store/rows/version.ts'
-import { Turns } from '../turns.ts'
-import type { Out } from './out.ts'
-import { type Args, argumentsOf, type Plan, type Step, type VariableValues } from './plan.ts'
+import { TimeSlicer } from '../turns.ts'
+import type { DeferredText } from './out.ts'
+import { type Args, coerceArguments, type Plan, type Step, type VariableValues } from './plan.ts'
 
 /** The most of one request. */
 const MOST = {
@@ -43,7 +43,7 @@ export interface Path {
   readonly key: string | number
 }
 
-export function pathOf(path: Path | undefined): (string | number)[] {
+export function pathKeys(path: Path | undefined): (string | number)[] {
   const keys: (string | number)[] = []
   for (let at = path; at !== undefined; at = at.parent) keys.unshift(at.key)
   return keys
@@ -58,7 +58,7 @@ export interface Pending<Item, Answer> {
 }
 
 /** A resource that a reference names. */
-export interface Sought {
+export interface ReferenceTarget {
   readonly type: string
   readonly id: string
   /** `Type/id`. */
@@ -67,19 +67,19 @@ export interface Sought {
 
 /** A field whose text is written later. */
 interface Place {
-  readonly out: Out
+  readonly out: DeferredText
   readonly step: Step
   readonly path: Path
 }
 
 interface Group {
   readonly items: unknown[]
-  readonly places: (Place & { write(out: Out, answer: unknown): void })[]
+  readonly places: (Place & { write(out: DeferredText, answer: unknown): void })[]
   readonly run: Pending<unknown, unknown>['run']
 }
 
 export interface RunConfig {
-  readonly interaction: Interaction
+  readonly interaction: FhirContext
   readonly schema: GraphQLSchema
   readonly variables: VariableValues
   /** Decimals of resources are read as they are written. */
@@ -94,13 +94,13 @@ export interface RunConfig {
 export class Run {
   readonly config: RunConfig
   readonly account: Account
-  readonly turns = new Turns()
+  readonly turns = new TimeSlicer()
   readonly errors: GraphQLError[] = []
   readonly used = { searches: 0, resources: 0, evaluations: 0, values: 0, characters: 0 }
   /** Resources by `Type/id`; undefined: absent or not visible. A write empties it. */
   readonly known = new Map<string, Version | undefined>()
   /** Reads that fields wait for, or have waited for, by `Type/id`. */
-  readonly asked = new Map<string, Pending<Sought, Version | undefined>>()
+  readonly asked = new Map<string, Pending<ReferenceTarget, Version | undefined>>()
   /** Shared by the searches of equal arguments. */
   readonly requests = new Map<string, Promise<SearchRequest>>()
   /** Texts of the slices of a list, by the path of its field. */
@@ -109,7 +109,7 @@ export class Run {
   readonly texts = new Map<Plan, Map<unknown, string>>()
   readonly #args = new Map<Step, Args>()
   #groups = new Map<string, Group>()
-  #jobs: { readonly out: Out; work(): void | Promise<void> }[] = []
+  #jobs: { readonly out: DeferredText; work(): void | Promise<void> }[] = []
   #end: unknown
 
   constructor(config: RunConfig) {
@@ -117,24 +117,24 @@ export class Run {
     this.account = openAccount(config.interaction)
   }
 
-  argsOf(step: Step): Args {
+  argumentsFor(step: Step): Args {
     const known = step.args?.() ?? this.#args.get(step)
     if (known !== undefined) return known
     const [node] = step.nodes
     if (step.field === undefined || node === undefined) throw new Error('A field has no node')
-    const made = argumentsOf(step.field, node, this.config.variables)
+    const made = coerceArguments(step.field, node, this.config.variables)
     this.#args.set(step, made)
     return made
   }
 
-  mostOf(what: keyof typeof MOST): number {
+  limitFor(what: keyof typeof MOST): number {
     const { graphql } = this.config.interaction.principal.project
     return (what === 'searches' ? graphql?.searches : undefined) ?? MOST[what]
   }
 
   /** Errors: 400 `too-costly`. */
   spend(what: keyof typeof MOST, amount: number): void {
-    const most = this.mostOf(what)
+    const most = this.limitFor(what)
     this.used[what] += amount
     if (this.used[what] <= most) return
     throw what === 'searches' ? tooManySearches() : tooCostly(`More than ${most} ${NAMES[what]}`)
@@ -142,9 +142,9 @@ export class Run {
 
   /** Writes an object by a plan and keeps its text; one with holes or errors, which have places of their own, is written again. */
   once(
-    out: Out,
+    out: DeferredText,
     { plan, of }: { readonly plan: Plan; readonly of: unknown },
-    write: (part: Out) => void,
+    write: (part: DeferredText) => void,
   ): void {
     const texts = this.texts.get(plan) ?? new Map<unknown, string>()
     this.texts.set(plan, texts)
@@ -161,25 +161,25 @@ export class Run {
   }
 
   /** The field is written when its statement has been answered. */
-  ask<Item, Answer>(
+  enqueueRead<Item, Answer>(
     { key, item, run }: Pending<Item, Answer>,
     place: Place,
-    write: (out: Out, answer: Answer) => void,
+    write: (out: DeferredText, answer: Answer) => void,
   ): void {
     const group = this.#groups.get(key) ?? { items: [], places: [], run: run as Group['run'] }
     group.items.push(item)
     // Groups of one key hold items and answers of the types of that key.
-    group.places.push({ ...place, write: write as (out: Out, answer: unknown) => void })
+    group.places.push({ ...place, write: write as (out: DeferredText, answer: unknown) => void })
     this.#groups.set(key, group)
   }
 
   /** Work that waits for its turn and needs no statement. */
-  later(out: Out, work: () => void | Promise<void>): void {
+  enqueueWork(out: DeferredText, work: () => void | Promise<void>): void {
     this.#jobs.push({ out, work })
   }
 
   /** The whole request ends with this error, and not a field alone. */
-  end(error: unknown): unknown {
+  abortRequest(error: unknown): unknown {
     this.#end = error
     return error
   }
@@ -196,10 +196,10 @@ export class Run {
   }
 
   report(error: unknown, { nodes }: Pick<Step, 'nodes'>, path: Path | undefined): void {
-    const { text, locate, interaction } = this.config
-    const { services, principal, request } = interaction
+    const { text, locate, interaction: context } = this.config
+    const { services, principal, request } = context
     const positions = nodes.map(({ loc }) => locate(loc?.start ?? 0))
-    const place = { source: new Source(text), positions, path: path && pathOf(path) }
+    const place = { source: new Source(text), positions, path: path && pathKeys(path) }
     this.errors.push(fieldError(error, place, services.log))
     auditRefusal(services, principal, request, error)
   }
@@ -238,7 +238,7 @@ export class Run {
         out.close()
       }
     } catch (error) {
-      throw this.end(error)
+      throw this.abortRequest(error)
     }
     this.#jobs = []
   }
@@ -291,7 +291,7 @@ interface Account {
   close(): void
 }
 
-function openAccount({ services, principal, request }: Interaction): Account {
+function openAccount({ services, principal, request }: FhirContext): Account {
   const groups: ReadGroup[] = []
   const { log, repository, config } = services
   const { project } = principal
@@ -310,18 +310,20 @@ function openAccount({ services, principal, request }: Interaction): Account {
       const logged = groups.splice(0)
       if (config.graphqlAudit === 'log') {
         for (const { query: _query, ...group } of logged) {
-          plainLog(log).info({ auditEvent: eventOf(group) }, 'GraphQL read')
+          unredactedLogger(log).info({ auditEvent: readAuditEvent(group) }, 'GraphQL read')
         }
         return
       }
       const { profile, profileDisplay } = principal
       const writer = { ...systemPrincipal(project), profile, profileDisplay }
-      const written = Promise.all(logged.map((group) => repository.create(writer, eventOf(group))))
+      const written = Promise.all(
+        logged.map((group) => repository.create(writer, readAuditEvent(group))),
+      )
       written.catch((cause: unknown) => log.error({ cause }, 'AuditEvents were lost'))
     },
   }
 
-  function eventOf({ interaction, types, query, parents, count }: ReadGroup): Resource {
+  function readAuditEvent({ interaction, types, query, parents, count }: ReadGroup): Resource {
     const numbers = Object.entries({ count, parents }).filter(([, number]) => number !== undefined)
     const entity = {
       description: types.join(', '),
@@ -357,6 +359,6 @@ function fieldError(error: unknown, place: ErrorPlace, log: Logger): GraphQLErro
 const INTERNAL = 'Internal server error'
 
 /** One issue an error. */
-export function outcomeOf(messages: readonly string[]): OperationOutcome {
+export function errorsOutcome(messages: readonly string[]): OperationOutcome {
   return outcome(undefined, ...messages.map((text) => issue('error', 'invalid', text)))
 }

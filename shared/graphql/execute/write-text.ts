@@ -4,10 +4,10 @@
  */
 import { GraphQLBoolean, GraphQLID, type GraphQLLeafType, GraphQLString } from 'graphql'
 import { tooLarge } from '../../errors.ts'
-import { itemsOf, placesOf } from '../../fhir/json-text.ts'
+import { itemOffsets, memberOffsets } from '../../fhir/json-text.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { Float } from '../schema/elements.ts'
-import type { Out } from './out.ts'
+import type { DeferredText } from './out.ts'
 import type { Plan, Step } from './plan.ts'
 import { readText } from './reads.ts'
 import type { Path, Run } from './run.ts'
@@ -22,8 +22,8 @@ export interface Stored {
 
 /** How objects and fields are written that are values. */
 interface ByValue {
-  object(run: Run, out: Out, plan: Plan, parent: Parent): void
-  field(run: Run, out: Out, step: Step, parent: Parent): void
+  object(run: Run, out: DeferredText, plan: Plan, parent: Parent): void
+  field(run: Run, out: DeferredText, step: Step, parent: Parent): void
 }
 
 interface Parent {
@@ -40,16 +40,21 @@ interface Part {
 }
 
 /** False, and nothing is written, where its text is not as that of stored resources is. */
-export function writeText(of: Stored, out: Out, plan: Plan, path: Path | undefined): boolean {
+export function writeText(
+  of: Stored,
+  out: DeferredText,
+  plan: Plan,
+  path: Path | undefined,
+): boolean {
   return writeMembers(of, out, plan, { from: 0, to: of.text.length, path })
 }
 
-function writeMembers(of: Stored, out: Out, plan: Plan, { from, path }: Part): boolean {
+function writeMembers(of: Stored, out: DeferredText, plan: Plan, { from, path }: Part): boolean {
   const { run, text, owner, byValue } = of
   const members = plan.members()
-  const places = placesOf(text, from, members)
+  const places = memberOffsets(text, from, members)
   if (places === undefined || plan.steps.length === 0) return false
-  if (out.isFull) throw run.end(tooLarge())
+  if (out.isFull) throw run.abortRequest(tooLarge())
   for (const step of plan.steps) {
     out.text += step.open
     const number = step.name === undefined ? undefined : members.get(step.name)
@@ -78,7 +83,7 @@ const TRUE = 0x74
 const OPEN = 0x7b
 
 /** `part` is the value of the member, and its path that of the object. */
-function writeMember(of: Stored, out: Out, step: Step, part: Part): void {
+function writeMember(of: Stored, out: DeferredText, step: Step, part: Part): void {
   const { run, text, owner, byValue } = of
   const { from, to, path } = part
   const { shape, name = '' } = step
@@ -96,7 +101,7 @@ function writeMember(of: Stored, out: Out, step: Step, part: Part): void {
   byValue.field(run, out, step, { value, owner, path })
 }
 
-function writeObject(of: Stored, out: Out, plan: Plan, part: Part): void {
+function writeObject(of: Stored, out: DeferredText, plan: Plan, part: Part): void {
   if (writeMembers(of, out, plan, part)) return
   const { run, text, owner, byValue } = of
   const value = readText(run, text.slice(part.from, part.to))
@@ -104,14 +109,14 @@ function writeObject(of: Stored, out: Out, plan: Plan, part: Part): void {
 }
 
 /** False, and nothing is written, for what is no list, has arguments, or items that are not plain. */
-function writeList(of: Stored, out: Out, step: Step, part: Part): boolean {
+function writeList(of: Stored, out: DeferredText, step: Step, part: Part): boolean {
   const { run, text } = of
   const places = plainItems(of, step, part)
   if (places === undefined || step.shape.kind !== 'list') return false
   const item = step.shape.of
   const length = places.length / 2
   // One too many is an error of the field, which is reported where it is written as a value.
-  if (run.used.values + length > run.mostOf('values')) return false
+  if (run.used.values + length > run.limitFor('values')) return false
   run.spend('values', length)
   run.turns.spend(length)
   const path = { parent: part.path, key: step.key }
@@ -131,8 +136,8 @@ function writeList(of: Stored, out: Out, step: Step, part: Part): boolean {
 function plainItems({ run, text }: Stored, step: Step, { from }: Part): number[] | undefined {
   const { source, shape, isSliced } = step
   if (source?.kind !== 'list' || shape.kind !== 'list' || isSliced) return undefined
-  if (text.charCodeAt(from) !== OPEN_LIST || run.argsOf(step).text !== '{}') return undefined
-  const places = itemsOf(text, from) ?? []
+  if (text.charCodeAt(from) !== OPEN_LIST || run.argumentsFor(step).text !== '{}') return undefined
+  const places = itemOffsets(text, from) ?? []
   for (let i = 0; i < places.length; i += 2) {
     const first = text.charCodeAt(places[i] ?? 0)
     const isFine = shape.of.kind === 'leaf' ? isPlain(shape.of.type, first) : first === OPEN

@@ -9,37 +9,37 @@ import { tooLarge } from '../../errors.ts'
 import { isObject, isResource, type Resource, referenceTo } from '../../fhir/resource.ts'
 import type { SearchPage, Version } from '../../store/rows/version.ts'
 import type { Given, Source } from '../schema/elements.ts'
-import { sliceOf } from './directives.ts'
+import { sliceExpression } from './directives.ts'
 import {
   connection,
   type Edge,
-  everything,
-  filtered,
-  holding,
+  evaluateTexts,
+  filterItems,
+  itemsWhereTrue,
   LIST,
-  partsOf,
-  planOf,
-  present,
+  planForVersion,
   publishedFor,
-  sizeOf,
-  textsOf,
+  requestedParts,
+  resolvePageSize,
+  unfiltered,
+  withoutNulls,
 } from './lists.ts'
-import { leafText, type Out } from './out.ts'
+import { type DeferredText, leafText } from './out.ts'
 import type { Plan, Shape, Step } from './plan.ts'
 import {
+  findReferring,
   isPending,
   isReadWhole,
-  missing,
-  noteFound,
-  parse,
-  parsed,
+  parseFound,
+  parseShown,
   read,
-  referring,
+  rememberFound,
+  resolveReference,
   search,
   shownText,
-  targetOf,
+  throwNotFound,
 } from './reads.ts'
-import { type Path, pathOf, type Run } from './run.ts'
+import { type Path, pathKeys, type Run } from './run.ts'
 import { writeText } from './write-text.ts'
 
 /** An object, and the resource that it is a part of. */
@@ -57,17 +57,17 @@ interface At {
   readonly path: Path
 }
 
-export function writeObject(run: Run, out: Out, { steps }: Plan, parent: Parent): void {
+export function writeObject(run: Run, out: DeferredText, { steps }: Plan, parent: Parent): void {
   if (steps.length === 0) {
     out.text += '{}'
     return
   }
   const { value } = parent
   for (const step of steps) {
-    if (out.isFull) throw run.end(tooLarge())
+    if (out.isFull) throw run.abortRequest(tooLarge())
     out.text += step.open
     // Most fields are texts of the object itself.
-    const found = step.member === undefined ? undefined : memberOf(value, step.member)
+    const found = step.member === undefined ? undefined : readMember(value, step.member)
     if (typeof found === 'string') out.text += JSON.stringify(found)
     else writeField(run, out, step, parent)
   }
@@ -75,14 +75,14 @@ export function writeObject(run: Run, out: Out, { steps }: Plan, parent: Parent)
 }
 
 /** A part of the schema: the same argument is described hundreds of times. */
-function writeDescription(run: Run, out: Out, plan: Plan, parent: Parent): void {
+function writeDescription(run: Run, out: DeferredText, plan: Plan, parent: Parent): void {
   run.once(out, { plan, of: parent.value }, (part) => writeObject(run, part, plan, parent))
 }
 
 /** Its error has been reported, and the parent must be null. */
 const REPORTED = new Error('A required field is null')
 
-export function writeField(run: Run, out: Out, step: Step, parent: Parent): void {
+export function writeField(run: Run, out: DeferredText, step: Step, parent: Parent): void {
   const { text, size } = out
   const { owner, path } = parent
   const at = { run, step, owner, path: { parent: path, key: step.key } }
@@ -96,7 +96,7 @@ export function writeField(run: Run, out: Out, step: Step, parent: Parent): void
   }
 }
 
-function produce(run: Run, out: Out, at: At, value: unknown): void {
+function produce(run: Run, out: DeferredText, at: At, value: unknown): void {
   const { step } = at
   const { source } = step
   switch (source?.kind) {
@@ -104,22 +104,22 @@ function produce(run: Run, out: Out, at: At, value: unknown): void {
       complete(out, step, described(run, step, value), at)
       return
     case 'member':
-      complete(out, step, memberOf(value, source.name), at)
+      complete(out, step, readMember(value, source.name), at)
       return
     case 'list':
-      writeList(out, at, source, memberOf(value, source.child.name))
+      writeList(out, at, source, readMember(value, source.child.name))
       return
     case 'edge':
       // Made by `connection` below.
       writeFound(out, at, step.shape, (value as Edge).version)
       return
     case 'reference': {
-      const { given } = run.argsOf(step)
-      writeTarget(out, at, targetOf(run, value, at.owner, given), given)
+      const { given } = run.argumentsFor(step)
+      writeTarget(out, at, resolveReference(run, value, at.owner, given), given)
       return
     }
     case 'read': {
-      const { given } = run.argsOf(step)
+      const { given } = run.argumentsFor(step)
       writeTarget(out, at, read(run, source.type, String(given.id)), given)
       return
     }
@@ -146,10 +146,10 @@ function described(run: Run, step: Step, value: unknown): unknown {
   if (field === undefined) return parent.name
   // All that these fields read of the request is its schema.
   const info = { schema: run.config.schema } as GraphQLResolveInfo
-  return field.resolve?.(value, run.argsOf(step).given, undefined, info)
+  return field.resolve?.(value, run.argumentsFor(step).given, undefined, info)
 }
 
-function complete(out: Out, { shape, isRequired }: Value, value: unknown, at: At): void {
+function complete(out: DeferredText, { shape, isRequired }: Value, value: unknown, at: At): void {
   if (value === null || value === undefined) {
     if (isRequired) throw new GraphQLError(`Cannot return null for non-nullable field ${at.step}.`)
     out.text += 'null'
@@ -184,7 +184,7 @@ function planFor(shape: Shape & { readonly kind: 'any' }, value: unknown): Plan 
 }
 
 function writeItems(
-  out: Out,
+  out: DeferredText,
   { of, isRequired }: Shape & { readonly kind: 'list' },
   items: readonly unknown[],
   at: At,
@@ -195,7 +195,7 @@ function writeItems(
   const { run, step, owner, path } = at
   // Nothing below a leaf asks where it stands.
   const isWhole = of.kind === 'leaf'
-  const each = (to: Out, i: number) => {
+  const each = (to: DeferredText, i: number) => {
     const place = isWhole ? at : { run, step, owner, path: { parent: path, key: i } }
     complete(to, item, items[i], place)
   }
@@ -204,18 +204,18 @@ function writeItems(
 
 interface Items {
   readonly length: number
-  each(out: Out, i: number): void
+  each(out: DeferredText, i: number): void
   /** They are written in one go, however many there are. */
   readonly isWhole: boolean
 }
 
 /** The items in brackets. */
-function writeEach(run: Run, out: Out, { length, each, isWhole }: Items): void {
-  const writeFrom = (to: Out, from: number): void => {
+function writeEach(run: Run, out: DeferredText, { length, each, isWhole }: Items): void {
+  const writeFrom = (to: DeferredText, from: number): void => {
     for (let i = from; i < length; i++) {
       if (!isWhole && run.turns.isUsedUp) {
         const rest = to.hole()
-        run.later(rest, () => writeFrom(rest, i))
+        run.enqueueWork(rest, () => writeFrom(rest, i))
         return
       }
       if (i > 0) to.text += ','
@@ -230,7 +230,7 @@ function writeEach(run: Run, out: Out, { length, each, isWhole }: Items): void {
 
 /** https://hl7.org/fhir/R4/graphql.html#list */
 function writeList(
-  out: Out,
+  out: DeferredText,
   at: At,
   { child }: Source & { readonly kind: 'list' },
   value: unknown,
@@ -243,24 +243,27 @@ function writeList(
     return
   }
   run.spend('values', value.length)
-  const { given, text } = run.argsOf(step)
-  const { items, fhirpath, part } = text === '{}' ? everything(value) : filtered(value, given)
+  const { given, text } = run.argumentsFor(step)
+  const { items, fhirpath, part } = text === '{}' ? unfiltered(value) : filterItems(value, given)
   if (fhirpath === undefined && !step.isSliced) {
-    writeItems(out, shape, present(part(items)), at)
+    writeItems(out, shape, withoutNulls(part(items)), at)
     return
   }
   const hole = out.hole()
-  run.later(hole, async () => {
+  run.enqueueWork(hole, async () => {
     try {
       const passed =
         fhirpath === undefined
           ? items
-          : await holding(run, owner, { items, child, expression: fhirpath })
-      const list = present(part(passed))
-      const slice = step.isSliced ? sliceOf(step.nodes, run.config.variables) : undefined
+          : await itemsWhereTrue(run, owner, { items, child, expression: fhirpath })
+      const list = withoutNulls(part(passed))
+      const slice = step.isSliced ? sliceExpression(step.nodes, run.config.variables) : undefined
       if (slice !== undefined) {
-        const key = `/${pathOf(at.path).join('/')}`
-        run.slices.set(key, await textsOf(run, owner, { items: list, child, expression: slice }))
+        const key = `/${pathKeys(at.path).join('/')}`
+        run.slices.set(
+          key,
+          await evaluateTexts(run, owner, { items: list, child, expression: slice }),
+        )
       }
       writeItems(hole, shape, list, at)
     } catch (error) {
@@ -270,9 +273,9 @@ function writeList(
 }
 
 function writeTarget(
-  out: Out,
+  out: DeferredText,
   at: At,
-  target: ReturnType<typeof targetOf>,
+  target: ReturnType<typeof resolveReference>,
   { optional }: Given,
 ): void {
   const { run, step, path } = at
@@ -284,38 +287,38 @@ function writeTarget(
     writeVersion(out, at, target)
     return
   }
-  run.ask(target, { out: out.hole(), step, path }, (hole, version) => {
+  run.enqueueRead(target, { out: out.hole(), step, path }, (hole, version) => {
     if (version !== undefined) writeVersion(hole, at, version)
-    else writeResource(run, hole, at, optional === true ? null : missing())
+    else writeResource(run, hole, at, optional === true ? null : throwNotFound())
   })
 }
 
 /** Many refer to the same resource: its text is made once. */
-function writeVersion(out: Out, at: At, version: Version): void {
+function writeVersion(out: DeferredText, at: At, version: Version): void {
   const { run, step } = at
-  const write = (to: Out) => writeStored(to, at, step.shape, version)
-  const plan = planOf(step.shape, version)
+  const write = (to: DeferredText) => writeStored(to, at, step.shape, version)
+  const plan = planForVersion(step.shape, version)
   if (plan === undefined || run.config.asksWhole) write(out)
   else run.once(out, { plan, of: version }, write)
 }
 
 /** Writes a resource that a search has found. */
-function writeFound(out: Out, at: At, shape: Shape, version: Version): void {
-  noteFound(at.run, version)
+function writeFound(out: DeferredText, at: At, shape: Shape, version: Version): void {
+  rememberFound(at.run, version)
   writeStored(out, at, shape, version)
 }
 
 const BY_VALUE = { object: writeObject, field: writeField }
 
-function writeStored(out: Out, at: At, shape: Shape, version: Version): void {
+function writeStored(out: DeferredText, at: At, shape: Shape, version: Version): void {
   const { run, path } = at
   const text = shownText(run, version)
-  const plan = planOf(shape, version)
+  const plan = planForVersion(shape, version)
   if (plan !== undefined && text.length <= MAX_TEXT && !isReadWhole(run, text)) {
     const owner = { resourceType: version.type, id: version.id }
     if (writeText({ run, text, owner, byValue: BY_VALUE }, out, plan, path)) return
   }
-  const resource = parsed(run, text)
+  const resource = parseShown(run, text)
   complete(out, { shape, isRequired: true }, resource, { ...at, owner: resource })
 }
 
@@ -324,36 +327,36 @@ const MAX_TEXT = 100_000
 
 export function writeResource(
   run: Run,
-  out: Out,
+  out: DeferredText,
   at: Omit<At, 'run'>,
   resource: Resource | null,
 ): void {
   // A contained resource is a part of the one that contains it.
-  const isContained = at.owner?.contained !== undefined && isPartOf(at.owner, resource)
+  const isContained = at.owner?.contained !== undefined && hasContained(at.owner, resource)
   const owner = isContained ? at.owner : (resource ?? undefined)
   complete(out, at.step, resource, { ...at, run, owner })
 }
 
-function isPartOf({ contained }: Resource, resource: Resource | null): boolean {
+function hasContained({ contained }: Resource, resource: Resource | null): boolean {
   return Array.isArray(contained) && contained.includes(resource)
 }
 
 function writeSearch(
-  out: Out,
+  out: DeferredText,
   at: At,
   { kind, type, isConnection }: Source & { readonly kind: 'search' | 'referring' },
   value: unknown,
 ): void {
   const { run, step, path } = at
-  const args = run.argsOf(step)
-  const wanted = { type, args, ...(isConnection ? partsOf(step.shape) : LIST) }
+  const args = run.argumentsFor(step)
+  const wanted = { type, args, ...(isConnection ? requestedParts(step.shape) : LIST) }
   const isPart = kind === 'referring' && (!isResource(value) || at.owner !== value)
   // A contained resource has no address of its own.
   if (isPart) {
     out.text += 'null'
     return
   }
-  const write = (hole: Out, page: SearchPage) => {
+  const write = (hole: DeferredText, page: SearchPage) => {
     if (isConnection) {
       const shown = { shape: step.shape, isRequired: false }
       complete(hole, shown, connection(page, args.given), at)
@@ -362,13 +365,13 @@ function writeSearch(
     writePage(hole, at, page.versions, kind === 'search' ? publishedFor(type, args.given) : [])
   }
   const place = { out: out.hole(), step, path }
-  if (kind === 'search') run.ask(search(run, wanted), place, write)
-  else run.ask(referring(run, wanted, referenceTo(value as Resource)), place, write)
+  if (kind === 'search') run.enqueueRead(search(run, wanted), place, write)
+  else run.enqueueRead(findReferring(run, wanted, referenceTo(value as Resource)), place, write)
 }
 
 /** `published`: definitions that everybody shares, behind what the Project has of its own. */
 function writePage(
-  out: Out,
+  out: DeferredText,
   at: At,
   versions: readonly Version[],
   published: readonly Resource[],
@@ -376,13 +379,13 @@ function writePage(
   const { run, step } = at
   // A search is always of such a shape.
   const { of } = step.shape as Shape & { readonly kind: 'list' }
-  const own = published.length === 0 ? [] : versions.map((version) => parse(run, version))
+  const own = published.length === 0 ? [] : versions.map((version) => parseFound(run, version))
   const others = published.filter(({ url }) => own.every((resource) => resource.url !== url))
   const all: readonly (Version | Resource)[] =
     published.length === 0 ? versions : [...own, ...others]
-  const length = Math.min(all.length, sizeOf(run.argsOf(step).given))
+  const length = Math.min(all.length, resolvePageSize(run.argumentsFor(step).given))
   const shown = { shape: of, isRequired: true }
-  const each = (to: Out, i: number) => {
+  const each = (to: DeferredText, i: number) => {
     const item = all[i]
     const path = { parent: at.path, key: i }
     if (isResource(item)) complete(to, shown, item, { run, step, owner: item, path })
@@ -391,6 +394,6 @@ function writePage(
   writeEach(run, out, { length, each, isWhole: false })
 }
 
-function memberOf(source: unknown, name: string): unknown {
+function readMember(source: unknown, name: string): unknown {
   return isObject(source) ? source[name] : undefined
 }

@@ -9,7 +9,7 @@ import {
 import { tooCostly } from '../../errors.ts'
 import { searchParameters } from '../../fhir/definitions.ts'
 import type { Given } from './elements.ts'
-import { type Child, childrenOf, isText, nameOf, type Place } from './elements.ts'
+import { type Child, graphqlTypeName, isText, listChildren, type Place } from './elements.ts'
 import { listOfType } from './lazy.ts'
 
 export type Arguments = Readonly<Record<string, GraphQLArgumentConfig>>
@@ -80,7 +80,7 @@ const reverses = new Map<string, Arguments>()
 const MAX_REPEATS = 200
 
 /** The query string of REST that says the same. Errors: 400 `too-costly`. */
-export function queryOf(type: string, given: Given): URLSearchParams {
+export function restQuery(type: string, given: Given): URLSearchParams {
   const codes = parameterNames(type)
   const query = new URLSearchParams()
   for (const [name, value] of Object.entries(given)) {
@@ -97,8 +97,8 @@ export function queryOf(type: string, given: Given): URLSearchParams {
 /** The arguments of a list element: its children that are texts, FHIRPath, and which part of it. */
 export function listArguments({ content }: Child): Arguments {
   if (content.kind !== 'object') return PART
-  const name = nameOf(content.place)
-  const made = lists.get(name) ?? { ...filtersOf(content.place), ...PART }
+  const name = graphqlTypeName(content.place)
+  const made = lists.get(name) ?? { ...filterArguments(content.place), ...PART }
   lists.set(name, made)
   return made
 }
@@ -106,8 +106,8 @@ export function listArguments({ content }: Child): Arguments {
 const lists = new Map<string, Arguments>()
 const PART: Arguments = { fhirpath: text, _count: whole, _offset: whole }
 
-function filtersOf(place: Place): Arguments {
-  const filters = childrenOf(place).filter(
+function filterArguments(place: Place): Arguments {
+  const filters = listChildren(place).filter(
     (child) =>
       !child.isChoice &&
       !child.isList &&

@@ -8,7 +8,7 @@ import {
   GraphQLString,
   Kind,
 } from 'graphql'
-import { elementsOf, shortText, typeDefinition } from '../../fhir/definitions.ts'
+import { shortText, typeDefinition, typeElements } from '../../fhir/definitions.ts'
 import { type ElementDefinition, openOnce } from '../../fhir/definitions-data.ts'
 import { Decimal, isDecimal } from '../../fhir/json.ts'
 
@@ -36,18 +36,18 @@ export interface Child {
 }
 
 /** `Patient`, and `PatientContact` for its backbone element. */
-export function nameOf({ type, path }: Place): string {
+export function graphqlTypeName({ type, path }: Place): string {
   if (path === '') return type
   return type + path.split('.').map(capitalised).join('')
 }
 
 /** The backbone element of such a name; undefined where there is none. */
-export function placeNamed(name: string): Place | undefined {
+export function findBackbonePlace(name: string): Place | undefined {
   const starts = [...name.matchAll(/[A-Z]/g)].map(({ index }) => index).reverse()
   for (const end of starts) {
     const type = name.slice(0, end)
-    const found = elementsOf(type).find(
-      (element) => isBackbone(element) && nameOf({ type, path: element.path }) === name,
+    const found = typeElements(type).find(
+      (element) => isBackbone(element) && graphqlTypeName({ type, path: element.path }) === name,
     )
     if (found !== undefined) return { type, path: found.path }
   }
@@ -59,12 +59,12 @@ export function isKnownType(name: string): boolean {
 }
 
 /** The children of a place, in the order of the standard. */
-export function childrenOf({ type, path }: Place): readonly Child[] {
+export function listChildren({ type, path }: Place): readonly Child[] {
   const prefix = path === '' ? '' : `${path}.`
-  const own = elementsOf(type).flatMap((element) => {
+  const own = typeElements(type).flatMap((element) => {
     const name = element.path.slice(prefix.length)
     if (!element.path.startsWith(prefix) || name.includes('.')) return []
-    return childOf(type, element, name)
+    return toChildren(type, element, name)
   })
   const inherited = path === '' ? [] : backbone().filter(({ name }) => !own.some(isNamed(name)))
   return [...inherited, ...own]
@@ -77,11 +77,11 @@ const isNamed =
 
 /** The children of every backbone element. */
 const backbone = openOnce(() => {
-  const children = elementsOf('BackboneElement')
-  return children.flatMap((element) => childOf('BackboneElement', element, element.path))
+  const children = typeElements('BackboneElement')
+  return children.flatMap((element) => toChildren('BackboneElement', element, element.path))
 })
 
-function childOf(type: string, element: ElementDefinition, name: string): Child[] {
+function toChildren(type: string, element: ElementDefinition, name: string): Child[] {
   const { choice = false, types, max } = element
   const isList = max !== undefined && max !== '1'
   const short = shortText(type, element.path)
@@ -98,12 +98,12 @@ function childOf(type: string, element: ElementDefinition, name: string): Child[
     name: choice ? name + capitalised(code) : name,
     isChoice: choice,
     isList,
-    content: contentOf(name === 'id' && isResource(type) ? 'id' : code),
+    content: typeContent(name === 'id' && isResource(type) ? 'id' : code),
     short,
   }))
 }
 
-function contentOf(code: string): Content {
+function typeContent(code: string): Content {
   const definition = typeDefinition(code)
   if (code === 'Resource' || definition?.kind === 'resource') return { kind: 'resource' }
   if (definition?.kind !== 'complex-type') return { kind: 'primitive', code }
@@ -137,7 +137,7 @@ export const Float = new GraphQLScalarType<unknown, unknown>({
 
 const NUMBERS: ReadonlySet<string> = new Set(['integer', 'positiveInt', 'unsignedInt', 'decimal'])
 
-export function scalarOf(code: string): GraphQLScalarType {
+export function scalarType(code: string): GraphQLScalarType {
   if (code === 'boolean') return GraphQLBoolean
   if (code === 'id') return GraphQLID
   return NUMBERS.has(code) ? Float : GraphQLString
@@ -170,12 +170,12 @@ export type WriteAction = 'create' | 'update' | 'patch' | 'delete'
 /** Arguments as graphql-js coerces them. */
 export type Given = Readonly<Record<string, unknown>>
 
-export function from(source: Source): { readonly extensions: { readonly source: Source } } {
+export function withSource(source: Source): { readonly extensions: { readonly source: Source } } {
   return { extensions: { source } }
 }
 
 /** Undefined for the fields by which a schema describes itself: graphql-js resolves them. */
-export function sourceOf({ extensions }: GraphQLField<unknown, unknown>): Source | undefined {
+export function fieldSource({ extensions }: GraphQLField<unknown, unknown>): Source | undefined {
   // Set by `from` alone.
   return extensions.source as Source | undefined
 }

@@ -59,12 +59,12 @@ export class LazyObject extends GraphQLObjectType<unknown, unknown> {
 }
 
 /** By the map that they are described in: what a search takes is the same wherever it hangs. */
-const argumentsOf = new WeakMap<object, readonly GraphQLArgument[]>()
+const knownArguments = new WeakMap<object, readonly GraphQLArgument[]>()
 
 function withoutKnownArguments(configs: Configs): Configs {
   const fields: Configs = {}
   for (const [name, config] of Object.entries(configs)) {
-    const isKnown = config.args !== undefined && argumentsOf.has(config.args)
+    const isKnown = config.args !== undefined && knownArguments.has(config.args)
     fields[name] = isKnown ? { ...config, args: {} } : config
   }
   return fields
@@ -74,11 +74,11 @@ function withSharedArguments(fields: Fields, configs: Configs): Fields {
   for (const [name, { args }] of Object.entries(configs)) {
     const field = fields[name]
     if (args === undefined || field === undefined) continue
-    const known = argumentsOf.get(args)
+    const known = knownArguments.get(args)
     if (known === undefined) {
       // Else it would name the field that it was first made for.
       for (const argument of field.args) argument.toString = () => argument.name
-      argumentsOf.set(args, field.args)
+      knownArguments.set(args, field.args)
     } else field.args = known
   }
   return fields

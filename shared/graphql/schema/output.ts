@@ -21,14 +21,14 @@ import { listArguments, reverseArguments } from './arguments.ts'
 import {
   type Child,
   type Content,
-  childrenOf,
   Float,
-  from,
+  findBackbonePlace,
+  graphqlTypeName,
   isKnownType,
-  nameOf,
+  listChildren,
   type Place,
-  placeNamed,
-  scalarOf,
+  scalarType,
+  withSource,
 } from './elements.ts'
 import { type Gate, LazyObject, listOfType } from './lazy.ts'
 
@@ -43,11 +43,11 @@ export interface Parts {
 type Field = GraphQLFieldConfig<unknown, unknown>
 type Fields = GraphQLFieldConfigMap<unknown, unknown>
 
-export function typeOf(parts: Parts, place: Place): LazyObject {
-  return once(parts, nameOf(place), (name) => {
+export function objectType(parts: Parts, place: Place): LazyObject {
+  return once(parts, graphqlTypeName(place), (name) => {
     return new LazyObject(parts.gate, {
       name,
-      fields: () => fieldsOf(parts, place),
+      fields: () => outputFields(parts, place),
       describe: () => shortText(place.type, place.path),
     })
   })
@@ -59,16 +59,16 @@ export function outputNamed(parts: Parts, name: string): GraphQLNamedType | unde
   if (known !== undefined) return known
   const of = /^(\w+?)Connection(Edge)?$/.exec(name)
   if (of?.[1] !== undefined && parts.resourceTypes.includes(of[1])) {
-    return of[2] === undefined ? connectionOf(parts, of[1]) : edgeOf(parts, of[1])
+    return of[2] === undefined ? connectionType(parts, of[1]) : edgeType(parts, of[1])
   }
-  if (isResourceLike(parts, name)) return typeOf(parts, { type: name, path: '' })
-  const place = placeNamed(name)
-  return place && typeOf(parts, place)
+  if (isResourceLike(parts, name)) return objectType(parts, { type: name, path: '' })
+  const place = findBackbonePlace(name)
+  return place && objectType(parts, place)
 }
 
 function isResourceLike({ resourceTypes }: Parts, name: string): boolean {
   if (resourceTypes.includes(name)) return true
-  const content = childrenOf({ type: name, path: '' })
+  const content = listChildren({ type: name, path: '' })
   return isKnownType(name) && content.length > 0 && !content.some(isOfResource)
 }
 
@@ -79,37 +79,37 @@ export function anyResource(parts: Parts): GraphQLUnionType {
   return once(parts, 'ResourceList', (name) => {
     return new GraphQLUnionType({
       name,
-      types: () => parts.resourceTypes.map((type) => typeOf(parts, { type, path: '' })),
+      types: () => parts.resourceTypes.map((type) => objectType(parts, { type, path: '' })),
       resolveType: (value) => (isResource(value) ? value.resourceType : undefined),
     })
   })
 }
 
 /** https://hl7.org/fhir/R4/graphql.html#connection */
-export function connectionOf(parts: Parts, type: string): LazyObject {
+export function connectionType(parts: Parts, type: string): LazyObject {
   return once(parts, `${type}Connection`, (name) => {
     const member = (type: GraphQLOutputType) => (name: string) =>
-      [name, { type, ...from({ kind: 'member', name }) }] as const
+      [name, { type, ...withSource({ kind: 'member', name }) }] as const
     return new LazyObject(parts.gate, {
       name,
       fields: () =>
         Object.fromEntries([
           ...['count', 'offset', 'pageSize', 'pagesize'].map(member(Float)),
           ...['first', 'previous', 'next', 'last'].map(member(GraphQLString)),
-          member(listOfType(edgeOf(parts, type)))('edges'),
+          member(listOfType(edgeType(parts, type)))('edges'),
         ]),
     })
   })
 }
 
-function edgeOf(parts: Parts, type: string): LazyObject {
+function edgeType(parts: Parts, type: string): LazyObject {
   return once(parts, `${type}ConnectionEdge`, (name) => {
     return new LazyObject(parts.gate, {
       name,
       fields: () => ({
-        mode: { type: GraphQLString, ...from({ kind: 'member', name: 'mode' }) },
-        score: { type: Float, ...from({ kind: 'member', name: 'score' }) },
-        resource: { type: typeOf(parts, { type, path: '' }), ...from({ kind: 'edge' }) },
+        mode: { type: GraphQLString, ...withSource({ kind: 'member', name: 'mode' }) },
+        score: { type: Float, ...withSource({ kind: 'member', name: 'score' }) },
+        resource: { type: objectType(parts, { type, path: '' }), ...withSource({ kind: 'edge' }) },
       }),
     })
   })
@@ -130,45 +130,50 @@ export function once<T extends GraphQLNamedType>(
 
 const RESOURCE_TYPE: Field = {
   type: new GraphQLNonNull(GraphQLString),
-  ...from({ kind: 'member', name: 'resourceType' }),
+  ...withSource({ kind: 'member', name: 'resourceType' }),
 }
 
-function fieldsOf(parts: Parts, place: Place): Fields {
+function outputFields(parts: Parts, place: Place): Fields {
   const fields: Fields = {}
   const isResourceType = place.path === '' && parts.resourceTypes.includes(place.type)
   if (isResourceType) fields.resourceType = RESOURCE_TYPE
-  for (const child of childrenOf(place)) {
-    fields[child.name] = { ...fieldOf(parts, child), description: child.short }
-    if (child.content.kind === 'primitive') fields[`_${child.name}`] = siblingOf(parts, child)
+  for (const child of listChildren(place)) {
+    fields[child.name] = { ...outputField(parts, child), description: child.short }
+    if (child.content.kind === 'primitive')
+      fields[`_${child.name}`] = primitiveSibling(parts, child)
   }
   if (place.type === 'Reference') fields.resource = referenceField(parts)
   if (isResourceType) Object.assign(fields, reverseFields(parts, place.type))
   return fields
 }
 
-function fieldOf(parts: Parts, child: Child): Field {
+function outputField(parts: Parts, child: Child): Field {
   const { content, isList, name } = child
-  const type = outputOf(parts, content)
-  if (!isList) return { type, ...from({ kind: 'member', name }) }
-  return { type: listOfType(type), args: listArguments(child), ...from({ kind: 'list', child }) }
+  const type = outputType(parts, content)
+  if (!isList) return { type, ...withSource({ kind: 'member', name }) }
+  return {
+    type: listOfType(type),
+    args: listArguments(child),
+    ...withSource({ kind: 'list', child }),
+  }
 }
 
 /** `_birthDate`: id and extensions of a primitive. https://hl7.org/fhir/R4/json.html#primitive */
-function siblingOf(parts: Parts, { name, isList }: Child): Field {
-  const element = typeOf(parts, { type: 'Element', path: '' })
+function primitiveSibling(parts: Parts, { name, isList }: Child): Field {
+  const element = objectType(parts, { type: 'Element', path: '' })
   const type = isList ? new GraphQLList(element) : element
-  return { type, ...from({ kind: 'member', name: `_${name}` }) }
+  return { type, ...withSource({ kind: 'member', name: `_${name}` }) }
 }
 
-function outputOf(
+function outputType(
   parts: Parts,
   content: Content,
 ): GraphQLScalarType | LazyObject | GraphQLUnionType {
   switch (content.kind) {
     case 'primitive':
-      return scalarOf(content.code)
+      return scalarType(content.code)
     case 'object':
-      return typeOf(parts, content.place)
+      return objectType(parts, content.place)
     case 'resource':
       return anyResource(parts)
     default:
@@ -180,7 +185,7 @@ function referenceField(parts: Parts): Field {
   return {
     type: anyResource(parts),
     args: { optional: { type: GraphQLBoolean }, type: { type: GraphQLString } },
-    ...from({ kind: 'reference' }),
+    ...withSource({ kind: 'reference' }),
   }
 }
 
@@ -189,13 +194,16 @@ function reverseFields(parts: Parts, target: string): Fields {
   for (const { type, codes, isNamed } of referringTo(target)) {
     if (!parts.resourceTypes.includes(type)) continue
     const args = reverseArguments(type, codes, !isNamed)
-    const resource = typeOf(parts, { type, path: '' })
+    const resource = objectType(parts, { type, path: '' })
     const source = { kind: 'referring', type } as const
     const list = { type: listOfType(resource), args }
-    fields[`${type}List`] = { ...list, ...from({ ...source, isConnection: false }) }
+    fields[`${type}List`] = { ...list, ...withSource({ ...source, isConnection: false }) }
     if (!isNamed) continue
-    const connection = { type: connectionOf(parts, type), args }
-    fields[`${type}Connection`] = { ...connection, ...from({ ...source, isConnection: true }) }
+    const connection = { type: connectionType(parts, type), args }
+    fields[`${type}Connection`] = {
+      ...connection,
+      ...withSource({ ...source, isConnection: true }),
+    }
   }
   return fields
 }

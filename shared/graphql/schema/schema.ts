@@ -20,16 +20,16 @@ import { resourceTypes } from '../../fhir/definitions.ts'
 import { type Arguments, searchArguments } from './arguments.ts'
 import {
   type Content,
-  childrenOf,
   Float,
-  from,
-  nameOf,
+  graphqlTypeName,
+  listChildren,
   type Place,
-  scalarOf,
+  scalarType,
   type WriteAction,
+  withSource,
 } from './elements.ts'
 import { LazyInput, LazyObject, LazySchema, listOfType } from './lazy.ts'
-import { anyResource, connectionOf, once, outputNamed, type Parts, typeOf } from './output.ts'
+import { anyResource, connectionType, objectType, once, outputNamed, type Parts } from './output.ts'
 
 const onFields = (name: string, args = {}) =>
   new GraphQLDirective({ name, locations: [DirectiveLocation.FIELD], args })
@@ -72,7 +72,7 @@ export function schemaFor(audience: Audience): LazySchema {
   shared.set(isSuperAdmin, parts)
   const find = (wanted: string) => outputNamed(parts, wanted) ?? inputNamed(parts, wanted)
   parts.gate.isOpen = false
-  const schema = new LazySchema(configOf(parts, instance), find)
+  const schema = new LazySchema(schemaConfig(parts, instance), find)
   parts.gate.isOpen = true
   schemas.set(name, schema)
   return schema
@@ -87,11 +87,11 @@ function partsFor(isSuperAdmin: boolean): Parts {
   return { gate, made: new Map<string, GraphQLNamedType>(), resourceTypes: types }
 }
 
-function configOf(parts: Parts, instance: string | undefined): GraphQLSchemaConfig {
+function schemaConfig(parts: Parts, instance: string | undefined): GraphQLSchemaConfig {
   const query =
     instance === undefined
       ? new LazyObject(parts.gate, { name: 'Query', fields: () => queryFields(parts) })
-      : typeOf(parts, { type: instance, path: '' })
+      : objectType(parts, { type: instance, path: '' })
   return {
     assumeValid: true,
     query,
@@ -104,16 +104,19 @@ function configOf(parts: Parts, instance: string | undefined): GraphQLSchemaConf
 function queryFields(parts: Parts): Fields {
   const fields: Fields = {}
   for (const type of parts.resourceTypes) {
-    const resource = typeOf(parts, { type, path: '' })
+    const resource = objectType(parts, { type, path: '' })
     const id = { type: new GraphQLNonNull(GraphQLID) }
-    fields[type] = { type: resource, args: { id }, ...from({ kind: 'read', type }) }
+    fields[type] = { type: resource, args: { id }, ...withSource({ kind: 'read', type }) }
     if (type === 'Binary') continue
     const args = searchArguments(type)
     const source = { kind: 'search', type } as const
     const list = { type: listOfType(resource), args }
-    fields[`${type}List`] = { ...list, ...from({ ...source, isConnection: false }) }
-    const connection = { type: connectionOf(parts, type), args }
-    fields[`${type}Connection`] = { ...connection, ...from({ ...source, isConnection: true }) }
+    fields[`${type}List`] = { ...list, ...withSource({ ...source, isConnection: false }) }
+    const connection = { type: connectionType(parts, type), args }
+    fields[`${type}Connection`] = {
+      ...connection,
+      ...withSource({ ...source, isConnection: true }),
+    }
   }
   return fields
 }
@@ -126,11 +129,11 @@ function mutationFields(parts: Parts): Fields {
   const id = { type: new GraphQLNonNull(GraphQLID) }
   const fields: Fields = {}
   for (const type of parts.resourceTypes) {
-    const resource = typeOf(parts, { type, path: '' })
+    const resource = objectType(parts, { type, path: '' })
     const write = (action: WriteAction, args: Arguments) => ({
       type: resource,
       args,
-      ...from({ kind: 'write', type, action }),
+      ...withSource({ kind: 'write', type, action }),
     })
     const res = (action: 'Create' | 'Update') => ({
       type: new GraphQLNonNull(resourceInput(parts, type, action)),
@@ -156,7 +159,7 @@ function resourceInput(
     return new LazyInput(parts.gate, {
       name,
       fields: () => {
-        const fields = fieldsOf(parts, { type, path: '' })
+        const fields = inputFields(parts, { type, path: '' })
         const json = { type: listOfType(GraphQLString) }
         return { resourceType: { type: GraphQLString }, ...fields, containedJson: json }
       },
@@ -191,15 +194,15 @@ function inputNamed(parts: Parts, name: string): GraphQLInputObjectType | undefi
 
 function elementInput(parts: Parts, place: Place): GraphQLInputObjectType {
   // With a sign between: StructureMap.group has an element `input`.
-  return once(parts, `${nameOf(place)}_Input`, (name) => {
-    return new LazyInput(parts.gate, { name, fields: () => fieldsOf(parts, place) })
+  return once(parts, `${graphqlTypeName(place)}_Input`, (name) => {
+    return new LazyInput(parts.gate, { name, fields: () => inputFields(parts, place) })
   })
 }
 
-function fieldsOf(parts: Parts, place: Place): GraphQLInputFieldConfigMap {
+function inputFields(parts: Parts, place: Place): GraphQLInputFieldConfigMap {
   const fields: GraphQLInputFieldConfigMap = {}
-  for (const { name, content, isList, short } of childrenOf(place)) {
-    const type = inputOf(parts, content)
+  for (const { name, content, isList, short } of listChildren(place)) {
+    const type = inputType(parts, content)
     if (type === undefined) continue
     fields[name] = { type: isList ? new GraphQLList(type) : type, description: short }
     if (content.kind !== 'primitive') continue
@@ -209,10 +212,10 @@ function fieldsOf(parts: Parts, place: Place): GraphQLInputFieldConfigMap {
   return fields
 }
 
-function inputOf(parts: Parts, content: Content): GraphQLInputType | undefined {
+function inputType(parts: Parts, content: Content): GraphQLInputType | undefined {
   switch (content.kind) {
     case 'primitive':
-      return scalarOf(content.code)
+      return scalarType(content.code)
     case 'object':
       return elementInput(parts, content.place)
     case 'resource':

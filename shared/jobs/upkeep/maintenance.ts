@@ -4,8 +4,8 @@ import { readDecided } from '../../access/decisions/decide.ts'
 import { may, REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { SYSTEM_PROJECT } from '../../access/project-context.ts'
-import { BOT, rebuildSchedules, removeSchedule, removeScheduleOf } from '../../bots/schedules.ts'
-import { badRequest, forbidden, gone, notFound, refused } from '../../errors.ts'
+import { BOT, deleteScheduleRow, rebuildSchedules, removeSchedule } from '../../bots/schedules.ts'
+import { badRequest, forbidden, forbiddenByPlatform, gone, notFound } from '../../errors.ts'
 import { typeName, typeNumber } from '../../fhir/definitions.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
 import { SEARCH_PARAMETER } from '../../store/index/custom-parameters.ts'
@@ -15,12 +15,12 @@ import {
   type OwnIndexStep,
 } from '../../store/index/custom-parameters-index.ts'
 import { type ReindexPosition, reindexPage, rewrite } from '../../store/index/reindex.ts'
-import { readRow, type Store } from '../../store/rows/context.ts'
+import { readRow, type StoreContext } from '../../store/rows/context.ts'
 import { toVersion, type VersionRow, versionColumns } from '../../store/rows/rows.ts'
 import { REGISTRY_PROJECT } from '../../store/rows/tenants.ts'
 import { addOwnParametersJob, ownJobProgress } from '../../store/rows/upkeep-jobs.ts'
 import type { Version } from '../../store/rows/version.ts'
-import { CONDEMN } from '../../store/write/stored-contents.ts'
+import { CONDEMN_CONTENT_SQL } from '../../store/write/stored-contents.ts'
 
 /** The resources that are indexed anew. */
 export interface ReindexScope {
@@ -76,7 +76,7 @@ export interface Maintenance {
   expungeProject(principal: Principal, projectId: string): Promise<boolean>
 }
 
-export function createMaintenance(store: Store): Maintenance {
+export function createMaintenance(store: StoreContext): Maintenance {
   return {
     async reindex(principal, type, id) {
       requireAdmin(principal, type)
@@ -115,13 +115,13 @@ export function createMaintenance(store: Store): Maintenance {
     async scan(principal, projectId, after, count) {
       if (!principal.isSuperAdmin) throw forbidden()
       const rowId = store.keys.rowId('Project', projectId)
-      const number = await store.tenants.numberOf(store.connection, rowId)
+      const number = await store.tenants.projectNumber(store.connection, rowId)
       if (number === undefined) throw notFound()
       return await scanPage(store.connection, number, after, count)
     },
     async removeSchedule(principal, botId) {
       if (!principal.isSuperAdmin) throw forbidden()
-      await removeScheduleOf(store.connection, store.keys.rowId(BOT, botId))
+      await deleteScheduleRow(store.connection, store.keys.rowId(BOT, botId))
     },
     async rebuildSchedules(principal) {
       if (!principal.isSuperAdmin) throw forbidden()
@@ -135,7 +135,12 @@ export function createMaintenance(store: Store): Maintenance {
 }
 
 /** Errors: 403, 404. */
-async function requireDeletable(store: Store, principal: Principal, type: string, id: string) {
+async function requireDeletable(
+  store: StoreContext,
+  principal: Principal,
+  type: string,
+  id: string,
+) {
   if (!may(principal, type, 'delete')) throw forbidden()
   const interactions = ['read', 'delete'] as const
   const found = await readDecided(store, principal, type, { id, interactions })
@@ -143,7 +148,7 @@ async function requireDeletable(store: Store, principal: Principal, type: string
   if (found.decisions.delete === undefined) throw forbidden()
 }
 
-async function purgeAll(store: Store, type: string, before: Date): Promise<number> {
+async function purgeAll(store: StoreContext, type: string, before: Date): Promise<number> {
   let purged = 0
   let project = await nextProject(store, undefined)
   while (project !== undefined) {
@@ -155,14 +160,14 @@ async function purgeAll(store: Store, type: string, before: Date): Promise<numbe
 }
 
 async function expungeProject(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   projectId: string,
 ): Promise<boolean> {
   if (projectId === SYSTEM_PROJECT.id || projectId === principal.project.id) {
     throw badRequest('This Project cannot be expunged')
   }
-  const number = await store.tenants.numberOf(store.connection, projectId)
+  const number = await store.tenants.projectNumber(store.connection, projectId)
   if (number === undefined) return false
   if (await expungeProjectPart(store.connection, number, projectId)) return true
   const row = await readRow(store, principal, 'Project', projectId)
@@ -173,7 +178,7 @@ async function expungeProject(
 /** The audit trail outlives what administrators of a Project do. */
 function requirePurger(principal: Principal, type: string): void {
   if (type !== 'AuditEvent' || principal.isSuperAdmin) return
-  throw refused('An AuditEvent is expunged by super admins alone')
+  throw forbiddenByPlatform('An AuditEvent is expunged by super admins alone')
 }
 
 /** Users, Projects and the like are for super admins. */
@@ -184,7 +189,7 @@ function requireAdmin(principal: Principal, type: string): void {
 
 /** The one behind `from`; of a type, the next that has resources of it. */
 async function nextProject(
-  { connection }: Store,
+  { connection }: StoreContext,
   from: ReindexProgress | undefined,
   type?: string,
 ): Promise<number | undefined> {
@@ -209,7 +214,7 @@ async function nextProject(
 
 /** Live or deleted; who may do it was asked before. Errors: 404. Two statements. */
 async function expunge(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   type: string,
   id: string,
@@ -220,7 +225,7 @@ async function expunge(
   await store.connection.query({
     name: isBinary ? 'expunge-binary' : 'expunge',
     text: `with v as (delete from version where project = $1 and type = $2 and id = $3 returning content),
-      ${isBinary ? `${CONDEMN},` : ''}
+      ${isBinary ? `${CONDEMN_CONTENT_SQL},` : ''}
       r as (delete from resource where project = $1 and type = $2 and id = $3),
       s as (delete from idx_string where id = $3 and project + 0 = $1 and type + 0 = $2),
       g as (delete from idx_range where id = $3 and project + 0 = $1 and type + 0 = $2),
@@ -293,7 +298,7 @@ async function expungeProjectPart(
   const contents = await connection.query({
     text: `with v as (delete from version where project = $1 and ctid = any(array(
         select ctid from version where project = $1 and type = $2 limit $3)) returning content),
-      ${CONDEMN}
+      ${CONDEMN_CONTENT_SQL}
       select 1 from v`,
     values: [project, typeNumber('Binary'), CHUNK],
   })

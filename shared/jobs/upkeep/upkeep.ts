@@ -42,7 +42,7 @@ export async function appliedMigrations(connection: Connection): Promise<readonl
 
 /** Moves new keys into the tree of the GIN index, so that neither searches nor writes pay for it. */
 export async function cleanPendingKeys(database: Database): Promise<void> {
-  await alone(database, `select gin_clean_pending_list('resource_keys')`)
+  await runExclusively(database, `select gin_clean_pending_list('resource_keys')`)
 }
 
 /** Analyzes the tables in which so many rows, and more than that share, have changed since PostgreSQL last looked. */
@@ -58,7 +58,7 @@ export async function analyzeGrown(
     values: [TABLES, least, share],
   })
   // The names come back from the fixed list above.
-  for (const { name } of rows) await alone(database, `analyze ${name}`)
+  for (const { name } of rows) await runExclusively(database, `analyze ${name}`)
   return rows.map(({ name }) => name)
 }
 
@@ -87,7 +87,7 @@ export async function vacuumGrown(database: Database): Promise<readonly string[]
 }
 
 /** One of several workers is enough. */
-async function alone(database: Database, text: string): Promise<void> {
+async function runExclusively(database: Database, text: string): Promise<void> {
   await database.transaction(async (connection) => {
     const [row] = await connection.query<{ mine: boolean }>({
       text: `select pg_try_advisory_xact_lock($1) as mine, set_config('application_name', $2, true)`,

@@ -1,6 +1,6 @@
 /** The outbox of mails: a row from the transaction that wants one sent until the mail server has it. */
 import { randomUUID } from 'node:crypto'
-import { waits } from '../../config/waits.ts'
+import { timings } from '../../config/waits.ts'
 import {
   deleteLeased,
   type Lease,
@@ -67,8 +67,8 @@ export const MAILS: LeaseTable = {
   name: 'mail',
   key: { id: 'uuid' },
   token: 'takes',
-  until: 'due',
-  leaseMs: waits.leaseMs,
+  expiresAt: 'due',
+  leaseMs: timings.leaseMs,
 }
 
 const KEPT = '30 days'
@@ -109,7 +109,7 @@ export async function removeMail(connection: Connection, mail: LeasedMail): Prom
 }
 
 /** Another attempt after `delayMs`. */
-export async function repeatMail(
+export async function retryMail(
   connection: Connection,
   mail: LeasedMail,
   delayMs: number,
@@ -123,7 +123,7 @@ export async function repeatMail(
 }
 
 /** No more attempts; the mail stays for the super admin to read, for a month. */
-export async function keepMail(
+export async function markMailFailed(
   connection: Connection,
   mail: LeasedMail,
   state: 'kept' | 'failed',

@@ -10,9 +10,9 @@ import { isIP } from 'node:net'
 import { urlToHttpOptions } from 'node:url'
 import { promisify } from 'node:util'
 import { brotliDecompress, gunzip, inflate } from 'node:zlib'
-import { type Outbound, plainHost, refusalOf } from '../../config/outbound.ts'
+import { blockedReason, type Outbound, plainHost } from '../../config/outbound.ts'
 
-export interface Outgoing {
+export interface OutboundRequest {
   readonly url: string
   readonly method: string
   readonly headers: Readonly<Record<string, string>>
@@ -42,7 +42,7 @@ export interface Fetched extends Answered {
 }
 
 /** The body as it is sent: compressed where `headers` say so. Whoever opened it destroys it. */
-export interface Opened extends Answered {
+export interface OutboundStream extends Answered {
   readonly body: IncomingMessage
 }
 
@@ -66,8 +66,8 @@ const HOP_BY_HOP = new Set([
 ])
 
 /** Errors: an Error whose message a bot or caller may read. */
-export async function fetchOutside(
-  outgoing: Outgoing,
+export async function fetchOutbound(
+  outgoing: OutboundRequest,
   rules: Outbound,
   signal: AbortSignal,
 ): Promise<Fetched> {
@@ -76,7 +76,7 @@ export async function fetchOutside(
     AbortSignal.timeout(outgoing.timeoutMs ?? FETCH_TIMEOUT_MS),
   ])
   const { maxBytes = MAX_FETCHED_BYTES, cutsBody = false } = outgoing
-  const { body: response, ...answered } = await openOutside(outgoing, rules, limit)
+  const { body: response, ...answered } = await openOutbound(outgoing, rules, limit)
   try {
     const raw = await readAll(response, maxBytes, cutsBody)
     if (cutsBody) return { ...answered, body: raw }
@@ -88,19 +88,19 @@ export async function fetchOutside(
   }
 }
 
-/** For a body that is read as it arrives; it may take as long as `signal` allows. Errors: as `fetchOutside`. */
-export async function openOutside(
-  outgoing: Outgoing,
+/** For a body that is read as it arrives; it may take as long as `signal` allows. Errors: as `fetchOutbound`. */
+export async function openOutbound(
+  outgoing: OutboundRequest,
   rules: Outbound,
   signal: AbortSignal,
-): Promise<Opened> {
+): Promise<OutboundStream> {
   const named = { 'user-agent': rules.userAgent, ...outgoing.headers }
-  let hop: Outgoing = { ...outgoing, headers: named }
+  let hop: OutboundRequest = { ...outgoing, headers: named }
   for (let redirects = 0; ; redirects++) {
     const url = readUrl(hop.url, rules)
     if (hop.isSecure && url.protocol !== 'https:')
       throw new FetchRefused(`${url.host} is asked by https alone`)
-    const opened = await openOnce(hop, url, await addressOf(url, rules), signal)
+    const opened = await openOnce(hop, url, await resolveAllowedAddress(url, rules), signal)
     const location = opened.headers.location
     if (!isRedirect(opened.status) || location === undefined) return opened
     if (hop.redirect === 'manual') return opened
@@ -121,7 +121,7 @@ function isRedirect(status: number): boolean {
 }
 
 /** https://fetch.spec.whatwg.org/#http-redirect-fetch: credentials stay with their origin. */
-function follow(hop: Outgoing, status: number, from: URL, to: URL): Outgoing {
+function follow(hop: OutboundRequest, status: number, from: URL, to: URL): OutboundRequest {
   const becomesGet = status === 303 || (status < 303 && hop.method === 'POST')
   const drop = new Set([
     ...(from.origin === to.origin ? [] : ['authorization', 'cookie']),
@@ -138,7 +138,7 @@ function follow(hop: Outgoing, status: number, from: URL, to: URL): Outgoing {
 
 /** Without headers of these names, in whatever case they were given. */
 function withoutNames(
-  headers: Outgoing['headers'],
+  headers: OutboundRequest['headers'],
   names: ReadonlySet<string>,
 ): Record<string, string> {
   return Object.fromEntries(
@@ -157,12 +157,12 @@ function readUrl(text: string, rules: Outbound): URL {
 }
 
 function requireAllowed(rules: Outbound, url: URL, addresses?: readonly string[]): void {
-  const refusal = refusalOf(rules, url, addresses)
+  const refusal = blockedReason(rules, url, addresses)
   if (refusal !== undefined) throw new FetchRefused(refusal)
 }
 
 /** All addresses of the name must be allowed; the first is used. */
-async function addressOf(url: URL, rules: Outbound): Promise<string> {
+async function resolveAllowedAddress(url: URL, rules: Outbound): Promise<string> {
   const host = plainHost(url.hostname)
   const found = isIP(host) ? [{ address: host }] : await resolve(host)
   const [first] = found
@@ -187,11 +187,11 @@ const agents = {
 }
 
 async function openOnce(
-  outgoing: Outgoing,
+  outgoing: OutboundRequest,
   url: URL,
   address: string,
   signal: AbortSignal,
-): Promise<Opened> {
+): Promise<OutboundStream> {
   const response = await respond(outgoing, url, address, signal)
   return {
     status: response.statusCode ?? 0,
@@ -203,7 +203,7 @@ async function openOnce(
 }
 
 function respond(
-  outgoing: Outgoing,
+  outgoing: OutboundRequest,
   url: URL,
   address: string,
   signal: AbortSignal,
@@ -229,7 +229,7 @@ function respond(
   })
   req.on('response', resolve)
   req.on('error', (error) => {
-    if (req.reusedSocket && codeOf(error) === 'ECONNRESET' && !signal.aborted) {
+    if (req.reusedSocket && errorCode(error) === 'ECONNRESET' && !signal.aborted) {
       resolve(respond(outgoing, url, address, signal))
     } else reject(describe(error, signal))
   })
@@ -288,10 +288,10 @@ function flatten(headers: IncomingMessage['headers']): Record<string, string> {
 function describe(error: unknown, signal: AbortSignal): Error {
   if (signal.aborted) return new Error('The request took too long or the run has ended')
   if (!(error instanceof Error)) return new Error('The request failed')
-  const code = codeOf(error)
+  const code = errorCode(error)
   return code === undefined ? error : new Error(`The request failed: ${code}`, { cause: error })
 }
 
-function codeOf(error: Error): string | undefined {
+function errorCode(error: Error): string | undefined {
   return 'code' in error && typeof error.code === 'string' ? error.code : undefined
 }

@@ -10,7 +10,7 @@ import type { RawConnection } from './pool.ts'
 import type { Statement } from './statement.ts'
 
 /** The database, as far as the lanes use it. */
-export interface Lines {
+export interface PoolTransport {
   open(): Promise<RawConnection>
   send(connection: RawConnection, statement: Statement): Promise<object[]>
   /** On a connection of its own. */
@@ -49,14 +49,14 @@ class Wire {
   readonly over = new AbortController()
 }
 
-export class BriefLanes {
-  readonly #lines: Lines
+export class PipelinedPool {
+  readonly #lines: PoolTransport
   readonly #wires: Wire[]
 
   readonly #stuckMs: number
 
   /** A small pool has no connections to spare. */
-  constructor(lines: Lines, poolSize: number, stuckMs: number) {
+  constructor(lines: PoolTransport, poolSize: number, stuckMs: number) {
     this.#lines = lines
     this.#stuckMs = stuckMs
     this.#wires = poolSize < 4 * LANES ? [] : Array.from({ length: LANES }, () => new Wire())
@@ -64,7 +64,7 @@ export class BriefLanes {
 
   /** Undefined for a statement that is not brief, and while all lanes are full. Errors: as the database's, the signal's. */
   take(statement: Statement, signal?: AbortSignal): Promise<object[]> | undefined {
-    if (statement.isBrief !== true) return undefined
+    if (statement.isPipelined !== true) return undefined
     const place = this.#freest()
     if (place === undefined) return undefined
     const wire = this.#wireIn(place)

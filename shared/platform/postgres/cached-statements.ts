@@ -5,7 +5,7 @@
  * prepares another, so that it holds no more than there is room for.
  */
 import { LRUCache } from 'lru-cache'
-import { type Columns, type RawConnection, type Sent, undescribed } from './pool.ts'
+import { type Columns, type RawConnection, type Sent, skipDescribe } from './pool.ts'
 import type { Statement, WireConnection } from './statement.ts'
 
 /** The length of all texts that a connection caches: about 150 bytes a letter in PostgreSQL. */
@@ -37,10 +37,13 @@ interface Held {
 }
 
 export class CachedStatements {
-  readonly #kept = new LRUCache<string, Kept>({ maxSize: MOST_LETTERS, sizeCalculation: lettersOf })
+  readonly #kept = new LRUCache<string, Kept>({
+    maxSize: MOST_LETTERS,
+    sizeCalculation: statementLength,
+  })
   readonly #counted = new LRUCache<string, Counted>({
     maxSize: MOST_COUNTED,
-    sizeCalculation: lettersOf,
+    sizeCalculation: statementLength,
   })
   readonly #held = new WeakMap<RawConnection, Held>()
   #asked = 0
@@ -48,12 +51,12 @@ export class CachedStatements {
 
   /** With its name if it has one. To be sent at once: the next may take the name away. */
   named(connection: RawConnection, statement: Statement): Sent {
-    const { name, isKept, text, values } = statement
+    const { name, isPreparable, text, values } = statement
     if (name !== undefined) {
       const { named, wire } = this.#heldBy(connection)
       return { name, text, values, columns: columnsIn(named, name, wire) }
     }
-    const kept = isKept === true ? this.#keptOf(text) : undefined
+    const kept = isPreparable === true ? this.#keptOf(text) : undefined
     if (kept === undefined) return statement
     const held = this.#heldBy(connection)
     if (!held.kept.has(kept)) this.#closeGone(connection, held)
@@ -85,7 +88,7 @@ export class CachedStatements {
   #heldBy(connection: RawConnection): Held {
     const known = this.#held.get(connection)
     if (known !== undefined) return known
-    const wire = undescribed(connection.connection)
+    const wire = skipDescribe(connection.connection)
     const held: Held = { kept: new Map(), named: new Map(), wire, closing: [] }
     this.#held.set(connection, held)
     // Only now: until then pg may hear that one of them is prepared.
@@ -141,6 +144,6 @@ function columnsIn<Key>(held: Map<Key, Columns>, key: Key, wire: WireConnection)
   return columns
 }
 
-function lettersOf(_value: unknown, text: string): number {
+function statementLength(_value: unknown, text: string): number {
   return text.length
 }

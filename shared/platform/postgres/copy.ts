@@ -78,7 +78,7 @@ export function openCopySessions(database: Opening): CopySessions {
   }
 }
 
-type Opening = Pick<Database, 'knex' | 'directUrl' | 'said'>
+type Opening = Pick<Database, 'knex' | 'directUrl' | 'rewriteForCitus'>
 
 /** Errors: 503. */
 async function connect({ knex, directUrl }: Opening): Promise<Client> {
@@ -138,7 +138,7 @@ function createSession(client: Client, { database, signal, release }: SessionOpt
     query: <Row extends object>(statement: Statement) =>
       guarded(statement, async () => {
         const found: Row[][] = []
-        for (const { text, values } of database.said(statement)) {
+        for (const { text, values } of database.rewriteForCitus(statement)) {
           // pg's types ask for a mutable array; it does not change it.
           found.push((await client.query<Row>({ text, values: values as unknown[] })).rows)
         }

@@ -3,9 +3,9 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Knex } from 'knex'
 import { type ConnectionConfig, Connection as PgConnection } from 'pg'
-import { OutOfRoom, unavailable } from '../../errors.ts'
+import { StorageFull, unavailable } from '../../errors.ts'
 import type { Logger } from '../../log.ts'
-import { BriefLanes, STUCK_MS } from './brief-lanes.ts'
+import { PipelinedPool, STUCK_MS } from './brief-lanes.ts'
 import { CachedStatements } from './cached-statements.ts'
 import { distributed } from './distributed.ts'
 import {
@@ -17,13 +17,13 @@ import {
   rawPool,
   STATEMENT_TIMEOUT_MS,
 } from './pool.ts'
-import { isAway, toFailure } from './sql-error.ts'
+import { isConnectionLost, toFailure } from './sql-error.ts'
 import { type Connection, countDatabaseTime, type Statement } from './statement.ts'
 import {
+  limitConcurrency,
   runTransaction,
   type TransactionOptions,
   type TransactionPool,
-  takingTurns,
 } from './transaction.ts'
 
 export interface Database extends Connection {
@@ -48,9 +48,9 @@ export interface Database extends Connection {
   /** From now on statements are said as a database wants them that is distributed by Project: distributed.ts. */
   distribute(): void
   /** A statement as it is sent; of several Projects perhaps as several, whose rows are those of all. */
-  said(statement: Statement): readonly Statement[]
+  rewriteForCitus(statement: Statement): readonly Statement[]
   /** False for a minute after PostgreSQL has found no room for something. */
-  readonly hasRoom: boolean
+  readonly hasDiskSpace: boolean
   /** Milliseconds of `select 1`; throws when PostgreSQL is away. */
   ping(): Promise<number>
   close(): Promise<void>
@@ -77,7 +77,7 @@ class PooledDatabase implements Database {
   readonly #log: Logger
   readonly #silenceMs: number
   readonly #lanes: (() => Promise<void>)[] = []
-  readonly #brief: BriefLanes
+  readonly #brief: PipelinedPool
   readonly #kept = new CachedStatements()
   readonly #inFlight = new WeakMap<RawConnection, number>()
   readonly #besideLocks: TransactionPool<RawConnection>['beside']
@@ -96,7 +96,7 @@ class PooledDatabase implements Database {
     this.directUrl = config.databaseDirectUrl
     // Each of them holds two connections: they leave the pool enough to come to their ends.
     const most = Math.floor(config.databasePool / 4)
-    this.#besideLocks = config.databaseDirectUrl === undefined ? undefined : takingTurns(most)
+    this.#besideLocks = config.databaseDirectUrl === undefined ? undefined : limitConcurrency(most)
     const lines = {
       open: () => this.#acquirePipelined(),
       send: (connection: RawConnection, statement: Statement) => this.#send(connection, statement),
@@ -108,7 +108,7 @@ class PooledDatabase implements Database {
         return cancelStatements(connection, over, log)
       },
     }
-    this.#brief = new BriefLanes(lines, config.databasePool, stuckMs)
+    this.#brief = new PipelinedPool(lines, config.databasePool, stuckMs)
   }
 
   get statements(): number {
@@ -119,11 +119,11 @@ class PooledDatabase implements Database {
     this.#isDistributed = true
   }
 
-  said(statement: Statement): readonly Statement[] {
+  rewriteForCitus(statement: Statement): readonly Statement[] {
     return this.#isDistributed ? distributed(statement) : [statement]
   }
 
-  get hasRoom(): boolean {
+  get hasDiskSpace(): boolean {
     return performance.now() - this.#fullAt > FULL_MS
   }
 
@@ -270,7 +270,7 @@ class PooledDatabase implements Database {
     statement: Statement,
   ): Promise<Row[]> {
     const inFlight = this.#inFlight.get(connection) ?? 0
-    if (statement.isUpkeep !== true) {
+    if (statement.isMaintenance !== true) {
       this.#statements += 1
       if (inFlight === 0) this.#roundTrips += 1
     }
@@ -284,11 +284,11 @@ class PooledDatabase implements Database {
       return rows
     } catch (error) {
       const failure = toFailure(error, statement)
-      if (failure instanceof OutOfRoom && this.hasRoom) {
+      if (failure instanceof StorageFull && this.hasDiskSpace) {
         this.#fullAt = performance.now()
         this.#log.error({ cause: failure.cause }, 'PostgreSQL has no room left')
       }
-      if (isAway(failure)) {
+      if (isConnectionLost(failure)) {
         connection.__knex__disposed ??= failure
         this.#noteAway(error)
       }

@@ -7,7 +7,7 @@
 import { LRUCache } from 'lru-cache'
 import type { Statement } from './statement.ts'
 
-const plain = new LRUCache<string, string>({ maxSize: 2_000_000, sizeCalculation: lengthOf })
+const plain = new LRUCache<string, string>({ maxSize: 2_000_000, sizeCalculation: textLength })
 
 /** One statement for each Project that it is about, in such words. */
 export function distributed(statement: Statement): readonly Statement[] {
@@ -58,6 +58,6 @@ const RULES: readonly (readonly [RegExp, string])[] = [
   [/\bselect from\b/g, 'select 1 from'],
 ]
 
-function lengthOf(text: string): number {
+function textLength(text: string): number {
   return text.length
 }

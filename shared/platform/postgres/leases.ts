@@ -12,7 +12,7 @@ export interface LeaseTable {
   /** The column that counts the leases of a row. */
   readonly token: string
   /** The column that holds the end of the lease. */
-  readonly until: string
+  readonly expiresAt: string
   readonly leaseMs: number
 }
 
@@ -29,13 +29,13 @@ export function leaseEnd({ leaseMs }: LeaseTable): string {
 
 /** SQL: the assignments that lease the row `row` to another holder. */
 export function leaseRow(table: LeaseTable, row: string): string {
-  const { token, until } = table
-  return `${token} = ${row}.${token} + 1, ${until} = ${leaseEnd(table)}`
+  const { token, expiresAt } = table
+  return `${token} = ${row}.${token} + 1, ${expiresAt} = ${leaseEnd(table)}`
 }
 
 /** SQL: no lease of the row `row` goes on. */
-export function isFree({ until }: LeaseTable, row: string): string {
-  return `(${row}.${until} is null or ${row}.${until} <= clock_timestamp())`
+export function isFree({ expiresAt }: LeaseTable, row: string): string {
+  return `(${row}.${expiresAt} is null or ${row}.${expiresAt} <= clock_timestamp())`
 }
 
 /** SQL: the row, of this alias, is that of a lease, and was not leased again. The values of the lease are the first parameters. */
@@ -145,8 +145,8 @@ export async function renewLeases<One extends Lease>(
   const lists = columns.map(([, type], i) => `$${i + 1}::${type}[]`)
   const rows = await connection.query<{ place: number }>({
     name: `${table.name}-leases-renew`,
-    isUpkeep: true,
-    text: `update ${table.name} t set ${table.until} = ${leaseEnd(table)}
+    isMaintenance: true,
+    text: `update ${table.name} t set ${table.expiresAt} = ${leaseEnd(table)}
       from unnest(${lists}) with ordinality as l(${names}, place)
       where ${names.map((name) => `t.${name} = l.${name}`).join(' and ')} returning l.place::int`,
     values: names.map((_, i) => leases.map((lease) => leaseValues(lease)[i])),

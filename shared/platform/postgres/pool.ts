@@ -146,9 +146,9 @@ const TEXT = 0
 const BINARY = 1
 
 function bindMessage(statement: string, values: readonly unknown[]): readonly Buffer[] {
-  const blocks = values.map(blockOf)
+  const blocks = values.map(encodeParameter)
   const name = Buffer.from(`${NO_PORTAL}${statement}\0`)
-  const formats = words([values.length, ...values.map(formatOf), values.length])
+  const formats = words([values.length, ...values.map(parameterFormat), values.length])
   const parameters = blocks.flatMap((block) =>
     block === undefined ? [long(-1)] : [long(block.length), block],
   )
@@ -157,12 +157,12 @@ function bindMessage(statement: string, values: readonly unknown[]): readonly Bu
   return [Buffer.from('B'), long(size), ...rest]
 }
 
-function blockOf(value: unknown): Buffer | undefined {
+function encodeParameter(value: unknown): Buffer | undefined {
   if (value === null) return undefined
   return Buffer.isBuffer(value) ? value : Buffer.from(String(value))
 }
 
-function formatOf(value: unknown): number {
+function parameterFormat(value: unknown): number {
   return Buffer.isBuffer(value) ? BINARY : TEXT
 }
 
@@ -188,7 +188,7 @@ const CERTIFICATE =
  * A reason that waiting does not mend, without a full stop; undefined for every other error. It never holds
  * a password. SQLSTATE class 28 is a wrong account or way in, 3D000 no such database.
  */
-export function connectionRefusal(error: unknown): string | undefined {
+export function connectionErrorReason(error: unknown): string | undefined {
   const cause = error instanceof Error && error.cause !== undefined ? error.cause : error
   if (!(cause instanceof Error)) return undefined
   const code = 'code' in cause ? String(cause.code) : ''
@@ -277,7 +277,7 @@ export interface Sent extends Statement {
 const EXECUTE_AND_SYNC = Buffer.from('E\0\0\0\x09\0\0\0\0\0S\0\0\0\x04', 'latin1')
 
 /** The connection without Describe, and with one write for Execute and Sync. */
-export function undescribed(connection: WireConnection): WireConnection {
+export function skipDescribe(connection: WireConnection): WireConnection {
   let isSynced = false
   const execute = () => {
     connection.stream.write(EXECUTE_AND_SYNC)

@@ -101,9 +101,9 @@ export function openReplicas(
     },
     lags() {
       const now = performance.now()
-      const lagOf = ({ place, caughtUpAt }: Followed) =>
+      const lagSeconds = ({ place, caughtUpAt }: Followed) =>
         place >= places.known ? 0 : (now - caughtUpAt) / 1000
-      return new Map(all.map((replica) => [replica.name, lagOf(replica)]))
+      return new Map(all.map((replica) => [replica.name, lagSeconds(replica)]))
     },
     async close() {
       following.stop()
@@ -216,7 +216,7 @@ async function primaryPlace(primary: Database): Promise<number> {
     name: 'primary-place',
     text: `select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8 as place`,
     values: [],
-    isUpkeep: true,
+    isMaintenance: true,
   })
   return row?.place ?? Number.POSITIVE_INFINITY
 }
@@ -228,7 +228,7 @@ async function replayedPlace(database: Database): Promise<number> {
     text: `select case when pg_is_in_recovery() then
       pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0')::float8 end as place`,
     values: [],
-    isUpkeep: true,
+    isMaintenance: true,
   })
   return row?.place ?? -1
 }

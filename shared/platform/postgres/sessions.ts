@@ -28,7 +28,7 @@ export async function keepSessionSettings(connection: Connection): Promise<void>
 }
 
 /** Says in a sentence why the connections cannot be used. `isPooled`: that of a pooler is the address that is expected. */
-export async function poolerRefusal(
+export async function checkPooler(
   { knex }: Database,
   isPooled: boolean,
 ): Promise<string | undefined> {

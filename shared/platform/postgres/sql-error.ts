@@ -1,11 +1,11 @@
 /** Refusals of PostgreSQL and its driver, as failures that hold no value of a statement. */
 
 import {
-  Contended,
   HttpError,
-  OutOfRoom,
-  RunLost,
+  RunLeaseLost,
+  StorageFull,
   serverTimeout,
+  TransactionConflict,
   tooCostly,
   unavailable,
 } from '../../errors.ts'
@@ -42,13 +42,13 @@ export function toFailure(error: unknown, statement: Statement): Error {
   if (code === undefined) return error
   if (code === '57014') return serverTimeout()
   if (CONTENTION.has(code))
-    return new Contended(code, new SqlError(code, undefined, what(statement)))
+    return new TransactionConflict(code, new SqlError(code, undefined, what(statement)))
   if (code === TOO_MANY)
     return tooCostly('A chain or _has of the search matches too many resources')
   if (NO_ROOM.has(code)) {
-    return new OutOfRoom('Database', new SqlError(code, undefined, what(statement)))
+    return new StorageFull('Database', new SqlError(code, undefined, what(statement)))
   }
-  if (code === RUN_LOST) return new RunLost()
+  if (code === RUN_LOST) return new RunLeaseLost()
   const constraint =
     'constraint' in error && typeof error.constraint === 'string' ? error.constraint : undefined
   // Class 42 is a mistake in our own text, which holds no values.
@@ -64,8 +64,8 @@ function what({ name, text }: Statement): string {
 }
 
 /** True for a connection that is lost, or never came about. */
-export function isAway(failure: Error): boolean {
-  if (failure instanceof Contended || failure instanceof OutOfRoom) return false
+export function isConnectionLost(failure: Error): boolean {
+  if (failure instanceof TransactionConflict || failure instanceof StorageFull) return false
   return failure instanceof HttpError && failure.status === 503
 }
 

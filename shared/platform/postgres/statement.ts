@@ -18,13 +18,13 @@ export interface Statement {
   /** Given: a named prepared statement (fixed shapes only). Absent: planned for its own values. */
   readonly name?: string
   /** One plan serves all values, whatever the shape; it is cached while many ask for it, see cached-statements.ts. */
-  readonly isKept?: boolean
+  readonly isPreparable?: boolean
   /** Reads, within milliseconds whatever its values, so it may share a connection and be sent again: brief-lanes.ts. */
-  readonly isBrief?: boolean
+  readonly isPipelined?: boolean
   /** Its Buffers are sent as they stand: they must not change before its transaction has ended. */
   readonly hasBlocks?: boolean
   /** Runs beside the requests, on a clock, or for the second time: the counts of statements and round trips leave it out. */
-  readonly isUpkeep?: boolean
+  readonly isMaintenance?: boolean
   /** It takes these advisory locks and does nothing else. */
   readonly locks?: readonly bigint[]
   /** Gets its rows in several steps, where its tables have rows of several Projects: distributed.ts. */
@@ -60,7 +60,7 @@ export type WireConnection = PgConnection & {
 const asked = new AsyncLocalStorage<{ ms: number }>()
 
 /** Milliseconds that the statements of `work` took; those sent for several requests count for one of them. */
-export async function databaseTimeOf<T>(
+export async function measureDatabaseTime<T>(
   work: () => Promise<T>,
 ): Promise<{ readonly result: T; readonly ms: number }> {
   const time = { ms: 0 }

@@ -49,7 +49,7 @@ function runBesideLocks<Raw, T>(
   work: (connection: Connection) => Promise<T>,
   locks: readonly bigint[],
 ): Promise<T> {
-  const holdsThem = statementOf('select 1')
+  const holdsThem = toStatement('select 1')
   const run = async (holder: Connection) => {
     await holder.query(holdsThem)
     const guarded = async (connection: Connection) => {
@@ -75,7 +75,7 @@ function besides(connection: Connection, held: readonly bigint[]): Connection {
 }
 
 /** Runs so many at a time; the others wait in their order. */
-export function takingTurns(most: number): <T>(work: () => Promise<T>) => Promise<T> {
+export function limitConcurrency(most: number): <T>(work: () => Promise<T>) => Promise<T> {
   let running = 0
   const waiting: (() => void)[] = []
   return async (work) => {
@@ -93,7 +93,7 @@ export function takingTurns(most: number): <T>(work: () => Promise<T>) => Promis
 
 class Transaction<Raw> implements Connection {
   readonly #pool: TransactionPool<Raw>
-  readonly #frame: ReturnType<typeof frameOf>
+  readonly #frame: ReturnType<typeof buildTransactionFrame>
   #opened: Promise<Raw> | undefined
   #lost: { readonly reason: unknown } | undefined
   #hasEnded = false
@@ -101,7 +101,7 @@ class Transaction<Raw> implements Connection {
 
   constructor(pool: TransactionPool<Raw>, options: TransactionOptions) {
     this.#pool = pool
-    this.#frame = frameOf(options)
+    this.#frame = buildTransactionFrame(options)
   }
 
   async query<Row extends object>(statement: Statement): Promise<Row[]> {
@@ -167,15 +167,15 @@ function isRejected(result: PromiseSettledResult<unknown>): result is PromiseRej
  * `begin` and belong to the session: a lock that had to be waited for would else be followed by a look
  * at what was there before.
  */
-function frameOf({ oneState = false, locks = [] }: TransactionOptions) {
+function buildTransactionFrame({ oneState = false, locks = [] }: TransactionOptions) {
   const held = locks.length > 0
-  const begin = statementOf(oneState ? 'begin isolation level repeatable read' : 'begin')
-  const unlock = held && oneState ? [statementOf('select pg_advisory_unlock_all()')] : []
+  const begin = toStatement(oneState ? 'begin isolation level repeatable read' : 'begin')
+  const unlock = held && oneState ? [toStatement('select pg_advisory_unlock_all()')] : []
   const lock = held ? [lockStatement(locks, oneState ? 'pg_advisory_lock' : XACT_LOCK)] : []
   return {
     opening: oneState ? [...lock, begin] : [begin, ...lock],
-    ending: [statementOf('commit'), ...unlock],
-    abandoning: [statementOf('rollback'), ...unlock],
+    ending: [toStatement('commit'), ...unlock],
+    abandoning: [toStatement('rollback'), ...unlock],
   }
 }
 
@@ -191,6 +191,6 @@ export function lockStatement(locks: readonly bigint[], how = XACT_LOCK): Statem
   }
 }
 
-function statementOf(text: string): Statement {
+function toStatement(text: string): Statement {
   return { text, values: [] }
 }

@@ -6,7 +6,7 @@
 import { randomUUID } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Logger } from '../../log.ts'
-import { lastTurn, ownTurn } from '../event-loop-turns.ts'
+import { yieldAfterPendingIo, yieldTurn } from '../event-loop-turns.ts'
 import type { Bus } from '../redis/bus.ts'
 import type { Redis } from '../redis/redis.ts'
 import { type ExecuteJob, type ExecuteReply, keys, REPLY } from './jobs.ts'
@@ -71,7 +71,7 @@ class ReplyChannel implements Replies {
   async open(): Promise<void> {
     const { redis, bus } = this.#options
     const hear = async (reply: ExecuteReply) => {
-      await ownTurn()
+      await yieldTurn()
       this.#waiting.get(reply.runId)?.settle(reply)
     }
     this.#listening = await bus.listen(REPLY, hear, this.#address)
@@ -89,7 +89,7 @@ class ReplyChannel implements Replies {
     }
     const onAbort = () => settle('gone')
     // The time may be over before a busy process has read a reply that came in time.
-    const timer = setTimeout(() => void lastTurn().then(() => settle(undefined)), waitMs)
+    const timer = setTimeout(() => void yieldAfterPendingIo().then(() => settle(undefined)), waitMs)
     signal?.addEventListener('abort', onAbort, { once: true })
     this.#waiting.set(job.runId, { job, settle })
     if (signal?.aborted) onAbort()
@@ -127,7 +127,7 @@ class ReplyChannel implements Replies {
     const { runId } = entry.job
     const isKnown = await has(runId)
     // A job that has ended just now has its reply on the way.
-    if (!isKnown) await delay(GONE_MS).then(lastTurn)
+    if (!isKnown) await delay(GONE_MS).then(yieldAfterPendingIo)
     const stored = await redis.get(keys.reply(runId))
     if (stored !== null) entry.settle(JSON.parse(stored))
     else if (!isKnown) entry.settle(interrupted(runId))

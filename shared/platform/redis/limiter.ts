@@ -11,15 +11,15 @@ const WINDOW_MS = 60_000
 const TRACKED = 50_000
 const SHARES = 100
 
-export interface Spent {
+export interface RateLimitState {
   /** Negative beyond the limit. */
-  readonly left: number
+  readonly remaining: number
   readonly resetMs: number
 }
 
 export interface Limiter {
   /** Counts `units` for whoever `key` stands for; what is beyond the limit is counted, too. */
-  spend(key: string, units: number, limit: number): Spent
+  spend(key: string, units: number, limit: number): RateLimitState
 }
 
 interface Count {
@@ -67,17 +67,17 @@ export function createLimiter(name: string, redis: Redis, log: Logger): Limiter 
           })
       }
       const left = limit - count.own - count.others
-      return { left, resetMs: (window + 1) * WINDOW_MS - now }
+      return { remaining: left, resetMs: (window + 1) * WINDOW_MS - now }
     },
   }
 }
 
 /** One item of a `RateLimit` header. The SDK parses exactly this form: quoted name, remaining, seconds. */
-export function rateLimitItem(name: string, { left, resetMs }: Spent): string {
-  return `"${name}";r=${Math.max(0, left)};t=${secondsOf(resetMs)}`
+export function rateLimitItem(name: string, { remaining, resetMs }: RateLimitState): string {
+  return `"${name}";r=${Math.max(0, remaining)};t=${retryAfterSeconds(resetMs)}`
 }
 
-export function secondsOf(resetMs: number): number {
+export function retryAfterSeconds(resetMs: number): number {
   return Math.max(1, Math.ceil(resetMs / 1000))
 }
 

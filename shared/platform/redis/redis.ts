@@ -3,7 +3,7 @@
 import type { Socket } from 'node:net'
 import { type RedisOptions as AnyOptions, Redis } from 'ioredis'
 import type { Config } from '../../config/config.ts'
-import { waits } from '../../config/waits.ts'
+import { timings } from '../../config/waits.ts'
 import type { Logger } from '../../log.ts'
 
 export type { Redis }
@@ -23,7 +23,7 @@ export function openRedis(config: Config, purpose: RedisPurpose, log: Logger): R
     retryStrategy: (attempt) => Math.min(50 * attempt, 1000),
     ...(purpose === 'request'
       ? {
-          commandTimeout: waits.startMs,
+          commandTimeout: timings.startMs,
           enableOfflineQueue: false,
           // A command that was already refused to its caller must not run after a reconnect.
           autoResendUnfulfilledCommands: false,
@@ -39,7 +39,7 @@ export function openRedis(config: Config, purpose: RedisPurpose, log: Logger): R
     writeOnceATurn(copy)
     return copy
   }
-  const away = awayOf(log)
+  const away = downConnections(log)
   redis.on('error', (error: Error) => {
     if (away.size === 0) log.error({ reason: error.message }, 'Redis is away')
     away.add(redis)
@@ -75,7 +75,7 @@ function writeOnceATurn(redis: Redis): void {
 const awayByLog = new WeakMap<Logger, Set<Redis>>()
 
 /** Connections that are down. Only the first loss and the last recovery are logged. */
-function awayOf(log: Logger): Set<Redis> {
+function downConnections(log: Logger): Set<Redis> {
   const known = awayByLog.get(log)
   if (known !== undefined) return known
   const away = new Set<Redis>()
@@ -87,7 +87,7 @@ function awayOf(log: Logger): Set<Redis> {
  * Why queues cannot rely on this Redis, as one sentence; undefined where they can, and where it does not
  * say (an account without INFO).
  */
-export async function unfitness(redis: Redis): Promise<string | undefined> {
+export async function redisConfigError(redis: Redis): Promise<string | undefined> {
   const said = await redis.info().catch(() => '')
   const field = (name: string) => new RegExp(`^${name}:(\\S+)`, 'm').exec(said)?.[1]
   if (field('redis_mode') === 'cluster') {
@@ -106,7 +106,7 @@ export async function untilReady(redis: Redis, log: Logger): Promise<void> {
   const started = Date.now()
   await new Promise<void>((resolve, reject) => {
     const timer = setInterval(() => {
-      if (Date.now() - started < waits.startMs) {
+      if (Date.now() - started < timings.startMs) {
         log.warn('Waiting for Redis')
         return
       }
@@ -145,7 +145,7 @@ const SENTINEL_PORT = 26_379
 export function createRedis(url: string, isTlsInsecure: boolean, options: RedisOptions): Redis {
   const tls =
     isTlsInsecure && url.startsWith('rediss') ? { tls: { rejectUnauthorized: false } } : {}
-  const sentinels = sentinelsOf(url)
+  const sentinels = parseSentinelUrl(url)
   if (sentinels === undefined) return new Redis(url, { ...tls, ...options })
   // Sentinels are asked over TLS where the servers are.
   const sentinelTls = url.startsWith('rediss') ? { tls: {}, sentinelTLS: {}, ...tls } : {}
@@ -153,7 +153,7 @@ export function createRedis(url: string, isTlsInsecure: boolean, options: RedisO
 }
 
 /** Undefined for the URL of a server. `?sentinelPassword=` is for Sentinels that ask for one. */
-export function sentinelsOf(url: string): RedisOptions | undefined {
+export function parseSentinelUrl(url: string): RedisOptions | undefined {
   const match = SENTINEL.exec(url)
   if (match === null) return undefined
   const [, , username, password, hosts = '', db, query, name = ''] = match

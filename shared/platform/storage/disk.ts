@@ -33,10 +33,10 @@ const READ_BYTES = 256 * 1024
 
 export function openDisk(folder: string): Storage {
   const incoming = path.join(folder, 'incoming')
-  const fileOf = (key: string) => path.join(folder, key)
+  const filePath = (key: string) => path.join(folder, key)
   return {
     async put(key, source) {
-      const file = fileOf(key)
+      const file = filePath(key)
       const draft = path.join(incoming, randomUUID())
       try {
         const handle = await inFolder(incoming, () => open(draft, 'wx', 0o600))
@@ -48,13 +48,13 @@ export function openDisk(folder: string): Storage {
       }
     },
     async get(key, range) {
-      const handle = await open(fileOf(key)).catch((error: unknown) => {
+      const handle = await open(filePath(key)).catch((error: unknown) => {
         throw isAbsent(error) ? contentMissing(error) : error
       })
       return handle.createReadStream(range && { ...range, highWaterMark: READ_BYTES })
     },
     async delete(key) {
-      await rm(fileOf(key), { force: true })
+      await rm(filePath(key), { force: true })
       await removeEmpty(folder, path.dirname(key))
     },
     removeAbandoned: (before) => removeAbandoned(incoming, before),

@@ -53,7 +53,7 @@ export function openBucket(url: URL, maxBytes: number): Storage {
       throwOnRequestTimeout: true,
     },
   })
-  const encryption = encryptionOf(searchParams)
+  const encryption = parseEncryption(searchParams)
   const partBytes = Math.max(PART_BYTES, Math.ceil(maxBytes / MAX_PARTS))
   const object = (key: string) => ({
     Bucket: bucket,
@@ -94,7 +94,7 @@ export function openBucket(url: URL, maxBytes: number): Storage {
 }
 
 /** The encryption that requests ask the bucket for, unless its own settings do. */
-function encryptionOf(searchParams: URLSearchParams): Encryption {
+function parseEncryption(searchParams: URLSearchParams): Encryption {
   const [sse, key] = ['sse', 'sseKmsKeyId'].map((name) => searchParams.get(name) ?? undefined)
   // The names are those of the service, which refuses others.
   return { ServerSideEncryption: sse as Encryption['ServerSideEncryption'], SSEKMSKeyId: key }
@@ -142,7 +142,7 @@ export async function signedAddress(
           'X-Amz-Content-Sha256': 'UNSIGNED-PAYLOAD',
         }
         const signed = await signer.presign({ ...unsigned, headers }, { expiresIn: seconds })
-        made.resolve(addressOf(signed))
+        made.resolve(formatUrl(signed))
         return { response: {}, output: { $metadata: {} } }
       },
     { step: 'finalizeRequest', priority: 'high' },
@@ -151,7 +151,7 @@ export async function signedAddress(
   return made.promise
 }
 
-function addressOf({ protocol, hostname, port, path, query = {} }: HttpRequest): string {
+function formatUrl({ protocol, hostname, port, path, query = {} }: HttpRequest): string {
   const pairs = Object.entries(query).flatMap(([name, value]) =>
     [value ?? ''].flat().map((one) => `${encodeURIComponent(name)}=${encodeURIComponent(one)}`),
   )

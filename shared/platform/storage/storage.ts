@@ -60,18 +60,18 @@ export interface MovingSlice extends Slice {
 }
 
 /** All of it. */
-export function sliceOf(bytes: Buffer): Slice {
+export function toSlice(bytes: Buffer): Slice {
   return { bytes, start: 0, end: bytes.length }
 }
 
 /** The same memory. */
-export function bufferOf({ bytes, start, end }: Slice): Buffer {
+export function sliceToBuffer({ bytes, start, end }: Slice): Buffer {
   return bytes.subarray(start, end)
 }
 
 // A storage that counts what it could not do, for metrics.
 
-export function counted(storage: Storage): Storage {
+export function withFailureCount(storage: Storage): Storage {
   let failures = 0
   const counting = async <T>(work: Promise<T>, isFault = (_: unknown) => true): Promise<T> => {
     try {
@@ -119,7 +119,7 @@ function watch(source: AsyncIterable<Uint8Array>) {
 // garbage. The stream is left as it is when the reader stops early.
 
 /** Throws what the stream fails with, also when it is cut off. */
-export async function* chunksOf(stream: Readable): AsyncGenerator<Buffer> {
+export async function* readChunks(stream: Readable): AsyncGenerator<Buffer> {
   const arrived: Buffer[] = []
   let end: { readonly error: Error | null | undefined } | undefined
   let wake = () => {}

@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto'
 import { may } from '../../access/policy.ts'
 import { type Principal, systemPrincipal } from '../../access/principal.ts'
 import { SYSTEM_PROJECT } from '../../access/project-context.ts'
-import { contentOf, openContent, storeContent, undoable } from '../../binary/content.ts'
+import { openContent, readBinaryContent, storeContent, undoable } from '../../binary/content.ts'
 import { badRequest, forbidden } from '../../errors.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
 import { mapStrings } from '../../fhir/json.ts'
@@ -18,7 +18,7 @@ import type { Services } from '../../services.ts'
 import { searchFor } from '../../store/rows/lookups.ts'
 import { parseVersion, present } from '../../store/rows/rows.ts'
 import type { Version, WriteResult } from '../../store/rows/version.ts'
-import { newSecret, onBehalfOf } from '../provision.ts'
+import { newSecret, systemPrincipalFor } from '../provision.ts'
 
 /** The resources that are copied. */
 interface Selection {
@@ -54,7 +54,7 @@ async function cloneProject(
       if (isSelected(selection, type, id)) ids.set(`${type}/${id}`, randomUUID())
     }
   }
-  const actor = onBehalfOf(caller)
+  const actor = systemPrincipalFor(caller)
   const { services: inside, undo } = undoable(services)
   try {
     const project = await services.repository.create(
@@ -71,7 +71,7 @@ async function cloneProject(
     return project
   } catch (error) {
     await undo()
-    while (await services.repository.feature(createMaintenance).expungeProject(caller, newId));
+    while (await services.repository.withStore(createMaintenance).expungeProject(caller, newId));
     throw error
   }
 }
@@ -98,7 +98,7 @@ async function* pagesOf(
   }
   let after: Parameters<Maintenance['scan']>[2]
   do {
-    const page = await repository.feature(createMaintenance).scan(system, projectId, after, PAGE)
+    const page = await repository.withStore(createMaintenance).scan(system, projectId, after, PAGE)
     yield page.versions
     after = page.next
   } while (after !== undefined)
@@ -131,7 +131,7 @@ async function withOwnContent(
   binary: Resource,
   projectId: string,
 ): Promise<Resource> {
-  const content = contentOf(version)
+  const content = readBinaryContent(version)
   if ('bytes' in content.place) return binary
   const stream = await openContent(services, content)
   return { ...binary, url: await storeContent(services, projectId, stream, content) }
@@ -185,7 +185,7 @@ export const clone: Operation = {
     if (!principal.isSuperAdmin || !may(principal, 'Project', 'create')) throw forbidden()
     const source = parseVersion(await services.repository.read(principal, 'Project', id))
     const body = request.body === undefined ? {} : readJson(request)
-    const asked = isObject(body) && body.resourceType === 'Parameters' ? membersOf(call) : body
+    const asked = isObject(body) && body.resourceType === 'Parameters' ? readParameters(call) : body
     const selection = readSelection(asked, String(source.name ?? ''))
     const preferences = readPreferences(request)
     if (preferences.respondAsync) {
@@ -200,7 +200,7 @@ export const clone: Operation = {
 }
 
 /** The same as Parameters; a list is a parameter that is given several times. */
-function membersOf(call: OperationCall): Readonly<Record<string, unknown>> {
+function readParameters(call: OperationCall): Readonly<Record<string, unknown>> {
   const lists = ['resourceTypes', 'includeIds', 'excludeIds']
   const inputs = readInputs(call, [
     { name: 'name', kind: 'text' },
@@ -217,20 +217,23 @@ function readSelection(body: unknown, sourceName: string): Selection {
   if (!isObject(body)) throw badRequest('Content must be a JSON object')
   const { name = `${sourceName} (copy)` } = body
   if (typeof name !== 'string' || name.trim() === '') throw badRequest('name is required', 'name')
-  const types = textsOf(body, 'resourceTypes')
+  const types = optionalStrings(body, 'resourceTypes')
   const odd = types?.find((type) => !isResourceType(type))
   if (odd !== undefined) throw badRequest(`Unknown resource type ${odd}`, 'resourceTypes')
-  const included = textsOf(body, 'includeIds')
+  const included = optionalStrings(body, 'includeIds')
   return {
     name,
     types: types && new Set(types),
     included: included && new Set(included),
-    excluded: new Set(textsOf(body, 'excludeIds')),
+    excluded: new Set(optionalStrings(body, 'excludeIds')),
   }
 }
 
 /** An empty list is as good as none. */
-function textsOf(body: Record<string, unknown>, name: string): readonly string[] | undefined {
+function optionalStrings(
+  body: Record<string, unknown>,
+  name: string,
+): readonly string[] | undefined {
   const value = body[name]
   if (value === undefined || value === null) return undefined
   if (!Array.isArray(value) || !value.every((item) => typeof item === 'string')) {

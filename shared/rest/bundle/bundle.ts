@@ -1,33 +1,39 @@
 /** Batch and transaction. https://hl7.org/fhir/R4/http.html#transaction */
 import { undoable } from '../../binary/content.ts'
-import { Contended, HttpError, outcome, TooMuchHere } from '../../errors.ts'
+import { HttpError, OffloadRequired, outcome, TransactionConflict } from '../../errors.ts'
 import { type ResponseEntry, responseEntry } from '../../fhir/bundle.ts'
-import { charge, unitsOf } from '../../request/quota.ts'
-import { type FhirReply, type Interaction, through } from '../../request/request.ts'
+import { charge, loadUnits } from '../../request/quota.ts'
+import { type FhirContext, type FhirReply, through } from '../../request/request.ts'
 import type { Repository, Transaction } from '../../store/repository.ts'
 import { mayAskBots, pageReply } from '../interaction.ts'
-import { type BundleRequest, type EntryPlan, entryPath, inStages, type Stage } from './entries.ts'
-import { identify, planEntry, requireDistinct, type Step } from './identities.ts'
-import { type AskedPlans, askAhead } from './pre-commit.ts'
 import {
-  createAnswerRoom,
+  type BundleRequest,
+  type EntryPlan,
+  entryPath,
+  groupByStage,
+  type Stage,
+} from './entries.ts'
+import { identify, planEntry, requireDistinct, type Step } from './identities.ts'
+import { type PreCommittedPlans, runPreCommitBots } from './pre-commit.ts'
+import {
+  createResponseBudget,
   deletions,
   failedEntry,
   type Respond,
-  requireWanted,
   runEntry,
+  throwIfCancelled,
   withDeadline,
 } from './run.ts'
 
 /** Errors: 400 for the bundle as a whole; of a transaction, the failure of any entry. */
 export async function bundle(
-  interaction: Interaction,
+  context: FhirContext,
   request: BundleRequest,
   respond: Respond,
 ): Promise<FhirReply> {
-  const responses = await withDeadline(interaction, (inner, late) =>
+  const responses = await withDeadline(context, (inner, late) =>
     request.type === 'batch'
-      ? runBatch({ outer: interaction, inner, late }, request, respond)
+      ? runBatch({ outer: context, inner, late }, request, respond)
       : runTransaction(inner, request, respond),
   )
   const head = { type: `${request.type}-response`, links: [] } as const
@@ -35,7 +41,7 @@ export async function bundle(
     content: response.resource ?? '',
     write: () => responseEntry(response),
   }))
-  return pageReply(interaction, head, entries)
+  return pageReply(context, head, entries)
 }
 
 /**
@@ -47,31 +53,31 @@ const LANES = { missing: 4, sharing: 256, alone: 4, twin: 4 }
 
 /** A batch in its time. When `late` aborts, entries that have not begun fail; `outer` is what may be cancelled. */
 interface TimedBatch {
-  readonly outer: Interaction
-  readonly inner: Interaction
+  readonly outer: FhirContext
+  readonly inner: FhirContext
   readonly late: AbortSignal
 }
 
 async function runBatch(
-  { outer, inner: interaction, late }: TimedBatch,
+  { outer, inner: context, late }: TimedBatch,
   { entries }: BundleRequest,
   respond: Respond,
 ): Promise<ResponseEntry[]> {
   const responses: ResponseEntry[] = []
   const failed = ({ index }: { readonly index: number }, error: unknown) => {
-    responses[index] = failedEntry(interaction, error, entries[index])
+    responses[index] = failedEntry(context, error, entries[index])
   }
-  const room = createAnswerRoom(interaction.services.config.maxBundleBytes)
-  const plans = plansOf(interaction, entries, failed)
-  const steps = await identify(interaction, plans, failed)
-  const inside = through(interaction, interaction.services.repository.sideBySide())
-  const { services, principal, request } = interaction
+  const room = createResponseBudget(context.services.config.maxBundleBytes)
+  const plans = planEntries(context, entries, failed)
+  const steps = await identify(context, plans, failed)
+  const inside = through(context, context.services.repository.batched())
+  const { services, principal, request } = context
   const pay = async ({ entry }: Step) => {
-    requireWanted(outer)
+    throwIfCancelled(outer)
     try {
       room.require()
       late.throwIfAborted()
-      await charge(services, principal, { request, units: unitsOf(entry.route) })
+      await charge(services, principal, { request, units: loadUnits(entry.route) })
       return true
     } catch (error) {
       failed(entry, error)
@@ -97,8 +103,8 @@ async function runBatch(
     for (const [i, response] of made.entries()) responses[paid[i]?.entry.index ?? 0] = response
   }
   // Each may wait for a bot, which waits for its turn.
-  const asks = mayAskBots(interaction)
-  for (const { stage, items } of inStages(steps)) {
+  const asks = mayAskBots(context)
+  for (const { stage, items } of groupByStage(steps)) {
     const lanes = Map.groupBy(items, (step) => laneOf(stage, step, asks))
     const missing = lanes.get('missing') ?? []
     for (let from = 0; from < missing.length && !asks; from += MOST_MISSING) {
@@ -120,11 +126,11 @@ const MOST_MISSING = 200
  * where one of them cannot be created: then none is, and each is to be run on its own.
  */
 async function createMissing(
-  interaction: Interaction,
+  context: FhirContext,
   steps: readonly Step[],
   respond: Respond,
 ): Promise<readonly ResponseEntry[] | undefined> {
-  const { services, principal } = interaction
+  const { services, principal } = context
   const conditions = steps.flatMap(({ identity }) => identity?.condition ?? [])
   const used = new Set<string>()
   const create = async (transaction: Transaction) => {
@@ -136,9 +142,9 @@ async function createMissing(
     if (!areMissing) return undefined
     const pieces = steps.map((step) => (repository: Repository) => {
       const own = { ...step, identities: { ...step.identities, used } }
-      return runEntry(through(interaction, repository), own, respond, true)
+      return runEntry(through(context, repository), own, respond, true)
     })
-    return transaction.together(pieces, (_, error) => error)
+    return transaction.runParallel(pieces, (_, error) => error)
   }
   const guard = { principal, conditions, oneState: false }
   const made = await services.repository.transaction(create, guard).catch(() => undefined)
@@ -147,16 +153,16 @@ async function createMissing(
 }
 
 /** Plans of the entries that can be run; `failed` gets the others. */
-function plansOf(
-  interaction: Interaction,
+function planEntries(
+  context: FhirContext,
   entries: BundleRequest['entries'],
   failed: (entry: { readonly index: number }, error: unknown) => void,
 ): readonly EntryPlan[] {
-  const hasQuestion = asksSomewhere(interaction)
+  const hasQuestion = asksSomewhere(context)
   return entries.flatMap((entry, index) => {
     try {
       if (entry instanceof HttpError) throw entry
-      return [planEntry(interaction, entry, hasQuestion)]
+      return [planEntry(context, entry, hasQuestion)]
     } catch (error) {
       failed({ index }, error)
       return []
@@ -190,7 +196,7 @@ async function inLanes(
 }
 
 /** Whether there can be a conditional reference at all; looked for once, bundles are long. */
-function asksSomewhere({ request }: Interaction): boolean {
+function asksSomewhere({ request }: FhirContext): boolean {
   return request.body?.includes('?') === true
 }
 
@@ -199,35 +205,35 @@ function asksSomewhere({ request }: Interaction): boolean {
  * was sent, nothing of a rolled back one is kept.
  */
 async function runTransaction(
-  interaction: Interaction,
+  context: FhirContext,
   { entries }: BundleRequest,
   respond: Respond,
 ): Promise<ResponseEntry[]> {
-  const { principal } = interaction
-  const hasQuestion = asksSomewhere(interaction)
+  const { principal } = context
+  const hasQuestion = asksSomewhere(context)
   const plans = entries.map((entry, index) => {
     try {
       if (entry instanceof HttpError) throw entry
-      return planEntry(interaction, entry, hasQuestion)
+      return planEntry(context, entry, hasQuestion)
     } catch (error) {
       throw atEntry(index, error)
     }
   })
-  const units = plans.reduce((sum, { entry }) => sum + unitsOf(entry.route), 0)
-  await charge(interaction.services, principal, {
-    request: interaction.request,
+  const units = plans.reduce((sum, { entry }) => sum + loadUnits(entry.route), 0)
+  await charge(context.services, principal, {
+    request: context.request,
     units,
     whole: true,
   })
-  const asked = await askAhead(interaction, plans, atEntry)
-  const request = { ...interaction.request, isPreCommitted: true }
+  const asked = await runPreCommitBots(context, plans, atEntry)
+  const request = { ...context.request, isPreCommitted: true }
   const conditions = plans.flatMap(({ condition }) => condition ?? [])
-  const { services, undo } = undoable(interaction.services)
+  const { services, undo } = undoable(context.services)
   try {
     return await services.repository.transaction(
       async (transaction) => {
         await undo()
-        const inside = through({ ...interaction, request, services }, transaction)
+        const inside = through({ ...context, request, services }, transaction)
         return await runAll(inside, transaction, asked, respond)
       },
       { principal, conditions, oneState: plans.some(readsMore) },
@@ -235,7 +241,7 @@ async function runTransaction(
   } catch (error) {
     // After any other failure it may be committed all the same; the sweep of contents will know.
     const isRefused = error instanceof HttpError && error.status < 500
-    if (isRefused || error instanceof TooMuchHere) await undo()
+    if (isRefused || error instanceof OffloadRequired) await undo()
     throw error
   }
 }
@@ -261,40 +267,40 @@ export const WRITES: ReadonlySet<string> = new Set([
 ])
 
 async function runAll(
-  interaction: Interaction,
+  context: FhirContext,
   transaction: Transaction,
-  { plans, check }: AskedPlans,
+  { plans, check }: PreCommittedPlans,
   respond: Respond,
 ): Promise<ResponseEntry[]> {
   const changed = plans.flatMap(({ entry: { route } }) =>
     route.kind === 'update' || route.kind === 'patch' ? [route] : [],
   )
-  transaction.readAhead(interaction.principal, changed)
-  const steps = await identify(interaction, plans, ({ index }, error) => {
+  transaction.prefetch(context.principal, changed)
+  const steps = await identify(context, plans, ({ index }, error) => {
     throw atEntry(index, error)
   })
   requireDistinct(steps)
   check(steps)
   const responses: ResponseEntry[] = []
-  const room = createAnswerRoom(interaction.services.config.maxBundleBytes)
+  const room = createResponseBudget(context.services.config.maxBundleBytes)
   for (const group of inGroups(steps)) {
-    requireWanted(interaction)
+    throwIfCancelled(context)
     const pieces = group.flatMap((step) => {
       const { index } = step.entry
       const answer = async (repository: Repository) => {
-        requireWanted(interaction)
+        throwIfCancelled(context)
         room.require()
-        const response = await runEntry(through(interaction, repository), step, respond, true)
+        const response = await runEntry(through(context, repository), step, respond, true)
         responses[index] = room.fill(step, response)
       }
-      return [answer, ...deletions(interaction, step)].map((run) => ({ index, run }))
+      return [answer, ...deletions(context, step)].map((run) => ({ index, run }))
     })
-    await transaction.together(
+    await transaction.runParallel(
       pieces.map(({ run }) => run),
       (i, error) => atEntry(pieces[i]?.index ?? 0, error),
     )
   }
-  requireWanted(interaction)
+  throwIfCancelled(context)
   return responses
 }
 
@@ -304,7 +310,7 @@ function inGroups(steps: readonly Step[]): readonly (readonly Step[])[] {
   const twins: Step[] = []
   const operations: Step[][] = []
   const reads: Step[] = []
-  for (const { stage, items } of inStages(steps)) {
+  for (const { stage, items } of groupByStage(steps)) {
     if (stage === 'operation') operations.push(...items.map((step) => [step]))
     else if (stage === 'search' || stage === 'GET') reads.push(...items)
     else for (const step of items) (step.isTwin ? twins : writes).push(step)
@@ -314,7 +320,7 @@ function inGroups(steps: readonly Step[]): readonly (readonly Step[])[] {
 
 /** A failure inside says at which entry of the bundle it happened. */
 function atEntry(index: number, error: unknown): unknown {
-  if (!(error instanceof HttpError) || error instanceof Contended) return error
+  if (!(error instanceof HttpError) || error instanceof TransactionConflict) return error
   const issues = error.outcome.issue.map((item) => ({
     ...item,
     expression: [...new Set([entryPath(index), ...(item.expression ?? [])])],

@@ -91,7 +91,7 @@ function parseEntry(entry: unknown, index: number, baseUrl: string, findRoute: F
     )
   }
   const headers = readHeaders(request, index)
-  requireKept(method, route, headers, (header) => entryPath(index, placeOf(header)))
+  requireKept(method, route, headers, (header) => entryPath(index, conditionPath(header)))
   return {
     index,
     method,
@@ -99,13 +99,13 @@ function parseEntry(entry: unknown, index: number, baseUrl: string, findRoute: F
     query,
     route,
     fullUrl: typeof entry.fullUrl === 'string' ? entry.fullUrl : undefined,
-    resource: resourceOf(entry.resource, route),
+    resource: entryResource(entry.resource, route),
     headers,
   }
 }
 
 /** An operation may take what is no resource, a GraphQL query for one: its own reading of it decides. */
-function resourceOf(value: unknown, { kind }: Route): Resource | undefined {
+function entryResource(value: unknown, { kind }: Route): Resource | undefined {
   if (isResource(value)) return value
   return kind === 'operation' && isObject(value) ? (value as Resource) : undefined
 }
@@ -146,7 +146,7 @@ function readHeaders(
 }
 
 /** Below the entry. */
-function placeOf(header: string): string {
+function conditionPath(header: string): string {
   const [member] = CONDITIONS.find(([, name]) => name === header.toLowerCase()) ?? []
   return `.request.${member}`
 }
@@ -158,17 +158,17 @@ const ORDER = ['DELETE', 'POST', 'PUT', 'PATCH', 'operation', 'search', 'GET'] a
 export type Stage = (typeof ORDER)[number]
 
 /** Sorts items into the order in which their entries are processed. */
-export function inStages<T extends { readonly entry: Entry }>(
+export function groupByStage<T extends { readonly entry: Entry }>(
   items: readonly T[],
 ): readonly { readonly stage: Stage; readonly items: readonly T[] }[] {
-  const stages = Map.groupBy(items, ({ entry }) => stageOf(entry))
+  const stages = Map.groupBy(items, ({ entry }) => entryStage(entry))
   return ORDER.flatMap((stage) => {
     const found = stages.get(stage)
     return found === undefined ? [] : [{ stage, items: found }]
   })
 }
 
-function stageOf({ method, route }: Entry): Stage {
+function entryStage({ method, route }: Entry): Stage {
   if (route.kind === 'operation') return 'operation'
   if (route.kind === 'search' || route.kind === 'search-form') return 'search'
   return ORDER.find((stage) => stage === method) ?? 'GET'

@@ -9,7 +9,7 @@ import { badRequest, conflict, HttpError, issue, multipleMatches, outcome } from
 import { mapStrings } from '../../fhir/json.ts'
 import { isObject } from '../../fhir/resource.ts'
 import type { SearchRequest } from '../../query/search-request.ts'
-import type { Interaction } from '../../request/request.ts'
+import type { FhirContext } from '../../request/request.ts'
 import { normalId } from '../../store/rows/context.ts'
 import type { Version } from '../../store/rows/version.ts'
 import { mostDeletions } from '../conditional.ts'
@@ -18,9 +18,9 @@ import {
   criteriaKey,
   findMatches,
   type Matches,
-  targetOf,
+  requireSingleMatch,
 } from '../conditional-references.ts'
-import { criteriaOf, readCondition } from '../search/criteria.ts'
+import { parseCriteriaQuery, readCondition } from '../search/criteria.ts'
 import { type Entry, type EntryPlan, entryPath } from './entries.ts'
 
 export interface Identity {
@@ -52,16 +52,16 @@ const WRITTEN: ReadonlySet<string> = new Set(['create', 'update', 'conditional-u
  * `hasQuestion`: the bundle holds a question mark, so there may be conditional references. Errors: 400
  * at the entry for criteria or a reference that is no search.
  */
-export function planEntry(interaction: Interaction, entry: Entry, hasQuestion: boolean): EntryPlan {
+export function planEntry(context: FhirContext, entry: Entry, hasQuestion: boolean): EntryPlan {
   const { resource } = entry
   const references =
     hasQuestion && resource !== undefined && WRITTEN.has(entry.route.kind)
-      ? conditionalReferences(interaction, resource)
+      ? conditionalReferences(context, resource)
       : []
   const criteria = criteriaFor(entry)
   if (criteria === undefined) return { entry, key: '', condition: undefined, references }
   const { type, query } = criteria
-  const criterion = readCondition(interaction, type, query)
+  const criterion = readCondition(context, type, query)
   const most = entry.route.kind === 'conditional-delete' ? mostDeletions(criterion, query) : 1
   const condition = { ...criterion, count: most + 1 }
   return { entry, key: criteriaKey(type, query), condition, references }
@@ -71,7 +71,9 @@ function criteriaFor({ route, headers, query }: Entry) {
   switch (route.kind) {
     case 'create': {
       const criteria = headers['if-none-exist']
-      return criteria === undefined ? undefined : { type: route.type, query: criteriaOf(criteria) }
+      return criteria === undefined
+        ? undefined
+        : { type: route.type, query: parseCriteriaQuery(criteria) }
     }
     case 'conditional-update':
     case 'conditional-patch':
@@ -87,7 +89,7 @@ function criteriaFor({ route, headers, query }: Entry) {
  * Errors of an entry: 400, 403, 412 at its url or at a reference.
  */
 export async function identify(
-  interaction: Interaction,
+  context: FhirContext,
   plans: readonly EntryPlan[],
   failed: (entry: Entry, error: unknown) => void,
 ): Promise<Step[]> {
@@ -96,7 +98,7 @@ export async function identify(
     if (condition !== undefined) asked.set(key, condition)
     for (const { text, condition: search } of references) asked.set(text, search)
   }
-  const matches = await findMatches(interaction, asked)
+  const matches = await findMatches(context, asked)
   const targets = new Map<string, string>()
   const known = new Map<string, Identity>()
   const identified: Omit<Step, 'identities'>[] = []
@@ -104,12 +106,15 @@ export async function identify(
   for (const plan of own.plans) {
     try {
       for (const reference of plan.references) {
-        targets.set(reference.text, targetOf(reference, matches, own.made.get(reference.key)))
+        targets.set(
+          reference.text,
+          requireSingleMatch(reference, matches, own.made.get(reference.key)),
+        )
       }
       const isTwin = known.get(plan.key)?.isNew === true
       identified.push({
         entry: plan.entry,
-        identity: identityOf(interaction, plan, matches, known),
+        identity: resolveIdentity(context, plan, matches, known),
         isTwin,
         matches: deletedBy(plan, matches),
       })
@@ -117,7 +122,7 @@ export async function identify(
       failed(plan.entry, error)
     }
   }
-  const identities = identitiesOf(identified, targets)
+  const identities = mapBundleLinks(identified, targets)
   return identified.map((step) => ({ ...step, identities }))
 }
 
@@ -131,8 +136,8 @@ function deletedBy({ entry, key, condition }: EntryPlan, matches: Matches): read
   return versions
 }
 
-function identityOf(
-  interaction: Interaction,
+function resolveIdentity(
+  context: FhirContext,
   plan: EntryPlan,
   matches: Matches,
   known: Map<string, Identity>,
@@ -141,10 +146,10 @@ function identityOf(
   switch (route.kind) {
     case 'create':
       if (plan.condition === undefined) return fresh(route.type, plan)
-      return matched(interaction, plan, { type: route.type, matches, known })
+      return matched(context, plan, { type: route.type, matches, known })
     case 'conditional-update':
     case 'conditional-patch':
-      return matched(interaction, plan, { type: route.type, matches, known })
+      return matched(context, plan, { type: route.type, matches, known })
     case 'update':
     case 'patch':
     case 'delete': {
@@ -167,7 +172,7 @@ interface MatchedType {
 }
 
 function matched(
-  interaction: Interaction,
+  context: FhirContext,
   plan: EntryPlan,
   { type, matches, known }: MatchedType,
 ): Identity {
@@ -181,13 +186,13 @@ function matched(
   if (match !== undefined) requireMatchedId(entry, match)
   const identity =
     match === undefined
-      ? unmatched(interaction, plan, type)
+      ? unmatched(context, plan, type)
       : { type, id: match.id, condition, match, isNew: false }
   known.set(key, identity)
   return identity
 }
 
-function unmatched(interaction: Interaction, plan: EntryPlan, type: string): Identity {
+function unmatched(context: FhirContext, plan: EntryPlan, type: string): Identity {
   const { entry, condition } = plan
   if (entry.route.kind === 'conditional-patch') {
     const text = 'Conditional PATCH did not match any resources'
@@ -199,7 +204,7 @@ function unmatched(interaction: Interaction, plan: EntryPlan, type: string): Ide
   }
   const chosen = entry.route.kind === 'conditional-update' ? entry.resource?.id : undefined
   if (typeof chosen !== 'string') return fresh(type, plan)
-  if (!mayChooseId(interaction.principal)) {
+  if (!mayChooseId(context.principal)) {
     throw badRequest('Cannot perform create as update with client-assigned ID')
   }
   return { type, id: normalId(chosen), condition, match: undefined, isNew: true }
@@ -238,7 +243,7 @@ export function takeMatch(identity: Identity, { targets, used }: Identities, mat
 }
 
 /** The resources that links inside a bundle stand for. */
-function identitiesOf(
+function mapBundleLinks(
   entries: readonly { readonly entry: Entry; readonly identity: Identity | undefined }[],
   targets: ReadonlyMap<string, string>,
 ): Identities {
@@ -286,7 +291,7 @@ export interface Identities {
 }
 
 /** The resource or patch with every link replaced; the same value when there is none. */
-export function rewrite<T>(content: T, identities: Identities): T {
+export function replaceLinks<T>(content: T, identities: Identities): T {
   if (identities.targets.size === 0) return content
   return mapStrings(content, (text, name) => rewriteText(text, identities, name))
 }

@@ -5,29 +5,29 @@
 import { conflict } from '../../errors.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { writeOptions } from '../../request/reply.ts'
-import type { Interaction } from '../../request/request.ts'
+import type { FhirContext } from '../../request/request.ts'
 import { isOfSocket } from '../../subscriptions/socket-subscriptions.ts'
 import { mayAskBots } from '../interaction.ts'
-import { beforeDelete, beforeWrite, patched } from '../pre-commit.ts'
+import { beforeDelete, beforeWrite, dryRunPatch } from '../pre-commit.ts'
 import { acceptNew, acceptUpdate, patchedBy } from '../write.ts'
 import type { Entry, EntryPlan } from './entries.ts'
-import { identify, requireDistinct, rewrite, type Step } from './identities.ts'
-import { bodyOf, interactionOf, patchOf, requireWanted } from './run.ts'
+import { identify, replaceLinks, requireDistinct, type Step } from './identities.ts'
+import { entryInteraction, readEntryPatch, requireEntryResource, throwIfCancelled } from './run.ts'
 
-export interface AskedPlans {
+export interface PreCommittedPlans {
   readonly plans: readonly EntryPlan[]
   /** Errors: 409 when other resources are meant than bots were asked about. */
   check(steps: readonly Step[]): void
 }
 
 /** `failed` gets the entry of an error. Errors: those of the entries and of the bots. */
-export async function askAhead(
-  interaction: Interaction,
+export async function runPreCommitBots(
+  context: FhirContext,
   plans: readonly EntryPlan[],
   failed: (index: number, error: unknown) => unknown,
-): Promise<AskedPlans> {
-  if (!mayAskBots(interaction)) return { plans, check: () => undefined }
-  const steps = await identify(interaction, plans, ({ index }, error) => {
+): Promise<PreCommittedPlans> {
+  if (!mayAskBots(context)) return { plans, check: () => undefined }
+  const steps = await identify(context, plans, ({ index }, error) => {
     throw failed(index, error)
   })
   requireDistinct(steps)
@@ -35,8 +35,8 @@ export async function askAhead(
   for (const [i, plan] of plans.entries()) {
     const step = steps[i]
     if (step === undefined) throw new Error('A plan of a transaction has no step')
-    requireWanted(interaction)
-    const entry = await askAbout(interaction, step).catch((error: unknown) => {
+    throwIfCancelled(context)
+    const entry = await askAbout(context, step).catch((error: unknown) => {
       throw failed(plan.entry.index, error)
     })
     const { identity } = step
@@ -58,33 +58,33 @@ function meantBy(steps: readonly Step[]): string {
 }
 
 /** The entry with what a bot has made of its resource. */
-async function askAbout(outer: Interaction, step: Step): Promise<Entry> {
+async function askAbout(outer: FhirContext, step: Step): Promise<Entry> {
   const { entry, identity, identities, isTwin, matches } = step
   const { route } = entry
-  const interaction = interactionOf(outer, step)
-  const options = writeOptions(interaction.request)
+  const context = entryInteraction(outer, step)
+  const options = writeOptions(context.request)
   if (route.kind === 'delete' || route.kind === 'conditional-delete') {
     const deleted = route.kind === 'delete' ? [route] : matches
-    for (const { type, id } of deleted) await beforeDelete(interaction, type, id, options.ifMatch)
+    for (const { type, id } of deleted) await beforeDelete(context, type, id, options.ifMatch)
     return entry
   }
   if (identity === undefined || isTwin) return entry
   const { type, id, isNew } = identity
-  const body = rewrite(bodyOf(entry), identities)
+  const body = replaceLinks(requireEntryResource(entry), identities)
   switch (route.kind) {
     case 'create':
     case 'conditional-update': {
-      if (isNew) return askAboutNew(interaction, entry, id, body)
-      return route.kind === 'create' ? entry : askAboutNext(interaction, entry, { ...body, id })
+      if (isNew) return askAboutNew(context, entry, id, body)
+      return route.kind === 'create' ? entry : askAboutNext(context, entry, { ...body, id })
     }
     case 'update':
-      return askAboutNext(interaction, entry, body)
+      return askAboutNext(context, entry, body)
     case 'patch':
     case 'conditional-patch': {
-      const change = patchedBy(interaction, type, rewrite(patchOf(body, entry), identities))
-      const { resource, ver } = await patched(interaction, { type, id, apply: change, options })
+      const change = patchedBy(context, type, replaceLinks(readEntryPatch(body, entry), identities))
+      const { resource, ver } = await dryRunPatch(context, { type, id, apply: change, options })
       const sent = { ...resource, id }
-      const next = await beforeWrite(interaction, 'update', sent, [ver])
+      const next = await beforeWrite(context, 'update', sent, [ver])
       if (next === sent) return entry
       return {
         ...entry,
@@ -102,29 +102,25 @@ async function askAbout(outer: Interaction, step: Step): Promise<Entry> {
 }
 
 async function askAboutNew(
-  interaction: Interaction,
+  context: FhirContext,
   entry: Entry,
   id: string,
   body: Resource,
 ): Promise<Entry> {
-  const { resource } = await acceptNew(interaction, body.resourceType, body)
+  const { resource } = await acceptNew(context, body.resourceType, body)
   if (isOfSocket(resource)) return entry
   const sent = { ...resource, id }
-  const next = await beforeWrite(interaction, 'create', sent)
+  const next = await beforeWrite(context, 'create', sent)
   if (next === sent) return entry
   // The id is the entry's to say, or is made for it.
   const { id: _id, ...rest } = next
   return { ...entry, resource: body.id === undefined ? rest : { ...rest, id: body.id } }
 }
 
-async function askAboutNext(
-  interaction: Interaction,
-  entry: Entry,
-  body: Resource,
-): Promise<Entry> {
+async function askAboutNext(context: FhirContext, entry: Entry, body: Resource): Promise<Entry> {
   const { resourceType: type, id = '' } = body
-  const { resource } = await acceptUpdate(interaction, type, id, body)
-  const { ifMatch } = writeOptions(interaction.request)
-  const next = await beforeWrite(interaction, 'update', resource, ifMatch)
+  const { resource } = await acceptUpdate(context, type, id, body)
+  const { ifMatch } = writeOptions(context.request)
+  const next = await beforeWrite(context, 'update', resource, ifMatch)
   return next === resource ? entry : { ...entry, resource: next }
 }

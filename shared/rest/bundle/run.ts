@@ -9,10 +9,10 @@ import {
   forbidden,
   HttpError,
   issue,
+  OffloadRequired,
   outcome,
   preconditionFailed,
   serverTimeout,
-  TooMuchHere,
   tooCostly,
 } from '../../errors.ts'
 import type { ResponseEntry } from '../../fhir/bundle.ts'
@@ -21,9 +21,9 @@ import type { Resource } from '../../fhir/resource.ts'
 import { auditRefusal } from '../../request/admin-audit.ts'
 import { wholeBody } from '../../request/reply.ts'
 import {
+  type FhirContext,
   type FhirReply,
   type FhirRequest,
-  type Interaction,
   through,
 } from '../../request/request.ts'
 import type { Services } from '../../services.ts'
@@ -35,7 +35,7 @@ import { acceptResource } from '../interaction.ts'
 import { beforeDelete, beforeWrite } from '../pre-commit.ts'
 import { createFrom, patchFrom, updateFrom, withAccount } from '../write.ts'
 import { type Entry, entryPath } from './entries.ts'
-import { type Identity, rewrite, type Step, takeMatch } from './identities.ts'
+import { type Identity, replaceLinks, type Step, takeMatch } from './identities.ts'
 
 /** The router, handed down because it leads here. */
 export type Respond = (
@@ -46,32 +46,32 @@ export type Respond = (
 
 /** `isLocked`: nobody else can decide on the conditions of this bundle until it is done. */
 export async function runEntry(
-  outer: Interaction,
+  outer: FhirContext,
   step: Step,
   respond: Respond,
   isLocked: boolean,
 ): Promise<ResponseEntry> {
-  const interaction = interactionOf(outer, step)
-  const reply = await carryOut(interaction, step, respond, isLocked).catch((error: unknown) => {
+  const context = entryInteraction(outer, step)
+  const reply = await carryOut(context, step, respond, isLocked).catch((error: unknown) => {
     // A transaction begins anew elsewhere as a whole.
-    if (!(error instanceof TooMuchHere) || isLocked) throw error
-    return carryOutElsewhere(interaction, step)
+    if (!(error instanceof OffloadRequired) || isLocked) throw error
+    return carryOutElsewhere(context, step)
   })
-  return entryOf(step, { ...reply, body: await wholeBody(reply) })
+  return toResponseEntry(step, { ...reply, body: await wholeBody(reply) })
 }
 
 /** An update or a patch as a request of its own, whose condition is decided. Errors: as the entry itself. */
 async function carryOutElsewhere(
-  { request }: Interaction,
+  { request }: FhirContext,
   { entry, identity, identities }: Step,
 ): Promise<FhirReply> {
-  if (request.elsewhere === undefined) throw new TooMuchHere()
-  const sent = bodyOf(entry)
+  if (request.offload === undefined) throw new OffloadRequired()
+  const sent = requireEntryResource(entry)
   const isPatch = entry.method === 'PATCH'
-  const body = rewrite(isPatch ? patchOf(sent, entry) : sent, identities)
+  const body = replaceLinks(isPatch ? readEntryPatch(sent, entry) : sent, identities)
   const whole = identity === undefined || isPatch ? body : { ...sent, id: identity.id }
   const type = Array.isArray(body) ? 'application/json-patch+json' : 'application/fhir+json'
-  return request.elsewhere({
+  return request.offload({
     ...request,
     ...(identity === undefined
       ? {}
@@ -82,21 +82,21 @@ async function carryOutElsewhere(
 }
 
 /** An entry as a request of its own. */
-export function interactionOf(outer: Interaction, { entry }: Step): Interaction {
-  return { ...outer, request: requestOf(outer.request, entry) }
+export function entryInteraction(outer: FhirContext, { entry }: Step): FhirContext {
+  return { ...outer, request: entryRequest(outer.request, entry) }
 }
 
 /** The deletions of a conditional delete, one piece of work each: the pieces of a transaction share statements. */
-export function deletions(interaction: Interaction, { matches }: Step) {
-  const { principal } = interaction
+export function deletions(context: FhirContext, { matches }: Step) {
+  const { principal } = context
   return matches.map(({ type, id }) => async (repository: Repository) => {
     const deleted = await repository.delete(principal, type, id)
-    await afterDeletion(through(interaction, repository), deleted)
+    await afterDeletion(through(context, repository), deleted)
   })
 }
 
 async function carryOut(
-  interaction: Interaction,
+  context: FhirContext,
   step: Step,
   respond: Respond,
   isLocked: boolean,
@@ -104,97 +104,97 @@ async function carryOut(
   const { entry, identity, identities, isTwin, matches } = step
   const { route } = entry
   if (route.kind === 'conditional-delete' && (isLocked || matches.length < 2)) {
-    return deleteMatches(interaction, route.type, matches, isLocked)
+    return deleteMatches(context, route.type, matches, isLocked)
   }
   if (identity === undefined || route.kind === 'delete') {
-    const { services, principal, request } = interaction
+    const { services, principal, request } = context
     const { resource } = entry
     if (resource === undefined) return respond(services, principal, request)
-    const body = JSON.stringify(rewrite(resource, identities))
+    const body = JSON.stringify(replaceLinks(resource, identities))
     return respond(services, principal, { ...request, body })
   }
   const { type, id } = identity
-  const body = rewrite(bodyOf(entry), identities)
+  const body = replaceLinks(requireEntryResource(entry), identities)
   const isMade = identity.isNew && !isTwin
   switch (route.kind) {
     case 'create':
-      if (!isMade) return answerMatch(interaction, identity, body)
+      if (!isMade) return answerMatch(context, identity, body)
       return identity.condition === undefined || isLocked
-        ? createFrom(interaction, type, body, id)
-        : createMatched(interaction, step, identity, body)
+        ? createFrom(context, type, body, id)
+        : createMatched(context, step, identity, body)
     case 'conditional-update':
-      if (!isMade) return updateFrom(interaction, type, id, { ...body, id })
+      if (!isMade) return updateFrom(context, type, id, { ...body, id })
       if (entry.headers['if-match'] !== undefined) throw preconditionFailed()
       return isLocked
-        ? createFrom(interaction, type, body, id)
-        : createMatched(interaction, step, identity, body)
+        ? createFrom(context, type, body, id)
+        : createMatched(context, step, identity, body)
     case 'update':
-      return updateFrom(interaction, type, id, body)
+      return updateFrom(context, type, id, body)
     default:
-      return patchFrom(interaction, type, id, rewrite(patchOf(body, entry), identities))
+      return patchFrom(context, type, id, replaceLinks(readEntryPatch(body, entry), identities))
   }
 }
 
 /** In a transaction the matches are deleted by `deletions`. */
 async function deleteMatches(
-  interaction: Interaction,
+  context: FhirContext,
   type: string,
   matches: readonly Version[],
   isLocked: boolean,
 ): Promise<FhirReply> {
-  const { services, principal } = interaction
+  const { services, principal } = context
   if (!may(principal, type, 'delete')) throw forbidden()
   const [only] = isLocked ? [] : matches
-  if (only === undefined) return deletedReply(interaction)
-  await beforeDelete(interaction, type, only.id)
+  if (only === undefined) return deletedReply(context)
+  await beforeDelete(context, type, only.id)
   const deleted = await services.repository.delete(principal, type, only.id)
-  return deletedReply(interaction, await afterDeletion(interaction, deleted))
+  return deletedReply(context, await afterDeletion(context, deleted))
 }
 
 /** Errors: 400 for an entry that has none. */
-export function bodyOf({ resource, index }: Entry): Resource {
+export function requireEntryResource({ resource, index }: Entry): Resource {
   if (resource !== undefined) return resource
   throw badRequest('Missing Bundle entry resource', entryPath(index, '.resource'))
 }
 
 /** A resource that fulfils the criteria is there already: it is the answer, and the body only has to be valid. */
 async function answerMatch(
-  interaction: Interaction,
+  context: FhirContext,
   { type, id, match }: Identity,
   body: Resource,
 ): Promise<FhirReply> {
-  const { services, principal } = interaction
+  const { services, principal } = context
   if (!may(principal, type, 'create')) throw forbidden()
-  await acceptResource(interaction, type, { ...body, id })
+  await acceptResource(context, type, { ...body, id })
   const version = match ?? (await services.repository.read(principal, type, id))
-  return finishWrite(interaction, { ...version, outcome: 'unchanged' })
+  return finishWrite(context, { ...version, outcome: 'unchanged' })
 }
 
 /** Creates under the id that other entries refer to, unless another request has made a match. */
 async function createMatched(
-  interaction: Interaction,
+  context: FhirContext,
   { entry, identities }: Step,
   identity: Identity,
   body: Resource,
 ): Promise<FhirReply> {
-  const { services, principal } = interaction
+  const { services, principal } = context
   const { type, id, condition } = identity
-  if (condition === undefined) return createFrom(interaction, type, body, id)
-  const sent = withAccount(interaction, { ...body, id })
-  const { resource, warnings } = await acceptResource(interaction, type, sent)
-  const next = await beforeWrite(interaction, 'create', resource)
+  if (condition === undefined) return createFrom(context, type, body, id)
+  const sent = withAccount(context, { ...body, id })
+  const { resource, warnings } = await acceptResource(context, type, sent)
+  const next = await beforeWrite(context, 'create', resource)
   const { repository } = services
   const options = { keepId: true, isMissing: true }
   const written = await repository.createConditional(principal, next, condition, options)
   if (written.id !== id) takeMatch(identity, identities, written)
   if (written.outcome === 'unchanged' && entry.route.kind === 'conditional-update') {
-    return updateFrom(interaction, type, written.id, { ...body, id: written.id })
+    return updateFrom(context, type, written.id, { ...body, id: written.id })
   }
-  return finishWrite(interaction, written, warnings)
+  return finishWrite(context, written, warnings)
 }
 
 /** A JSON Patch travels as a Binary. https://hl7.org/fhir/R4/http.html#patch */
-export function patchOf(body: Resource, { index }: Entry): unknown {
+export function readEntryPatch(body: Resource, { index }: Entry): unknown {
   if (body.resourceType !== 'Binary') return body
   if (typeof body.data !== 'string') {
     throw badRequest('Empty patch body', entryPath(index, '.resource.data'))
@@ -202,7 +202,7 @@ export function patchOf(body: Resource, { index }: Entry): unknown {
   return parseBody(Buffer.from(body.data, 'base64'))
 }
 
-function requestOf(outer: FhirRequest, entry: Entry): FhirRequest {
+function entryRequest(outer: FhirRequest, entry: Entry): FhirRequest {
   const { prefer } = outer.headers
   return {
     ...outer,
@@ -223,14 +223,14 @@ function requestOf(outer: FhirRequest, entry: Entry): FhirRequest {
   }
 }
 
-export function entryOf({ entry, identity }: Step, reply: FhirReply): ResponseEntry {
+export function toResponseEntry({ entry, identity }: Step, reply: FhirReply): ResponseEntry {
   const { status, headers, body, lastUpdated } = reply
   const text = body?.toString()
   const isOutcome = text?.startsWith('{"resourceType":"OperationOutcome"') ?? false
   const hasBody = text !== undefined && text !== '' && entry.method !== 'HEAD'
   return {
     status,
-    location: status < 300 ? locationOf(entry, identity) : undefined,
+    location: status < 300 ? entryLocation(entry, identity) : undefined,
     etag: headers.ETag,
     lastModified: lastUpdated?.toISOString(),
     outcome: hasBody && isOutcome ? text : undefined,
@@ -238,7 +238,7 @@ export function entryOf({ entry, identity }: Step, reply: FhirReply): ResponseEn
   }
 }
 
-function locationOf({ route }: Entry, identity: Identity | undefined): string | undefined {
+function entryLocation({ route }: Entry, identity: Identity | undefined): string | undefined {
   if (route.kind === 'delete') return undefined
   if (identity !== undefined) return `${identity.type}/${identity.id}`
   return route.kind === 'read' || route.kind === 'vread' ? `${route.type}/${route.id}` : undefined
@@ -253,17 +253,17 @@ function resourceText(text: string, contentType = 'application/octet-stream'): s
 
 /** The entry of a batch that failed; what is no fault of the caller is logged and shown without details. */
 export function failedEntry(
-  interaction: Interaction,
+  context: FhirContext,
   error: unknown,
   entry: Entry | HttpError | undefined,
 ): ResponseEntry {
   if (error instanceof HttpError) {
-    const { services, principal, request } = interaction
+    const { services, principal, request } = context
     const { method, path } = entry instanceof HttpError || !entry ? request : entry
     auditRefusal(services, principal, { ...request, method, path }, error)
     return { status: error.status, outcome: JSON.stringify(error.outcome) }
   }
-  const { services, request } = interaction
+  const { services, request } = context
   services.log.error({ err: error, requestId: request.requestId }, 'bundle entry failed')
   const failure = outcome(undefined, issue('error', 'exception', 'Internal server error'))
   return { status: 500, outcome: JSON.stringify(failure) }
@@ -276,8 +276,8 @@ export function failedEntry(
 
 /** Nobody waits for what was accepted to be done later, so it may take its time: `late` never aborts. */
 export async function withDeadline<T>(
-  outer: Interaction,
-  work: (inner: Interaction, late: AbortSignal) => Promise<T>,
+  outer: FhirContext,
+  work: (inner: FhirContext, late: AbortSignal) => Promise<T>,
 ): Promise<T> {
   const { request, services } = outer
   const late = new AbortController()
@@ -293,18 +293,18 @@ export async function withDeadline<T>(
 }
 
 /** Throws why a request is not to go on: an accepted one was cancelled, or its time is over. */
-export function requireWanted({ request }: Interaction): void {
+export function throwIfCancelled({ request }: FhirContext): void {
   if (request.signal?.reason instanceof HttpError) throw request.signal.reason
 }
 
-interface AnswerRoom {
+interface ResponseBudget {
   /** Errors: 400 too-costly once an answer had no room. */
   require(): void
   /** The answer of an entry. Errors: 400 too-costly when it has no room. */
   fill(step: Step, response: ResponseEntry): ResponseEntry
 }
 
-export function createAnswerRoom(maxBytes: number): AnswerRoom {
+export function createResponseBudget(maxBytes: number): ResponseBudget {
   let left = maxBytes
   const require = () => {
     if (left < 0) throw tooCostly(`The entries of a bundle may read ${maxBytes} bytes`)

@@ -9,11 +9,11 @@ import { badRequest, notSupported, tooCostly, unknownDefinition } from '../../er
 import { isObject, isResource, parseReference, type Resource } from '../../fhir/resource.ts'
 import { compileTenant, withinLimits } from '../../fhirpath/custom.ts'
 import { loadEngine } from '../../fhirpath/engine.ts'
-import { interactionOf, type ParameterDefinition, readInputs } from '../../request/parameters.ts'
+import { type ParameterDefinition, readInputs, toInteraction } from '../../request/parameters.ts'
 import { absoluteUrl, textReply, versionHeaders } from '../../request/reply.ts'
 import type { Operation, OperationCall } from '../../request/request.ts'
 import { parseVersion } from '../../store/rows/rows.ts'
-import { canonicalOf } from '../search/criteria.ts'
+import { findCanonical } from '../search/criteria.ts'
 import { createTogether } from '../write.ts'
 
 const MOST_ACTIONS = 100
@@ -65,7 +65,7 @@ export const apply: Operation = {
     }
     await loadEngine()
     const all = await madeBy(context)
-    const stored = (await createTogether(interactionOf(call), all)).at(-1)
+    const stored = (await createTogether(toInteraction(call), all)).at(-1)
     if (stored === undefined) throw new Error('A CarePlan is always made')
     const location = `CarePlan/${stored.id}/_history/${stored.ver}`
     const headers = { ...versionHeaders(stored), Location: absoluteUrl(services, location) }
@@ -76,7 +76,7 @@ export const apply: Operation = {
 /** The CarePlan comes last. */
 async function madeBy(context: Context): Promise<readonly Resource[]> {
   const { plan, about, who: author, made } = context
-  const actions = await actionsOf(context, plan.action, 1)
+  const actions = await applyActions(context, plan.action, 1)
   const shared = { instantiatesCanonical: [canonicalOfPlan(plan)], ...given(about) }
   const group: Resource = {
     resourceType: 'RequestGroup',
@@ -133,7 +133,7 @@ function given(members: Readonly<Record<string, unknown>>): Record<string, unkno
   return Object.fromEntries(all)
 }
 
-async function actionsOf(context: Context, actions: unknown, level: number): Promise<object[]> {
+async function applyActions(context: Context, actions: unknown, level: number): Promise<object[]> {
   const list = Array.isArray(actions) ? actions.filter(isObject) : []
   if (level > MOST_LEVELS && list.length > 0) throw tooCostly('The actions are nested too deep')
   const shown: object[] = []
@@ -155,9 +155,9 @@ async function doneBy(
   action: Readonly<Record<string, unknown>>,
   level: number,
 ): Promise<object> {
-  const inner = await actionsOf(context, action.action, level + 1)
+  const inner = await applyActions(context, action.action, level + 1)
   if (inner.length > 0) return { action: inner }
-  const task = await taskOf(context, action)
+  const task = await buildTask(context, action)
   context.made.push(task)
   return { resource: { reference: `Task/${task.id}` } }
 }
@@ -180,14 +180,16 @@ function isApplicable(
   })
 }
 
-async function taskOf(
+async function buildTask(
   context: Context,
   action: Readonly<Record<string, unknown>>,
 ): Promise<Resource> {
   const { about, who } = context
   const { title, description, definitionCanonical } = action
   const defined =
-    typeof definitionCanonical === 'string' ? await partsOf(context, definitionCanonical) : {}
+    typeof definitionCanonical === 'string'
+      ? await definitionMembers(context, definitionCanonical)
+      : {}
   return {
     resourceType: 'Task',
     id: randomUUIDv7(),
@@ -210,16 +212,19 @@ function contained(plan: Resource, canonical: string): Resource | undefined {
 }
 
 /** The members that a definition adds to its Task. Errors: 400 for one that the caller does not see. */
-async function partsOf(context: Context, canonical: string): Promise<Record<string, unknown>> {
+async function definitionMembers(
+  context: Context,
+  canonical: string,
+): Promise<Record<string, unknown>> {
   const { call, plan, made, about, who } = context
   const isInside = canonical.startsWith('#')
-  const questionnaire = isInside ? undefined : await canonicalOf(call, 'Questionnaire', canonical)
+  const questionnaire = isInside ? undefined : await findCanonical(call, 'Questionnaire', canonical)
   if (questionnaire !== undefined) {
     const valueReference = { reference: `Questionnaire/${questionnaire.id}` }
     return { input: [{ type: { text: 'Questionnaire' }, valueReference }] }
   }
   const activity =
-    contained(plan, canonical) ?? (await canonicalOf(call, 'ActivityDefinition', canonical))
+    contained(plan, canonical) ?? (await findCanonical(call, 'ActivityDefinition', canonical))
   if (activity === undefined) throw unknownDefinition(`${canonical.slice(0, 200)} is not known`)
   if (activity.kind !== 'ServiceRequest') return {}
   const { code, bodySite, priority, doNotPerform } = activity

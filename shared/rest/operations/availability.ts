@@ -5,7 +5,7 @@
  * Nothing is taken twice: `slotCapacity` is not honoured.
  */
 import { badRequest } from '../../errors.ts'
-import { numberOf } from '../../fhir/json.ts'
+import { toNumber } from '../../fhir/json.ts'
 import { isObject, type Resource, referenceIn } from '../../fhir/resource.ts'
 
 const PARAMETERS = 'https://medplum.com/fhir/StructureDefinition/SchedulingParameters'
@@ -45,7 +45,7 @@ const SMALLEST_INTERVAL = 5 * MINUTE
 type Values = Readonly<Record<string, unknown>>
 
 /** Errors: 400 for parameters that cannot be meant, and for hours without a time zone. */
-export function termsOf(
+export function schedulingTerms(
   schedule: Resource,
   service: Resource | undefined,
   actor: Resource | undefined,
@@ -60,8 +60,8 @@ export function termsOf(
   )
   const value = (url: string, member: string) =>
     sources.map((source) => valueIn(source, url, member)).find((found) => found !== undefined)
-  const duration = (url: string) => durationOf(value(url, 'valueDuration'), url)
-  const hours = hoursOf(sources, service)
+  const duration = (url: string) => parseDuration(value(url, 'valueDuration'), url)
+  const hours = availableHours(sources, service)
   const zone = value('timezone', 'valueCode') ?? valueIn(actor?.extension, TIME_ZONE, 'valueCode')
   if (hours !== undefined && zone === undefined) throw badRequest('No timezone specified')
   const intervalMs = duration('alignmentInterval') ?? 60 * MINUTE
@@ -72,8 +72,8 @@ export function termsOf(
     afterMs: duration('bufferAfter') ?? 0,
     intervalMs,
     offsetMs: duration('alignmentOffset') ?? 0,
-    gridZone: zoneOf(value('alignmentTimezone', 'valueCode') ?? 'Etc/UTC'),
-    zone: zone === undefined ? undefined : zoneOf(zone),
+    gridZone: requireTimeZone(value('alignmentTimezone', 'valueCode') ?? 'Etc/UTC'),
+    zone: zone === undefined ? undefined : requireTimeZone(zone),
     hours: sources.length === 0 && hours === undefined ? [] : hours,
   }
 }
@@ -86,16 +86,16 @@ function valueIn(list: unknown, url: string, member: string): unknown {
   return extensionsIn(list, url)[0]?.[member]
 }
 
-function durationOf(value: unknown, name: string): number | undefined {
+function parseDuration(value: unknown, name: string): number | undefined {
   if (value === undefined) return undefined
   const { value: number, code, unit } = isObject(value) ? value : {}
-  const ms = (numberOf(number) ?? Number.NaN) * (UNITS[String(code ?? unit)] ?? Number.NaN)
+  const ms = (toNumber(number) ?? Number.NaN) * (UNITS[String(code ?? unit)] ?? Number.NaN)
   if (ms >= 0 && ms <= 31 * DAY && ms % MINUTE === 0) return ms
   throw badRequest(`${name} must be whole minutes: a Duration in min, h, d or wk`)
 }
 
 /** The hours of a Schedule take the place of those of its service. */
-function hoursOf(sources: readonly unknown[], service: Resource | undefined) {
+function availableHours(sources: readonly unknown[], service: Resource | undefined) {
   const given = sources.flatMap((source) => extensionsIn(source, 'availability'))[0]
   if (given !== undefined) {
     return extensionsIn(given.extension, 'availableTime').map(({ extension: times }) =>
@@ -114,10 +114,10 @@ function hoursOf(sources: readonly unknown[], service: Resource | undefined) {
 function hoursFrom({ daysOfWeek, allDay, availableStartTime, availableEndTime }: Values): Hours {
   const days = Array.isArray(daysOfWeek) ? daysOfWeek.map(String) : WEEK
   if (allDay === true) return { days, start: 0, end: 0 }
-  return { days, start: minutesOf(availableStartTime), end: minutesOf(availableEndTime) }
+  return { days, start: parseTimeOfDay(availableStartTime), end: parseTimeOfDay(availableEndTime) }
 }
 
-function minutesOf(time: unknown): number {
+function parseTimeOfDay(time: unknown): number {
   const [, hour, minute] = /^(\d\d):(\d\d)/.exec(String(time)) ?? []
   if (hour === undefined) throw badRequest('availableTime needs a start and an end, or allDay')
   return Number(hour) * 60 + Number(minute)
@@ -127,7 +127,7 @@ const WEEK = ['sun', 'mon', 'tue', 'wed', 'thu', 'fri', 'sat']
 
 const zones = new Map<string, Intl.DateTimeFormat>()
 
-function zoneOf(value: unknown): string {
+function requireTimeZone(value: unknown): string {
   const name = String(value)
   try {
     if (!zones.has(name)) zones.set(name, new Intl.DateTimeFormat('en', zoneOptions(name)))
@@ -150,7 +150,7 @@ function aheadAt(zone: string, time: number): number {
 }
 
 /** `local` is a wall clock's time, as if it were UTC's. */
-function utcOf(zone: string, local: number): number {
+function zonedToUtc(zone: string, local: number): number {
   const guess = local - aheadAt(zone, local)
   return local - aheadAt(zone, guess)
 }
@@ -177,8 +177,8 @@ function openSpans({ hours, zone }: Terms, slots: Slots, span: Span): Span[] {
         if (!days.includes(day)) continue
         const until = end > start ? end : end + 1440
         open.push({
-          start: utcOf(zone, midnight + start * MINUTE),
-          end: utcOf(zone, midnight + until * MINUTE),
+          start: zonedToUtc(zone, midnight + start * MINUTE),
+          end: zonedToUtc(zone, midnight + until * MINUTE),
         })
       }
     }
@@ -199,7 +199,7 @@ function joined(spans: readonly Span[]): Span[] {
 
 /** The appointments that fit into a span, in order. */
 export function* freeSpans(terms: Terms, slots: Slots, span: Span): Iterable<Span> {
-  const fits = fitting(terms, slots, span)
+  const fits = compileFitTest(terms, slots, span)
   const { durationMs, intervalMs, offsetMs, gridZone } = terms
   if (durationMs === undefined) {
     for (const slot of slots.free.toSorted((a, b) => a.start - b.start)) {
@@ -213,7 +213,7 @@ export function* freeSpans(terms: Terms, slots: Slots, span: Span): Iterable<Spa
       local < midnight + DAY;
       local += intervalMs
     ) {
-      const start = utcOf(gridZone, local)
+      const start = zonedToUtc(gridZone, local)
       const found = { start, end: start + durationMs }
       if (found.start >= span.start && found.end <= span.end && fits(found)) yield found
     }
@@ -221,7 +221,7 @@ export function* freeSpans(terms: Terms, slots: Slots, span: Span): Iterable<Spa
 }
 
 /** Tells whether an appointment and its buffers fit between what is taken. */
-export function fitting(terms: Terms, slots: Slots, span: Span): (found: Span) => boolean {
+export function compileFitTest(terms: Terms, slots: Slots, span: Span): (found: Span) => boolean {
   const open = openSpans(terms, slots, span)
   const taken = joined(slots.taken)
   return ({ start, end }) => {

@@ -11,25 +11,25 @@ import { responseEntry } from '../../fhir/bundle.ts'
 import { isObject, isResource, type Resource, referenceIn } from '../../fhir/resource.ts'
 import { parseDate, timestamp } from '../../fhir/values.ts'
 import type { Condition } from '../../query/search-request.ts'
-import { type Inputs, interactionOf, readInputs } from '../../request/parameters.ts'
-import { etagOf } from '../../request/reply.ts'
+import { type Inputs, readInputs, toInteraction } from '../../request/parameters.ts'
+import { formatEtag } from '../../request/reply.ts'
 import type { Operation, OperationCall } from '../../request/request.ts'
 import type { Repository } from '../../store/repository.ts'
 import { searchFor } from '../../store/rows/lookups.ts'
 import { parseVersion } from '../../store/rows/rows.ts'
 import { pageReply } from '../interaction.ts'
 import { createTogether } from '../write.ts'
-import { fitting, type Span } from './availability.ts'
+import { compileFitTest, type Span } from './availability.ts'
 import {
   type Calendar,
-  calendarOf,
   DAY_MS,
+  groupSlots,
   LONGEST_DAYS,
+  loadCalendar,
   MOST_SCHEDULES,
   MOST_SLOTS,
   SERVICE,
-  slotsOf,
-  windowOf,
+  slotSearchWindow,
 } from './find.ts'
 
 /** Errors: 400 for a time that is not free, and for what cannot be booked; 403, 404. */
@@ -51,17 +51,17 @@ export const book: Operation = {
     if (wanted.length === 0 || wanted.length > MOST_SCHEDULES) {
       throw badRequest(`$book needs 1 to ${MOST_SCHEDULES} Slots`, 'appointment.contained')
     }
-    const places = await Promise.all(wanted.map((slot) => placeOf(call, slot, asked)))
-    const appointment = appointmentOf(inputs, asked, places)
+    const places = await Promise.all(wanted.map((slot) => findPlace(call, slot, asked)))
+    const appointment = buildAppointment(inputs, asked, places)
     const slots = places.flatMap(slotsToTake)
     const reserved = slots.map((slot) => ({ ...slot, id: randomUUIDv7() }))
     const slot = reserved.map(({ id }) => ({ reference: `Slot/${id}` }))
-    const interaction = interactionOf(call)
+    const context = toInteraction(call)
     const written = await createTogether(
-      interaction,
+      context,
       [{ ...appointment, slot }, ...reserved],
       (inside) => requireFree(inside, call.principal, places),
-      guardOf(call.principal, places),
+      scheduleLocks(call.principal, places),
     )
     const entries = written.map((version) => {
       const { type, id, content = '', lastUpdated } = version
@@ -70,13 +70,13 @@ export const book: Operation = {
         responseEntry({
           status: 201,
           location,
-          etag: etagOf(version),
+          etag: formatEtag(version),
           lastModified: lastUpdated.toISOString(),
           resource: content,
         })
       return { content, write }
     })
-    const reply = await pageReply(interaction, { type: 'transaction-response', links: [] }, entries)
+    const reply = await pageReply(context, { type: 'transaction-response', links: [] }, entries)
     return { ...reply, status: 201 }
   },
 }
@@ -86,7 +86,7 @@ interface Place extends Calendar {
   readonly slot: Resource
 }
 
-async function placeOf(
+async function findPlace(
   call: OperationCall,
   slot: Resource,
   appointment: Resource | undefined,
@@ -98,7 +98,7 @@ async function placeOf(
   }
   if (end - start > LONGEST_DAYS * DAY_MS) throw badRequest('The Slot is too long', 'Slot.end')
   const service = serviceNamed(appointment) ?? serviceNamed(slot)
-  const calendar = await calendarOf(call, name, service)
+  const calendar = await loadCalendar(call, name, service)
   const { durationMs } = calendar.terms
   if (durationMs !== undefined && durationMs !== end - start) {
     throw badRequest('The time is not as long as the Schedule gives', 'Slot.end')
@@ -114,7 +114,7 @@ function serviceNamed(resource: Resource | undefined): string | undefined {
 }
 
 /** Errors: 400 where the times differ, or an appointment is booked already. */
-function appointmentOf(
+function buildAppointment(
   inputs: Inputs,
   asked: Resource | undefined,
   places: readonly Place[],
@@ -124,7 +124,7 @@ function appointmentOf(
   }
   if (asked?.slot !== undefined) throw badRequest('The Appointment has Slots already', 'slot')
   const { time } = places[0] ?? {}
-  const times = [...places.map((place) => place.time), ...(asked ? [timeOf(asked)] : [])]
+  const times = [...places.map((place) => place.time), ...(asked ? [appointmentSpan(asked)] : [])]
   if (!times.every((one) => one.start === time?.start && one.end === time?.end)) {
     throw badRequest('Mismatched slot start times', 'Slot.start')
   }
@@ -147,7 +147,7 @@ function appointmentOf(
   }
 }
 
-function timeOf({ start, end }: Resource): Span {
+function appointmentSpan({ start, end }: Resource): Span {
   return { start: parseDate(start)?.low ?? 0, end: parseDate(end)?.low ?? 0 }
 }
 
@@ -182,7 +182,7 @@ function ofSchedule({ id }: Resource): Condition {
 }
 
 /** Bookings of one Schedule come one behind the other. */
-function guardOf(principal: Principal, places: readonly Place[]) {
+function scheduleLocks(principal: Principal, places: readonly Place[]) {
   const conditions = places.map(({ schedule }) => searchFor('Slot', [ofSchedule(schedule)], 1, []))
   return { principal: systemPrincipal(principal.project), conditions, oneState: false }
 }
@@ -196,16 +196,16 @@ async function requireFree(
   for (const { schedule, terms, time } of places) {
     const conditions = [
       ofSchedule(schedule),
-      ...windowOf(terms, time).map(([code, value]) => {
+      ...slotSearchWindow(terms, time).map(([code, value]) => {
         return { code, type: 'date', modifier: undefined, values: [value] } as const
       }),
     ]
     const request = searchFor('Slot', conditions, MOST_SLOTS, [])
     const { versions, next } = await inside.search(reader, request)
     if (next !== undefined) throw tooCostly('The Schedule has too many Slots in this time')
-    const slots = slotsOf(versions.map(parseVersion))
+    const slots = groupSlots(versions.map(parseVersion))
     const isSlot = terms.durationMs !== undefined || slots.free.some((one) => isSame(one, time))
-    if (!isSlot || !fitting(terms, slots, time)(time)) {
+    if (!isSlot || !compileFitTest(terms, slots, time)(time)) {
       throw badRequest('Requested time slot is not available', 'Slot.start')
     }
   }

@@ -4,24 +4,24 @@
  * Graphs are not followed: the standard asks for what the Composition refers to itself.
  */
 import { randomUUID } from 'node:crypto'
-import { textOf } from '../../binary/attachments.ts'
+import { versionText } from '../../binary/attachments.ts'
 import { badRequest, businessRule } from '../../errors.ts'
 import { plainBundle } from '../../fhir/bundle.ts'
 import { parseJson } from '../../fhir/json.ts'
-import { parseReference, urlOf, visitReferences } from '../../fhir/resource.ts'
+import { canonicalUrl, parseReference, visitReferences } from '../../fhir/resource.ts'
 import {
   type Inputs,
-  interactionOf,
   type ParameterDefinition,
   readInputs,
+  toInteraction,
 } from '../../request/parameters.ts'
 import { absoluteUrl, textReply } from '../../request/reply.ts'
 import type { Operation, OperationCall } from '../../request/request.ts'
 import { parseVersion } from '../../store/rows/rows.ts'
 import type { Version } from '../../store/rows/version.ts'
-import { entryOf } from '../everything.ts'
+import { searchsetEntry } from '../everything.ts'
 import { pageReply } from '../interaction.ts'
-import { found } from '../search/criteria.ts'
+import { searchByQuery } from '../search/criteria.ts'
 import { createFrom } from '../write.ts'
 import { conceptKeys } from './lastn.ts'
 
@@ -48,15 +48,15 @@ export const document: Operation = {
     }
     const id = call.id ?? compositionId(call, inputs.required('id'))
     const composition = await services.repository.read(principal, 'Composition', id)
-    const interaction = interactionOf(call)
+    const context = toInteraction(call)
     const versions = [composition, ...(await namedBy(call, composition))]
     const entries = versions.map((version) => ({
       fullUrl: absoluteUrl(services, `${version.type}/${version.id}`),
-      resource: textOf(interaction, version),
+      resource: versionText(context, version),
     }))
     const text = plainBundle('document', entries, documentHead())
     if (!isKept) return textReply(200, text)
-    return { ...(await createFrom(interaction, 'Bundle', parseJson(text), undefined)), status: 200 }
+    return { ...(await createFrom(context, 'Bundle', parseJson(text), undefined)), status: 200 }
   },
 }
 
@@ -71,7 +71,7 @@ export function documentHead(): Readonly<Record<string, unknown>> {
 /** The standard's type is uri: an address of ours, or an id. */
 function compositionId({ services }: OperationCall, uri: string): string {
   const base = absoluteUrl(services, '')
-  const path = urlOf(uri.startsWith(base) ? uri.slice(base.length) : uri)
+  const path = canonicalUrl(uri.startsWith(base) ? uri.slice(base.length) : uri)
   const { type, id } = parseReference(path.includes('/') ? path : `Composition/${path}`) ?? {}
   if (type === 'Composition' && id !== undefined) return id
   throw badRequest('"id" must name a Composition', 'id')
@@ -127,9 +127,9 @@ export const docref: Operation = {
     const id = patientId(inputs.required('patient'))
     await services.repository.read(principal, 'Patient', id)
     const versions = inputs.flag('on-demand') ? [] : await documents(call, inputs, id)
-    const interaction = interactionOf(call)
-    const entries = versions.map((version) => entryOf(interaction, version, 'match'))
-    return pageReply(interaction, { type: 'searchset', total: entries.length, links: [] }, entries)
+    const context = toInteraction(call)
+    const entries = versions.map((version) => searchsetEntry(context, version, 'match'))
+    return pageReply(context, { type: 'searchset', total: entries.length, links: [] }, entries)
   },
 }
 
@@ -152,7 +152,9 @@ async function documents(
   if (type !== undefined) query.append('type', type)
   const profiles = inputs.texts('profile')
   if (profiles.length > 0) query.append('_profile', profiles.join(','))
-  const { versions } = await found(call, 'DocumentReference', query, { count: MOST_DOCUMENTS })
+  const { versions } = await searchByQuery(call, 'DocumentReference', query, {
+    count: MOST_DOCUMENTS,
+  })
   if (start !== undefined || end !== undefined) return versions
   const seen = new Set<string>()
   return versions.filter((version) => {

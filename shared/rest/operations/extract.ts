@@ -9,12 +9,12 @@ import { badRequest, notSupported, tooCostly, unknownDefinition } from '../../er
 import { isObject, isResource, type Resource, referenceIn } from '../../fhir/resource.ts'
 import { compileTenant, withinLimits } from '../../fhirpath/custom.ts'
 import { loadEngine } from '../../fhirpath/engine.ts'
-import { ownTurn } from '../../platform/event-loop-turns.ts'
+import { yieldTurn } from '../../platform/event-loop-turns.ts'
 import { type Inputs, readInputs } from '../../request/parameters.ts'
 import { jsonReply } from '../../request/reply.ts'
 import type { Operation, OperationCall } from '../../request/request.ts'
 import { parseVersion } from '../../store/rows/rows.ts'
-import { canonicalOf } from '../search/criteria.ts'
+import { findCanonical } from '../search/criteria.ts'
 
 const RESPONSE = 'QuestionnaireResponse'
 const SDC = 'http://hl7.org/fhir/uv/sdc/StructureDefinition/sdc-questionnaire-'
@@ -34,8 +34,8 @@ export const extract: Operation = {
       { name: 'questionnaire-response', kind: 'resource' },
       { name: 'questionnaire', kind: 'resource' },
     ])
-    const response = await responseOf(call, inputs)
-    const questionnaire = await questionnaireOf(call, inputs, response)
+    const response = await readResponse(call, inputs)
+    const questionnaire = await requireQuestionnaire(call, inputs, response)
     requireKnown(questionnaire)
     const variables = { questionnaire, context: response }
     const makers: (() => Entry)[] = []
@@ -48,14 +48,14 @@ export const extract: Operation = {
     const entries: Entry[] = []
     for (const make of makers) {
       entries.push(withinLimits(make))
-      await ownTurn()
+      await yieldTurn()
     }
     const bundle = { resourceType: 'Bundle', type: 'transaction' }
     return jsonReply(200, entries.length === 0 ? bundle : { ...bundle, entry: entries })
   },
 }
 
-async function responseOf(
+async function readResponse(
   { services, principal, id }: OperationCall,
   inputs: Inputs,
 ): Promise<Resource> {
@@ -65,7 +65,7 @@ async function responseOf(
   throw badRequest(`"questionnaire-response" must hold a ${RESPONSE}`)
 }
 
-async function questionnaireOf(
+async function requireQuestionnaire(
   call: OperationCall,
   inputs: Inputs,
   { questionnaire: canonical, contained }: Resource,
@@ -79,7 +79,7 @@ async function questionnaireOf(
   const inside = Array.isArray(contained) ? contained.filter(isResource) : []
   const found = canonical.startsWith('#')
     ? inside.find((one) => `#${one.id}` === canonical && one.resourceType === 'Questionnaire')
-    : await canonicalOf(call, 'Questionnaire', canonical)
+    : await findCanonical(call, 'Questionnaire', canonical)
   if (found !== undefined) return found
   throw unknownDefinition('The Questionnaire of the response is not known')
 }
@@ -89,9 +89,9 @@ const OTHER_WAYS =
 
 function requireKnown(questionnaire: Resource): void {
   const walk = (item: Item) => {
-    const other = listOf(item.extension).find(({ url }) => OTHER_WAYS.test(String(url)))
+    const other = toObjects(item.extension).find(({ url }) => OTHER_WAYS.test(String(url)))
     if (other !== undefined) throw notSupported(`${String(other.url)} is not supported`)
-    for (const child of listOf(item.item)) walk(child)
+    for (const child of toObjects(item.item)) walk(child)
   }
   walk(questionnaire)
 }
@@ -121,22 +121,22 @@ interface Walk {
 function walkItems(walk: Walk, scope: Scope): void {
   const { questionnaire, makers } = walk
   const inner = { ...scope, variables: { ...scope.variables, ...allocated(questionnaire) } }
-  for (const extension of extensionsOf(questionnaire, 'templateExtract')) {
+  for (const extension of sdcExtensions(questionnaire, 'templateExtract')) {
     makers.push(() => templateEntry(walk, extension, inner))
   }
-  const isObserved = extensionsOf(questionnaire, 'observationExtract')[0]?.valueBoolean
-  const own = extensionsOf(questionnaire, 'observation-extract-category')
+  const isObserved = sdcExtensions(questionnaire, 'observationExtract')[0]?.valueBoolean
+  const own = sdcExtensions(questionnaire, 'observation-extract-category')
   const categories = own.map(({ valueCodeableConcept }) => valueCodeableConcept)
   const category = categories.length > 0 ? categories : walk.category
   const node = isObject(scope.node) ? scope.node : {}
-  const answers = listOf(node.answer)
-  const children = [...listOf(node.item), ...answers.flatMap(({ item }) => listOf(item))]
+  const answers = toObjects(node.answer)
+  const children = [...toObjects(node.item), ...answers.flatMap(({ item }) => toObjects(item))]
   const subject = subjectIn(questionnaire, children) ?? walk.subject
   const below = { ...walk, category, subject, isObserved: (isObserved ?? walk.isObserved) === true }
   if (below.isObserved && Array.isArray(questionnaire.code)) {
     for (const answer of answers) makers.push(() => observationEntry(below, answer))
   }
-  for (const defined of listOf(questionnaire.item)) {
+  for (const defined of toObjects(questionnaire.item)) {
     for (const child of children.filter(({ linkId }) => linkId === defined.linkId)) {
       walkItems({ ...below, questionnaire: defined }, { ...inner, node: child })
     }
@@ -145,18 +145,18 @@ function walkItems(walk: Walk, scope: Scope): void {
 
 /** The answer that says whom a group is about. */
 function subjectIn({ item }: Item, children: readonly Item[]): unknown {
-  const defined = listOf(item).find((one) => extensionsOf(one, 'isSubject')[0]?.valueBoolean)
+  const defined = toObjects(item).find((one) => sdcExtensions(one, 'isSubject')[0]?.valueBoolean)
   const answered = defined && children.find(({ linkId }) => linkId === defined.linkId)
-  return listOf(answered?.answer)[0]?.valueReference
+  return toObjects(answered?.answer)[0]?.valueReference
 }
 
-function extensionsOf(item: Item, name: string): readonly Item[] {
-  return listOf(item.extension).filter(({ url }) => url === `${SDC}${name}`)
+function sdcExtensions(item: Item, name: string): readonly Item[] {
+  return toObjects(item.extension).filter(({ url }) => url === `${SDC}${name}`)
 }
 
 /** Names of ids that templates of this item share. */
 function allocated(item: Item): Record<string, string> {
-  const names = extensionsOf(item, 'extractAllocateId').map(({ valueString }) => valueString)
+  const names = sdcExtensions(item, 'extractAllocateId').map(({ valueString }) => valueString)
   const texts = names.filter((name) => typeof name === 'string')
   return Object.fromEntries(texts.map((name) => [name, `urn:uuid:${randomUUID()}`]))
 }
@@ -164,7 +164,7 @@ function allocated(item: Item): Record<string, string> {
 const CONDITIONS = ['ifNoneMatch', 'ifModifiedSince', 'ifMatch', 'ifNoneExist']
 
 function templateEntry({ questionnaire, response }: Walk, extension: Item, scope: Scope): Entry {
-  const part = (name: string) => listOf(extension.extension).find(({ url }) => url === name)
+  const part = (name: string) => toObjects(extension.extension).find(({ url }) => url === name)
   const text = (name: string) => {
     const expression = part(name)?.valueString
     if (typeof expression !== 'string') return undefined
@@ -175,7 +175,7 @@ function templateEntry({ questionnaire, response }: Walk, extension: Item, scope
   const { contained } = isObject(scope.variables.questionnaire)
     ? scope.variables.questionnaire
     : questionnaire
-  const template = listOf(contained).find(({ id }) => `#${String(id)}` === name)
+  const template = toObjects(contained).find(({ id }) => `#${String(id)}` === name)
   if (!isResource(template)) throw badRequest(`The template ${name} is not contained`)
   const made = filled(template, { ...scope, root: response })
   // It stays a resource: only elements that name an expression go.
@@ -231,7 +231,7 @@ function observed(item: Item, answer: Item): Readonly<Record<string, unknown>> {
   if (valueDate !== undefined) return { valueDateTime: valueDate }
   if (valueUri !== undefined) return { valueString: valueUri }
   if (valueDecimal !== undefined) {
-    const coding = listOf(item.extension).find(({ url }) => url === UNIT)?.valueCoding
+    const coding = toObjects(item.extension).find(({ url }) => url === UNIT)?.valueCoding
     const { system, code, display } = isObject(coding) ? coding : {}
     return { valueQuantity: { value: valueDecimal, unit: display, system, code } }
   }
@@ -248,7 +248,7 @@ function observed(item: Item, answer: Item): Readonly<Record<string, unknown>> {
   return { [name]: answer[name] }
 }
 
-function listOf(value: unknown): readonly Item[] {
+function toObjects(value: unknown): readonly Item[] {
   return Array.isArray(value) ? value.filter(isObject) : []
 }
 
@@ -287,7 +287,7 @@ async function prepared(questionnaire: Resource): Promise<void> {
   for (const expression of expressions) {
     for (const base of BASES) {
       compileTenant(expression, base)
-      await ownTurn()
+      await yieldTurn()
     }
   }
 }
@@ -295,11 +295,11 @@ async function prepared(questionnaire: Resource): Promise<void> {
 const EXPRESSION = /templateExtract(Context|Value)$|^(fullUrl|resourceId|if[A-Z]\w+)$/
 
 function evaluated(expression: string, { node, root, variables }: Scope): unknown[] {
-  return compileTenant(expression, baseOf(node))(node, { ...variables, resource: root })
+  return compileTenant(expression, nodeTypePath(node))(node, { ...variables, resource: root })
 }
 
 /** Nodes are those of a response, or values of its answers. */
-function baseOf(node: unknown): string | undefined {
+function nodeTypePath(node: unknown): string | undefined {
   if (!isObject(node) || node.resourceType !== undefined) return undefined
   if (typeof node.linkId === 'string') return 'QuestionnaireResponse.item'
   const isAnswer = Object.keys(node).some((name) => /^value[A-Z]/.test(name))
@@ -309,28 +309,28 @@ function baseOf(node: unknown): string | undefined {
 /** A copy of an element; undefined where its expression selects nothing. */
 function filled(element: unknown, scope: Scope): unknown {
   if (!isObject(element)) return element
-  const [only] = copiesOf(element, scope)
+  const [only] = fillTemplate(element, scope)
   return only
 }
 
 /** As many copies as the context of an element has values; one where it names none. */
-function copiesOf(element: Readonly<Record<string, unknown>>, scope: Scope): unknown[] {
+function fillTemplate(element: Readonly<Record<string, unknown>>, scope: Scope): unknown[] {
   const { expression, name } = expressionIn(element, CONTEXT)
   const nodes = expression === undefined ? [scope.node] : evaluated(expression, scope)
   if (nodes.length > MOST_COPIES) throw tooCostly('A template has too many copies')
   return nodes.flatMap((node) => {
     const variables = name === undefined ? scope.variables : { ...scope.variables, [name]: node }
-    return copyOf(element, { ...scope, node, variables })
+    return fillElement(element, { ...scope, node, variables })
   })
 }
 
-function copyOf(element: Readonly<Record<string, unknown>>, scope: Scope): unknown[] {
+function fillElement(element: Readonly<Record<string, unknown>>, scope: Scope): unknown[] {
   const own = expressionIn(element, VALUE).expression
   if (own !== undefined) return evaluated(own, scope)
   const copy: Record<string, unknown> = {}
   for (const [name, value] of Object.entries(element)) {
     if (name.startsWith('_')) continue
-    const made = Array.isArray(value) ? itemsOf(value, scope) : memberOf(name, value, scope)
+    const made = Array.isArray(value) ? fillList(value, scope) : fillMember(name, value, scope)
     if (made !== undefined) copy[name] = made
   }
   for (const [name, value] of Object.entries(element)) {
@@ -340,15 +340,15 @@ function copyOf(element: Readonly<Record<string, unknown>>, scope: Scope): unkno
 }
 
 /** An element that stands once takes the first value. */
-function memberOf(name: string, value: unknown, scope: Scope): unknown {
+function fillMember(name: string, value: unknown, scope: Scope): unknown {
   if (!isObject(value)) return name === 'extension' ? undefined : value
-  return copiesOf(value, scope)[0]
+  return fillTemplate(value, scope)[0]
 }
 
-function itemsOf(list: readonly unknown[], scope: Scope): unknown[] | undefined {
+function fillList(list: readonly unknown[], scope: Scope): unknown[] | undefined {
   const items = list.flatMap((item) => {
     if (!isObject(item)) return [item]
-    return item.url === CONTEXT || item.url === VALUE ? [] : copiesOf(item, scope)
+    return item.url === CONTEXT || item.url === VALUE ? [] : fillTemplate(item, scope)
   })
   return items.length === 0 ? undefined : items
 }

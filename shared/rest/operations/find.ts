@@ -13,8 +13,15 @@ import {
 } from '../../request/parameters.ts'
 import type { Operation, OperationCall } from '../../request/request.ts'
 import { parseVersion } from '../../store/rows/rows.ts'
-import { found } from '../search/criteria.ts'
-import { fitting, freeSpans, type Slots, type Span, type Terms, termsOf } from './availability.ts'
+import { searchByQuery } from '../search/criteria.ts'
+import {
+  compileFitTest,
+  freeSpans,
+  type Slots,
+  type Span,
+  schedulingTerms,
+  type Terms,
+} from './availability.ts'
 
 export const DAY_MS = 86_400_000
 export const LONGEST_DAYS = 31
@@ -45,20 +52,22 @@ export const find: Operation = {
   onlyReads: true,
   async run(call) {
     const inputs = readInputs(call, PARAMETERS)
-    const span = spanOf(inputs)
+    const span = readSpan(inputs)
     const count = Math.min(inputs.whole('_count') ?? DEFAULT_COUNT, MOST_COUNT)
     if (count < 0) throw badRequest('"_count" must not be negative', '_count')
     const names = call.id === undefined ? inputs.texts('schedule') : [`Schedule/${call.id}`]
     if (names.length === 0) throw badRequest('Missing required parameter "schedule"')
     if (names.length > MOST_SCHEDULES) throw tooCostly(`At most ${MOST_SCHEDULES} schedules`)
     const service = inputs.text('service-type-reference')
-    const calendars = await Promise.all(names.map((name) => calendarOf(call, name, service)))
-    const free = await Promise.all(calendars.map((one) => freeOf(call, one, span)))
+    const calendars = await Promise.all(names.map((name) => loadCalendar(call, name, service)))
+    const free = await Promise.all(calendars.map((one) => readSlots(call, one, span)))
     const isForAppointment = call.type === 'Appointment'
     const entry = []
     for (const time of common(calendars, free, span)) {
       if (entry.length >= count) break
-      const slots = calendars.map((calendar) => slotOf(calendar, time, inputs.text('service-type')))
+      const slots = calendars.map((calendar) =>
+        busySlot(calendar, time, inputs.text('service-type')),
+      )
       const status = isForAppointment ? 'busy' : 'free'
       const [first] = slots
       const resource = isForAppointment ? proposal(calendars, slots, time) : { ...first, status }
@@ -70,7 +79,7 @@ export const find: Operation = {
   },
 }
 
-function spanOf(inputs: Inputs): Span {
+function readSpan(inputs: Inputs): Span {
   const [start, end] = ['start', 'end'].map((name) => parseDate(inputs.required(name))?.low)
   if (start === undefined || end === undefined || start >= end) {
     throw badRequest('Invalid search time range', 'start')
@@ -90,7 +99,7 @@ export interface Calendar {
 }
 
 /** Errors: 400, 403, 404. */
-export async function calendarOf(
+export async function loadCalendar(
   { services, principal }: OperationCall,
   name: string,
   serviceName: string | undefined,
@@ -115,26 +124,29 @@ export async function calendarOf(
   const target = parseReference(actor)
   // Only its time zone is asked for: a caller who may not read it has to find that elsewhere.
   const [version] = target === undefined ? [] : await repository.readMany(principal, [target])
-  const terms = termsOf(schedule, service, version && parseVersion(version))
+  const terms = schedulingTerms(schedule, service, version && parseVersion(version))
   return { schedule, service, actor, terms }
 }
 
-async function freeOf(call: OperationCall, { schedule, terms }: Calendar, span: Span) {
+async function readSlots(call: OperationCall, { schedule, terms }: Calendar, span: Span) {
   const query = new URLSearchParams({ schedule: `Schedule/${schedule.id}` })
-  for (const [name, value] of windowOf(terms, span)) query.append(name, value)
+  for (const [name, value] of slotSearchWindow(terms, span)) query.append(name, value)
   const slots: Resource[] = []
   let cursor: string | undefined
   for (let page = 0; page < MOST_SLOT_PAGES; page++) {
-    const { versions, next } = await found(call, 'Slot', query, { count: MOST_SLOTS, cursor })
+    const { versions, next } = await searchByQuery(call, 'Slot', query, {
+      count: MOST_SLOTS,
+      cursor,
+    })
     slots.push(...versions.map(parseVersion))
     cursor = next
-    if (next === undefined) return slotsOf(slots)
+    if (next === undefined) return groupSlots(slots)
   }
   throw tooCostly('The Schedule has too many Slots in this time')
 }
 
 /** Slots that may touch it: they have a parameter for their start alone. */
-export function windowOf(
+export function slotSearchWindow(
   { beforeMs, afterMs }: Terms,
   { start, end }: Span,
 ): readonly [string, string][] {
@@ -144,7 +156,7 @@ export function windowOf(
   ]
 }
 
-export function slotsOf(all: readonly Resource[]): Slots {
+export function groupSlots(all: readonly Resource[]): Slots {
   const spans = (isWanted: (status: unknown) => boolean) =>
     all.flatMap(({ status, start, end }) => {
       const [from, until] = [parseDate(start)?.low, parseDate(end)?.low]
@@ -171,14 +183,14 @@ function* common(
     throw badRequest('The schedules give time for different durations')
   }
   const tests = others.map(({ terms }, index) =>
-    fitting(terms, rest[index] ?? { free: [], taken: [] }, span),
+    compileFitTest(terms, rest[index] ?? { free: [], taken: [] }, span),
   )
   for (const time of freeSpans(first.terms, own, span)) {
     if (tests.every((fits) => fits(time))) yield time
   }
 }
 
-function slotOf({ schedule, service }: Calendar, { start, end }: Span, token?: string): Resource {
+function busySlot({ schedule, service }: Calendar, { start, end }: Span, token?: string): Resource {
   const [system, code] = token?.includes('|') ? token.split('|') : [undefined, token]
   const asked = code && [{ coding: [{ ...(system ? { system } : {}), code }] }]
   const serviceType = asked || service?.type

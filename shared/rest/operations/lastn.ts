@@ -4,15 +4,15 @@
  */
 import { badRequest } from '../../errors.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
-import { ownTurn } from '../../platform/event-loop-turns.ts'
+import { yieldTurn } from '../../platform/event-loop-turns.ts'
 import { readJson, readQuery } from '../../request/negotiate.ts'
-import { interactionOf, tokenText } from '../../request/parameters.ts'
+import { toInteraction, tokenText } from '../../request/parameters.ts'
 import type { FhirRequest, Operation } from '../../request/request.ts'
 import { parseVersion } from '../../store/rows/rows.ts'
 import type { Version } from '../../store/rows/version.ts'
-import { entryOf } from '../everything.ts'
+import { searchsetEntry } from '../everything.ts'
 import { pageReply } from '../interaction.ts'
-import { found } from '../search/criteria.ts'
+import { searchByQuery } from '../search/criteria.ts'
 
 const PAGE = 1000
 const MOST_PAGES = 10
@@ -26,8 +26,8 @@ export const lastn: Operation = {
   methods: ['GET', 'POST'],
   onlyReads: true,
   async run(call) {
-    const query = queryOf(call.request)
-    const max = maxOf(query.get('max') ?? '1')
+    const query = readLastnQuery(call.request)
+    const max = parseMax(query.get('max') ?? '1')
     for (const name of ['max', '_count', '_sort', '_cursor', '_offset']) query.delete(name)
     requireNarrow(query)
     query.set('_sort', '-date')
@@ -35,22 +35,25 @@ export const lastn: Operation = {
     const byKey = new Map<string, Group>()
     let cursor: string | undefined
     for (let page = 0, rank = 0; page < MOST_PAGES; page++) {
-      const { versions, next } = await found(call, 'Observation', query, { count: PAGE, cursor })
+      const { versions, next } = await searchByQuery(call, 'Observation', query, {
+        count: PAGE,
+        cursor,
+      })
       for (const version of versions) {
         const observation = parseVersion(version)
-        const time = timeOf(observation)
+        const time = effectiveTime(observation)
         add(groups, byKey, conceptKeys(observation.code), { version, time, rank: rank++ })
-        await ownTurn()
+        await yieldTurn()
       }
       cursor = next
       if (next === undefined) break
     }
-    const newest = groups.flatMap((group) => newestOf(group, max))
-    const interaction = interactionOf(call)
+    const newest = groups.flatMap((group) => pickNewest(group, max))
+    const context = toInteraction(call)
     const entries = newest
       .sort((a, b) => a.rank - b.rank)
-      .map(({ version }) => entryOf(interaction, version, 'match'))
-    return pageReply(interaction, { type: 'searchset', total: entries.length, links: [] }, entries)
+      .map(({ version }) => searchsetEntry(context, version, 'match'))
+    return pageReply(context, { type: 'searchset', total: entries.length, links: [] }, entries)
   },
 }
 
@@ -84,7 +87,7 @@ function add(groups: Group[], byKey: Map<string, Group>, keys: string[], item: R
 }
 
 /** Observations of the same time as the last one come, too: none of them is the newer. */
-function newestOf({ items }: Group, max: number): Ranked[] {
+function pickNewest({ items }: Group, max: number): Ranked[] {
   const sorted = items.sort((a, b) => a.rank - b.rank)
   const last = sorted[max - 1]
   return sorted.filter((item, index) => {
@@ -92,7 +95,7 @@ function newestOf({ items }: Group, max: number): Ranked[] {
   })
 }
 
-function timeOf(observation: Resource): string | undefined {
+function effectiveTime(observation: Resource): string | undefined {
   const { effectiveDateTime, effectiveInstant } = observation
   const time = effectiveDateTime ?? effectiveInstant
   return typeof time === 'string' ? time : undefined
@@ -109,7 +112,7 @@ export function conceptKeys(concept: unknown): string[] {
 }
 
 /** The search parameters of an address, a form or a Parameters resource. */
-function queryOf(request: FhirRequest): URLSearchParams {
+function readLastnQuery(request: FhirRequest): URLSearchParams {
   const query = new URLSearchParams(request.query)
   if (request.method === 'GET' || request.body === undefined || request.body.length === 0) {
     return query
@@ -133,7 +136,7 @@ function queryOf(request: FhirRequest): URLSearchParams {
   return query
 }
 
-function maxOf(text: string): number {
+function parseMax(text: string): number {
   const max = /^\d{1,6}$/.test(text) ? Number(text) : 0
   if (max < 1) throw badRequest('"max" must be a positive whole number', 'max')
   return Math.min(max, MOST_OF_A_CODE)

@@ -12,17 +12,17 @@ import { isObject, parseReference, type Resource } from '../../fhir/resource.ts'
 import { parseDate, plainWords } from '../../fhir/values.ts'
 import { escapeValue } from '../../query/values.ts'
 import {
-  interactionOf,
   type ParameterDefinition,
   parametersReply,
   readInputs,
+  toInteraction,
 } from '../../request/parameters.ts'
 import type { Operation, OperationCall } from '../../request/request.ts'
 import { parseVersion } from '../../store/rows/rows.ts'
 import type { Version } from '../../store/rows/version.ts'
-import { entryOf } from '../everything.ts'
+import { searchsetEntry } from '../everything.ts'
 import { pageReply } from '../interaction.ts'
-import { found } from '../search/criteria.ts'
+import { searchByQuery } from '../search/criteria.ts'
 
 const MOST_CANDIDATES = 100
 const MOST_SEARCHES = 20
@@ -51,18 +51,18 @@ export const match: Operation = {
       { name: 'count', kind: 'whole' },
     ])
     const patient = ofType(inputs.resource('resource'), 'resource', 'Patient')
-    const { matches, isCut } = await matchesOf(call, patient)
+    const { matches, isCut } = await findMatches(call, patient)
     const certain = matches.filter(({ grade }) => grade === 'certain')
     // A record is released by this only when nobody else can be meant.
     const isSure = certain.length === 1 && !isCut
     const shown = inputs.flag('onlyCertainMatches') ? (isSure ? certain : []) : matches
     const count = Math.max(0, inputs.whole('count') ?? DEFAULT_COUNT)
-    const interaction = interactionOf(call)
+    const context = toInteraction(call)
     const entries = shown.slice(0, count).map(({ version, grade, score }) => {
-      const { content, write } = entryOf(interaction, version, 'match')
+      const { content, write } = searchsetEntry(context, version, 'match')
       return { content, write: () => graded(write(), grade, score) }
     })
-    return pageReply(interaction, { type: 'searchset', total: shown.length, links: [] }, entries)
+    return pageReply(context, { type: 'searchset', total: shown.length, links: [] }, entries)
   },
 }
 
@@ -95,7 +95,7 @@ export const memberMatch: Operation = {
     requireConsent(ofType(inputs.resource('Consent'), 'Consent', 'Consent'))
     const [members, { matches, isCut }] = await Promise.all([
       beneficiaries(call, coverage),
-      matchesOf(call, patient),
+      findMatches(call, patient),
     ])
     const named = matches.filter(({ patient: { id = '' }, grade }) => {
       return members.has(id) && grade !== 'possible'
@@ -135,12 +135,12 @@ async function beneficiaries(
 ): Promise<ReadonlySet<string>> {
   const { subscriberId } = coverage
   const queries = [
-    ...identifiersOf(coverage).map((identifier) => ({ identifier })),
+    ...identifierTokens(coverage).map((identifier) => ({ identifier })),
     ...(typeof subscriberId === 'string' ? [{ identifier: escapeValue(subscriberId) }] : []),
   ].slice(0, MOST_SEARCHES)
   const pages = await Promise.all(
     queries.map((query) => {
-      return found(call, 'Coverage', new URLSearchParams(query), { count: MOST_CANDIDATES })
+      return searchByQuery(call, 'Coverage', new URLSearchParams(query), { count: MOST_CANDIDATES })
     }),
   )
   const all = pages.flatMap(({ versions }) => versions.map(parseVersion))
@@ -155,15 +155,15 @@ async function beneficiaries(
 
 /** The identifier of type MB or UMB, else any that the member has, else that of the coverage. */
 function memberIdentifier(patient: Resource, coverage: Resource): unknown {
-  const own = listOf(patient.identifier)
+  const own = toObjects(patient.identifier)
   const isMember = ({ type }: Record<string, unknown>) =>
     isObject(type) &&
-    listOf(type.coding).some(({ code }) => typeof code === 'string' && /^U?MB$/.test(code))
-  return own.find(isMember) ?? own[0] ?? listOf(coverage.identifier)[0]
+    toObjects(type.coding).some(({ code }) => typeof code === 'string' && /^U?MB$/.test(code))
+  return own.find(isMember) ?? own[0] ?? toObjects(coverage.identifier)[0]
 }
 
 /** The stored patients that a given one may be, most likely first. `isCut`: there are more candidates. */
-async function matchesOf(
+async function findMatches(
   call: OperationCall,
   patient: Resource,
 ): Promise<{ readonly matches: readonly Match[]; readonly isCut: boolean }> {
@@ -191,7 +191,9 @@ async function matchesOf(
 /** Elements that a policy hides from the caller are not searched by. */
 async function candidates(call: OperationCall, query: Readonly<Record<string, string>>) {
   try {
-    return await found(call, 'Patient', new URLSearchParams(query), { count: MOST_CANDIDATES })
+    return await searchByQuery(call, 'Patient', new URLSearchParams(query), {
+      count: MOST_CANDIDATES,
+    })
   } catch (error) {
     const hidden = error instanceof HttpError && error.status === 403
     if (hidden && error.outcome.issue[0]?.expression !== undefined) {
@@ -205,22 +207,22 @@ function candidateQueries(patient: Resource): readonly Readonly<Record<string, s
   const { birthDate } = patient
   const isDated = typeof birthDate === 'string' && /^\d{4}-\d\d-\d\d$/.test(birthDate)
   const names = isDated
-    ? listOf(patient.name).flatMap(({ family, given }) => [
-        ...textsOf([family]).map((text) => ({ family: escapeValue(text), birthdate: birthDate })),
-        ...textsOf(given).map((text) => ({ given: escapeValue(text), birthdate: birthDate })),
+    ? toObjects(patient.name).flatMap(({ family, given }) => [
+        ...toStrings([family]).map((text) => ({ family: escapeValue(text), birthdate: birthDate })),
+        ...toStrings(given).map((text) => ({ given: escapeValue(text), birthdate: birthDate })),
       ])
     : []
-  const telecoms = textsOf(listOf(patient.telecom).map(({ value }) => value))
+  const telecoms = toStrings(toObjects(patient.telecom).map(({ value }) => value))
   return [
-    ...identifiersOf(patient).map((identifier) => ({ identifier })),
+    ...identifierTokens(patient).map((identifier) => ({ identifier })),
     ...telecoms.map((text) => ({ telecom: escapeValue(text) })),
     ...names,
   ].slice(0, MOST_SEARCHES)
 }
 
 /** `system|value` of those that have both: a number alone means nobody. */
-function identifiersOf({ identifier }: Resource): readonly string[] {
-  return listOf(identifier).flatMap(({ system, value }) =>
+function identifierTokens({ identifier }: Resource): readonly string[] {
+  return toObjects(identifier).flatMap(({ system, value }) =>
     typeof system === 'string' && typeof value === 'string'
       ? [`${escapeValue(system)}|${escapeValue(value)}`]
       : [],
@@ -242,12 +244,12 @@ const POSSIBLE = 0.3
 
 function judge(one: Resource, other: Resource): Pick<Match, 'grade' | 'score'> | undefined {
   const agreements = {
-    identifier: shares(identifiersOf(one), identifiersOf(other)),
+    identifier: shares(identifierTokens(one), identifierTokens(other)),
     birthDate: one.birthDate !== undefined && one.birthDate === other.birthDate,
-    family: shares(wordsOf(one, 'family'), wordsOf(other, 'family')),
-    given: shares(wordsOf(one, 'given'), wordsOf(other, 'given')),
-    telecom: shares(numbersOf(one), numbersOf(other)),
-    address: shares(streetsOf(one), streetsOf(other)),
+    family: shares(nameWords(one, 'family'), nameWords(other, 'family')),
+    given: shares(nameWords(one, 'given'), nameWords(other, 'given')),
+    telecom: shares(telecomKeys(one), telecomKeys(other)),
+    address: shares(addressLines(one), addressLines(other)),
   }
   const contradicts = (name: string) =>
     one[name] !== undefined && other[name] !== undefined && one[name] !== other[name]
@@ -266,30 +268,30 @@ function shares(some: readonly string[], others: readonly string[]): boolean {
   return some.some((item) => others.includes(item))
 }
 
-function wordsOf({ name }: Resource, part: 'family' | 'given'): readonly string[] {
-  return textsOf(listOf(name).flatMap((one) => one[part])).map(plainWords)
+function nameWords({ name }: Resource, part: 'family' | 'given'): readonly string[] {
+  return toStrings(toObjects(name).flatMap((one) => one[part])).map(plainWords)
 }
 
 /** The last digits of a telephone number, whatever the country is written as; e-mail addresses in lower case. */
-function numbersOf({ telecom }: Resource): readonly string[] {
-  const all = textsOf(listOf(telecom).map(({ value }) => value)).map((text) =>
+function telecomKeys({ telecom }: Resource): readonly string[] {
+  const all = toStrings(toObjects(telecom).map(({ value }) => value)).map((text) =>
     text.includes('@') ? text.toLowerCase().trim() : text.replace(/\D/g, '').slice(-10),
   )
   return all.filter(({ length }) => length >= 5)
 }
 
-function streetsOf({ address }: Resource): readonly string[] {
-  return textsOf(listOf(address).flatMap(({ line }) => line)).map(plainWords)
+function addressLines({ address }: Resource): readonly string[] {
+  return toStrings(toObjects(address).flatMap(({ line }) => line)).map(plainWords)
 }
 
 /** Nobody has more names than this, and each is compared with each. */
 const MOST_COMPARED = 100
 
-function listOf(value: unknown): readonly Record<string, unknown>[] {
+function toObjects(value: unknown): readonly Record<string, unknown>[] {
   return Array.isArray(value) ? value.slice(0, MOST_COMPARED).filter(isObject) : []
 }
 
-function textsOf(value: unknown): readonly string[] {
+function toStrings(value: unknown): readonly string[] {
   const list = Array.isArray(value) ? value.slice(0, MOST_COMPARED) : []
   return list.filter((text): text is string => typeof text === 'string' && text.trim() !== '')
 }

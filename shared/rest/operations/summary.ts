@@ -5,18 +5,18 @@
  * resources are shown as they are stored, so whether they conform to the profiles of the guide is up to their makers.
  */
 import { randomUUID } from 'node:crypto'
-import { textOf } from '../../binary/attachments.ts'
+import { versionText } from '../../binary/attachments.ts'
 import { badRequest, multipleMatches, notFound } from '../../errors.ts'
 import { plainBundle } from '../../fhir/bundle.ts'
 import { isObject, parseReference, type Resource, visitReferences } from '../../fhir/resource.ts'
-import { ownTurn } from '../../platform/event-loop-turns.ts'
-import { interactionOf, readInputs } from '../../request/parameters.ts'
+import { yieldTurn } from '../../platform/event-loop-turns.ts'
+import { readInputs, toInteraction } from '../../request/parameters.ts'
 import { absoluteUrl, textReply } from '../../request/reply.ts'
 import type { Operation, OperationCall } from '../../request/request.ts'
 import type { Services } from '../../services.ts'
 import { parseVersion } from '../../store/rows/rows.ts'
 import type { Version } from '../../store/rows/version.ts'
-import { found, parsed, resolved } from '../search/criteria.ts'
+import { parseCallerSearch, resolved, searchByQuery } from '../search/criteria.ts'
 import { documentHead } from './document.ts'
 
 const LOINC = 'http://loinc.org'
@@ -136,11 +136,11 @@ export const summary: Operation = {
     }
     const labels = new Map<Version, string>()
     const included = await namedBy(call, contents, labels)
-    const interaction = interactionOf(call)
+    const context = toInteraction(call)
     const made = madeResources(call.services, patient, sections, labels)
     const stored = [patient, ...contents.values(), ...included].map((version) => ({
       fullUrl: absoluteUrl(call.services, `${version.type}/${version.id}`),
-      resource: textOf(interaction, version),
+      resource: versionText(context, version),
     }))
     const [composition, device] = made
     return textReply(200, plainBundle('document', [composition, ...stored, device], documentHead()))
@@ -149,7 +149,7 @@ export const summary: Operation = {
 
 async function patientBy(call: OperationCall, identifier: string): Promise<Version> {
   if (!identifier.includes('|')) throw badRequest('"identifier" must be system|value', 'identifier')
-  const { versions } = await found(call, 'Patient', new URLSearchParams({ identifier }), {
+  const { versions } = await searchByQuery(call, 'Patient', new URLSearchParams({ identifier }), {
     count: 2,
   })
   const [patient, second] = versions
@@ -175,7 +175,7 @@ async function filled(call: OperationCall, patient: string): Promise<readonly Fi
       query.set('patient', patient)
       return {
         section,
-        request: { ...parsed(call, type, query, 'strict'), count: MOST_OF_A_SEARCH },
+        request: { ...parseCallerSearch(call, type, query, 'strict'), count: MOST_OF_A_SEARCH },
       }
     }),
   )
@@ -205,14 +205,14 @@ async function namedBy(
   const named = new Map<string, { readonly type: string; readonly id: string }>()
   for (const version of contents.values()) {
     const resource = parseVersion(version)
-    labels.set(version, labelOf(resource))
+    labels.set(version, resourceLabel(resource))
     visitReferences(resource, version.type, (text) => {
       const target = parseReference(text)
       const name = target && `${target.type}/${target.id}`
       if (name === undefined || !INCLUDED.has(target?.type ?? '') || contents.has(name)) return
       if (target !== undefined) named.set(name, target)
     })
-    await ownTurn()
+    await yieldTurn()
   }
   const all = await services.repository.readMany(principal, [...named.values()])
   return all.filter((version) => version !== undefined)
@@ -247,7 +247,7 @@ function madeResources(
       date: new Date().toISOString(),
       author: [{ reference: `urn:uuid:${device}` }],
       title: 'Patient Summary',
-      section: shown.map((section) => sectionOf(section, labels)),
+      section: shown.map((section) => compositionSection(section, labels)),
     }),
     entry(device, {
       resourceType: 'Device',
@@ -260,7 +260,7 @@ function madeResources(
 /** https://hl7.org/fhir/R4/valueset-list-empty-reason.html */
 const EMPTY_REASONS = 'http://terminology.hl7.org/CodeSystem/list-empty-reason'
 
-function sectionOf(section: FilledSection, labels: ReadonlyMap<Version, string>): object {
+function compositionSection(section: FilledSection, labels: ReadonlyMap<Version, string>): object {
   const { code, title, versions, isWithheld } = section
   const coding = [{ system: LOINC, code }]
   const text = { status: 'generated', div: narrative(section, labels) }
@@ -289,7 +289,7 @@ function narrative(
 const LABELS = ['code', 'medicationCodeableConcept', 'vaccineCode', 'type', 'title', 'category']
 
 /** A label is the text or the display of the first concept, else the type. */
-function labelOf(resource: Resource): string {
+function resourceLabel(resource: Resource): string {
   for (const name of LABELS) {
     const [value] = [resource[name]].flat()
     if (typeof value === 'string') return value

@@ -8,16 +8,16 @@ import { isObject, isResource, type Resource } from '../../fhir/resource.ts'
 import { compileTenantNodes, withinLimits } from '../../fhirpath/custom.ts'
 import { isNode, type NodePath, plain } from '../../fhirpath/path.ts'
 import type { Property, Shape } from '../../validation/shapes.ts'
-import { applyPatch, failed, PatchFault, readPatch, requireSameResource } from './patch.ts'
+import { applyPatch, PatchFault, patchError, readPatch, requireSameResource } from './patch.ts'
 import {
+  elementSlots,
   holderAt,
+  locateNode,
   type PatchedElement,
-  placeOf,
   presentProperty,
   propertyFor,
   put,
   type Slot,
-  slotsOf,
   withSlots,
 } from './place.ts'
 
@@ -44,7 +44,7 @@ function readFhirPathPatch(parameters: readonly Parts[]): readonly FhirPathOpera
 export type Parts = ReadonlyMap<string, Record<string, unknown>>
 
 /** The parts of every operation, by name. Errors: 400. */
-function operationsOf({ parameter = [] }: Record<string, unknown>): readonly Parts[] {
+function readOperationParts({ parameter = [] }: Record<string, unknown>): readonly Parts[] {
   if (!Array.isArray(parameter)) throw badRequest('Patch operations must be an array', 'parameter')
   if (parameter.length > MAX_OPERATIONS) {
     throw tooCostly(`More than ${MAX_OPERATIONS} patch operations`)
@@ -52,7 +52,7 @@ function operationsOf({ parameter = [] }: Record<string, unknown>): readonly Par
   return parameter.map((item: unknown, index) => {
     const parts = isObject(item) && item.name === 'operation' ? item.part : undefined
     if (!Array.isArray(parts) || !parts.every(isPart)) {
-      throw failed(index, undefined, 'must be a parameter "operation" with named parts')
+      throw patchError(index, undefined, 'must be a parameter "operation" with named parts')
     }
     return new Map(parts.map((part) => [part.name, part]))
   })
@@ -64,7 +64,7 @@ function isPart(part: unknown): part is Record<string, unknown> & { name: string
 
 function readOperation(parts: Parts, index: number): FhirPathOperation {
   const type = parts.get('type')?.valueCode ?? parts.get('type')?.valueString
-  const path = textOf(parts, 'path', index)
+  const path = requireString(parts, 'path', index)
   const select = compileTenantNodes(path)
   switch (type) {
     case 'add':
@@ -72,7 +72,7 @@ function readOperation(parts: Parts, index: number): FhirPathOperation {
         type,
         path,
         select,
-        name: textOf(parts, 'name', index),
+        name: requireString(parts, 'name', index),
         value: requireValue(parts, index),
       }
     case 'insert':
@@ -80,7 +80,7 @@ function readOperation(parts: Parts, index: number): FhirPathOperation {
         type,
         path,
         select,
-        index: integerOf(parts, 'index', index),
+        index: requireInteger(parts, 'index', index),
         value: requireValue(parts, index),
       }
     case 'delete':
@@ -92,30 +92,30 @@ function readOperation(parts: Parts, index: number): FhirPathOperation {
         type,
         path,
         select,
-        source: integerOf(parts, 'source', index),
-        destination: integerOf(parts, 'destination', index),
+        source: requireInteger(parts, 'source', index),
+        destination: requireInteger(parts, 'destination', index),
       }
     default:
-      throw failed(index, path, 'has an unknown type')
+      throw patchError(index, path, 'has an unknown type')
   }
 }
 
-function textOf(parts: Parts, name: string, index: number): string {
+function requireString(parts: Parts, name: string, index: number): string {
   const text = parts.get(name)?.valueString
   if (typeof text !== 'string' || text === '')
-    throw failed(index, undefined, `needs a ${name} (valueString)`)
+    throw patchError(index, undefined, `needs a ${name} (valueString)`)
   return text
 }
 
-function integerOf(parts: Parts, name: string, index: number): number {
+function requireInteger(parts: Parts, name: string, index: number): number {
   const value = parts.get(name)?.valueInteger
-  if (!Number.isInteger(value)) throw failed(index, undefined, `needs a ${name} (valueInteger)`)
+  if (!Number.isInteger(value)) throw patchError(index, undefined, `needs a ${name} (valueInteger)`)
   return value as number
 }
 
 function requireValue(parts: Parts, index: number): PatchValue {
   const value = readPatchValue(parts.get('value'))
-  if (value === undefined) throw failed(index, undefined, 'needs a value')
+  if (value === undefined) throw patchError(index, undefined, 'needs a value')
   return value
 }
 
@@ -149,12 +149,12 @@ function applyOne(
     return edited(document, place, operation)
   } catch (error) {
     if (!(error instanceof PatchFault)) throw error
-    throw failed(index, operation.path, error.message)
+    throw patchError(index, operation.path, error.message)
   }
 }
 
 function requirePlace(document: Record<string, unknown>, node: unknown): PatchedElement | 'root' {
-  const place = isNode(node) ? placeOf(document, node) : undefined
+  const place = isNode(node) ? locateNode(document, node) : undefined
   if (place === undefined) throw new PatchFault('selects what is no element of the resource')
   return place
 }
@@ -167,19 +167,19 @@ function edited(
   if (operation.type === 'add') return added(document, place, operation.name, operation.value)
   if (place === 'root') throw new PatchFault('selects the whole resource')
   const { holder, element, property, index } = place
-  const slots = slotsOf(holder, property)
+  const slots = elementSlots(holder, property)
   const put = (next: readonly Slot[]) => withSlots(document, holder, property, { slots: next })
   switch (operation.type) {
     case 'insert': {
       requireList(property)
       requireIndex(operation.index, slots.length + 1)
-      return put(slots.toSpliced(operation.index, 0, slotOf(property, operation.value)))
+      return put(slots.toSpliced(operation.index, 0, toSlot(property, operation.value)))
     }
     case 'delete':
       return put(slots.toSpliced(index, 1))
     case 'replace': {
       const wanted = requireProperty(holder.shape, element, operation.value)
-      const slot = slotOf(wanted, operation.value)
+      const slot = toSlot(wanted, operation.value)
       if (wanted.name === property.name) return put(slots.with(index, slot))
       return withSlots(document, holder, property, {
         slots: [],
@@ -211,7 +211,7 @@ function added(
   const property = requireProperty(holder.shape, name, value)
   const isTaken = !property.isArray && presentProperty(holder, name) !== undefined
   if (isTaken) throw new PatchFault(`has the element "${name}" already`)
-  const slots = [...slotsOf(holder, property), slotOf(property, value)]
+  const slots = [...elementSlots(holder, property), toSlot(property, value)]
   return withSlots(document, holder, property, { slots })
 }
 
@@ -262,7 +262,7 @@ function requireProperty(shape: Shape, element: string, { type }: PatchValue): P
 }
 
 /** The value as it stands under its property. */
-function slotOf(property: Property, value: PatchValue): Slot {
+function toSlot(property: Property, value: PatchValue): Slot {
   if (!('parts' in value)) return { value: value.value, twin: value.twin }
   const shape = property.shape?.()
   if (shape === undefined) throw new PatchFault('cannot take parts as its value')
@@ -271,19 +271,19 @@ function slotOf(property: Property, value: PatchValue): Slot {
     const inner = requireProperty(shape, name, part)
     const slots = elements.get(inner) ?? []
     if (slots.length > 0 && !inner.isArray) throw new PatchFault(`has two values for "${name}"`)
-    slots.push(slotOf(inner, part))
+    slots.push(toSlot(inner, part))
     elements.set(inner, slots)
   }
   return { value: [...elements].reduce((object, [inner, slots]) => put(object, inner, slots), {}) }
 }
 
 /** Compiles a patch into a function on the current resource. Errors: 400, here and there. */
-export function changeOf(body: unknown): (resource: Resource) => Resource {
+export function compilePatch(body: unknown): (resource: Resource) => Resource {
   if (!isResource(body) || body.resourceType !== 'Parameters') {
     const operations = readPatch(body)
     return (resource) => applyPatch(resource, operations)
   }
-  const parameters = operationsOf(body)
+  const parameters = readOperationParts(body)
   if (parameters.some((parts) => parts.has('op'))) {
     const operations = readPatch(parameters.map(jsonOperation))
     return (resource) => applyPatch(resource, operations)

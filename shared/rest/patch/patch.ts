@@ -26,25 +26,26 @@ export function readPatch(body: unknown): readonly PatchOperation[] {
 }
 
 function readOperation(item: unknown, index: number): PatchOperation {
-  if (!isObject(item)) throw failed(index, undefined, 'must be an object')
+  if (!isObject(item)) throw patchError(index, undefined, 'must be an object')
   const { op, path, from } = item
-  if (typeof path !== 'string' || !isPointer(path)) throw failed(index, path, 'has an invalid path')
+  if (typeof path !== 'string' || !isPointer(path))
+    throw patchError(index, path, 'has an invalid path')
   switch (op) {
     case 'add':
     case 'replace':
     case 'test':
-      if (!Object.hasOwn(item, 'value')) throw failed(index, path, 'needs a value')
+      if (!Object.hasOwn(item, 'value')) throw patchError(index, path, 'needs a value')
       return { op, path, value: item.value }
     case 'move':
     case 'copy':
       if (typeof from !== 'string' || !isPointer(from)) {
-        throw failed(index, path, 'has an invalid from')
+        throw patchError(index, path, 'has an invalid from')
       }
       return { op, path, from }
     case 'remove':
       return { op, path }
     default:
-      throw failed(index, path, `has an unknown op`)
+      throw patchError(index, path, `has an unknown op`)
   }
 }
 
@@ -54,14 +55,14 @@ export function applyPatch(resource: Resource, operations: readonly PatchOperati
   let copied = 0
   operations.forEach((operation, index) => {
     if (operation.op === 'copy') {
-      copied += sizeOf(resolve(document, tokensOf(operation.from ?? '')), MAX_COPIED)
+      copied += estimateSize(resolve(document, parsePointer(operation.from ?? '')), MAX_COPIED)
       if (copied > MAX_COPIED) throw tooCostly('The copies of this patch are too large')
     }
     try {
       document = applyOne(document, operation)
     } catch (error) {
       if (!(error instanceof PatchFault)) throw error
-      throw failed(index, operation.path, error.message)
+      throw patchError(index, operation.path, error.message)
     }
   })
   return requireSameResource(resource, document)
@@ -81,8 +82,8 @@ export function requireSameResource(resource: Resource, document: unknown): Reso
 export class PatchFault extends Error {}
 
 function applyOne(document: unknown, operation: PatchOperation): unknown {
-  const path = tokensOf(operation.path)
-  const from = tokensOf(operation.from ?? '')
+  const path = parsePointer(operation.path)
+  const from = parsePointer(operation.from ?? '')
   switch (operation.op) {
     case 'add':
       return add(document, path, operation.value)
@@ -116,7 +117,7 @@ function add(document: unknown, path: readonly string[], value: unknown): unknow
     (parent) => {
       if (parent === undefined && key === '-') return [value]
       if (Array.isArray(parent)) {
-        const index = key === '-' ? parent.length : indexOf(key, parent.length + 1)
+        const index = key === '-' ? parent.length : parseExistingIndex(key, parent.length + 1)
         return parent.toSpliced(index, 0, value)
       }
       if (isPlain(parent)) return { ...parent, [key]: value }
@@ -141,7 +142,7 @@ function change(
   const [key, ...rest] = path
   if (key === undefined) return next(value)
   if (Array.isArray(value)) {
-    const index = indexOf(key, value.length)
+    const index = parseExistingIndex(key, value.length)
     const item = change(value[index], rest, next, mayCreate)
     return item === NEVER ? value.toSpliced(index, 1) : value.with(index, item)
   }
@@ -169,7 +170,7 @@ function present(document: unknown, path: readonly string[]): unknown {
   return value
 }
 
-function indexOf(token: string, length: number): number {
+function parseExistingIndex(token: string, length: number): number {
   const index = parseIndex(token)
   if (index < length) return index
   throw new PatchFault('target does not exist')
@@ -183,7 +184,7 @@ function isPointer(path: string): boolean {
   return path === '' || path.startsWith('/')
 }
 
-function tokensOf(path: string): string[] {
+function parsePointer(path: string): string[] {
   return path
     .split('/')
     .slice(1)
@@ -208,19 +209,19 @@ function isSame(a: unknown, b: unknown): boolean {
 }
 
 /** Counts JSON values, and a text as one for each ten characters, giving up above `limit`. */
-function sizeOf(value: unknown, limit: number): number {
+function estimateSize(value: unknown, limit: number): number {
   if (typeof value === 'string') return 1 + Math.floor(value.length / 10)
   if (typeof value !== 'object' || value === null) return 1
   let size = 1
   for (const item of Object.values(value)) {
-    size += sizeOf(item, limit - size)
+    size += estimateSize(item, limit - size)
     if (size > limit) break
   }
   return size
 }
 
 /** 400 that names the operation. */
-export function failed(index: number, path: unknown, why: string): HttpError {
+export function patchError(index: number, path: unknown, why: string): HttpError {
   const where = typeof path === 'string' ? ` (${path.slice(0, 200)})` : ''
   return badRequest(`Patch operation ${index}${where} ${why}`)
 }

@@ -9,7 +9,7 @@ import { isResourceType } from '../../fhir/definitions.ts'
 import { isDecimal } from '../../fhir/json.ts'
 import { isObject } from '../../fhir/resource.ts'
 import { plain } from '../../fhirpath/path.ts'
-import { type Property, type Shape, shapeOf } from '../../validation/shapes.ts'
+import { getShape, type Property, type Shape } from '../../validation/shapes.ts'
 
 /** An object of the document. */
 type Json = Readonly<Record<string, unknown>>
@@ -39,9 +39,12 @@ export interface Slot {
 }
 
 /** The place of a node; `'root'` for the resource itself, undefined for a node of another resource. */
-export function placeOf(document: Json, node: ResourceNode): PatchedElement | 'root' | undefined {
+export function locateNode(
+  document: Json,
+  node: ResourceNode,
+): PatchedElement | 'root' | undefined {
   if (node.parentResNode === null) return node.data === plain(document) ? 'root' : undefined
-  const parent = placeOf(document, node.parentResNode)
+  const parent = locateNode(document, node.parentResNode)
   const holder = parent && holderAt(document, parent)
   const element = node.propName
   if (holder === undefined || typeof element !== 'string') return undefined
@@ -58,7 +61,7 @@ export function holderAt(document: Json, place: PatchedElement | 'root'): Holder
   const list = holder.value?.[name]
   const value = property.isArray && Array.isArray(list) ? list[index] : list
   const steps = [...holder.steps, name, ...(property.isArray ? [index] : [])]
-  return asHolder(steps, value, isPrimitive ? shapeOf('Element') : property.shape?.())
+  return asHolder(steps, value, isPrimitive ? getShape('Element') : property.shape?.())
 }
 
 function asHolder(steps: Steps, value: unknown, shape: Shape | undefined): Holder | undefined {
@@ -66,7 +69,7 @@ function asHolder(steps: Steps, value: unknown, shape: Shape | undefined): Holde
   if (shape !== undefined) return { steps, value: json, shape }
   const type = json?.resourceType
   if (typeof type !== 'string' || !isResourceType(type)) return undefined
-  return { steps, value: json, shape: shapeOf(type) }
+  return { steps, value: json, shape: getShape(type) }
 }
 
 /** The property under which an element of a holder stands, if it is there. */
@@ -74,31 +77,31 @@ export function presentProperty(
   { shape, value = {} }: Holder,
   element: string,
 ): Property | undefined {
-  const names = [element, ...choicesOf(shape, element)]
+  const names = [element, ...choiceNames(shape, element)]
   const name = names.find((name) => value[name] !== undefined || value[`_${name}`] !== undefined)
   return name === undefined ? undefined : shape.properties.get(name)
 }
 
 /** The property for a value of a type ("Quantity"); undefined when the shape has no such element. */
 export function propertyFor(shape: Shape, element: string, type: string): Property | undefined {
-  const name = choicesOf(shape, element).find((name) => name === element + type) ?? element
+  const name = choiceNames(shape, element).find((name) => name === element + type) ?? element
   const property = shape.properties.get(name)
   return property?.isSibling ? undefined : property
 }
 
-function choicesOf(shape: Shape, element: string): readonly string[] {
+function choiceNames(shape: Shape, element: string): readonly string[] {
   return shape.choices.find((choice) => choice.element === `${element}[x]`)?.names ?? []
 }
 
 /** The elements of one name in a holder. */
-export function slotsOf({ value = {} }: Holder, { name, isArray }: Property): readonly Slot[] {
-  const values = itemsOf(value[name], isArray)
-  const twins = itemsOf(value[`_${name}`], isArray)
+export function elementSlots({ value = {} }: Holder, { name, isArray }: Property): readonly Slot[] {
+  const values = toItems(value[name], isArray)
+  const twins = toItems(value[`_${name}`], isArray)
   const length = Math.max(values.length, twins.length)
   return Array.from({ length }, (_, index) => ({ value: values[index], twin: twins[index] }))
 }
 
-function itemsOf(value: unknown, isArray: boolean): readonly unknown[] {
+function toItems(value: unknown, isArray: boolean): readonly unknown[] {
   if (value === undefined) return []
   return isArray && Array.isArray(value) ? value : [value]
 }

@@ -1,7 +1,7 @@
 /** `:in`, `:not-in`, `:above` and `:below` of tokens → the codes that they mean, before the store is asked. */
 import { LRUCache } from 'lru-cache'
-import { askerKey } from '../../access/principal.ts'
-import { badRequest, located, tooCostly } from '../../errors.ts'
+import { callerKey } from '../../access/principal.ts'
+import { badRequest, tooCostly, withExpression } from '../../errors.ts'
 import { isResource } from '../../fhir/resource.ts'
 import type { ValueSet } from '../../fhir/terminology.ts'
 import {
@@ -14,7 +14,7 @@ import {
   type SearchRequest,
 } from '../../query/search-request.ts'
 import { parseTokenValue, unescapeValue } from '../../query/values.ts'
-import type { Asking } from '../../request/request.ts'
+import type { CallerContext } from '../../request/request.ts'
 import { parseVersion } from '../../store/rows/rows.ts'
 import { openTerminology, type Terminology } from '../../terminology/find.ts'
 import { evaluation } from '../../terminology/members.ts'
@@ -26,12 +26,15 @@ const LISTED_MS = 4_000
 const listed = new LRUCache<string, readonly ListedCode[]>({ max: 200, ttl: LISTED_MS })
 
 /** A ValueSet or CodeSystem has changed. */
-export function forgetLists(): void {
+export function clearCodeLists(): void {
   listed.clear()
 }
 
 /** For a search that asks for codes. Errors: 400 for a ValueSet or CodeSystem that is not known, or too costly to list. */
-export async function withCodes(asking: Asking, request: SearchRequest): Promise<SearchRequest> {
+export async function expandCodeConditions(
+  asking: CallerContext,
+  request: SearchRequest,
+): Promise<SearchRequest> {
   const terminology = openTerminology(asking.services, asking.principal)
   const listed = (criterion: Criterion): Promise<Criterion> =>
     mapLeaves(criterion, async (leaf) => {
@@ -49,20 +52,20 @@ export async function withCodes(asking: Asking, request: SearchRequest): Promise
 const FROM_VALUE_SETS: ReadonlySet<string | undefined> = new Set(['in', 'not-in'])
 
 async function withList(
-  asking: Asking,
+  asking: CallerContext,
   terminology: Terminology,
   condition: Condition,
 ): Promise<Condition> {
   const { code, modifier, values } = condition
-  const listOf = FROM_VALUE_SETS.has(modifier)
+  const listCodes = FROM_VALUE_SETS.has(modifier)
     ? (value: string) => codesOfValueSet(asking, terminology, unescapeValue(value))
     : (value: string) => relatives(terminology, value, modifier)
   try {
-    const codes = (await Promise.all(values.map(listOf))).flat()
+    const codes = (await Promise.all(values.map(listCodes))).flat()
     if (codes.length > MOST_CODES) throw tooMany(values.join())
     return { ...condition, codes }
   } catch (error) {
-    throw located(error, `${code}:${modifier}`)
+    throw withExpression(error, `${code}:${modifier}`)
   }
 }
 
@@ -72,14 +75,14 @@ function tooMany(what: string) {
 
 /** By url, `url|version` or `ValueSet/id`. */
 async function codesOfValueSet(
-  asking: Asking,
+  asking: CallerContext,
   terminology: Terminology,
   name: string,
 ): Promise<readonly ListedCode[]> {
-  const key = `${asking.principal.project.id} ${askerKey(asking.principal)} ${name}`
+  const key = `${asking.principal.project.id} ${callerKey(asking.principal)} ${name}`
   const known = listed.get(key)
   if (known !== undefined) return known
-  const valueSet = await valueSetOf(asking, terminology, name)
+  const valueSet = await findValueSet(asking, terminology, name)
   const wish = { text: undefined, activeOnly: false, needed: MOST_CODES + 1 }
   const { codes } = await expandValueSet(evaluation(terminology), valueSet, wish)
   if (codes.length > MOST_CODES) throw tooMany(`ValueSet ${name}`)
@@ -88,8 +91,8 @@ async function codesOfValueSet(
   return made
 }
 
-async function valueSetOf(
-  { services, principal }: Asking,
+async function findValueSet(
+  { services, principal }: CallerContext,
   terminology: Terminology,
   name: string,
 ): Promise<ValueSet> {

@@ -3,9 +3,9 @@
 import { may, REGISTRY_TYPES } from '../../access/policy.ts'
 import { badRequest, tooCostly } from '../../errors.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
-import { chosen, parseReference, type Resource, urlOf } from '../../fhir/resource.ts'
+import { canonicalUrl, chosen, parseReference, type Resource } from '../../fhir/resource.ts'
 import { requireElements } from '../../fhir/view.ts'
-import { literalsOf } from '../../query/parameter-paths.ts'
+import { referenceLiterals } from '../../query/parameter-paths.ts'
 import { parseSearch } from '../../query/search.ts'
 import {
   asksForCodes,
@@ -21,27 +21,31 @@ import {
 import { escapeValue } from '../../query/values.ts'
 import { readQuery, wantsStrict } from '../../request/negotiate.ts'
 import { absoluteUrl } from '../../request/reply.ts'
-import type { Asking, Interaction } from '../../request/request.ts'
+import type { CallerContext, FhirContext } from '../../request/request.ts'
 import { parseVersion } from '../../store/rows/rows.ts'
 import type { SearchPage } from '../../store/rows/version.ts'
-import { withCodes } from './codes.ts'
+import { expandCodeConditions } from './codes.ts'
 
 /** The query of `If-None-Exist`, which may carry the type and a question mark before it. */
-export function criteriaOf(text: string): URLSearchParams {
+export function parseCriteriaQuery(text: string): URLSearchParams {
   return readQuery(text.replace(/^[^=]*\?/, ''))
 }
 
 /** Errors: 400 without any criteria, which would mean every resource of the type. */
-export function readCondition(asking: Asking, type: string, query: URLSearchParams): SearchRequest {
+export function readCondition(
+  asking: CallerContext,
+  type: string,
+  query: URLSearchParams,
+): SearchRequest {
   if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
-  const condition = parsed(asking, type, query, 'strict')
+  const condition = parseCallerSearch(asking, type, query, 'strict')
   if (condition.conditions.length === 0) throw badRequest('Search criteria are required')
   return condition
 }
 
 /** The same with its ValueSets expanded. Errors: 400. */
 export async function readFullCondition(
-  asking: Asking,
+  asking: CallerContext,
   type: string,
   query: URLSearchParams,
 ): Promise<SearchRequest> {
@@ -49,8 +53,8 @@ export async function readFullCondition(
 }
 
 /** A search with the parameters that the caller's Project knows. Errors: 400. */
-export function parsed(
-  { services, principal }: Asking,
+export function parseCallerSearch(
+  { services, principal }: CallerContext,
   type: string,
   query: URLSearchParams,
   handling: 'strict' | 'lenient',
@@ -64,50 +68,53 @@ export function parsed(
 
 /** The search of a request, its ValueSets expanded. Errors: 400; for unknown elements where strict handling is asked for. */
 export async function readSearch(
-  interaction: Interaction,
+  context: FhirContext,
   type: string,
   query: URLSearchParams,
 ): Promise<SearchRequest> {
-  if (wantsStrict(interaction.request.headers.prefer)) requireElements([type], query)
-  return readTypeSearch(interaction, type, query)
+  if (wantsStrict(context.request.headers.prefer)) requireElements([type], query)
+  return readTypeSearch(context, type, query)
 }
 
 /** The same query as a search of each type; an element that it names is one of any of them. Errors: 400. */
 export async function readSearches(
-  interaction: Interaction,
+  context: FhirContext,
   types: readonly string[],
   query: URLSearchParams,
 ): Promise<readonly SearchRequest[]> {
-  if (wantsStrict(interaction.request.headers.prefer)) requireElements(types, query)
-  return Promise.all(types.map((type) => readTypeSearch(interaction, type, query)))
+  if (wantsStrict(context.request.headers.prefer)) requireElements(types, query)
+  return Promise.all(types.map((type) => readTypeSearch(context, type, query)))
 }
 
 async function readTypeSearch(
-  interaction: Interaction,
+  context: FhirContext,
   type: string,
   query: URLSearchParams,
 ): Promise<SearchRequest> {
-  const { handling } = interaction.preferences
-  const request = await resolved(interaction, parsed(interaction, type, query, handling))
+  const { handling } = context.preferences
+  const request = await resolved(context, parseCallerSearch(context, type, query, handling))
   const isCount = request.summary === 'count' || request.count === 0
   return isCount ? { ...request, count: 0, total: 'accurate' } : request
 }
 
 /** Its codes are listed, and its joins are those of one place. Errors: 400, 403. */
-export async function resolved(asking: Asking, request: SearchRequest): Promise<SearchRequest> {
+export async function resolved(
+  asking: CallerContext,
+  request: SearchRequest,
+): Promise<SearchRequest> {
   const { type, conditions } = request
   const isCoded = conditions.some((criterion) => someLeaf(type, criterion, asksForCodes))
-  return withRegistry(asking, isCoded ? await withCodes(asking, request) : request)
+  return withRegistry(asking, isCoded ? await expandCodeConditions(asking, request) : request)
 }
 
 /** A page of what a query means, for an operation. Errors: 400, 403. */
-export async function found(
-  asking: Asking,
+export async function searchByQuery(
+  asking: CallerContext,
   type: string,
   query: URLSearchParams,
   { count, cursor }: { readonly count: number; readonly cursor?: string | undefined },
 ): Promise<SearchPage> {
-  const request = await resolved(asking, parsed(asking, type, query, 'strict'))
+  const request = await resolved(asking, parseCallerSearch(asking, type, query, 'strict'))
   const { services, principal } = asking
   return services.repository.search(principal, { ...request, count, cursor })
 }
@@ -115,8 +122,8 @@ export async function found(
 const MOST_VERSIONS = 50
 
 /** Finds what a canonical, or a literal reference in its place, names for the caller. */
-export async function canonicalOf(
-  asking: Asking,
+export async function findCanonical(
+  asking: CallerContext,
   type: string,
   canonical: string,
 ): Promise<Resource | undefined> {
@@ -127,8 +134,8 @@ export async function canonicalOf(
     const [version] = await services.repository.readMany(principal, [literal])
     return version && parseVersion(version)
   }
-  const query = new URLSearchParams({ url: escapeValue(urlOf(canonical)) })
-  const { versions } = await found(asking, type, query, { count: MOST_VERSIONS })
+  const query = new URLSearchParams({ url: escapeValue(canonicalUrl(canonical)) })
+  const { versions } = await searchByQuery(asking, type, query, { count: MOST_VERSIONS })
   return chosen(versions.map(parseVersion), canonical)
 }
 
@@ -140,7 +147,7 @@ const MOST_FOUND = 10_000
 const PAGE = 1000
 
 /** Errors: 400 too-costly for too many at the far end, 403 for a hidden parameter there. */
-async function withRegistry(asking: Asking, request: SearchRequest): Promise<SearchRequest> {
+async function withRegistry(asking: CallerContext, request: SearchRequest): Promise<SearchRequest> {
   const { type } = request
   if (!request.conditions.some((criterion) => someLeaf(type, criterion, crosses))) return request
   // For a super admin: the Project that the far end is in.
@@ -162,7 +169,7 @@ function isFar(type: string, { kind }: Join, end: JoinEnd): boolean {
 }
 
 interface Scope {
-  readonly asking: Asking
+  readonly asking: CallerContext
   readonly named: readonly Criterion[]
 }
 
@@ -182,7 +189,7 @@ async function joinedEnds(scope: Scope, type: string, join: Join): Promise<Crite
   )
   const near = ends.filter((end) => !end.isFar)
   const far = ends.filter((end) => end.isFar)
-  const values = await Promise.all(far.map((end) => valuesOf(scope, type, join, end)))
+  const values = await Promise.all(far.map((end) => readJoinValues(scope, type, join, end)))
   const found: Condition =
     join.kind === 'chain'
       ? { code: join.code, type: 'reference', modifier: undefined, values: values.flat() }
@@ -193,7 +200,7 @@ async function joinedEnds(scope: Scope, type: string, join: Join): Promise<Crite
 }
 
 /** The values that a reference of the searched type must have, or the ids that the far end refers to. */
-async function valuesOf(
+async function readJoinValues(
   { asking, named }: Scope,
   searched: string,
   { kind, code }: Join,
@@ -227,7 +234,7 @@ function idsIn(
   target: string,
   own: OwnParameters | undefined,
 ): readonly string[] {
-  return literalsOf(resource, code, own).flatMap((literal) => {
+  return referenceLiterals(resource, code, own).flatMap((literal) => {
     const reference = parseReference(literal)
     return reference?.type === target ? [reference.id] : []
   })

@@ -1,6 +1,6 @@
 /** Search: of one type, of several, of a compartment. https://hl7.org/fhir/R4/http.html#search */
 import { REGISTRY_TYPES } from '../../access/policy.ts'
-import { textOf } from '../../binary/attachments.ts'
+import { versionText } from '../../binary/attachments.ts'
 import { badRequest, forbidden, issue, outcome } from '../../errors.ts'
 import { type Link, type SearchEntry, searchBundle, searchEntry } from '../../fhir/bundle.ts'
 import {
@@ -13,7 +13,7 @@ import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import { publishedBy } from '../../fhir/published.ts'
 import { referenceTo } from '../../fhir/resource.ts'
 import { WORDS } from '../../fhir/searched-text.ts'
-import { type View, viewOf } from '../../fhir/view.ts'
+import { parseView, type View } from '../../fhir/view.ts'
 import { createMaintenance } from '../../jobs/upkeep/maintenance.ts'
 import {
   type Condition,
@@ -24,40 +24,40 @@ import {
 import { unescapeValue } from '../../query/values.ts'
 import { readForm } from '../../request/negotiate.ts'
 import { absoluteUrl, textReply } from '../../request/reply.ts'
-import type { Asking, FhirReply, Interaction } from '../../request/request.ts'
+import type { CallerContext, FhirContext, FhirReply } from '../../request/request.ts'
 import type { SearchPage, Version } from '../../store/rows/version.ts'
 import { type PageEntry, pageReply } from '../interaction.ts'
 import { readSearch, readSearches } from './criteria.ts'
 
 /** `GET Type?…` and `POST Type/_search`; a search result is never 404, only empty. */
-export async function search(interaction: Interaction, type: string): Promise<FhirReply> {
+export async function search(context: FhirContext, type: string): Promise<FhirReply> {
   if (type === 'Binary') throw badRequest('Cannot search on Binary resource type')
-  const query = queryOf(interaction)
-  if (isExplained(query)) return explain(interaction, type, query)
-  const { services, principal } = interaction
-  const request = await readSearch(interaction, type, without(query, '_deleted'))
+  const query = readSearchQuery(context)
+  if (isExplained(query)) return explain(context, type, query)
+  const { services, principal } = context
+  const request = await readSearch(context, type, omitParameters(query, '_deleted'))
   const { repository } = services
   if (isDeleted(query)) {
     const page = await repository.searchDeleted(principal, request)
-    return searchReply(interaction, type, { query, request, page })
+    return searchReply(context, type, { query, request, page })
   }
-  const page = await repository.search(principal, request, interaction.request.signal)
-  const standard = await standardFor(interaction, request, page)
-  return searchReply(interaction, type, { query, request, page, standard })
+  const page = await repository.search(principal, request, context.request.signal)
+  const standard = await standardFor(context, request, page)
+  return searchReply(context, type, { query, request, page, standard })
 }
 
 /** The definitions of the standard that a search finds where the Project has none of its own. */
 async function standardFor(
-  interaction: Interaction,
+  context: FhirContext,
   request: SearchRequest,
   { versions }: SearchPage,
 ): Promise<readonly SearchEntry[]> {
   const { count, offset, cursor } = request
   if (versions.length > 0 || cursor !== undefined) return []
-  const standard = standardDefinitions(interaction, request)
+  const standard = standardDefinitions(context, request)
   if (standard.length === 0 || (count > 0 && offset === 0)) return standard
   const first = { ...request, offset: 0, count: 1, total: 'none' } as const
-  const { services, principal, request: asked } = interaction
+  const { services, principal, request: asked } = context
   const own = await services.repository.search(principal, first, asked.signal)
   return own.versions.length === 0 ? standard : []
 }
@@ -73,41 +73,41 @@ function isDeleted(query: URLSearchParams): boolean {
  * `GET ?_type=A,B&…` and `POST _search`: the types named, those not excluded by `_type:not`, or where a common
  * parameter narrows all of them. Errors: 400 without types, 403 when none may be searched.
  */
-export async function searchSystem(interaction: Interaction): Promise<FhirReply> {
-  const query = queryOf(interaction)
-  const types = typesOf(query) ?? typesLeft(query)
+export async function searchSystem(context: FhirContext): Promise<FhirReply> {
+  const query = readSearchQuery(context)
+  const types = searchedTypes(query) ?? typesLeft(query)
   if (types === undefined) throw badRequest('No types specified', '_type')
   if (types.includes('Binary')) throw badRequest('Cannot search on Binary resource type', '_type')
-  return searchTypes(interaction, '', types, { query, asked: without(query, '_type', OTHERS) })
+  return searchTypes(context, '', types, { query, asked: omitParameters(query, '_type', OTHERS) })
 }
 
 /** `GET Patient/1/Observation?…`, `GET Patient/1/*?…` and their forms by POST. */
 export async function searchCompartment(
-  interaction: Interaction,
+  context: FhirContext,
   { type, id, target }: { readonly type: string; readonly id: string; readonly target: string },
 ): Promise<FhirReply> {
   const compartment = COMPARTMENTS.find((name) => name === type)
   if (compartment === undefined) throw badRequest(`There is no ${type} compartment`)
-  const query = queryOf(interaction)
+  const query = readSearchQuery(context)
   const members = resourceTypes.filter(
     (member) => member === type || compartmentParams(compartment, member).length > 0,
   )
   const isOfAll = target === '*'
-  const named = isOfAll ? typesOf(query) : [target]
+  const named = isOfAll ? searchedTypes(query) : [target]
   const outside = named?.find((name) => !members.includes(name))
   if (outside !== undefined) {
     const text = `${outside} is not in the ${type} compartment`
     throw badRequest(text, isOfAll ? '_type' : undefined)
   }
-  return searchTypes(interaction, `${type}/${id}/${target}`, named ?? members, {
+  return searchTypes(context, `${type}/${id}/${target}`, named ?? members, {
     query,
-    asked: isOfAll ? without(query, '_type', OTHERS) : query,
+    asked: isOfAll ? omitParameters(query, '_type', OTHERS) : query,
     compartment: `${type}/${id}`,
   })
 }
 
 /** The query itself where it has no such parameter: a copy of it takes as long as reading it. */
-function without(query: URLSearchParams, ...names: readonly string[]): URLSearchParams {
+function omitParameters(query: URLSearchParams, ...names: readonly string[]): URLSearchParams {
   if (!names.some((name) => query.has(name))) return query
   const rest = new URLSearchParams(query)
   for (const name of names) rest.delete(name)
@@ -134,15 +134,15 @@ interface TypesSearch {
 }
 
 async function searchTypes(
-  interaction: Interaction,
+  context: FhirContext,
   path: string,
   types: readonly string[],
   { query, asked, compartment }: TypesSearch,
 ): Promise<FhirReply> {
-  const { services, principal } = interaction
+  const { services, principal } = context
   if (isExplained(query)) throw badRequest('_explain is for searches of one type', '_explain')
   const named = new URLSearchParams(asked)
-  const parseAll = () => readSearches(interaction, types, named)
+  const parseAll = () => readSearches(context, types, named)
   const strict = await parseAll()
   // A parameter that one of the types does not know is ignored for all of them.
   const ignored = strict.flatMap((request) => request.ignored)
@@ -157,22 +157,22 @@ async function searchTypes(
   }))
   const [first] = requests
   if (first === undefined) throw badRequest('No types specified', '_type')
-  const { signal } = interaction.request
+  const { signal } = context.request
   const page =
     requests.length === 1
       ? await services.repository.search(principal, first, signal)
       : await services.repository.searchTypes(principal, requests, signal)
-  return searchReply(interaction, path, { query, request: first, page })
+  return searchReply(context, path, { query, request: first, page })
 }
 
 /** The parameters of a form join those of the URL. */
-function queryOf({ request }: Interaction): URLSearchParams {
+function readSearchQuery({ request }: FhirContext): URLSearchParams {
   if (request.method !== 'POST') return request.query
   return new URLSearchParams([...request.query, ...readForm(request)])
 }
 
 /** Undefined when none is named. Errors: 400 for an unknown one. */
-function typesOf(query: URLSearchParams): readonly string[] | undefined {
+function searchedTypes(query: URLSearchParams): readonly string[] | undefined {
   const types = namedBy(query, '_type')
   return types.length === 0 ? undefined : types
 }
@@ -193,23 +193,23 @@ interface PageReply {
 }
 
 function searchReply(
-  interaction: Interaction,
+  context: FhirContext,
   path: string,
   { query, request, page, standard = [] }: PageReply,
 ): Promise<FhirReply> {
   const views = new Map<string, View | undefined>()
   const viewFor = (type: string) => {
-    if (!views.has(type)) views.set(type, viewOf(type, query))
+    if (!views.has(type)) views.set(type, parseView(type, query))
     return views.get(type)
   }
-  const entryOf = (version: Version, mode: SearchEntry['mode']): PageEntry => ({
+  const toSearchEntry = (version: Version, mode: SearchEntry['mode']): PageEntry => ({
     content: version.content ?? '',
     write() {
-      const text = textOf(interaction, version)
+      const text = versionText(context, version)
       // Included resources are answered as a whole.
       const view = mode === 'match' ? viewFor(version.type) : undefined
       return searchEntry({
-        fullUrl: absoluteUrl(interaction.services, `${version.type}/${version.id}`),
+        fullUrl: absoluteUrl(context.services, `${version.type}/${version.id}`),
         resource: view === undefined ? text : view(text),
         mode,
         score: version.score,
@@ -228,23 +228,23 @@ function searchReply(
   const shown = standard.slice(request.offset, end)
   const size = page.versions.length + shown.length
   const found = { ...page, size, isMore: standard.length > end }
-  const links = linksOf(interaction, path, { request, query }, found)
+  const links = searchLinks(context, path, { request, query }, found)
   const total = page.total === undefined ? undefined : page.total + standard.length
-  return pageReply(interaction, { type: 'searchset', total, links }, [
-    ...page.versions.map((version) => entryOf(version, 'match')),
+  return pageReply(context, { type: 'searchset', total, links }, [
+    ...page.versions.map((version) => toSearchEntry(version, 'match')),
     ...shown.map(standardEntry),
-    ...page.included.map((version) => entryOf(version, 'include')),
+    ...page.included.map((version) => toSearchEntry(version, 'include')),
     ...warnings(request, page),
   ])
 }
 
 /** One entry, the last one. */
-function warnings({ ignored }: SearchRequest, { isCut }: SearchPage): PageEntry[] {
+function warnings({ ignored }: SearchRequest, { isTruncated }: SearchPage): PageEntry[] {
   const texts = new Map(ignored.map(({ name, text }) => [`${name} ${text}`, { name, text }]))
   const issues = [...texts.values()].map(({ name, text }) =>
     issue('warning', 'not-supported', text, { expression: name }),
   )
-  if (isCut) {
+  if (isTruncated) {
     const text = 'Not everything is included: there are too many resources or steps'
     issues.push(issue('warning', 'too-costly', text))
   }
@@ -260,8 +260,8 @@ type Found = Pick<SearchPage, 'next' | 'previous'> & {
 }
 
 /** Links carry the query as it was understood, its parameters in the order of their names. */
-function linksOf(
-  interaction: Interaction,
+function searchLinks(
+  context: FhirContext,
   path: string,
   { request, query }: Pick<PageReply, 'request' | 'query'>,
   page: Found,
@@ -271,10 +271,10 @@ function linksOf(
   for (const { name, value } of ignored) understood.delete(name, value)
   understood.delete('_')
   understood.sort()
-  const unpaged = without(understood, '_cursor', '_offset')
+  const unpaged = omitParameters(understood, '_cursor', '_offset')
   const linkTo = (relation: Link['relation'], asked: URLSearchParams): Link => {
     const text = asked.toString()
-    const url = absoluteUrl(interaction.services, text === '' ? path : `${path}?${text}`)
+    const url = absoluteUrl(context.services, text === '' ? path : `${path}?${text}`)
     return { relation, url }
   }
   const link = (relation: Link['relation'], changes: Readonly<Record<string, string>>) => {
@@ -308,7 +308,7 @@ function linksOf(
 
 /** The definitions that `StructureDefinition?url=…`, `SearchParameter?base=…` and the like find, on all pages. */
 function standardDefinitions(
-  { services, principal }: Asking,
+  { services, principal }: CallerContext,
   request: SearchRequest,
 ): readonly SearchEntry[] {
   const { type, conditions } = request
@@ -351,16 +351,16 @@ function isExplained(query: URLSearchParams): boolean {
  * more than the caller's own data. Errors: 403.
  */
 async function explain(
-  interaction: Interaction,
+  context: FhirContext,
   type: string,
   query: URLSearchParams,
 ): Promise<FhirReply> {
-  const { services, principal } = interaction
+  const { services, principal } = context
   if (!principal.isProjectAdmin && !principal.isSuperAdmin) throw forbidden()
-  const unready = await unreadyIssues(interaction, type)
+  const unready = await unreadyIssues(context, type)
   const parameters = ready(principal.project.parameters)
   const asked = { ...principal, project: { ...principal.project, parameters } }
-  const request = await readSearch({ ...interaction, principal: asked }, type, query)
+  const request = await readSearch({ ...context, principal: asked }, type, query)
   const { driver, sql, plan } = await services.repository.explain(asked, request)
   const text = `Found by ${driver ?? 'nothing'}`
   const plans = issue('information', 'informational', text, {
@@ -384,13 +384,13 @@ function ready(own: OwnParameters | undefined): OwnParameters | undefined {
   return { ...own, types: new Map(types), fullText: own.fullText && 'ready' }
 }
 
-async function unreadyIssues({ services, principal }: Interaction, type: string) {
+async function unreadyIssues({ services, principal }: FhirContext, type: string) {
   const { project } = principal
   const own = [...(project.parameters?.types.get(type)?.values() ?? [])]
   const unready = own.filter(({ isReady }) => !isReady).map(({ code }) => code)
   if (project.parameters?.fullText === 'indexing') unready.push(...WORDS)
   if (unready.length === 0) return []
-  const job = await services.repository.feature(createMaintenance).ownIndexProgress(principal)
+  const job = await services.repository.withStore(createMaintenance).ownIndexProgress(principal)
   const { seen = 0, total = 0 } = job ?? {}
   return unready.map((code) => {
     const text = `Search parameter ${code} is not ready: ${seen} of ${total} resources are indexed`

@@ -125,7 +125,7 @@ export function createWatchers(): Watchers {
             })
       if (row === undefined || row.content === null) return undefined
       const key = `${row.project} ${row.id} ${row.ver} ${own?.stamp ?? ''}`
-      const known = made.get(key) ?? { watcher: watcherOf(row, own) }
+      const known = made.get(key) ?? { watcher: readWatcher(row, own) }
       made.set(key, known)
       const { ends } = known.watcher?.terms ?? {}
       return ends !== undefined && ends <= time ? undefined : known.watcher
@@ -144,7 +144,7 @@ export function watcherFrom(
   return { project, id, subscription, terms, grant: criteriaGrant(terms, own) }
 }
 
-function watcherOf(row: VersionRow, own: OwnParameters | undefined): Watcher | undefined {
+function readWatcher(row: VersionRow, own: OwnParameters | undefined): Watcher | undefined {
   const subscription = parseVersion(toVersion(row))
   if (subscription.status !== 'active') return undefined
   try {

@@ -7,7 +7,14 @@
  */
 import type { SearchParameter } from '../../fhir/definitions-data.ts'
 import { searchedText } from '../../fhir/searched-text.ts'
-import { dateOf, quantityOf, stringsOf, targetOf, tokensOf, urisOf } from '../../fhir/values.ts'
+import {
+  extractDateRange,
+  extractQuantity,
+  extractStrings,
+  extractTarget,
+  extractTokens,
+  extractUris,
+} from '../../fhir/values.ts'
 import { compileExpression, type Leg, type Walk } from '../../fhirpath/extract.ts'
 import type { Derivation } from './derivation.ts'
 
@@ -43,7 +50,7 @@ export function planComposite(
   if (first.type === 'token' && exact.length === 0) {
     return leg.bind((element, into) => {
       const rowsAt = (position: number) => {
-        const codings = codingsOf(valuesOf(first, element, into), into.p(index), into)
+        const codings = componentCodings(componentValues(first, element, into), into.p(index), into)
         return codings.map((coding) => linked(coding, position, into))
       }
       addRanges(ranged, element, rowsAt, into)
@@ -52,12 +59,12 @@ export function planComposite(
   return leg.bind((element, into) => {
     const p = into.p(index)
     const others = exact.map(({ component, position }) => {
-      const values = valuesOf(component, element, into)
-      return { position, keys: keysOf(component.type, values, p, into) }
+      const values = componentValues(component, element, into)
+      return { position, keys: componentKeys(component.type, values, p, into) }
     })
     // Most elements have only the first component.
     if (others.some((other) => other.keys.length === 0)) return
-    let keys = keysOf(first.type, valuesOf(first, element, into), p, into)
+    let keys = componentKeys(first.type, componentValues(first, element, into), p, into)
     for (const { position, keys: seconds } of others) {
       keys = keys.flatMap((key) => seconds.map((it) => into.keys.composite(key, position, it)))
     }
@@ -81,7 +88,7 @@ function addRanges(
   // Separates the values of one element from those of the next where two of them must be joined.
   const mark = ranged.length > 1 ? BigInt(into.ranges.length + 1) : undefined
   for (const { component, position } of ranged) {
-    const values = valuesOf(component, element, into)
+    const values = componentValues(component, element, into)
     if (values.length === 0) continue
     addRows(component.type, values, rowsAt(position), { mark, into })
   }
@@ -95,9 +102,13 @@ interface Coding {
   readonly code: string
 }
 
-function codingsOf(values: readonly Value[], p: bigint, into: Derivation): readonly Coding[] {
+function componentCodings(
+  values: readonly Value[],
+  p: bigint,
+  into: Derivation,
+): readonly Coding[] {
   return values.flatMap(({ type, value }) =>
-    tokensOf(type, value).flatMap(({ kind, system, code }) => {
+    extractTokens(type, value).flatMap(({ kind, system, code }) => {
       if (kind === 'text') return []
       const any = into.keys.token(p, undefined, code)
       const exact = system === undefined ? undefined : into.keys.token(p, system, code)
@@ -142,16 +153,16 @@ function addRows(
 ): void {
   for (const { type, value } of values) {
     if (kind === 'date') {
-      const range = dateOf(type, value)
+      const range = extractDateRange(type, value)
       if (range === undefined) continue
       const { low: lo, high: hi } = range
       for (const p of rows) into.ranges.push({ p, lo, hi, u: mark ?? 0n })
     } else if (kind === 'string') {
-      const texts = stringsOf(type, value).map(searchedText)
+      const texts = extractStrings(type, value).map(searchedText)
       const found = texts.flatMap(({ start, words }) => (start === '' ? [] : [start, ...words]))
       for (const v of found) for (const p of rows) into.strings.push({ p, v })
     } else {
-      const quantity = quantityOf(type, value)
+      const quantity = extractQuantity(type, value)
       if (quantity === undefined) continue
       const { low: lo, high: hi } = quantity
       for (const p of rows) {
@@ -166,7 +177,7 @@ function addRows(
  * Keys of a token, reference or uri component, as Keys makes them from the composite's own P. The
  * free text of a concept is left out: it would add a row for each value.
  */
-function keysOf(
+function componentKeys(
   kind: Component['type'],
   values: readonly Value[],
   p: bigint,
@@ -175,22 +186,26 @@ function keysOf(
   const found: bigint[] = []
   for (const { type, value } of values) {
     if (kind === 'token') {
-      for (const token of tokensOf(type, value)) {
+      for (const token of extractTokens(type, value)) {
         if (token.kind === 'text') continue
         found.push(into.keys.token(p, undefined, token.code))
         if (token.system !== undefined) found.push(into.keys.token(p, token.system, token.code))
       }
     } else if (kind === 'reference') {
-      const literal = targetOf(type, value)?.literal
+      const literal = extractTarget(type, value)?.literal
       if (literal !== undefined) found.push(into.keys.reference(p, into.target(literal)))
     } else {
-      for (const uri of urisOf(value)) found.push(into.keys.uri(p, uri))
+      for (const uri of extractUris(value)) found.push(into.keys.uri(p, uri))
     }
   }
   return found
 }
 
-function valuesOf(component: ComponentWalk, element: unknown, into: Derivation): readonly Value[] {
+function componentValues(
+  component: ComponentWalk,
+  element: unknown,
+  into: Derivation,
+): readonly Value[] {
   const values: Value[] = []
   const node = component.isOfResource ? into.resource : element
   for (const walk of component.legs) walk(node, values)

@@ -4,10 +4,10 @@
  * the change may write by older ones for some seconds: what was written meanwhile is derived once more when they
  * are over.
  */
-import { waits } from '../../config/waits.ts'
+import { timings } from '../../config/waits.ts'
 import { isResourceType, typeName, typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
-import type { Store } from '../rows/context.ts'
+import type { StoreContext } from '../rows/context.ts'
 import { FULL_TEXT_ID } from '../rows/side-rows.ts'
 import {
   type OwnVersions,
@@ -48,7 +48,7 @@ export type OwnIndexStep =
 
 /** The next `count` resources. */
 export async function indexOwnNext(
-  store: Store,
+  store: StoreContext,
   project: number,
   progress: OwnIndexProgress | undefined,
   count: number,
@@ -70,7 +70,7 @@ export async function indexOwnNext(
     }
     await settle(store, project, state)
     const { late } = progress
-    const due = Date.now() + waits.indexMs
+    const due = Date.now() + timings.indexMs
     const rest = { types: late.types, after: undefined, isReady: true }
     return { kind: 'ready', progress: { ...progress, ...rest, late: { ...late, due } } }
   }
@@ -90,7 +90,7 @@ interface LatePage {
 }
 
 async function indexLate(
-  store: Store,
+  store: StoreContext,
   project: number,
   { own, progress, count }: LatePage,
 ): Promise<OwnIndexStep> {
@@ -111,7 +111,7 @@ interface State {
   readonly obsolete: readonly string[]
 }
 
-async function readState({ connection }: Store, project: number): Promise<State> {
+async function readState({ connection }: StoreContext, project: number): Promise<State> {
   const [row] = await connection.query<OwnVersions>({
     name: 'own-parameters',
     text: `select ${ownVersionsSql('$1::int')}`,
@@ -120,7 +120,7 @@ async function readState({ connection }: Store, project: number): Promise<State>
   const { parameters = [], indexed = [], full_text = null } = row ?? {}
   const resources = await readVersions(connection, project, parameters)
   const own = ownParametersFrom(resources, new Set(indexed), full_text)
-  const wanted = new Set([...stampsOf(own), ...(full_text === null ? [] : [full_text])])
+  const wanted = new Set([...parameterStamps(own), ...(full_text === null ? [] : [full_text])])
   return {
     own,
     missing: [...wanted].filter((stamp) => !indexed.includes(stamp)),
@@ -128,12 +128,12 @@ async function readState({ connection }: Store, project: number): Promise<State>
   }
 }
 
-function stampsOf({ types }: OwnParameters): ReadonlySet<string> {
+function parameterStamps({ types }: OwnParameters): ReadonlySet<string> {
   return new Set([...types.values()].flatMap((codes) => [...codes.values()].map((p) => p.stamp)))
 }
 
 async function begin(
-  store: Store,
+  store: StoreContext,
   project: number,
   state: State,
   earlier: Late | undefined,
@@ -179,7 +179,7 @@ const isOfText = (stamp: string) => stamp.startsWith(FULL_TEXT_ID)
 const FORGOTTEN = 5_000
 
 /** Some rows of the texts; false when there were none left. */
-async function forgetTexts({ connection }: Store, project: number): Promise<boolean> {
+async function forgetTexts({ connection }: StoreContext, project: number): Promise<boolean> {
   const rows = await connection.query({
     text: `delete from resource_text where project = $1 and ctid = any(array(
       select ctid from resource_text where project = $1 limit $2)) returning 1`,
@@ -188,7 +188,7 @@ async function forgetTexts({ connection }: Store, project: number): Promise<bool
   return rows.length > 0
 }
 
-async function hasPassed({ connection }: Store, horizon: string): Promise<boolean> {
+async function hasPassed({ connection }: StoreContext, horizon: string): Promise<boolean> {
   const [row] = await connection.query<{ passed: boolean }>({
     name: 'horizon-passed',
     text: 'select pg_snapshot_xmin(pg_current_snapshot()) >= $1::xid8 as passed',
@@ -198,7 +198,7 @@ async function hasPassed({ connection }: Store, horizon: string): Promise<boolea
 }
 
 /** The scan has taken the rows of obsolete parameters along. */
-async function settle({ connection }: Store, project: number, state: State): Promise<void> {
+async function settle({ connection }: StoreContext, project: number, state: State): Promise<void> {
   const { missing, obsolete } = state
   await connection.query({
     text: `with gone as (delete from indexed_parameter x using unnest($2::text[]) s

@@ -7,7 +7,7 @@ import { unsearchablePaths } from '../../access/fields/fields.ts'
 import { overlaps } from '../../access/fields/paths.ts'
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
-import { waits } from '../../config/waits.ts'
+import { timings } from '../../config/waits.ts'
 import { badRequest, HttpError } from '../../errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameter, OwnParameters } from '../../fhir/definitions-data.ts'
@@ -16,11 +16,11 @@ import type { Resource } from '../../fhir/resource.ts'
 import type { Database } from '../../platform/postgres/database.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
 import type { ChangeListener } from '../../platform/redis/changes.ts'
-import { type Definition, definitionsOf } from '../../query/custom-parameters.ts'
+import { type Definition, parameterDefinitions } from '../../query/custom-parameters.ts'
 import { pathsRead } from '../../query/parameter-paths.ts'
 import { freshCache } from '../rows/batches.ts'
 import { FULL_TEXT_ID } from '../rows/side-rows.ts'
-import { planOf } from './index-plan.ts'
+import { getIndexPlan } from './index-plan.ts'
 
 /** The SearchParameters of a Project: the live ones, and those that it is indexed by. */
 export interface OwnVersions {
@@ -52,8 +52,8 @@ export const SEARCH_PARAMETER = 'SearchParameter'
 /** More SearchParameters than this in a Project are not looked at. */
 const MOST = 1000
 /** The versions in a session are trusted for so long. */
-const TRUSTED_MS = waits.sessionMs + 1000
-const TIMES = { freshMs: waits.sessionMs / 2, usableMs: waits.sessionMs, max: 1_000 }
+const TRUSTED_MS = timings.sessionMs + 1000
+const TIMES = { freshMs: timings.sessionMs / 2, usableMs: timings.sessionMs, max: 1_000 }
 
 /** Columns of OwnVersions; `project` is the SQL of its number. */
 export const ownVersionsSql = (project: string): string => `
@@ -112,7 +112,7 @@ export function openOwnParameters(database: Database): OwnParametersReader {
 }
 
 /** Returns the parameters of the Project that is written to; a session has its own, for a while. */
-export async function ownParametersOf(
+export async function readOwnParameters(
   reader: OwnParametersReader,
   connection: Connection,
   { project: home }: Principal,
@@ -191,7 +191,7 @@ function requireSearchable({ base, code, expression }: OwnParameter, own: OwnPar
 
 /** Returns the definitions of a SearchParameter, tried out. Errors: 400 with the element at fault. */
 export function checkedDefinitions(resource: Resource): readonly Definition[] {
-  const definitions = definitionsOf(resource)
+  const definitions = parameterDefinitions(resource)
   for (const definition of definitions) {
     const { base, code } = definition
     if (REGISTRY_TYPES.has(base)) {
@@ -201,7 +201,7 @@ export function checkedDefinitions(resource: Resource): readonly Definition[] {
     const own = { stamp: code, types: new Map([[base, new Map([[code, parameter]])]]) }
     requireSearchable(parameter, own)
     try {
-      planOf(base, own)
+      getIndexPlan(base, own)
     } catch (error) {
       // The compiler of paths throws plain errors.
       const text = error instanceof Error ? error.message : String(error)

@@ -1,19 +1,19 @@
 /** Collects the rows of one resource while its plan runs. Measured in test/store/indexes.test.ts. */
 import { COMPARTMENTS } from '../../fhir/definitions.ts'
 import type { OwnParameter } from '../../fhir/definitions-data.ts'
-import { numberOf } from '../../fhir/json.ts'
+import { toNumber } from '../../fhir/json.ts'
 import { isObject, type Resource, referenceTo } from '../../fhir/resource.ts'
 import { searchedText } from '../../fhir/searched-text.ts'
 import {
-  dateOf,
+  extractDateRange,
+  extractQuantity,
+  extractStrings,
+  extractTarget,
+  extractTokens,
+  extractUris,
   type QuantityRange,
-  quantityOf,
-  stringsOf,
   type Token,
-  targetOf,
-  tokensOf,
   UCUM,
-  urisOf,
 } from '../../fhir/values.ts'
 import type { Keys } from './keys.ts'
 import {
@@ -26,11 +26,11 @@ import {
 } from './rows.ts'
 import {
   type Constants,
+  cachedCoding,
   codeRow,
-  codingOf,
-  constantsOf,
   type TypeConstants,
   textKey,
+  typeConstants,
 } from './type-constants.ts'
 
 export class Derivation {
@@ -57,7 +57,7 @@ export class Derivation {
     this.resource = resource
     this.keys = keys
     this.#project = project
-    this.#constants = constantsOf(keys, project, plan)
+    this.#constants = typeConstants(keys, project, plan)
     this.references.add(keys.reference(this.#constants.self, this.target(self)))
     if (OWN_COMPARTMENT.has(plan.type)) this.#compartment(self)
   }
@@ -70,10 +70,10 @@ export class Derivation {
   token(index: number, type: string, value: unknown, isFolded: boolean): void {
     const constants = this.#of(index)
     const { p, present, texts } = constants
-    for (const token of tokensOf(type, value, isFolded)) {
+    for (const token of extractTokens(type, value, isFolded)) {
       this.others.add(present)
       if (token.kind === 'coding') {
-        const { keys, codes } = codingOf(this.keys, constants, token)
+        const { keys, codes } = cachedCoding(this.keys, constants, token)
         for (const key of keys) this.others.add(key)
         for (const row of codes) this.codes.push(row)
         continue
@@ -89,7 +89,7 @@ export class Derivation {
   }
 
   reference(parameter: PlannedParameter, type: string, value: unknown): void {
-    const target = targetOf(type, value)
+    const target = extractTarget(type, value)
     if (target === undefined) return
     const { p, present, logical } = this.#of(parameter.index)
     this.others.add(present)
@@ -116,7 +116,7 @@ export class Derivation {
 
   string(index: number, type: string, value: unknown): void {
     const of = this.#of(index)
-    for (const part of stringsOf(type, value)) {
+    for (const part of extractStrings(type, value)) {
       const { start, words, chunks } = searchedText(part)
       if (start === '') continue
       this.strings.push({ p: of.p, v: start })
@@ -127,7 +127,7 @@ export class Derivation {
   }
 
   date(parameter: PlannedParameter, type: string, value: unknown): void {
-    const range = dateOf(type, value)
+    const range = extractDateRange(type, value)
     if (range === undefined) return
     if (!parameter.isMainDate) {
       this.ranges.push({ p: this.p(parameter.index), lo: range.low, hi: range.high, u: 0n })
@@ -138,13 +138,13 @@ export class Derivation {
   }
 
   quantity(index: number, type: string, value: unknown): void {
-    const quantity = quantityOf(type, value)
+    const quantity = extractQuantity(type, value)
     if (quantity !== undefined) this.range(this.p(index), quantity)
   }
 
   uri(index: number, value: unknown): void {
     const { p, present } = this.#of(index)
-    for (const uri of urisOf(value)) {
+    for (const uri of extractUris(value)) {
       const key = this.keys.uri(p, uri)
       this.others.add(present)
       this.others.add(key)
@@ -156,7 +156,7 @@ export class Derivation {
   canonicalUrl(index: number, value: unknown): void {
     this.uri(index, value)
     const { version } = this.resource
-    for (const url of urisOf(value)) {
+    for (const url of extractUris(value)) {
       this.#canonical(url)
       if (typeof version === 'string') this.#canonical(`${url}|${version}`)
     }
@@ -165,7 +165,7 @@ export class Derivation {
   /** Location.position: one row with the latitude as `lo` and the longitude as `hi`. */
   position(index: number, value: unknown): void {
     if (!isObject(value)) return
-    const [latitude, longitude] = [numberOf(value.latitude), numberOf(value.longitude)]
+    const [latitude, longitude] = [toNumber(value.latitude), toNumber(value.longitude)]
     if (latitude === undefined || longitude === undefined) return
     this.ranges.push({ p: this.p(index), lo: latitude, hi: longitude, u: 0n })
   }

@@ -4,11 +4,11 @@ import { HttpError } from '../../errors.ts'
 import {
   COMPARTMENTS,
   compartmentParams,
-  elementsOf,
   isResourceType,
   mainDate,
   searchParameters,
   storedParameters,
+  typeElements,
 } from '../../fhir/definitions.ts'
 import type {
   ElementDefinition,
@@ -18,10 +18,10 @@ import type {
 } from '../../fhir/definitions-data.ts'
 import { isSameValue } from '../../fhir/json.ts'
 import { isObject, type Meta, type Resource } from '../../fhir/resource.ts'
-import { targetOf } from '../../fhir/values.ts'
+import { extractTarget } from '../../fhir/values.ts'
 import { compileTenantNodes } from '../../fhirpath/custom.ts'
 import { compileExpression, type Leg, type Walk } from '../../fhirpath/extract.ts'
-import { valuesOf } from '../../fhirpath/path.ts'
+import { nodeValues } from '../../fhirpath/path.ts'
 import { isReadable } from '../../query/custom-parameters.ts'
 import { planComposite } from './composite-plan.ts'
 import type { Derivation } from './derivation.ts'
@@ -46,7 +46,7 @@ export function plannedParameter(
   code: string,
   own?: OwnParameters,
 ): PlannedParameter | undefined {
-  return planOf(type, own).parameters.find((parameter) => parameter.code === code)
+  return getIndexPlan(type, own).parameters.find((parameter) => parameter.code === code)
 }
 
 /** True for a reference parameter that holds urls of conformance resources. */
@@ -56,8 +56,8 @@ export function isCanonicalParameter(type: string, code: string, own?: OwnParame
 }
 
 /** Compiled when the type is first met. Throws for what is no resource type. */
-export function planOf(type: string, own?: OwnParameters, only?: Only): IndexPlan {
-  if (only !== undefined) return partOf(type, own, only)
+export function getIndexPlan(type: string, own?: OwnParameters, only?: ParameterSubset): IndexPlan {
+  if (only !== undefined) return partialPlan(type, own, only)
   if (own === undefined || !own.types.has(type)) return planIn(standard, type, undefined)
   const plans = ownPlans.get(own) ?? new Map<string, IndexPlan>()
   ownPlans.set(own, plans)
@@ -65,7 +65,7 @@ export function planOf(type: string, own?: OwnParameters, only?: Only): IndexPla
 }
 
 /** The parameters to derive, as stored; `_compartment` for whatever leads to one. */
-export interface Only {
+export interface ParameterSubset {
   readonly stamp: string
   readonly codes: ReadonlySet<string>
 }
@@ -73,7 +73,11 @@ export interface Only {
 const MAX_PARTS = 1000
 const parts = new LRUCache<string, IndexPlan>({ max: MAX_PARTS })
 
-function partOf(type: string, own: OwnParameters | undefined, only: Only): IndexPlan {
+function partialPlan(
+  type: string,
+  own: OwnParameters | undefined,
+  only: ParameterSubset,
+): IndexPlan {
   const name = `${type}|${own?.stamp ?? ''}|${only.stamp}`
   const known = parts.get(name)
   if (known !== undefined) return known
@@ -104,7 +108,7 @@ const COLUMNS = new Set(['_id', '_lastUpdated'])
 /** Canonical references name a url with its version: the one of such a resource is read with its url. */
 const CANONICAL_VERSION = 'version'
 
-function makePlan(type: string, own: OwnParameters | undefined, only?: Only): IndexPlan {
+function makePlan(type: string, own: OwnParameters | undefined, only?: ParameterSubset): IndexPlan {
   const parameters: PlannedParameter[] = []
   const roots = new Map<string, Walk<Derivation>[]>()
   const whole: Walk<Derivation>[] = []
@@ -177,16 +181,16 @@ function isUsual(type: string, { code, type: kind, expression = '' }: SearchPara
   const paths = expression.split('|').map((path) => path.trim())
   const isRequired = ({ path, min = 0 }: ElementDefinition) =>
     min > 0 && paths.includes(`${type}.${path}`)
-  return USUAL.has(code) || elementsOf(type).some(isRequired)
+  return USUAL.has(code) || typeElements(type).some(isRequired)
 }
 
-function isAmong({ codes }: Only, code: string, inside: readonly boolean[]): boolean {
+function isAmong({ codes }: ParameterSubset, code: string, inside: readonly boolean[]): boolean {
   return codes.has(code) || (codes.has('_compartment') && inside.includes(true))
 }
 
 function collectTargets(type: string, prefix: string): Walk<Set<string>> {
   return (value, found) => {
-    const literal = targetOf(type, value)?.literal
+    const literal = extractTarget(type, value)?.literal
     if (literal?.startsWith(prefix)) found.add(literal)
   }
 }
@@ -205,7 +209,7 @@ function bindGeneral(
   const handlers = new Map<string, Walk<Derivation> | undefined>()
   return generalWalk(parameter, (type) => {
     if (!isReadable(parameter.type, type)) return undefined
-    if (!handlers.has(type)) handlers.set(type, handlerOf(owner, parameter, planned, type))
+    if (!handlers.has(type)) handlers.set(type, createHandler(owner, parameter, planned, type))
     return handlers.get(type)
   })
 }
@@ -217,12 +221,12 @@ function bindLeg(
   leg: Leg,
 ): Walk<Derivation> | undefined {
   if (parameter.type === 'composite') return planComposite(owner, parameter, planned.index, leg)
-  const handler = handlerOf(owner, parameter, planned, leg.type)
+  const handler = createHandler(owner, parameter, planned, leg.type)
   return handler && leg.bind(handler)
 }
 
 /** Returns the function that turns values of a type into rows. */
-function handlerOf(
+function createHandler(
   owner: string,
   parameter: SearchParameter,
   planned: PlannedParameter,
@@ -264,7 +268,7 @@ function removedItems(resource: unknown, into: Derivation): void {
   const kept = new Set<string>()
   const removed = new Set<string>()
   for (const entry of entries) {
-    const literal = targetOf('Reference', entry?.item)?.literal
+    const literal = extractTarget('Reference', entry?.item)?.literal
     if (literal !== undefined) (entry.deleted === true ? removed : kept).add(literal)
   }
   for (const literal of removed.difference(kept)) into.removed(literal)
@@ -289,8 +293,8 @@ function generalWalk(
     if (resting.has(name)) return
     try {
       for (const node of run(resource)) {
-        const [value] = valuesOf([node])
-        handlerOf(typeOf(node))?.(value, into)
+        const [value] = nodeValues([node])
+        handlerOf(nodeType(node))?.(value, into)
       }
     } catch (error) {
       if (!(error instanceof HttpError)) throw error
@@ -301,7 +305,7 @@ function generalWalk(
 }
 
 /** Elements know their type; a computed value is classified by its form. */
-function typeOf(node: unknown): string {
+function nodeType(node: unknown): string {
   if (isObject(node) && typeof node.fhirNodeDataType === 'string') return node.fhirNodeDataType
   if (typeof node === 'boolean') return 'boolean'
   if (typeof node === 'number' || typeof node === 'bigint') return 'decimal'
@@ -320,7 +324,7 @@ const OF_RESOURCE = '%resource.'
 
 /** Elements that one leg of a parameter is read from. */
 function elementsRead(type: string, parameter: SearchParameter, leg: Leg): readonly string[] {
-  return parameter.type === 'composite' ? compositeElements(type, parameter, leg) : [rootOf(leg)]
+  return parameter.type === 'composite' ? compositeElements(type, parameter, leg) : [legRoot(leg)]
 }
 
 /** False for a leg that makes keys only, or the main date. */
@@ -381,18 +385,18 @@ function compositeElements(
   leg: Leg,
 ): readonly string[] {
   const isWhole = expression === type
-  const found = isWhole ? [] : [rootOf(leg)]
+  const found = isWhole ? [] : [legRoot(leg)]
   for (const component of components) {
     const isOfResource = component.expression.startsWith(OF_RESOURCE)
     if (!isWhole && !isOfResource) continue
     const path = isOfResource
       ? component.expression.slice(OF_RESOURCE.length)
       : component.expression
-    found.push(...compileExpression(type, path).map(rootOf))
+    found.push(...compileExpression(type, path).map(legRoot))
   }
   return found
 }
 
-function rootOf({ root }: Leg): string {
+function legRoot({ root }: Leg): string {
   return root ?? ANY_ELEMENT
 }

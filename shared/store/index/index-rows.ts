@@ -2,24 +2,24 @@
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Meta, Reference, Resource } from '../../fhir/resource.ts'
-import { projectKey, type Store } from '../rows/context.ts'
-import type { Only } from './index-plan.ts'
+import { projectKey, type StoreContext } from '../rows/context.ts'
+import type { ParameterSubset } from './index-plan.ts'
 import { deriveIndexes, type IndexRows } from './indexes.ts'
 
 interface IndexChoice {
   readonly parameters: OwnParameters | undefined
-  readonly only?: Only | undefined
+  readonly only?: ParameterSubset | undefined
 }
 
 export function indexRows(
-  store: Pick<Store, 'keys' | 'warn'>,
+  store: Pick<StoreContext, 'keys' | 'warn'>,
   project: number,
   resource: Resource,
   { parameters, only }: IndexChoice,
 ): IndexRows {
   const rows = deriveIndexes(store.keys, project, resource, { own: parameters, only })
   for (const parameter of rows.failed) store.warn(parameter)
-  const holders = accountsOf(resource.meta) ?? []
+  const holders = metaAccounts(resource.meta) ?? []
   const isFiled = REGISTRY_TYPES.has(resource.resourceType)
   if (holders.length === 0 && !isFiled) return rows
   const held = new Set(rows.keys)
@@ -42,6 +42,6 @@ export function indexRows(
   }
 }
 
-export function accountsOf(meta: Meta | undefined): readonly Reference[] | undefined {
+export function metaAccounts(meta: Meta | undefined): readonly Reference[] | undefined {
   return meta?.accounts ?? (meta?.account && [meta.account])
 }

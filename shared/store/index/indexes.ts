@@ -9,7 +9,7 @@ import type { OwnParameter, OwnParameters } from '../../fhir/definitions-data.ts
 import type { Resource } from '../../fhir/resource.ts'
 import { timestamp } from '../../fhir/values.ts'
 import { Derivation } from './derivation.ts'
-import { type IndexPlan, type Only, planOf } from './index-plan.ts'
+import { getIndexPlan, type IndexPlan, type ParameterSubset } from './index-plan.ts'
 import type { Keys } from './keys.ts'
 import type { CodeRow, RangeRow, StringRow } from './rows.ts'
 
@@ -36,7 +36,7 @@ const MAX_ROWS = 200_000
 
 interface DeriveChoice {
   readonly own?: OwnParameters | undefined
-  readonly only?: Only | undefined
+  readonly only?: ParameterSubset | undefined
 }
 
 /** The resource must have its id; its secrets are not indexed. Errors: 400 too-costly for more than 32,767 references. */
@@ -47,7 +47,7 @@ export function deriveIndexes(
   { own, only }: DeriveChoice = {},
 ): IndexRows {
   const resource = searchable(whole)
-  const plan = planOf(resource.resourceType, own, only)
+  const plan = getIndexPlan(resource.resourceType, own, only)
   const derived = new Derivation(keys, project, plan, resource)
   runPlan(plan, resource, derived)
   const nref = derived.references.size
@@ -73,12 +73,15 @@ export function deriveIndexes(
 
 /** `Patient/<id>` of every patient whose compartment the resource is in, itself included. */
 export function patientCompartments(resource: Resource): readonly string[] {
-  return compartmentsOf('Patient', resource)
+  return resourceCompartments('Patient', resource)
 }
 
 /** `Type/<id>` of every compartment of one kind that the resource is in. */
-export function compartmentsOf(compartment: Compartment, resource: Resource): readonly string[] {
-  const plan = planOf(resource.resourceType)
+export function resourceCompartments(
+  compartment: Compartment,
+  resource: Resource,
+): readonly string[] {
+  const plan = getIndexPlan(resource.resourceType)
   const found = new Set<string>()
   if (resource.resourceType === compartment && resource.id !== undefined) {
     found.add(`${compartment}/${resource.id}`)

@@ -8,7 +8,7 @@ import { criteriaGrant } from '../../access/subscription.ts'
 import { typeName, typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import { binder } from '../../platform/postgres/statement.ts'
-import type { Store } from '../rows/context.ts'
+import type { StoreContext } from '../rows/context.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
 import {
   codeRows,
@@ -51,7 +51,7 @@ export interface Reindexed {
  * Two statements; one more for a filter that the contents alone do not decide, two more while others
  * write what is rewritten.
  */
-export async function reindexPage(store: Store, page: ReindexPage): Promise<Reindexed> {
+export async function reindexPage(store: StoreContext, page: ReindexPage): Promise<Reindexed> {
   const { project, own, type, filter, since, after, count } = page
   const rows = await store.connection.query<VersionRow>({
     text: `select ${versionColumns('v')} from (
@@ -80,7 +80,10 @@ export async function reindexPage(store: Store, page: ReindexPage): Promise<Rein
 }
 
 /** Versions that have taken the place of these; none for what is deleted. */
-async function newest({ connection }: Store, rows: readonly VersionRow[]): Promise<VersionRow[]> {
+async function newest(
+  { connection }: StoreContext,
+  rows: readonly VersionRow[],
+): Promise<VersionRow[]> {
   const list = (values: readonly (number | string)[]) => `{${values.join(',')}}`
   return connection.query<VersionRow>({
     text: `select ${versionColumns('v')}
@@ -95,7 +98,7 @@ async function newest({ connection }: Store, rows: readonly VersionRow[]): Promi
 }
 
 /** A damaged version does not keep the others from being found. */
-function isReadable(store: Store, row: VersionRow): boolean {
+function isReadable(store: StoreContext, row: VersionRow): boolean {
   try {
     parseVersion(toVersion(row))
     return true
@@ -113,7 +116,7 @@ interface MeantRows {
 
 /** Ruled on by what the rows hold, not by their index: that may be the very thing that is wrong. */
 async function meantBy(
-  store: Store,
+  store: StoreContext,
   filter: string,
   { project, own, rows }: MeantRows,
 ): Promise<readonly VersionRow[]> {
@@ -124,7 +127,7 @@ async function meantBy(
 
 /** Until each of the rows is what its content says. */
 export async function rewrite(
-  store: Store,
+  store: StoreContext,
   project: number,
   rows: readonly VersionRow[],
   own: OwnParameters | undefined,
@@ -139,7 +142,7 @@ export async function rewrite(
 
 /** The rows that were changed meanwhile. One statement, which adds to the dictionary of codings, too. */
 async function rewriteUnchanged(
-  store: Store,
+  store: StoreContext,
   project: number,
   rows: readonly VersionRow[],
   own: OwnParameters | undefined,

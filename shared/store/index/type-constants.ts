@@ -48,7 +48,7 @@ interface Cache {
 
 const caches = new WeakMap<Keys, Cache>()
 
-function cacheOf(keys: Keys): Cache {
+function constantsCache(keys: Keys): Cache {
   const known = caches.get(keys)
   if (known !== undefined) return known
   const made = {
@@ -59,8 +59,8 @@ function cacheOf(keys: Keys): Cache {
   return made
 }
 
-export function constantsOf(keys: Keys, project: number, plan: PlannedType): TypeConstants {
-  const cache = cacheOf(keys).constants
+export function typeConstants(keys: Keys, project: number, plan: PlannedType): TypeConstants {
+  const cache = constantsCache(keys).constants
   const name = `${project}|${plan.type}|${plan.stamp}`
   const known = cache.get(name)
   if (known !== undefined) return known
@@ -88,14 +88,14 @@ export function constantsOf(keys: Keys, project: number, plan: PlannedType): Typ
 }
 
 /** Most codings are those of earlier resources: what they lead to is made once. */
-export function codingOf(keys: Keys, constants: Constants, token: Token): Coding {
+export function cachedCoding(keys: Keys, constants: Constants, token: Token): Coding {
   const { system, code, display } = token
   const known = constants.codings.get(code)
   if (known !== undefined && known.system === system && known.display === display) return known
   const made = makeCoding(keys, constants, token)
   const length = code.length + (system?.length ?? 0) + (display?.length ?? 0)
   if (length > MAX_CACHED_CODING) return made
-  const cache = cacheOf(keys)
+  const cache = constantsCache(keys)
   cache.codings += 1
   if (cache.codings > CACHED_CODINGS) {
     cache.constants.clear()

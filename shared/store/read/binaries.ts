@@ -8,7 +8,7 @@ import type { Principal } from '../../access/principal.ts'
 import { notFound } from '../../errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import { isObject, type Meta, parseReference } from '../../fhir/resource.ts'
-import { isLegalId, readRow, type Store, scopeOf } from '../rows/context.ts'
+import { isLegalId, readRow, rowScope, type StoreContext } from '../rows/context.ts'
 import { toVersion } from '../rows/rows.ts'
 import type { BinaryHead, HistoryPage, Version } from '../rows/version.ts'
 import { readMany } from './read.ts'
@@ -17,18 +17,18 @@ export const BINARY = 'Binary'
 
 /** The version itself. Errors: 404. */
 export async function requireVisible(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   version: Version,
 ): Promise<Version> {
-  const [found] = await keepVisible(store, principal, [version], contextOf)
+  const [found] = await keepVisible(store, principal, [version], readSecurityContext)
   if (found === undefined) throw notFound()
   return found
 }
 
 /** Errors: 404 for a Binary that may not be read, so may not be changed either. */
 export async function requireVisibleId(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   id: string,
 ): Promise<void> {
@@ -38,11 +38,11 @@ export async function requireVisibleId(
 
 /** Without the versions that are not visible. Errors: 404 when none is left. */
 export async function visibleHistory(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   page: HistoryPage,
 ): Promise<HistoryPage> {
-  const versions = await keepVisible(store, principal, page.versions, contextOf)
+  const versions = await keepVisible(store, principal, page.versions, readSecurityContext)
   const hidden = page.versions.length - versions.length
   if (versions.length === 0 && hidden > 0) throw notFound()
   return { ...page, total: page.total && page.total - hidden, versions }
@@ -50,12 +50,12 @@ export async function visibleHistory(
 
 /** Binaries that the Principal may not see become undefined; other types stay. */
 export async function visibleVersions(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   versions: readonly (Version | undefined)[],
 ): Promise<readonly (Version | undefined)[]> {
   const binaries = versions.filter((version) => version?.type === BINARY) as readonly Version[]
-  const left = new Set(await keepVisible(store, principal, binaries, contextOf))
+  const left = new Set(await keepVisible(store, principal, binaries, readSecurityContext))
   return versions.map((version) =>
     version === undefined || version.type !== BINARY || left.has(version) ? version : undefined,
   )
@@ -83,13 +83,13 @@ const HEADS_EVERYWHERE = `select ${HEAD} from (
 
 /** One statement, and one more when some have a `securityContext`. Content stays in the database. */
 export async function readBinaries(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   ids: readonly string[],
 ): Promise<ReadonlyMap<string, BinaryHead>> {
   const legal = ids.filter(isLegalId)
   if (legal.length === 0 || !may(principal, BINARY, 'read')) return new Map()
-  const { project, everywhere } = scopeOf(principal, BINARY)
+  const { project, everywhere } = rowScope(principal, BINARY)
   const rows = await store.connection.query<HeadRow>({
     name: everywhere ? 'read-binaries-everywhere' : 'read-binaries',
     text: everywhere ? HEADS_EVERYWHERE : HEADS,
@@ -101,7 +101,7 @@ export async function readBinaries(
     ],
   })
   const left = await keepVisible(store, principal, rows, ({ context }) =>
-    context === null ? undefined : referenceOf(JSON.parse(context)),
+    context === null ? undefined : contextReference(JSON.parse(context)),
   )
   return new Map(
     left.map(({ place, ver, meta_ext }) => {
@@ -113,7 +113,7 @@ export async function readBinaries(
 }
 
 async function keepVisible<T>(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   binaries: readonly T[],
   context: (binary: T) => string | undefined,
@@ -134,16 +134,16 @@ async function keepVisible<T>(
   })
 }
 
-function contextOf({ content }: Version): string | undefined {
+function readSecurityContext({ content }: Version): string | undefined {
   // Most have none, and the code of a bot need not be parsed to know.
   if (content === undefined || !content.includes('"securityContext"')) return undefined
   // A stored version is a resource.
   const { securityContext } = JSON.parse(content) as Record<string, unknown>
-  return securityContext === undefined ? undefined : referenceOf(securityContext)
+  return securityContext === undefined ? undefined : contextReference(securityContext)
 }
 
 /** A context that names nothing hides the Binary: the empty text is no reference. */
-function referenceOf(securityContext: unknown): string {
+function contextReference(securityContext: unknown): string {
   const reference = isObject(securityContext) ? securityContext.reference : undefined
   return typeof reference === 'string' ? reference : ''
 }

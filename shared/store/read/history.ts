@@ -15,10 +15,16 @@ import {
   type Connection,
   type Statement,
 } from '../../platform/postgres/statement.ts'
-import { allow, isLegalId, projectTest, type Store, scopeOf } from '../rows/context.ts'
-import { idOf, toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
+import {
+  isLegalId,
+  projectTest,
+  requireAllowed,
+  rowScope,
+  type StoreContext,
+} from '../rows/context.ts'
+import { contentId, toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
 import type { HistoryPage, HistoryRequest, Version } from '../rows/version.ts'
-import { shownTo } from './redact.ts'
+import { redactFor } from './redact.ts'
 
 const V = versionColumns('v')
 /** Versions decided on for a count: in one request, in one statement. */
@@ -27,17 +33,17 @@ const JUDGED_AT_ONCE = 1000
 
 /** Deletions included; 404 when the id was never used or is not visible. */
 export async function history(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   type: string,
   { id, request }: { readonly id: string; readonly request: HistoryRequest },
 ): Promise<HistoryPage> {
-  allow(principal, type, 'read')
+  requireAllowed(principal, type, 'read')
   if (!isLegalId(id)) throw notFound()
   const isWhole = isWholeHistory(principal, type)
   if (!isWhole) await requireVisible(store, principal, type, id)
-  allow(principal, type, 'history')
-  const { project, metaPrefix, everywhere } = scopeOf(principal, type)
+  requireAllowed(principal, type, 'history')
+  const { project, metaPrefix, everywhere } = rowScope(principal, type)
   const { values, bind } = binder()
   const [own, rowType, rowId] = [
     bind(project, 'int'),
@@ -45,7 +51,7 @@ export async function history(
     bind(store.keys.rowId(type, id), 'uuid'),
   ]
   const cursor = positionIn(store, request)
-  const way = wayOf(request, cursor)
+  const way = scanDirection(request, cursor)
   const isPlain = !(request.since ?? request.at ?? request.cursor ?? request.ascending)
   const name = everywhere ? 'history-everywhere' : 'history'
   const rows = await store.connection.query<VersionRow & { known: number; total: number }>({
@@ -68,7 +74,7 @@ export async function history(
   if (first === undefined || first.known === 0) throw notFound()
   // The outer join gives one row of nulls when the page is empty.
   const found = rows.filter((row) => row.ver !== null)
-  const page = await pageOf(store, principal, { request, rows: found, idFor: () => id })
+  const page = await buildHistoryPage(store, principal, { request, rows: found, idFor: () => id })
   const isAll = found.length <= request.count && isPlain && request.offset === 0
   if (isAll) return { ...page, total: page.versions.length }
   if (isWhole) return { ...page, total: first.total }
@@ -81,7 +87,7 @@ export async function history(
 
 /** Errors: 404 unless the newest version is visible, 403 unless its history is. */
 async function requireVisible(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   type: string,
   id: string,
@@ -97,22 +103,22 @@ async function requireVisible(
 }
 
 /** Reads the history of one type, or of all that the Principal may read. Errors: 403 for a type that is denied. */
-export async function historyOf(
-  store: Store,
+export async function typeHistory(
+  store: StoreContext,
   principal: Principal,
   type: string | undefined,
   request: HistoryRequest,
 ): Promise<HistoryPage> {
   if (type !== undefined) {
-    allow(principal, type, 'read')
-    allow(principal, type, 'history')
+    requireAllowed(principal, type, 'read')
+    requireAllowed(principal, type, 'history')
   }
   const types = type === undefined ? readableTypes(principal) : [type]
   const [rows, total] = await Promise.all([
     store.connection.query<ManyRow>(pageStatement(store, principal, { types, request })),
-    request.total ? totalOf(store, principal, types, request) : undefined,
+    request.total ? countHistory(store, principal, types, request) : undefined,
   ])
-  return { total, ...(await pageOf(store, principal, { request, rows, idFor: textId })) }
+  return { total, ...(await buildHistoryPage(store, principal, { request, rows, idFor: textId })) }
 }
 
 function readableTypes(principal: Principal): readonly string[] {
@@ -128,7 +134,7 @@ interface ManyRow extends VersionRow {
 
 // The row's id is the FHIR id only for UUIDs, so that of a deletion is read from what was deleted.
 function textId({ id, before }: ManyRow): string {
-  return before === null ? id : idOf(before)
+  return before === null ? id : contentId(before)
 }
 
 interface PageRows {
@@ -139,16 +145,16 @@ interface PageRows {
 
 /** A probe of the index by time for each type: a page costs a page, however long the history is. */
 function pageStatement(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   { types, request, row }: PageRows,
 ): Statement {
   const { values, bind } = binder()
   const most = bind(request.offset + request.count + 1, 'int')
   const cursor = positionIn(store, request)
-  const way = wayOf(request, cursor)
+  const way = scanDirection(request, cursor)
   const after = afterSql(way, cursor, bind)
-  const projects = [...new Set(projectsOf(principal, types))]
+  const projects = [...new Set(typeProjects(principal, types))]
   const own = projects.length > 1 ? undefined : bind(projects[0], 'int')
   const window = windowSql(request, bind, own)
   const only = row === undefined ? 'true' : `v.id = ${bind(row, 'uuid')}`
@@ -171,10 +177,10 @@ function pageStatement(
 
 /** The same page of what each Project has by itself. */
 const pagesApart =
-  (store: Store, principal: Principal, { types, request, row }: PageRows) =>
+  (store: StoreContext, principal: Principal, { types, request, row }: PageRows) =>
   async ({ query }: Pick<Connection, 'query'>) => {
     const end = request.offset + request.count
-    const ofOne = Map.groupBy(types, (type) => scopeOf(principal, type).project)
+    const ofOne = Map.groupBy(types, (type) => rowScope(principal, type).project)
       .values()
       .map((those) =>
         query<ManyRow>(
@@ -194,13 +200,13 @@ const pagesApart =
           a.id.localeCompare(b.id) ||
           a.ver - b.ver,
       )
-    if (!wayOf(request, positionIn(store, request)).ascending) rows.reverse()
+    if (!scanDirection(request, positionIn(store, request)).ascending) rows.reverse()
     return rows.slice(request.offset, end + 1)
   }
 
 /** Where a policy distinguishes versions each is ruled on; undefined where those are too many. */
-async function totalOf(
-  store: Store,
+async function countHistory(
+  store: StoreContext,
   principal: Principal,
   types: readonly string[],
   request: HistoryRequest,
@@ -212,7 +218,7 @@ async function totalOf(
 }
 
 async function countSeen(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   { types, request: { since, at }, row }: PageRows,
 ): Promise<number | undefined> {
@@ -222,7 +228,11 @@ async function countSeen(
     const request = { count: JUDGED_AT_ONCE, offset: 0, since, at, cursor }
     const statement = pageStatement(store, principal, { types, request, row })
     const rows = await store.connection.query<ManyRow>(statement)
-    const { versions, next } = await pageOf(store, principal, { request, rows, idFor: textId })
+    const { versions, next } = await buildHistoryPage(store, principal, {
+      request,
+      rows,
+      idFor: textId,
+    })
     seen += versions.length
     if (next === undefined) return seen
     cursor = next
@@ -231,14 +241,14 @@ async function countSeen(
 }
 
 async function countAll(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   types: readonly string[],
   request: HistoryRequest,
 ): Promise<number> {
   const { values, bind } = binder()
   const rows = await store.connection.query<{ count: number }>({
-    projects: projectsOf(principal, types),
+    projects: typeProjects(principal, types),
     text: `select count(*)::int as count from ${sources(principal, types, bind)}
       join version v on v.project = x.project and v.type = x.type
       where starts_with(v.meta_ext, x.prefix) and ${windowSql(request, bind)}`,
@@ -247,12 +257,12 @@ async function countAll(
   return rows.reduce((sum, { count }) => sum + count, 0)
 }
 
-function projectsOf(principal: Principal, types: readonly string[]): readonly number[] {
-  return types.map((type) => scopeOf(principal, type).project)
+function typeProjects(principal: Principal, types: readonly string[]): readonly number[] {
+  return types.map((type) => rowScope(principal, type).project)
 }
 
 function sources(principal: Principal, types: readonly string[], bind: Bind): string {
-  const scopes = types.map((type) => scopeOf(principal, type))
+  const scopes = types.map((type) => rowScope(principal, type))
   const numbers = bind(`{${types.map((type) => typeNumber(type)).join(',')}}`, 'smallint[]')
   const projects = bind(`{${scopes.map(({ project }) => project).join(',')}}`, 'int[]')
   const prefixes = bind(
@@ -277,24 +287,27 @@ function windowSql({ since, at }: HistoryRequest, bind: Bind, own = 'v.project')
   return tests.join(' and ')
 }
 
-type Way = Pick<HistoryRequest, 'ascending'>
+type ScanDirection = Pick<HistoryRequest, 'ascending'>
 
 /** The rows before a position are read in the opposite order. */
-function wayOf({ ascending = false }: HistoryRequest, cursor: Position | undefined): Way {
+function scanDirection(
+  { ascending = false }: HistoryRequest,
+  cursor: Position | undefined,
+): ScanDirection {
   return { ascending: ascending !== (cursor?.isBackward ?? false) }
 }
 
-function orderSql({ ascending }: Way): string {
+function orderSql({ ascending }: ScanDirection): string {
   const direction = ascending ? '' : ' desc'
   return ['lu', 'type', 'id', 'ver'].map((column) => `v.${column}${direction}`).join(', ')
 }
 
-function positionIn({ keys }: Store, { cursor }: HistoryRequest): Position | undefined {
+function positionIn({ keys }: StoreContext, { cursor }: HistoryRequest): Position | undefined {
   return cursor === undefined ? undefined : readCursor(keys.seal, cursor)
 }
 
 /** The bound on `lu` alone is what the index by time can use. */
-function afterSql({ ascending }: Way, cursor: Position | undefined, bind: Bind): string {
+function afterSql({ ascending }: ScanDirection, cursor: Position | undefined, bind: Bind): string {
   if (cursor === undefined) return 'true'
   const { lu, type, id, ver } = cursor
   const beyond = ascending ? '>' : '<'
@@ -309,8 +322,8 @@ interface PageParts<Row extends VersionRow> {
   readonly idFor: (row: Row) => string
 }
 
-async function pageOf<Row extends VersionRow>(
-  store: Store,
+async function buildHistoryPage<Row extends VersionRow>(
+  store: StoreContext,
   principal: Principal,
   { request, rows, idFor }: PageParts<Row>,
 ): Promise<Pick<HistoryPage, 'versions' | 'next' | 'previous'>> {
@@ -378,7 +391,7 @@ function isWholeHistory(principal: Principal, type: string): boolean {
 
 /** Returns the rows that the Principal may see. One more statement for deletions, one for each type that takes PostgreSQL. */
 async function seenVersions<Row extends VersionRow>(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   rows: readonly Row[],
   idFor: (row: Row) => string,
@@ -388,9 +401,9 @@ async function seenVersions<Row extends VersionRow>(
   const decisions = new Map(ruled.map((row, i) => [row, decided[i]]))
   return rows.flatMap((row) => {
     const version = toVersion(row, row.content === null ? idFor(row) : undefined)
-    if (!ruled.includes(row)) return [shownTo(principal, version, [])]
+    if (!ruled.includes(row)) return [redactFor(principal, version, [])]
     const found = ASKED.map((item) => decisions.get(row)?.[item])
     if (found.some((decision) => decision === undefined)) return []
-    return [shownTo(principal, version, found.flatMap(hiddenBy))]
+    return [redactFor(principal, version, found.flatMap(hiddenBy))]
   })
 }

@@ -11,7 +11,7 @@ import { forbidden } from '../../errors.ts'
 import { resourceTypes, typeNumber } from '../../fhir/definitions.ts'
 import { type Bind, binder } from '../../platform/postgres/statement.ts'
 import { keysLiteral } from '../index/keys.ts'
-import type { Store } from '../rows/context.ts'
+import type { StoreContext } from '../rows/context.ts'
 
 export interface MetaSummary {
   readonly tag: readonly object[]
@@ -26,7 +26,7 @@ const LOOKED_AT = 1000
 
 /** Summarizes one type, or all that the Principal may search in its Project. Errors: 403. Two statements. */
 export async function metaSummary(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   type: string | undefined,
 ): Promise<MetaSummary> {
@@ -35,15 +35,15 @@ export async function metaSummary(
   )
   if (types.length === 0) throw forbidden()
   const [tag, security, profile] = await Promise.all([
-    codingsOf(store, principal, types, '_tag'),
-    codingsOf(store, principal, types, '_security'),
-    profilesOf(store, principal, types),
+    readCodings(store, principal, types, '_tag'),
+    readCodings(store, principal, types, '_security'),
+    readProfiles(store, principal, types),
   ])
   return { tag, security, profile }
 }
 
-async function profilesOf(
-  { connection, keys }: Store,
+async function readProfiles(
+  { connection, keys }: StoreContext,
   principal: Principal,
   types: readonly string[],
 ): Promise<readonly string[]> {
@@ -73,7 +73,7 @@ interface SeenCode {
 
 /** True of rows that the Principal may search by the parameter. */
 function seenSql(
-  keys: Store['keys'],
+  keys: StoreContext['keys'],
   principal: Principal,
   { types, code, bind }: SeenCode,
 ): string {
@@ -81,16 +81,16 @@ function seenSql(
     const grants = grantsFor(principal, type, 'search')
     if (grants === undefined) return []
     const place = createTypeScope(keys, principal, type, principal.project.number)
-    const tests = visibilityPredicates(place, grants, [code])
-    return tests?.length === 0 ? [] : [{ number: typeNumber(type), tests }]
+    const predicates = visibilityPredicates(place, grants, [code])
+    return predicates?.length === 0 ? [] : [{ number: typeNumber(type), tests: predicates }]
   })
   if (limited.length === 0) return 'true'
   const others = `r.type <> all(${bind(
     limited.map(({ number }) => number),
     'smallint[]',
   )})`
-  const some = limited.flatMap(({ number, tests }) =>
-    tests === undefined ? [] : [`(r.type = ${number} and ${allSql(tests, bind)})`],
+  const some = limited.flatMap(({ number, tests: predicates }) =>
+    predicates === undefined ? [] : [`(r.type = ${number} and ${allSql(predicates, bind)})`],
   )
   return `(${[others, ...some].join(' or ')})`
 }
@@ -102,8 +102,8 @@ interface CodingRow {
 }
 
 /** The dictionary forgets nothing, so each of its codings must still be held by a resource. */
-async function codingsOf(
-  { connection, keys }: Store,
+async function readCodings(
+  { connection, keys }: StoreContext,
   principal: Principal,
   types: readonly string[],
   parameter: string,

@@ -15,27 +15,33 @@ import { forbidden, gone, HttpError, notFound } from '../../errors.ts'
 import { isResourceType, typeNumber } from '../../fhir/definitions.ts'
 import { publishedById } from '../../fhir/published.ts'
 import type { Statement } from '../../platform/postgres/statement.ts'
-import { allow, isLegalId, projectTest, type Store, scopeOf } from '../rows/context.ts'
+import {
+  isLegalId,
+  projectTest,
+  requireAllowed,
+  rowScope,
+  type StoreContext,
+} from '../rows/context.ts'
 import { located, type RowKey } from '../rows/fetch.ts'
 import { toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
 import type { Version } from '../rows/version.ts'
-import { shownTo } from './redact.ts'
+import { redactFor } from './redact.ts'
 
 const V = versionColumns('v')
 
 export async function read(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   type: string,
   id: string,
 ): Promise<Version> {
-  allow(principal, type, 'read')
+  requireAllowed(principal, type, 'read')
   const found = await readDecided(store, principal, type, { id, interactions: ['read'] })
   const ruling = found?.decisions.read
   if (found === undefined) return publishedVersion(type, id)
   if (ruling === undefined) throw notFound()
   if (found.row.content === null) throw gone()
-  return shownTo(principal, toVersion(found.row), hiddenBy(ruling))
+  return redactFor(principal, toVersion(found.row), hiddenBy(ruling))
 }
 
 /** A definition of the standard, which everybody may read who may read its type. Errors: 404. */
@@ -58,18 +64,18 @@ interface VersionId extends ResourceId {
 
 /** Errors: 403 for versions that may be read but not by their number. */
 export async function readVersion(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   { type, id, ver }: VersionId,
 ): Promise<Version> {
-  allow(principal, type, 'read')
+  requireAllowed(principal, type, 'read')
   // Larger numbers are no versions, and no int of PostgreSQL either.
   if (!isLegalId(id) || !/^[1-9]\d{0,8}$/.test(ver)) throw notFound()
   if (!isPlain(principal, type, 'read') || !isPlain(principal, type, 'vread')) {
     return readRuledVersion(store, principal, { type, id }, Number(ver))
   }
-  allow(principal, type, 'vread')
-  const { project, metaPrefix, everywhere } = scopeOf(principal, type)
+  requireAllowed(principal, type, 'vread')
+  const { project, metaPrefix, everywhere } = rowScope(principal, type)
   const [row] = await store.connection.query<VersionRow>({
     name: everywhere ? 'vread-everywhere' : 'vread',
     text: `select ${V} from version v where ${projectTest(everywhere)} and v.type = $2
@@ -83,12 +89,12 @@ export async function readVersion(
   }
   if (row.content === null) throw gone()
   const rulings = (['read', 'vread'] as const).map((item) => decideRow(store, principal, item, row))
-  return shownTo(principal, toVersion(row), rulings.flatMap(hiddenBy))
+  return redactFor(principal, toVersion(row), rulings.flatMap(hiddenBy))
 }
 
 /** The newest version must be visible, and the one that is asked for as well. */
 async function readRuledVersion(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   { type, id }: ResourceId,
   ver: number,
@@ -96,7 +102,7 @@ async function readRuledVersion(
   const newest = await readDecided(store, principal, type, { id, interactions: ['read', 'vread'] })
   if (newest?.decisions.read === undefined) throw notFound()
   const isNewest = newest.row.ver === ver
-  const row = isNewest ? newest.row : await rowOf(store, newest.row, ver)
+  const row = isNewest ? newest.row : await readVersionRow(store, newest.row, ver)
   if (row === undefined) throw notFound()
   const [decisions] =
     isNewest && row.content !== null
@@ -105,15 +111,15 @@ async function readRuledVersion(
   const { read: seen, vread } = decisions ?? {}
   if (seen === undefined) throw notFound()
   if (row.content === null) {
-    allow(principal, type, 'vread')
+    requireAllowed(principal, type, 'vread')
     throw gone()
   }
   if (vread === undefined) throw forbidden('criteria of every entry for vread')
-  return shownTo(principal, toVersion(row), [...hiddenBy(seen), ...hiddenBy(vread)])
+  return redactFor(principal, toVersion(row), [...hiddenBy(seen), ...hiddenBy(vread)])
 }
 
-async function rowOf(
-  { connection }: Store,
+async function readVersionRow(
+  { connection }: StoreContext,
   { project, type, id }: VersionRow,
   ver: number,
 ): Promise<VersionRow | undefined> {
@@ -127,7 +133,7 @@ async function rowOf(
 
 /** In the order asked; undefined for what is unknown, deleted or not visible. */
 export async function readMany(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   references: readonly ResourceId[],
 ): Promise<readonly (Version | undefined)[]> {
@@ -137,7 +143,7 @@ export async function readMany(
   )
   if (sought.length === 0) return references.map(() => undefined)
   const keys = sought.map(({ type, id, place }) => ({
-    ...scopeOf(principal, type),
+    ...rowScope(principal, type),
     place,
     type: typeNumber(type),
     id: store.keys.rowId(type, id),
@@ -156,7 +162,7 @@ function manyStatement(keys: readonly ManyKey[]): Statement {
   const alone = (key: ManyKey) => ({ ...key, everywhere: false })
   return {
     name: everywhere ? 'read-many-everywhere' : 'read-many',
-    isBrief: true,
+    isPipelined: true,
     ...(everywhere
       ? {
           apart: async (steps) =>
@@ -186,7 +192,7 @@ function manyStatement(keys: readonly ManyKey[]): Statement {
 
 /** Returns the rows that the Principal may read, as it sees them. One more statement a type that takes PostgreSQL. */
 async function seenRows<Row extends VersionRow>(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   rows: readonly Row[],
 ): Promise<readonly { readonly row: Row; readonly version: Version }[]> {
@@ -195,7 +201,7 @@ async function seenRows<Row extends VersionRow>(
   return live.flatMap((row, i) => {
     const read = decisions[i]?.read
     if (read === undefined) return []
-    return [{ row, version: shownTo(principal, toVersion(row), hiddenBy(read)) }]
+    return [{ row, version: redactFor(principal, toVersion(row), hiddenBy(read)) }]
   })
 }
 
@@ -249,7 +255,7 @@ export async function readManyLinked(
 
 /** Errors: 403 for what only a linked Project has. */
 export async function requireOwn(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   type: string,
   id: string,

@@ -2,7 +2,7 @@
 
 import { decideRows, hiddenBy } from '../../access/decisions/decide.ts'
 import { hidesAny } from '../../access/decisions/grant-predicates.ts'
-import { textWithout } from '../../access/fields/fields.ts'
+import { removeJsonPaths } from '../../access/fields/fields.ts'
 import type { Grant, Interaction } from '../../access/grant.ts'
 import { grantsFor } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
@@ -11,7 +11,7 @@ import { parseJson } from '../../fhir/json.ts'
 import type { Meta, Resource } from '../../fhir/resource.ts'
 import { compartmentCodes } from '../../query/search-request.ts'
 import { patientCompartments } from '../index/indexes.ts'
-import type { Store } from '../rows/context.ts'
+import type { StoreContext } from '../rows/context.ts'
 import { maskedFor, toVersion, type VersionRow } from '../rows/rows.ts'
 import type { Version } from '../rows/version.ts'
 
@@ -20,19 +20,19 @@ import type { Version } from '../rows/version.ts'
  * Every version that leaves the store comes through here, so that searches, expressions, profiles and patches
  * that evaluate it can tell no more than a read shows.
  */
-export function shownTo<V extends Version>(
+export function redactFor<V extends Version>(
   principal: Principal,
   version: V,
   hidden: readonly string[],
 ): V {
-  return without(maskedFor(principal, version), hidden)
+  return redactPaths(maskedFor(principal, version), hidden)
 }
 
 /** The rest of the text stays in its order. */
-function without<V extends Version>(version: V, hidden: readonly string[]): V {
+function redactPaths<V extends Version>(version: V, hidden: readonly string[]): V {
   const { type, content } = version
   if (hidden.length === 0 || content === undefined) return version
-  const shown = textWithout(type, content, hidden)
+  const shown = removeJsonPaths(type, content, hidden)
   // Only `meta` itself may have been cut before its closing brace.
   const isMetaCut = hidden.some((path) => path.startsWith('meta.'))
   const metaAt = isMetaCut ? metaEnd(shown) : version.metaAt
@@ -73,16 +73,16 @@ function shownMeta({ metaExtension }: Version, shown: string): string {
 }
 
 /** Redacts rows that the Principal may see. One statement a type where only PostgreSQL knows what is hidden. */
-export async function showAll(
-  store: Store,
+export async function redactRows(
+  store: StoreContext,
   principal: Principal,
   interactionOf: (type: string) => Interaction,
   rows: readonly VersionRow[],
 ): Promise<readonly Version[]> {
   if (principal.rules === undefined)
-    return rows.map((row) => shownTo(principal, toVersion(row), []))
+    return rows.map((row) => redactFor(principal, toVersion(row), []))
   const hidden = new Map<VersionRow, readonly string[]>()
-  for (const group of groupsOf(rows)) {
+  for (const group of groupByType(rows)) {
     const [first] = group
     if (first === undefined) continue
     const interaction = interactionOf(typeName(first.type))
@@ -91,11 +91,11 @@ export async function showAll(
       hidden.set(row, found[i] ?? [])
     })
   }
-  return rows.map((row) => shownTo(principal, toVersion(row), hidden.get(row) ?? []))
+  return rows.map((row) => redactFor(principal, toVersion(row), hidden.get(row) ?? []))
 }
 
 /** By Project and type; most pages are of one. */
-function groupsOf(rows: readonly VersionRow[]): Iterable<readonly VersionRow[]> {
+function groupByType(rows: readonly VersionRow[]): Iterable<readonly VersionRow[]> {
   const [first] = rows
   const isOne = rows.every(({ project, type }) => project === first?.project && type === first.type)
   if (isOne) return [rows]
@@ -104,7 +104,7 @@ function groupsOf(rows: readonly VersionRow[]): Iterable<readonly VersionRow[]> 
 
 /** The hidden paths of live rows of one type in one project. */
 async function hiddenIn(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   interaction: Interaction,
   rows: readonly VersionRow[],

@@ -14,7 +14,10 @@ const COUNTED = 10_000
 const MEASURED = 1000
 
 /** One statement, two for large Projects; at most some ten thousand rows are looked at. */
-export async function storageOf(connection: Connection, project: number): Promise<StorageFigures> {
+export async function estimateStorage(
+  connection: Connection,
+  project: number,
+): Promise<StorageFigures> {
   const [row] = await connection.query<{ versions: number; size: number }>({
     name: 'storage-figures',
     text: `select (select count(*) from (

@@ -104,7 +104,7 @@ function freeLane(lanes: readonly Lane[]): Lane | undefined {
 }
 
 /** Items of one turn of the event loop are sent together; answers in the order of the items. */
-export function inOneTurn<Item, Answer>(
+export function batchPerTick<Item, Answer>(
   send: (items: readonly Item[]) => Promise<readonly Answer[]>,
 ): (item: Item) => Promise<Answer> {
   let queue: Pending<Item, Answer>[] = []

@@ -15,20 +15,27 @@ import type { Keys } from '../index/keys.ts'
 import type { KeyStatistics } from '../search/plan/statistics.ts'
 import type { KnownCounts } from './counts.ts'
 import type { Fetch, RowKey } from './fetch.ts'
-import type { CheckedReference, Deleted, Deletion, Submit, Turns, WritePlace } from './ports.ts'
+import type {
+  CheckedReference,
+  Deleted,
+  DeletionWrite,
+  KeyedMutex,
+  Submit,
+  WritePlace,
+} from './ports.ts'
 import type { RecentVersions } from './recent.ts'
 import type { VersionRow } from './rows.ts'
 import { REGISTRY_PROJECT, type Tenants } from './tenants.ts'
 import type { Version } from './version.ts'
 import type { PartWritten, StatementPart } from './write-rows.ts'
 
-export interface Store {
+export interface StoreContext {
   /** The pool, or the one connection of a transaction. */
   readonly connection: Connection
   readonly submit: Submit
   /** The newest version of a row, and deletions: those of one bundle share their statements. */
   readonly fetch: Fetch
-  readonly remove: (deletion: Deletion) => Promise<readonly Deleted[]>
+  readonly remove: (deletion: DeletionWrite) => Promise<readonly Deleted[]>
   /** Inside a transaction undefined: what is written there may never be. */
   readonly recent: RecentVersions | undefined
   /** The same, and where several servers have the rows. */
@@ -54,15 +61,15 @@ export interface Store {
   readonly rules: ReadonlyMap<string, WriteRule>
   readonly parts: readonly WritePart[]
   /** One at a time for equal conditional writes, and changes of one resource, of this process. */
-  readonly turns: Turns
+  readonly turns: KeyedMutex
   readonly transact: Transact
   /** Inside a transaction: references that are checked at its end. */
   readonly deferred: CheckedReference[] | undefined
 }
 
 /** A create, or a change of what is stored, as a rule looks at it. */
-export interface Attempt {
-  readonly store: Store
+export interface WriteAttempt {
+  readonly store: StoreContext
   readonly principal: Principal
   readonly interaction: 'create' | 'update'
   readonly id: string
@@ -82,7 +89,7 @@ export interface Attempt {
 
 /** A resource that is about to be stored in a Project. */
 export interface Admission {
-  readonly store: Store
+  readonly store: StoreContext
   readonly principal: Principal
   readonly project: number
   readonly before: Resource | undefined
@@ -103,19 +110,19 @@ export interface WriteRule {
   /** Brings the resource into the form in which it is stored. */
   file?(resource: Resource): Resource
   /** Checks what a member changes; the service's own work (no membership) is trusted. Errors: 400, 403. */
-  check?(attempt: Attempt): Promise<void>
+  check?(attempt: WriteAttempt): Promise<void>
   /** Makes the resource that is stored. Errors: 400, 403, 422. */
   admit?(admission: Admission): Promise<Resource>
   /** Values that only one resource of a scope has. */
   uniqueValues?(resource: Resource): readonly UniqueValue[]
   /** The author of what is written. */
-  authorOf?(principal: Principal): Reference
+  resolveAuthor?(principal: Principal): Reference
   /** The id of the resource is that of the Project in which it is filed. */
   readonly isProject?: boolean
   /** Checks a member's deletion before the resource is looked for. Errors: 403. */
-  checkRemoval?(store: Store, principal: Principal, id: string): Promise<void>
+  checkRemoval?(store: StoreContext, principal: Principal, id: string): Promise<void>
   /** Checks a member's deletion of what may be deleted. Errors: 400. */
-  checkDeletion?(store: Store, principal: Principal, id: string): Promise<void>
+  checkDeletion?(store: StoreContext, principal: Principal, id: string): Promise<void>
 }
 
 export interface UniqueValue {
@@ -125,7 +132,7 @@ export interface UniqueValue {
 
 /** A version that is about to be written, as parts of the statement look at it. */
 export interface VersionDraft {
-  readonly store: Store
+  readonly store: StoreContext
   readonly principal: Principal
   readonly place: WritePlace
   /** With its id and platform meta. */
@@ -141,13 +148,16 @@ export interface WritePart<Row = unknown> extends StatementPart<Row> {
   /** The types that have rows; undefined: all. */
   readonly types: ReadonlySet<string> | undefined
   /** Undefined: the version has none. */
-  rowOf(draft: VersionDraft): Row | undefined
+  buildRow(draft: VersionDraft): Row | undefined
   /** The row that `committed` gets for a deletion of one of `types`; the statement has none of it. */
-  rowOfDeletion?(deleted: Version): Row
+  buildDeletionRow?(deleted: Version): Row
 }
 
 /** The same, but its statements are cancelled when `signal` aborts. Errors: its reason. */
-export function until(store: Store, signal: AbortSignal | undefined): Store {
+export function withAbortSignal(
+  store: StoreContext,
+  signal: AbortSignal | undefined,
+): StoreContext {
   const connection = signal && store.connection.until?.(signal)
   return connection === undefined ? store : { ...store, connection }
 }
@@ -161,19 +171,19 @@ export interface Scope {
   readonly everywhere: boolean
 }
 
-export function scopeOf(principal: Principal, type: string): Scope {
+export function rowScope(principal: Principal, type: string): Scope {
   if (!REGISTRY_TYPES.has(type)) {
     const everywhere = principal.isSuperAdmin
     return { project: principal.project.number, metaPrefix: '', everywhere }
   }
   // A member who is no admin reads its own User only, which may belong to no Project.
   const isOwn = type === 'User' && !principal.isProjectAdmin
-  const metaPrefix = principal.isSuperAdmin || isOwn ? '' : metaPrefixOf(principal.project.id)
+  const metaPrefix = principal.isSuperAdmin || isOwn ? '' : projectMetaPrefix(principal.project.id)
   return { project: REGISTRY_PROJECT, metaPrefix, everywhere: false }
 }
 
 /** Every row's platform meta begins with its Project. */
-export function metaPrefixOf(projectId: string): string {
+export function projectMetaPrefix(projectId: string): string {
   return `"project":${JSON.stringify(projectId)}`
 }
 
@@ -200,13 +210,13 @@ export function isUuid(text: string): boolean {
 
 /** Runs `work` in a transaction, with a store that writes and reads inside it and holds these locks. */
 export type Transact = <T>(
-  work: (inner: Store) => Promise<T>,
+  work: (inner: StoreContext) => Promise<T>,
   locks: readonly bigint[],
 ) => Promise<T>
 
 /** The newest visible version, a deletion included; undefined for unknown or invisible ids. */
 export async function readRow(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   type: string,
   id: string,
@@ -218,8 +228,13 @@ export async function readRow(
 }
 
 /** Where the newest version of a resource is looked for. */
-export function rowKey(store: Store, principal: Principal, type: string, id: string): RowKey {
-  const { project, metaPrefix, everywhere } = scopeOf(principal, type)
+export function rowKey(
+  store: StoreContext,
+  principal: Principal,
+  type: string,
+  id: string,
+): RowKey {
+  const { project, metaPrefix, everywhere } = rowScope(principal, type)
   const row = store.keys.rowId(type, id)
   return { project, type: typeNumber(type), id: row, metaPrefix, everywhere }
 }
@@ -229,7 +244,7 @@ export const projectTest = (everywhere: boolean) =>
   everywhere ? 'v.project = any(array(select project from tenant))' : 'v.project = $1'
 
 /** Throws 403, or 400 for an unknown type. */
-export function allow(
+export function requireAllowed(
   principal: Principal,
   type: string,
   interaction: Parameters<typeof may>[2],

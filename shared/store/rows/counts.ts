@@ -38,7 +38,7 @@ export class KnownCounts {
 
   /** Counts what a statement selects, or answers what is known of it. */
   async count(connection: Connection, statement: Statement): Promise<number> {
-    const name = JSON.stringify([statement.text, ...statement.values.map(textOf)])
+    const name = JSON.stringify([statement.text, ...statement.values.map(stringifyBigint)])
     const known = this.#counts.get(name)
     if (known !== undefined && (await this.#look()) === known.state) return known.count
     const counted = await countNow(connection, statement)
@@ -58,7 +58,7 @@ export class KnownCounts {
     this.#looking = undefined
     const [row] = await this.#primary.query<{ state: string | null }>({
       name: 'state',
-      isBrief: true,
+      isPipelined: true,
       text: `select ${STATE}`,
       values: [],
     })
@@ -73,4 +73,4 @@ export async function countNow(connection: Connection, statement: Statement): Pr
   return row ?? { count: 0, state: null }
 }
 
-const textOf = (value: unknown) => (typeof value === 'bigint' ? String(value) : value)
+const stringifyBigint = (value: unknown) => (typeof value === 'bigint' ? String(value) : value)

@@ -2,7 +2,7 @@
 
 import type { Database } from '../../platform/postgres/database.ts'
 import type { Connection, Statement } from '../../platform/postgres/statement.ts'
-import { createBatches, inOneTurn } from './batches.ts'
+import { batchPerTick, createBatches } from './batches.ts'
 import { type VersionRow, versionColumns } from './rows.ts'
 
 export interface RowKey {
@@ -14,11 +14,11 @@ export interface RowKey {
   /** Where the project has no such row, that of another one. */
   readonly everywhere: boolean
   /** A further question about the row; the same value for the same question. */
-  readonly ruling?: RulingStatement | undefined
+  readonly ruling?: DecisionStatement | undefined
 }
 
 /** Reads rows of one type in one project with answers about them: columns beside those of the version. */
-export type RulingStatement = (ids: readonly string[]) => Statement
+export type DecisionStatement = (ids: readonly string[]) => Statement
 
 /** A deletion included; undefined for unknown or invisible ids. */
 export type Fetch = (key: RowKey) => Promise<VersionRow | undefined>
@@ -80,7 +80,7 @@ export async function located<Key extends Pick<RowKey, 'project' | 'type' | 'id'
 
 /** Joins the reads of one turn of the event loop into one statement. */
 export function fetchTogether(connection: Connection): Fetch {
-  return inOneTurn((keys) => fetchAll(connection, keys))
+  return batchPerTick((keys) => fetchAll(connection, keys))
 }
 
 export function createFetch(database: Pick<Database, 'lane'>): Fetch {
@@ -144,7 +144,7 @@ async function fetchAlike(
     const values = [project, type, id, metaPrefix]
     return connection.query<VersionRow>({ name: 'read', text: ONE, values })
   }
-  const many = manyOf(keys)
+  const many = readManyStatement(keys)
   const { values } = many
   const rows = await connection.query<VersionRow & { n: number }>(
     everywhere
@@ -152,14 +152,14 @@ async function fetchAlike(
           name: 'read-everywhere',
           text: MANY_EVERYWHERE,
           values: [...values, `{${keys.map((key) => key.everywhere).join(',')}}`],
-          apart: async (steps) => await steps.query(manyOf(await located(steps, keys))),
+          apart: async (steps) => await steps.query(readManyStatement(await located(steps, keys))),
         }
       : many,
   )
   return inOrder(keys, rows)
 }
 
-function manyOf(keys: readonly RowKey[]): Statement {
+function readManyStatement(keys: readonly RowKey[]): Statement {
   const list = (of: (key: RowKey) => number | string) => `{${keys.map(of).join(',')}}`
   return {
     name: 'read-n',

@@ -21,7 +21,7 @@ export interface Deleted extends VersionRow {
   readonly hasEvents: boolean
 }
 
-export interface Deletion {
+export interface DeletionWrite {
   readonly project: number
   readonly type: number
   readonly id: string
@@ -43,7 +43,7 @@ export interface Deletion {
 export type Submit = (write: Write) => Promise<readonly Written[]>
 
 /** Runs work with equal keys one after the other. */
-export type Turns = <T>(key: bigint, work: () => Promise<T>) => Promise<T>
+export type KeyedMutex = <T>(key: bigint, work: () => Promise<T>) => Promise<T>
 
 export interface CheckedReference extends Target {
   readonly path: string
@@ -61,7 +61,7 @@ export interface WritePlace {
   /** The accounts of a new resource that names none. */
   readonly accounts?: readonly Reference[] | undefined
   /** Row ids of patients: one that holds accounts hinders the write. */
-  readonly heirOf?: readonly string[] | undefined
+  readonly patientIds?: readonly string[] | undefined
   /** Search parameters of that Project's own. */
   readonly own: OwnParameters | undefined
 }

@@ -61,12 +61,12 @@ export function createRecentVersions(isLarge = false): RecentVersions {
   const shares = new LRUCache<string, number>({ max: MAX_SHARES })
   let [pages, looks] = [0, 0]
   return {
-    get: ({ everywhere, ...key }) => (everywhere ? undefined : rows.get(nameOf(key))),
+    get: ({ everywhere, ...key }) => (everywhere ? undefined : rows.get(versionKey(key))),
     keep(row) {
       // Rows of the registry hold secrets, and some are not visible to all who may ask for them.
-      if (row.project !== REGISTRY_PROJECT && row.content !== null) rows.set(nameOf(row), row)
+      if (row.project !== REGISTRY_PROJECT && row.content !== null) rows.set(versionKey(row), row)
     },
-    drop: (row) => void rows.delete(nameOf(row)),
+    drop: (row) => void rows.delete(versionKey(row)),
     find,
     knowsMost: (places) =>
       places.every(({ project, typeNumbers }) =>
@@ -80,7 +80,7 @@ export function createRecentVersions(isLarge = false): RecentVersions {
       let known = 0
       for (const row of found) {
         if (find(row) !== undefined) known += 1
-        else this.keep(versionOf(row))
+        else this.keep(pickVersionColumns(row))
       }
       this.note(first, known, found.length)
     },
@@ -93,19 +93,28 @@ export function createRecentVersions(isLarge = false): RecentVersions {
 
   function find(row: Found): VersionRow | undefined {
     looks += 1
-    const name = nameOf(row)
+    const name = versionKey(row)
     const known = looks % NOTED === 0 ? rows.get(name) : rows.peek(name)
     const isSame = known?.ver === row.ver && known.lu.getTime() === row.lu.getTime()
     return isSame ? known : undefined
   }
 }
 
-function nameOf({ project, type, id }: Pick<VersionRow, 'project' | 'type' | 'id'>): string {
+function versionKey({ project, type, id }: Pick<VersionRow, 'project' | 'type' | 'id'>): string {
   return `${project}/${type}/${id}`
 }
 
 /** Without the other columns of a page. */
-function versionOf({ project, type, id, ver, lu, content, meta_at, meta_ext }: VersionRow) {
+function pickVersionColumns({
+  project,
+  type,
+  id,
+  ver,
+  lu,
+  content,
+  meta_at,
+  meta_ext,
+}: VersionRow) {
   return { project, type, id, ver, lu, content, meta_at, meta_ext }
 }
 
@@ -146,7 +155,7 @@ export async function withContents<Row extends VersionRow>(
     const list = (of: (row: Row) => number | string) => `{${missing.map(of).join(',')}}`
     const versions = await connection.query<VersionRow & { n: number }>({
       name: 'contents',
-      isBrief: true,
+      isPipelined: true,
       projects: missing.map(({ project }) => project),
       text: CONTENTS,
       values: [
@@ -159,7 +168,7 @@ export async function withContents<Row extends VersionRow>(
     for (const version of versions) {
       const row = missing[version.n - 1]
       if (row !== undefined) others.set(row, version)
-      if (missing.length <= MOST_ROWS) recent.keep(versionOf(version))
+      if (missing.length <= MOST_ROWS) recent.keep(pickVersionColumns(version))
     }
   }
   return rows.flatMap((row, i) => {

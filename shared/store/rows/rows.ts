@@ -4,7 +4,7 @@ import {
   hasPlatformMasks,
   hiddenFields,
   masked,
-  textWithout,
+  removeJsonPaths,
 } from '../../access/fields/fields.ts'
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
@@ -43,7 +43,7 @@ export const withVersions = (
 export function toVersion(row: VersionRow, id?: string): Version {
   return {
     type: typeName(row.type),
-    id: id ?? idOf(row.content ?? ''),
+    id: id ?? contentId(row.content ?? ''),
     ver: row.ver,
     lastUpdated: row.lu,
     content: row.content ?? undefined,
@@ -70,7 +70,7 @@ export function maskedFor<V extends Version>(principal: Principal, version: V): 
   if (content === undefined || !hasPlatformMasks(type)) return version
   const { viewer, author } = seenAs(version, principal)
   const hidden = hiddenFields(viewer, type)
-  const text = hidden.length === 0 ? content : textWithout(type, content, hidden)
+  const text = hidden.length === 0 ? content : removeJsonPaths(type, content, hidden)
   if (!hasMasks(type, viewer, author)) return { ...version, content: text }
   return {
     ...version,
@@ -130,12 +130,12 @@ export function timeText(time: Date): string {
 }
 
 /** The part after the time, comparable with a `tail`. */
-export function tailOf(content: string, type: string, id: string, ver: number): string {
+export function contentTail(content: string, type: string, id: string, ver: number): string {
   return content.slice(composeHead(type, id, ver).length + TIME_LENGTH)
 }
 
 /** Every stored text starts with its type and id, so the id is read without a parse. */
-export function idOf(content: string): string {
+export function contentId(content: string): string {
   const start = content.indexOf('"id":"') + 6
   return content.slice(start, content.indexOf('"', start))
 }

@@ -3,7 +3,7 @@ import type { RunLease } from '../../access/principal.ts'
 import type { Bind, Connection } from '../../platform/postgres/statement.ts'
 
 /** A condition that holds, or ends the statement with RunLost; the rows are locked until it has ended. */
-export function runsAreHeld(leases: readonly RunLease[], bind: Bind): string {
+export function runLeasesHeldSql(leases: readonly RunLease[], bind: Bind): string {
   const list = <T>(value: (lease: RunLease) => T) => `{${leases.map(value).join(',')}}`
   const owners = bind(
     list(({ owner }) => owner),
@@ -22,7 +22,7 @@ export function runsAreHeld(leases: readonly RunLease[], bind: Bind): string {
 }
 
 /** Locks the row for as long as the transaction of `connection` goes on. Errors: RunLost. */
-export async function requireRun(
+export async function requireRunLease(
   connection: Connection,
   { owner, run, token }: RunLease,
 ): Promise<void> {

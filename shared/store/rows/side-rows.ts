@@ -1,11 +1,11 @@
 /** The parts of the writing statement for rows beside the resource: see statements.ts. */
 
 import { REGISTRY_TYPES } from '../../access/policy.ts'
-import { settingOf } from '../../access/project-context.ts'
+import { findSetting } from '../../access/project-context.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Resource } from '../../fhir/resource.ts'
-import { type ResourceText, textOfResource } from '../../fhir/searched-text.ts'
+import { extractResourceText, type ResourceText } from '../../fhir/searched-text.ts'
 import type { CodeRow, RangeRow, StringRow } from '../index/rows.ts'
 
 export interface UniqueKey {
@@ -24,7 +24,7 @@ export interface Target {
 }
 
 /** In the place of a target: a patient of the write holds accounts. */
-export const HOLDER = -1
+export const ACCOUNT_PATIENT = -1
 
 /** The tables of a resource with the columns that both writing statements fill, those of imports too. */
 export const INTO = {
@@ -90,7 +90,7 @@ export function missingTargets(targets: readonly Listed<Target>[], bind: Bind): 
 export function heirRows(patients: readonly Listed<string>[], bind: Bind): string {
   const list = unnest(patients, bind, [['id', 'uuid', (id) => id]])
   return `hx as (select i.n, i.project, x.id from ${list} join i using (n)),
-  heir as (select distinct hx.n, ${HOLDER} as target from hx join version v
+  heir as (select distinct hx.n, ${ACCOUNT_PATIENT} as target from hx join version v
     on v.project = hx.project and v.id = hx.id and ${HOLDS_ACCOUNTS})`
 }
 
@@ -262,7 +262,7 @@ export function hasFullText(type: string): boolean {
 /** `Project.setting` `fullTextSearch`. */
 export function wantsFullText(project: Resource | undefined): boolean {
   return (
-    project !== undefined && settingOf(project.setting, 'fullTextSearch')?.valueBoolean === true
+    project !== undefined && findSetting(project.setting, 'fullTextSearch')?.valueBoolean === true
   )
 }
 
@@ -273,10 +273,10 @@ export function newText(
   stored?: Resource,
 ): ResourceText | undefined {
   if (own?.fullText === undefined || !hasFullText(resource.resourceType)) return undefined
-  const text = textOfResource(resource)
+  const text = extractResourceText(resource)
   // While they are indexed the row may not be there yet, and the index passes by what changes.
   if (stored === undefined || own.fullText === 'indexing') return text
-  const before = textOfResource(stored)
+  const before = extractResourceText(stored)
   const isSame = before.narrative === text.narrative && before.content === text.content
   return isSame ? undefined : text
 }

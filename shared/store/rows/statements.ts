@@ -15,7 +15,7 @@
 import { type Bind, binder, type Statement } from '../../platform/postgres/statement.ts'
 import { eventPart, registryEventPart } from '../events/rows.ts'
 import { keysLiteral } from '../index/keys.ts'
-import { runsAreHeld } from './run-leases.ts'
+import { runLeasesHeldSql } from './run-leases.ts'
 import {
   codeRows,
   contentSql,
@@ -42,7 +42,7 @@ export function writeStatement(writes: readonly Write[]): Statement {
     shape.push('targets')
     parts.push(missingTargets(targets, bind))
   }
-  const heirs = listed(writes, (write) => write.heirOf)
+  const heirs = listed(writes, (write) => write.patientIds)
   if (heirs.length > 0) {
     shape.push('heirs')
     parts.push(heirRows(heirs, bind))
@@ -51,7 +51,7 @@ export function writeStatement(writes: readonly Write[]): Statement {
   const leases = writes.flatMap(({ lease }) => lease ?? [])
   if (leases.length > 0) shape.push('runs')
   const isLeft = [
-    ...(leases.length > 0 ? [runsAreHeld(leases, bind)] : []),
+    ...(leases.length > 0 ? [runLeasesHeldSql(leases, bind)] : []),
     ...refused.map((part) => `i.n not in (select n from ${part})`),
   ].join(' and ')
   const times = listed(writes, ({ time }) => (time ? [time] : []))
@@ -60,7 +60,7 @@ export function writeStatement(writes: readonly Write[]): Statement {
     select i.*, ${times.length > 0 ? timeGiven(times, bind) : NOW} as lu
     from i ${isLeft && `where ${isLeft}`})`)
   parts.push(isUpdate ? UPDATE_RESOURCE : INSERT_RESOURCE, INSERT_VERSION)
-  const sides = [...sideParts(writes, isUpdate, bind), ...partsOf(writes, bind)]
+  const sides = [...sideParts(writes, isUpdate, bind), ...compileParts(writes, bind)]
   const events = eventParts(writes, isUpdate ? 'u' : 'c', bind)
   for (const { name, sql } of [...sides, ...events.parts]) {
     shape.push(name)
@@ -163,7 +163,7 @@ function eventParts(writes: readonly Write[], op: 'c' | 'u', bind: Bind): EventP
 }
 
 /** The parts of features that some of the writes have rows of, in the order of their registration. */
-function partsOf(writes: readonly Write[], bind: Bind): readonly PartSql[] {
+function compileParts(writes: readonly Write[], bind: Bind): readonly PartSql[] {
   const found: (PartRow & Listed<unknown>)[] = []
   for (const [i, { parts }] of writes.entries()) {
     for (const one of parts) found.push({ ...one, n: i + 1, item: one.row })

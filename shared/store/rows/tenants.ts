@@ -5,14 +5,14 @@ import type { Connection } from '../../platform/postgres/statement.ts'
 
 export interface Tenants {
   /** Undefined for an id that no Project has. */
-  numberOf(connection: Connection, rowId: string): Promise<number | undefined>
+  projectNumber(connection: Connection, rowId: string): Promise<number | undefined>
 }
 
 /** Numbers are never reused, so what was read once stays true; unknown ids are read again. */
 export function createTenants(): Tenants {
   const numbers = new Map<string, number>()
   return {
-    async numberOf(connection, rowId) {
+    async projectNumber(connection, rowId) {
       const known = numbers.get(rowId)
       if (known !== undefined) return known
       const [row] = await connection.query<{ project: number }>({

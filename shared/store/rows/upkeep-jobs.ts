@@ -3,7 +3,7 @@
  * begun another one goes on with. What somebody has asked for has an AsyncJob of the same id.
  */
 import type { RunLease } from '../../access/principal.ts'
-import { waits } from '../../config/waits.ts'
+import { timings } from '../../config/waits.ts'
 import {
   deleteLeased,
   isLeased,
@@ -21,8 +21,8 @@ export const JOBS: LeaseTable = {
   name: 'job',
   key: { id: 'uuid' },
   token: 'takes',
-  until: 'held',
-  leaseMs: waits.leaseMs,
+  expiresAt: 'held',
+  leaseMs: timings.leaseMs,
 }
 
 /** A job as its worker has it. */

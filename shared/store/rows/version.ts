@@ -80,7 +80,7 @@ export interface SearchPage {
   /** The includes of the page; each once, and none of the matches. */
   readonly included: readonly Version[]
   /** More was to be included than a page may hold. */
-  readonly isCut: boolean
+  readonly isTruncated: boolean
 }
 
 /** The elements of `meta` that only the platform sets. */

@@ -32,7 +32,7 @@ export interface Write {
   readonly unique: readonly UniqueKey[] | undefined
   readonly targets: readonly Target[]
   /** Row ids of patients of its Project: where one holds accounts, nothing is written. */
-  readonly heirOf: readonly string[]
+  readonly patientIds: readonly string[]
   /** Undefined: the row stays as it is. */
   readonly text: ResourceText | undefined
   /** Rows of the features' own tables, in the order in which the parts are registered. */

@@ -25,8 +25,8 @@ import { timestamp } from '../../fhir/values.ts'
 import { type Bind, binder } from '../../platform/postgres/statement.ts'
 import { type Criterion, compartmentCodes, isCondition } from '../../query/search-request.ts'
 import { keysLiteral } from '../index/keys.ts'
-import { showAll, shownTo } from '../read/redact.ts'
-import { allow, type Store } from '../rows/context.ts'
+import { redactFor, redactRows } from '../read/redact.ts'
+import { requireAllowed, type StoreContext } from '../rows/context.ts'
 import { parseVersion, toVersion, type VersionRow, versionColumns } from '../rows/rows.ts'
 import type { Version } from '../rows/version.ts'
 
@@ -63,18 +63,18 @@ const MOST_PATIENTS = 1000
 
 /** Errors: 403, 404, 410 of the resource itself; 400 for a large Group. Two statements. */
 export async function readCompartment(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   request: CompartmentRequest,
 ): Promise<CompartmentPage> {
   const { type, id, count, offset, after } = request
-  allow(principal, type, 'read')
+  requireAllowed(principal, type, 'read')
   const found = await readDecided(store, principal, type, { id, interactions: ['read'] })
   const ruling = found?.decisions.read
   if (found === undefined || ruling === undefined) throw notFound()
   const { row } = found
   if (row.content === null) throw gone()
-  const own = shownTo(principal, toVersion(row), hiddenBy(ruling))
+  const own = redactFor(principal, toVersion(row), hiddenBy(ruling))
   const showsOwn =
     isWanted(request, type) && (request.since === undefined || row.lu >= request.since)
   const isFirst = after === undefined && offset === 0
@@ -89,7 +89,7 @@ export async function readCompartment(
   const shown = rows.slice(0, limit)
   const last = shown.at(-1)
   const hasMore = count > 0 && rows.length > limit
-  const versions = [...first, ...(await showAll(store, principal, () => 'read', shown))]
+  const versions = [...first, ...(await redactRows(store, principal, () => 'read', shown))]
   const position = last === undefined ? undefined : { type: typeName(last.type), id: last.id }
   return { versions, next: hasMore ? (position ?? START) : undefined }
 }
@@ -97,9 +97,9 @@ export async function readCompartment(
 /** Before every row. */
 const START: CompartmentPosition = { type: '', id: '00000000-0000-0000-0000-000000000000' }
 
-function compartmentKeys(store: Store, project: number, own: Version): readonly bigint[] {
+function compartmentKeys(store: StoreContext, project: number, own: Version): readonly bigint[] {
   if (own.type !== 'Group') return [store.keys.compartment(project, `${own.type}/${own.id}`)]
-  const patients = patientsOf(parseVersion(own))
+  const patients = groupPatients(parseVersion(own))
   if (patients.length > MOST_PATIENTS) {
     throw tooCostly(`A Group of more than ${MOST_PATIENTS} patients is for $export`)
   }
@@ -107,7 +107,7 @@ function compartmentKeys(store: Store, project: number, own: Version): readonly 
 }
 
 /** `Patient/id` of the members of a Group. */
-export function patientsOf({ member }: Resource): readonly string[] {
+export function groupPatients({ member }: Resource): readonly string[] {
   const members = Array.isArray(member) ? member.filter(isObject) : []
   const found = members.flatMap(({ entity }) => {
     const text = isObject(entity) ? entity.reference : undefined
@@ -122,7 +122,7 @@ function isWanted({ types }: CompartmentRequest, type: string): boolean {
 }
 
 /** The requested types that can be in the compartment and that the Principal may read. */
-function typesOf(principal: Principal, request: CompartmentRequest): readonly string[] {
+function compartmentTypes(principal: Principal, request: CompartmentRequest): readonly string[] {
   const compartment = request.type === 'Group' ? 'Patient' : request.type
   return resourceTypes.filter(
     (type) =>
@@ -142,12 +142,12 @@ interface RowsPage {
 
 /** One row more than `limit`, which tells whether there is more. */
 async function findRows(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   request: CompartmentRequest,
   { own, keys, limit, offset }: RowsPage,
 ): Promise<readonly VersionRow[]> {
-  const types = typesOf(principal, request)
+  const types = compartmentTypes(principal, request)
   const { values, bind } = binder()
   const numbers = (names: readonly string[]) => bind(names.map(typeNumber), 'smallint[]')
   const { since, after } = request
@@ -191,7 +191,7 @@ interface TypesOf {
  * compartment, the search does not find it there.
  */
 function typeTests(
-  { keys }: Store,
+  { keys }: StoreContext,
   principal: Principal,
   { compartment, project, types, numbers, bind }: TypesOf,
 ): string[] {
@@ -208,8 +208,8 @@ function typeTests(
     const grants = grantsFor(principal, type, 'read')
     const place = createTypeScope(keys, principal, type, project)
     const codes = compartmentCodes(type, `${compartment === 'Group' ? 'Patient' : compartment}/`)
-    const tests = grants === undefined ? [] : visibilityPredicates(place, grants, codes)
-    const isSeen = tests === undefined ? 'false' : fewRowsSql(tests, bind)
+    const predicates = grants === undefined ? [] : visibilityPredicates(place, grants, codes)
+    const isSeen = predicates === undefined ? 'false' : fewRowsSql(predicates, bind)
     return `r.type = any(${numbers(group)}) and ${isSeen}`
   })
   return [`(${alternatives.map((sql) => `(${sql})`).join(' or ') || 'false'})`]

@@ -9,12 +9,12 @@ import { COMPARTMENTS, typeNumber } from '../../fhir/definitions.ts'
 import { type Bind, binder } from '../../platform/postgres/statement.ts'
 import { type Condition, isCondition, type SearchRequest } from '../../query/search-request.ts'
 import { unescapeValue } from '../../query/values.ts'
-import { allow, normalId, type Store } from '../rows/context.ts'
-import { idOf, toVersion, versionColumns } from '../rows/rows.ts'
+import { normalId, requireAllowed, type StoreContext } from '../rows/context.ts'
+import { contentId, toVersion, versionColumns } from '../rows/rows.ts'
 import type { SearchPage, Version } from '../rows/version.ts'
-import { afterSql, orderOf, orderSql, readCursor, reversed } from './order/order.ts'
+import { afterSql, orderSql, readCursor, resolveOrder, reversed } from './order/order.ts'
 import type { SortedRow } from './order/position.ts'
-import { pageOf } from './page.ts'
+import { buildSearchPage } from './page.ts'
 import { lastUpdatedSql } from './tests/ranges.ts'
 import { codesRead } from './tests/test.ts'
 
@@ -29,17 +29,17 @@ interface Row extends SortedRow {
  * other parameters than `_id`, `_lastUpdated` and `_compartment`, and for other orders.
  */
 export async function searchDeleted(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   request: SearchRequest,
 ): Promise<SearchPage> {
   const { type, count, offset, cursor, total } = request
-  allow(principal, type, 'search')
+  requireAllowed(principal, type, 'search')
   if (!isPlain(principal, type, 'search') || REGISTRY_TYPES.has(type)) throw forbidden()
   const { parameters } = principal.project
   const codes = request.conditions.flatMap((criterion) => codesRead(type, criterion, parameters))
   visibleRows(store, principal, type, { interaction: 'search', units: [], codes })
-  const order = orderOf(request, store.keys)
+  const order = resolveOrder(request, store.keys)
   if (order.terms.length > 0 || order.column === 'd_lo') {
     throw badRequest('Deletions are sorted by _lastUpdated or _id', '_sort')
   }
@@ -56,12 +56,12 @@ export async function searchDeleted(
     limit ${bind(count + 1, 'int')} offset ${bind(offset, 'int')}`
   const rows = count === 0 ? [] : await store.connection.query<Row>({ text, values })
   const shown = rows.map((row) => ({ row, version: shownAs(row) }))
-  const page = pageOf(request, { order, after, rows: shown })
+  const page = buildSearchPage(request, { order, after, rows: shown })
   return total === 'none' ? page : { ...page, total: await countDeleted(store, principal, request) }
 }
 
 async function countDeleted(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   request: SearchRequest,
 ): Promise<number> {
@@ -73,7 +73,7 @@ async function countDeleted(
 }
 
 function deletionTests(
-  store: Store,
+  store: StoreContext,
   { project }: Principal,
   { type, conditions }: SearchRequest,
   bind: Bind,
@@ -93,7 +93,12 @@ function deletionTests(
   ]
 }
 
-function conditionSql({ keys }: Store, type: string, condition: Condition, bind: Bind): string {
+function conditionSql(
+  { keys }: StoreContext,
+  type: string,
+  condition: Condition,
+  bind: Bind,
+): string {
   const texts = condition.values.map(unescapeValue)
   switch (condition.code) {
     case '_id': {
@@ -121,7 +126,7 @@ function unfit() {
 
 /** The rest of a deleted resource: which it was, and when it was deleted. */
 function shownAs(row: Row): Version {
-  const id = idOf(row.before)
+  const id = contentId(row.before)
   const version = toVersion(row, id)
   const { type, ver, lastUpdated } = version
   const meta = { versionId: String(ver), lastUpdated: lastUpdated.toISOString() }

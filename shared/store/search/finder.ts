@@ -6,11 +6,11 @@ import type { Principal } from '../../access/principal.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import type { SearchRequest } from '../../query/search-request.ts'
 import { indexRows } from '../index/index-rows.ts'
-import type { Store } from '../rows/context.ts'
+import type { StoreContext } from '../rows/context.ts'
 
 /** Whether the search would find a resource; what takes PostgreSQL to tell finds none. */
 export function finder(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   { type, conditions }: SearchRequest,
 ): (resource: Resource) => boolean {

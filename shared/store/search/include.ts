@@ -14,31 +14,35 @@ import {
   typeNumber,
 } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
-import { membersOf, type Names, numbered } from '../../fhir/json-text.ts'
+import { type Names, numbered, parseMembers } from '../../fhir/json-text.ts'
 import { parseReference, type Resource, referenceTo } from '../../fhir/resource.ts'
 import type { Bind } from '../../platform/postgres/statement.ts'
-import { literalRoots, literalsOf, referenceParameters } from '../../query/parameter-paths.ts'
+import {
+  literalRoots,
+  referenceLiterals,
+  referenceParameters,
+} from '../../query/parameter-paths.ts'
 import type { Include } from '../../query/search-request.ts'
 import { isCanonicalParameter } from '../index/index-plan.ts'
 import { keysLiteral } from '../index/keys.ts'
 import { CANONICAL_KEY } from '../index/type-constants.ts'
 import { readVersion } from '../read/read.ts'
-import { showAll } from '../read/redact.ts'
-import { normalId, type Store } from '../rows/context.ts'
+import { redactRows } from '../read/redact.ts'
+import { normalId, type StoreContext } from '../rows/context.ts'
 import { withContents } from '../rows/recent.ts'
 import { extendedText } from '../rows/rows.ts'
 import type { Version } from '../rows/version.ts'
 import type { SortedRow } from './order/position.ts'
 import { pageStatement } from './plan/compile.ts'
-import { isShared, partOf } from './plan/prepare.ts'
+import { isShared, planQuery } from './plan/prepare.ts'
 import type { Query } from './plan/query.ts'
-import { CHUNK, holdsSql, type Scene, type Test } from './tests/test.ts'
+import { CHUNK, holdsSql, type Predicate, type SearchScope } from './tests/test.ts'
 
-export interface Followed {
+export interface IncludeResult {
   /** Each once, and none of the matches. */
   readonly included: readonly Version[]
   /** A limit has left something out. */
-  readonly isCut: boolean
+  readonly isTruncated: boolean
 }
 
 const MAX_STEPS = 5
@@ -53,12 +57,12 @@ interface Includes {
 }
 
 export async function followIncludes(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   { projects, includes, matches }: Includes,
-): Promise<Followed> {
+): Promise<IncludeResult> {
   const own = principal.project.parameters
-  const seen = new Set(matches.map(nameOf))
+  const seen = new Set(matches.map(resourceKey))
   const included: Version[] = []
   let newest = matches
   let wanted = includes
@@ -66,29 +70,29 @@ export async function followIncludes(
     const sought = seekIncludes(wanted, linking(newest, wanted, own), MAX_KEYS, own)
     const limit = MAX_INCLUDED + seen.size + 1
     const queries = projects.flatMap((project) =>
-      queriesOf(store, principal, project, { codes: sought, seen, limit }),
+      buildIncludeQueries(store, principal, project, { codes: sought, seen, limit }),
     )
     if (queries.length === 0) break
-    if (step > MAX_STEPS) return { included, isCut: true }
-    const parts = queries.map((query) => partOf(store, query))
+    if (step > MAX_STEPS) return { included, isTruncated: true }
+    const plans = queries.map((query) => planQuery(store, query))
     const rows = await withContents(store, queries, (isBare) =>
-      store.connection.query<SortedRow>(pageStatement(parts, isBare)),
+      store.connection.query<SortedRow>(pageStatement(plans, isBare)),
     )
     // A resource that is reached both ways is shown as it may be read.
-    const interactionOf = (type: string) => (sought.targets.has(type) ? 'read' : 'search')
-    const shown = await showAll(store, principal, interactionOf, rows)
+    const requiredInteraction = (type: string) => (sought.targets.has(type) ? 'read' : 'search')
+    const shown = await redactRows(store, principal, requiredInteraction, rows)
     // Several queries may lead to the same.
-    const current = new Map(shown.map((version) => [nameOf(version), version]))
+    const current = new Map(shown.map((version) => [resourceKey(version), version]))
     const named = await inVersions(store, principal, sought, current)
     const found = [...named].filter(([name]) => !seen.has(name)).map(([, version]) => version)
     for (const name of named.keys()) seen.add(name)
     const room = MAX_INCLUDED - included.length
     included.push(...found.slice(0, room))
-    if (found.length > room || sought.isCut) return { included, isCut: true }
+    if (found.length > room || sought.isTruncated) return { included, isTruncated: true }
     newest = found
     wanted = includes.filter(({ iterate }) => iterate)
   }
-  return { included, isCut: false }
+  return { included, isTruncated: false }
 }
 
 /** Versions that are read one by one; of more the newest are shown. */
@@ -99,9 +103,9 @@ const MAX_VERSIONS = 50
  * https://hl7.org/fhir/R4/search.html#include
  */
 async function inVersions(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
-  { targets }: Sought,
+  { targets }: IncludeTargets,
   current: ReadonlyMap<string, Version>,
 ): Promise<ReadonlyMap<string, Version>> {
   const asked = [...current].flatMap(([name, { type, id, ver }]) => {
@@ -121,30 +125,30 @@ async function inVersions(
   return new Map([...current, ...read.flat()])
 }
 
-function nameOf({ type, id }: { readonly type: string; readonly id: string }): string {
+function resourceKey({ type, id }: { readonly type: string; readonly id: string }): string {
   return `${type}/${normalId(id)}`
 }
 
 interface IncludeStep {
-  readonly codes: Sought
+  readonly codes: IncludeTargets
   readonly seen: ReadonlySet<string>
   readonly limit: number
 }
 
 /** One query a type; what refers to the page needs `search`, what the page refers to `read`. */
-function queriesOf(
-  store: Store,
+function buildIncludeQueries(
+  store: StoreContext,
   principal: Principal,
   project: number,
   { codes: { targets, holders }, seen, limit }: IncludeStep,
 ): Query[] {
   const queries: Query[] = []
-  const add = (scene: Scene, test: Test) => {
+  const add = (scope: SearchScope, predicate: Predicate) => {
     const order = { column: 'lu', descending: true, byType: true, terms: [] } as const
     queries.push({
-      project: scene.project,
-      typeNumbers: [typeNumber(scene.type)],
-      tests: [...scene.visible, test],
+      project: scope.project,
+      typeNumbers: [typeNumber(scope.type)],
+      predicates: [...scope.visible, predicate],
       order,
       after: undefined,
       limit,
@@ -155,38 +159,38 @@ function queriesOf(
     const unseen = [...ids].map(normalId).filter((id) => !seen.has(`${type}/${id}`))
     if (!isShared(principal, project, type)) continue
     if (unseen.length > 0) {
-      const scene = visibleRows(store, principal, type, { interaction: 'read', project })
-      if (scene !== undefined) add(scene, idsTest(scene, unseen))
+      const scope = visibleRows(store, principal, type, { interaction: 'read', project })
+      if (scope !== undefined) add(scope, idsTest(scope, unseen))
     }
     // Finding a resource by its url reveals the url.
     if (
       urls.size > 0 &&
       !isHidden(store, principal, type, { interaction: 'read', project, codes: ['url'] })
     ) {
-      const scene = visibleRows(store, principal, type, {
+      const scope = visibleRows(store, principal, type, {
         interaction: 'read',
         project,
         units: [],
         codes: ['url'],
       })
-      if (scene !== undefined) add(scene, urlsTest(scene, urls))
+      if (scope !== undefined) add(scope, urlsTest(scope, urls))
     }
   }
   for (const [type, parameters] of holders) {
     if (!isShared(principal, project, type)) continue
-    for (const [scene, codes] of holderScenes(store, principal, { project, type, parameters })) {
+    for (const [scope, codes] of holderScenes(store, principal, { project, type, parameters })) {
       const any = codes.flatMap((code) => {
-        const p = scene.keys.param(scene.project, type, code)
+        const p = scope.keys.param(scope.project, type, code)
         const texts = parameters.get(code) ?? []
-        return [...texts].map((text) => p ^ scene.keys.target(scene.project, text))
+        return [...texts].map((text) => p ^ scope.keys.target(scope.project, text))
       })
       const keys = (bind: Bind) => bind(keysLiteral(any), 'bigint[]')
       const isFew = any.length <= CHUNK
       add(
-        scene,
+        scope,
         isFew
           ? { kind: 'keys', any, isIdentifying: true }
-          : { kind: 'join', keys, check: holdsSql, isSteady: true },
+          : { kind: 'join', keys, check: holdsSql, hasStablePlan: true },
       )
     }
   }
@@ -201,32 +205,32 @@ interface HolderType {
 
 /** One for all parameters, or one for each where a policy hides elements; hidden ones have none. */
 function holderScenes(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   { project, type, parameters }: HolderType,
-): readonly (readonly [Scene, readonly string[]])[] {
+): readonly (readonly [SearchScope, readonly string[]])[] {
   const codes = [...parameters.keys()]
   const isOpen = grantsFor(principal, type, 'search')?.every(({ hidden }) => hidden.length === 0)
   const groups = isOpen === false ? codes.map((code) => [code]) : [codes]
   return groups.flatMap((group) => {
     if (isHidden(store, principal, type, { interaction: 'search', project, codes: group }))
       return []
-    const scene = visibleRows(store, principal, type, {
+    const scope = visibleRows(store, principal, type, {
       interaction: 'search',
       project,
       units: [],
       codes: group,
     })
-    return scene === undefined ? [] : [[scene, group] as const]
+    return scope === undefined ? [] : [[scope, group] as const]
   })
 }
 
-function idsTest({ keys, type }: Scene, ids: readonly string[]): Test {
+function idsTest({ keys, type }: SearchScope, ids: readonly string[]): Predicate {
   const rowIds = ids.map((id) => keys.rowId(type, id))
   return { kind: 'narrow', sql: (bind) => `r.id = any(${bind(rowIds, 'uuid[]')})`, reach: 'row' }
 }
 
-function urlsTest({ keys, project, type }: Scene, urls: ReadonlySet<string>): Test {
+function urlsTest({ keys, project, type }: SearchScope, urls: ReadonlySet<string>): Predicate {
   const p = keys.param(project, type, CANONICAL_KEY)
   return { kind: 'keys', any: [...urls].map((url) => p ^ keys.target(project, url)) }
 }
@@ -245,7 +249,7 @@ function linking(
     const { type, id, content = '' } = version
     if (!byType.has(type)) byType.set(type, membersRead(type, includes, own))
     const wanted = byType.get(type)
-    const members = wanted && membersOf(content, wanted, JSON.parse)
+    const members = wanted && parseMembers(content, wanted, JSON.parse)
     // Our own text, checked when it was written.
     return members === undefined
       ? (JSON.parse(extendedText(version)) as Resource)
@@ -263,7 +267,7 @@ function membersRead(
   for (const include of includes) {
     if (include.kind === 'revinclude') read.add('url')
     else if (include.type === undefined || include.type === type) {
-      for (const code of codesOf(include, type, own)) {
+      for (const code of includeCodes(include, type, own)) {
         const roots = literalRoots(type, code, own)
         if (roots === undefined) return undefined
         for (const root of roots) read.add(root)
@@ -273,7 +277,7 @@ function membersRead(
   return read.has('meta') || read.size > MOST_MEMBERS ? undefined : numbered(read)
 }
 
-function codesOf({ code }: Include, type: string, own: OwnParameters | undefined) {
+function includeCodes({ code }: Include, type: string, own: OwnParameters | undefined) {
   return code === undefined ? referenceParameters(type, own) : [code]
 }
 
@@ -287,13 +291,13 @@ interface Targets {
   readonly versions: Map<string, string | undefined>
 }
 
-interface Sought {
+interface IncludeTargets {
   /** By type. */
   readonly targets: Map<string, Targets>
   /** Type → reference parameter → texts that it may hold. */
   readonly holders: Map<string, Map<string, Set<string>>>
   /** `holders` would have had more texts than allowed. */
-  readonly isCut: boolean
+  readonly isTruncated: boolean
 }
 
 /** At most `maxHolders` texts are looked for, those of the first resources. */
@@ -302,7 +306,7 @@ function seekIncludes(
   resources: readonly Resource[],
   maxHolders: number,
   own: OwnParameters | undefined,
-): Sought {
+): IncludeTargets {
   const targets = new Map<string, Targets>()
   const holders = new Map<string, Map<string, Set<string>>>()
   let count = 0
@@ -312,7 +316,7 @@ function seekIncludes(
       else if (count < maxHolders) count += seekHolders(include, resource, own, holders)
     }
   }
-  return { targets, holders, isCut: count >= maxHolders }
+  return { targets, holders, isTruncated: count >= maxHolders }
 }
 
 function seekTargets(
@@ -325,8 +329,8 @@ function seekTargets(
   if (include.type !== undefined && include.type !== type) return
   const of = (target: string) =>
     entry(found, target, () => ({ ids: new Set(), urls: new Set(), versions: new Map() }))
-  for (const code of codesOf(include, type, own)) {
-    for (const literal of literalsOf(resource, code, own)) {
+  for (const code of includeCodes(include, type, own)) {
+    for (const literal of referenceLiterals(resource, code, own)) {
       const reference = parseReference(literal)
       if (reference !== undefined) {
         const isWanted = include.target === undefined || include.target === reference.type
@@ -360,7 +364,7 @@ function seekHolders(
   let count = 0
   const types = include.type === undefined ? resourceTypes : [include.type]
   for (const type of types) {
-    for (const code of codesOf(include, type, own)) {
+    for (const code of includeCodes(include, type, own)) {
       const { targets } = searchParameter(type, code, own) ?? {}
       if (targets !== undefined && !targets.includes(resourceType)) continue
       const byCode = entry(found, type, () => new Map<string, Set<string>>())

@@ -5,27 +5,27 @@ import type { Principal } from '../../access/principal.ts'
 import { unlinked } from '../../access/project-context.ts'
 import { forbidden } from '../../errors.ts'
 import type { SearchRequest } from '../../query/search-request.ts'
-import { showAll } from '../read/redact.ts'
-import { allow, type Store } from '../rows/context.ts'
+import { redactRows } from '../read/redact.ts'
+import { requireAllowed, type StoreContext } from '../rows/context.ts'
 import { withContents } from '../rows/recent.ts'
 import { toVersion } from '../rows/rows.ts'
 import type { SearchPage, Version } from '../rows/version.ts'
 import { followIncludes } from './include.ts'
-import { orderOf, orderOfTypes, writeCursor } from './order/order.ts'
+import { orderOfTypes, resolveOrder, writeCursor } from './order/order.ts'
 import type { Order, Position, SortedRow } from './order/position.ts'
 import { fewKeysResult, fewKeysStatement, pageStatement, pagesStatement } from './plan/compile.ts'
-import { partOf, prepare } from './plan/prepare.ts'
-import type { Part, Query } from './plan/query.ts'
+import { planQuery, prepare } from './plan/prepare.ts'
+import type { PlannedQuery, Query } from './plan/query.ts'
 import { countRows } from './plan/total.ts'
 
 /** Errors: 403, 400 for what cannot be searched or sorted by and for a damaged cursor. */
 export async function search(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   request: SearchRequest,
 ): Promise<SearchPage> {
-  allow(principal, request.type, 'search')
-  const order = orderOf(request, store.keys, principal.project.parameters)
+  requireAllowed(principal, request.type, 'search')
+  const order = resolveOrder(request, store.keys, principal.project.parameters)
   return searchPage(store, principal, order, [request])
 }
 
@@ -34,7 +34,7 @@ export async function search(
  * be searched are left out. Errors: as `search`; 403 when no type is left.
  */
 export async function searchTypes(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   requests: readonly SearchRequest[],
 ): Promise<SearchPage> {
@@ -56,26 +56,26 @@ export interface Explanation {
 
 /** Errors: as `search`. The statement is run, but its rows stay in PostgreSQL. */
 export async function explain(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   request: SearchRequest,
 ): Promise<Explanation> {
   const { queries } = await prepareOne(store, principal, request)
   if (queries.length === 0) return { driver: undefined, sql: '', plan: [] }
-  const parts = partsOf(store, queries)
-  const { text, values } = pageStatement(parts)
+  const plans = planQueries(store, queries)
+  const { text, values } = pageStatement(plans)
   const rows = await store.connection.query<{ 'QUERY PLAN': string }>({
     text: `explain (analyze, buffers) ${text}`,
     values,
   })
-  const driver = parts.map(({ way }) => way.name).join(', ')
+  const driver = plans.map(({ accessPath }) => accessPath.name).join(', ')
   return { driver, sql: text, plan: rows.map((row) => row['QUERY PLAN']) }
 }
 
 /** Errors: 403, 400 for what cannot be searched or sorted by and for a damaged cursor. */
-async function prepareOne(store: Store, principal: Principal, request: SearchRequest) {
-  allow(principal, request.type, 'search')
-  const order = orderOf(request, store.keys, principal.project.parameters)
+async function prepareOne(store: StoreContext, principal: Principal, request: SearchRequest) {
+  requireAllowed(principal, request.type, 'search')
+  const order = resolveOrder(request, store.keys, principal.project.parameters)
   const prepared = await prepare(store, principal, order, [request])
   return { order, ...prepared }
 }
@@ -85,7 +85,7 @@ const SEARCHES = 200
 
 /** The first pages of several searches of one Project, without totals and includes; each may fail alone. */
 export async function searchMany(
-  store: Store,
+  store: StoreContext,
   member: Principal,
   requests: readonly SearchRequest[],
 ): Promise<readonly PromiseSettledResult<SearchPage>[]> {
@@ -93,11 +93,11 @@ export async function searchMany(
   const prepared = await Promise.allSettled(
     requests.map(async (request) => {
       const { order, after, queries } = await prepareOne(store, principal, request)
-      return { order, after, parts: partsOf(store, queries) }
+      return { order, after, parts: planQueries(store, queries) }
     }),
   )
   const asked = prepared.flatMap((result, n) =>
-    result.status === 'fulfilled' ? result.value.parts.map((part) => ({ n, ...part })) : [],
+    result.status === 'fulfilled' ? result.value.parts.map((planned) => ({ n, ...planned })) : [],
   )
   // Rows sorted by values, and those with a score, have columns of their own, so each such search is a statement of its own.
   const [alone, alike] = [true, false].map((isAlone) =>
@@ -118,7 +118,11 @@ export async function searchMany(
       if (own?.status !== 'fulfilled') throw own?.reason
       const { order, after } = own.value
       const rows = found.get(n) ?? []
-      return pageOf(request, { order, after, rows: await showRows(store, principal, rows) })
+      return buildSearchPage(request, {
+        order,
+        after,
+        rows: await showRows(store, principal, rows),
+      })
     }),
   )
 }
@@ -126,7 +130,7 @@ export async function searchMany(
 const hasOwnColumns = ({ order, score }: Query) => order.terms.length > 0 || score !== undefined
 
 async function searchPage(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   order: Order,
   requests: readonly [SearchRequest, ...SearchRequest[]],
@@ -139,7 +143,7 @@ async function searchPage(
     total === 'none' ? undefined : countRows(store, queries, total),
   ])
   const shown = await showRows(store, principal, rows)
-  const page = { ...pageOf(paging, { order, after, rows: shown }), total: counted }
+  const page = { ...buildSearchPage(paging, { order, after, rows: shown }), total: counted }
   if (projects.length === 0 || includes.length === 0) return page
   return {
     ...page,
@@ -147,11 +151,11 @@ async function searchPage(
   }
 }
 
-function pageRows(store: Store, queries: readonly Query[]): Promise<readonly SortedRow[]> {
-  const parts = partsOf(store, queries)
+function pageRows(store: StoreContext, queries: readonly Query[]): Promise<readonly SortedRow[]> {
+  const plans = planQueries(store, queries)
   return withContents(store, queries, async (isBare) => {
-    const few = await readByFewKeys(store, parts, isBare)
-    return few ?? (await store.connection.query<SortedRow>(pageStatement(parts, isBare)))
+    const few = await readByFewKeys(store, plans, isBare)
+    return few ?? (await store.connection.query<SortedRow>(pageStatement(plans, isBare)))
   })
 }
 
@@ -160,19 +164,19 @@ const missed = new LRUCache<string, true>({ max: 1000, ttl: 10_000 })
 
 /** Undefined where the search is not one for few keys. */
 async function readByFewKeys(
-  { connection }: Store,
-  [part, another]: readonly Part[],
+  { connection }: StoreContext,
+  [planned, another]: readonly PlannedQuery[],
   isBare: boolean,
 ): Promise<readonly SortedRow[] | undefined> {
-  const statement = part && another === undefined ? fewKeysStatement(part, isBare) : undefined
+  const statement = planned && another === undefined ? fewKeysStatement(planned, isBare) : undefined
   if (statement === undefined || missed.has(statement.text)) return undefined
   const found = fewKeysResult(await connection.query<SortedRow | { readonly id: null }>(statement))
   if (found === undefined) missed.set(statement.text, true)
   return found
 }
 
-function partsOf(store: Store, queries: readonly Query[]): readonly Part[] {
-  return queries.map((query) => partOf(store, query))
+function planQueries(store: StoreContext, queries: readonly Query[]): readonly PlannedQuery[] {
+  return queries.map((query) => planQuery(store, query))
 }
 
 /** A row, and what is shown of it. */
@@ -183,11 +187,11 @@ export interface ShownRow<Row extends SortedRow> {
 
 /** Redacts rows that the Principal may see. */
 export async function showRows<Row extends SortedRow>(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   rows: readonly Row[],
 ): Promise<readonly ShownRow<Row>[]> {
-  const versions = await showAll(store, principal, () => 'search', rows)
+  const versions = await redactRows(store, principal, () => 'search', rows)
   return rows.map((row, i) => ({ row, version: versions[i] ?? toVersion(row) }))
 }
 
@@ -197,7 +201,10 @@ interface PageRows {
   readonly rows: readonly ShownRow<SortedRow>[]
 }
 
-export function pageOf({ count }: SearchRequest, { order, after, rows }: PageRows): SearchPage {
+export function buildSearchPage(
+  { count }: SearchRequest,
+  { order, after, rows }: PageRows,
+): SearchPage {
   const shown = rows.slice(0, count)
   const isBackwards = after?.isBackwards === true
   if (isBackwards) shown.reverse()
@@ -214,6 +221,6 @@ export function pageOf({ count }: SearchRequest, { order, after, rows }: PageRow
     next: next && writeCursor(order, next),
     previous: previous && writeCursor(order, previous, true),
     included: [],
-    isCut: false,
+    isTruncated: false,
   }
 }

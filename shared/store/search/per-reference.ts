@@ -12,18 +12,18 @@ import { tooCostly } from '../../errors.ts'
 import { type Bind, binder, type Statement } from '../../platform/postgres/statement.ts'
 import type { Condition, SearchRequest } from '../../query/search-request.ts'
 import { keysLiteral } from '../index/keys.ts'
-import { allow, type Store } from '../rows/context.ts'
+import { requireAllowed, type StoreContext } from '../rows/context.ts'
 import { BARE_COLUMNS, withContents } from '../rows/recent.ts'
 import { versionColumns, withVersions } from '../rows/rows.ts'
 import type { SearchPage } from '../rows/version.ts'
-import { orderOf, orderSql } from './order/order.ts'
+import { orderSql, resolveOrder } from './order/order.ts'
 import type { Order, SortedRow } from './order/position.ts'
-import { pageOf, search, showRows } from './page.ts'
+import { buildSearchPage, search, showRows } from './page.ts'
 import { prepare } from './plan/prepare.ts'
-import { matchesOf, type Query } from './plan/query.ts'
-import { behindSelect } from './plan/stages.ts'
-import { testOf } from './tests/conditions.ts'
-import { fewSql, isSteady, probeSql, scopeSql } from './tests/test.ts'
+import { estimateMatches, type Query } from './plan/query.ts'
+import { hideFromPlanner } from './plan/stages.ts'
+import { compilePredicate } from './tests/conditions.ts'
+import { fewSql, hasStablePlan, probeSql, scopeSql } from './tests/test.ts'
 
 export interface ReferenceSearch {
   /** Without the condition on the reference, and without a cursor. */
@@ -38,12 +38,12 @@ const COMMON = 5_000
 
 /** A page for each reference, in their order. Errors: 403, 400; `too-costly` beyond `maxRows`. */
 export async function searchPerReference(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   { request, code, references }: ReferenceSearch,
   maxRows: number,
 ): Promise<readonly SearchPage[]> {
-  const asked = await ask(store, principal, request, { code, references })
+  const asked = await planReferenceQueries(store, principal, request, { code, references })
   const common = asked.sought.filter(({ isCommon }) => isCommon)
   const rest = asked.sought.filter(({ isCommon }) => !isCommon)
   const pages = new Map<string, SearchPage>()
@@ -63,22 +63,22 @@ export async function searchPerReference(
     for (const [n, own] of Map.groupBy(shown, ({ row }) => row.n)) {
       pages.set(
         rest[n - 1]?.reference ?? '',
-        pageOf(request, { order: asked.order, after: undefined, rows: own }),
+        buildSearchPage(request, { order: asked.order, after: undefined, rows: own }),
       )
     }
   }
   await Promise.all([...alone, together()])
-  const empty = pageOf(request, { order: asked.order, after: undefined, rows: [] })
+  const empty = buildSearchPage(request, { order: asked.order, after: undefined, rows: [] })
   return references.map((reference) => pages.get(reference) ?? empty)
 }
 
 /** How many match for each reference, in their order. One statement. Errors: 403, 400. */
 export async function countPerReference(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   { request, code, references }: ReferenceSearch,
 ): Promise<readonly number[]> {
-  const asked = await ask(store, principal, request, { code, references })
+  const asked = await planReferenceQueries(store, principal, request, { code, references })
   if (asked.queries.length === 0 || references.length === 0) return references.map(() => 0)
   const statement = countsStatement(asked, asked.sought)
   const rows = await store.connection.query<{ n: number; count: number }>(statement)
@@ -90,10 +90,10 @@ interface Asked {
   readonly order: Order
   /** One a visible Project. */
   readonly queries: readonly Query[]
-  readonly sought: readonly Sought[]
+  readonly sought: readonly ReferenceCondition[]
 }
 
-interface Sought {
+interface ReferenceCondition {
   readonly reference: string
   readonly condition: Condition
   /** In the order of the queries. */
@@ -101,15 +101,15 @@ interface Sought {
   readonly isCommon: boolean
 }
 
-async function ask(
-  store: Store,
+async function planReferenceQueries(
+  store: StoreContext,
   principal: Principal,
   request: SearchRequest,
   { code, references }: { readonly code: string; readonly references: readonly string[] },
 ): Promise<Asked> {
   const { type } = request
-  allow(principal, type, 'search')
-  const order = orderOf(request, store.keys, principal.project.parameters)
+  requireAllowed(principal, type, 'search')
+  const order = resolveOrder(request, store.keys, principal.project.parameters)
   const prepared = await prepare(store, principal, order, [request])
   const scenes = prepared.queries.map(({ project }) =>
     visibleRows(store, principal, type, {
@@ -125,14 +125,16 @@ async function ask(
   )
   const queries = prepared.queries.map((query, i) => ({
     ...query,
-    tests: [...query.tests, ...(isHidden ? (scenes[i]?.visible ?? []) : [])],
+    tests: [...query.predicates, ...(isHidden ? (scenes[i]?.visible ?? []) : [])],
   }))
-  const sought = references.map((reference): Sought => {
+  const sought = references.map((reference): ReferenceCondition => {
     const values = [reference]
     const condition: Condition = { code, type: 'reference', modifier: undefined, values }
-    const tests = scenes.flatMap((scene) => (scene === undefined ? [] : testOf(scene, condition)))
+    const tests = scenes.flatMap((scope) =>
+      scope === undefined ? [] : compilePredicate(scope, condition),
+    )
     const byKeys = tests.filter((test) => test.kind === 'keys')
-    const isCommon = byKeys.some((test) => matchesOf(store.statistics, test) > COMMON)
+    const isCommon = byKeys.some((test) => estimateMatches(store.statistics, test) > COMMON)
     return { reference, condition, keys: byKeys.map(({ any }) => any), isCommon }
   })
   return { order, queries, sought }
@@ -142,15 +144,15 @@ const COLUMNS = 'r.project, r.type, r.id, r.ver, r.lu, r.d_lo'
 
 function pagesStatement(
   { order, queries }: Asked,
-  sought: readonly Sought[],
+  sought: readonly ReferenceCondition[],
   { most, isBare }: { readonly most: number; readonly isBare: boolean },
 ): Statement {
   const { values, bind: plainBind } = binder()
   // Rows are found by the keys alone.
   const isKept =
     order.terms.length === 0 &&
-    queries.every(({ tests, score }) => score === undefined && tests.every(isSteady))
-  const bind = isKept ? behindSelect(plainBind) : plainBind
+    queries.every(({ predicates, score }) => score === undefined && predicates.every(hasStablePlan))
+  const bind = isKept ? hideFromPlanner(plainBind) : plainBind
   const [first] = queries
   const names = order.terms.map((_, i) => `s${i}`)
   const rows = queries.map((query, i) => {
@@ -168,10 +170,10 @@ function pagesStatement(
         limit ${bind(first?.limit, 'int')} offset ${bind(first?.offset, 'int')}
       ) r ${versions} order by ${orderSql(order, 'r')}) p
     limit ${bind(most, 'int')}`
-  return { text, values, isKept, isBrief: isKept }
+  return { text, values, isPreparable: isKept, isPipelined: isKept }
 }
 
-function countsStatement({ queries }: Asked, sought: readonly Sought[]): Statement {
+function countsStatement({ queries }: Asked, sought: readonly ReferenceCondition[]): Statement {
   const { values, bind } = binder()
   const rows = queries.map((query, i) => rowsSql(query, `x.k${i}`, 'r.id', bind))
   const text = `select x.n::int, p.count::int from ${keysSql(queries, sought, bind)}
@@ -180,7 +182,11 @@ function countsStatement({ queries }: Asked, sought: readonly Sought[]): Stateme
 }
 
 /** Keys as texts of arrays, a column for each query: a reference may have several. */
-function keysSql(queries: readonly Query[], sought: readonly Sought[], bind: Bind): string {
+function keysSql(
+  queries: readonly Query[],
+  sought: readonly ReferenceCondition[],
+  bind: Bind,
+): string {
   const columns = queries.map((_, i) => `k${i}`)
   const lists = queries.map((_, i) =>
     bind(
@@ -195,7 +201,9 @@ function rowsSql(query: Query, keys: string, columns: string, bind: Bind): strin
   const conditions = [
     ...scopeSql(query.project, query.typeNumbers, bind, true),
     `r.keys && ${keys}::bigint[]`,
-    ...query.tests.map((test) => (test.kind === 'ids' ? probeSql(test, bind) : fewSql(test, bind))),
+    ...query.predicates.map((predicate) =>
+      predicate.kind === 'ids' ? probeSql(predicate, bind) : fewSql(predicate, bind),
+    ),
   ]
   return `(select ${columns} from resource r where ${conditions.join(' and ')} offset 0)`
 }

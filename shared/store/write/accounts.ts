@@ -8,9 +8,9 @@ import { grantsFor } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import type { Meta, Reference, Resource } from '../../fhir/resource.ts'
-import { accountsOf } from '../index/index-rows.ts'
+import { metaAccounts } from '../index/index-rows.ts'
 import { patientCompartments } from '../index/indexes.ts'
-import type { Store } from '../rows/context.ts'
+import type { StoreContext } from '../rows/context.ts'
 import type { Write } from '../rows/write-rows.ts'
 
 const PATIENT = 'Patient'
@@ -24,13 +24,13 @@ export function accountsGiven(principal: Principal, type: string): readonly Refe
 }
 
 /** Row ids of the patients that a new resource inherits from; none where its sender may name accounts and does. */
-export function patientsOf(
-  { keys }: Pick<Store, 'keys'>,
+export function inheritedPatients(
+  { keys }: Pick<StoreContext, 'keys'>,
   principal: Principal,
   resource: Resource,
 ): readonly string[] {
   if (resource.resourceType === PATIENT) return []
-  if (principal.isProjectAdmin && accountsOf(resource.meta) !== undefined) return []
+  if (principal.isProjectAdmin && metaAccounts(resource.meta) !== undefined) return []
   return patientCompartments(resource).map((reference) =>
     keys.rowId(PATIENT, reference.slice(PATIENT.length + 1)),
   )
@@ -38,20 +38,20 @@ export function patientsOf(
 
 /** As they are now, in the order of the patients. Reads that are asked for together share a statement. */
 export async function inheritedAccounts(
-  store: Store,
+  store: StoreContext,
   project: number,
   patients: readonly string[],
 ): Promise<readonly Reference[]> {
   const found: Reference[] = []
   // One after the other: a transaction gives each of its pieces one row at a time.
   for (const id of await holdersAmong(store, project, patients))
-    found.push(...(await accountsOfPatient(store, project, id)))
+    found.push(...(await patientAccounts(store, project, id)))
   return distinctAccounts(found)
 }
 
 /** Finds patients that hold accounts, or did once. One statement for many. */
 async function holdersAmong(
-  { connection }: Store,
+  { connection }: StoreContext,
   project: number,
   patients: readonly string[],
 ): Promise<readonly string[]> {
@@ -66,21 +66,21 @@ async function holdersAmong(
   return rows.map(({ id }) => id)
 }
 
-async function accountsOfPatient(
-  store: Store,
+async function patientAccounts(
+  store: StoreContext,
   project: number,
   id: string,
 ): Promise<readonly Reference[]> {
   const key = { project, type: typeNumber(PATIENT), id, metaPrefix: '', everywhere: false }
   const row = await store.fetch(key)
   if (row === undefined || row.content === null) return []
-  const accounts = accountsOf(JSON.parse(`{${row.meta_ext}}`) as Meta) ?? []
+  const accounts = metaAccounts(JSON.parse(`{${row.meta_ext}}`) as Meta) ?? []
   if (accounts.length > 0) store.holders.add(id)
   return accounts
 }
 
 /** True for a write that others of its transaction may have to inherit from. */
-export function givesAccounts({ type, metaExtension }: Write): boolean {
+export function setsPatientAccounts({ type, metaExtension }: Write): boolean {
   return type === typeNumber(PATIENT) && metaExtension.includes('"accounts":')
 }
 
@@ -90,12 +90,12 @@ export function distinctAccounts(accounts: readonly Reference[]): readonly Refer
 
 /** The accounts of a resource that comes back after its deletion, as if it were new. */
 export async function newAccounts(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   project: number,
   resource: Resource,
 ): Promise<readonly Reference[]> {
-  const patients = patientsOf(store, principal, resource)
+  const patients = inheritedPatients(store, principal, resource)
   const inherited = await inheritedAccounts(store, project, patients)
   return distinctAccounts([...accountsGiven(principal, resource.resourceType), ...inherited])
 }

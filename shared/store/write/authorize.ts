@@ -7,16 +7,22 @@ import type { Principal } from '../../access/principal.ts'
 import { badRequest } from '../../errors.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Resource } from '../../fhir/resource.ts'
-import { ownParametersOf } from '../index/custom-parameters.ts'
-import { type Attempt, allow, isLegalId, normalId, type Store } from '../rows/context.ts'
+import { readOwnParameters } from '../index/custom-parameters.ts'
+import {
+  isLegalId,
+  normalId,
+  requireAllowed,
+  type StoreContext,
+  type WriteAttempt,
+} from '../rows/context.ts'
 import { REGISTRY_PROJECT } from '../rows/tenants.ts'
 import type { WriteOptions } from '../rows/version.ts'
-import { patientsOf } from './accounts.ts'
+import { inheritedPatients } from './accounts.ts'
 import { hasNamedGrant } from './guards.ts'
 
 /** A new resource that its sender may write, as far as it does not depend on the accounts that it inherits. */
 export interface AuthorizedCreate {
-  readonly store: Store
+  readonly store: StoreContext
   readonly principal: Principal
   readonly options: WriteOptions
   readonly resource: Resource
@@ -31,13 +37,13 @@ export interface AuthorizedCreate {
 
 /** Errors: 400, 403. */
 export async function authorizeCreate(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   resource: Resource,
   options: WriteOptions,
 ): Promise<AuthorizedCreate> {
   const { resourceType: type } = resource
-  allow(principal, type, 'create')
+  requireAllowed(principal, type, 'create')
   const rule = store.rules.get(type)
   rule?.checkForm?.(resource)
   const id = options.keepId && resource.id !== undefined ? givenId(resource.id) : randomUUIDv7()
@@ -46,18 +52,18 @@ export async function authorizeCreate(
   const isNew = options.keepId !== true
   const attempt = { store, principal, interaction: 'create', id, isNew, before: undefined } as const
   await checkAttempt({ ...attempt, sent: resource, kept })
-  const { project, projectId } = await projectOf(store, principal, kept, id)
-  const own = await ownParametersOf(store.ownParameters, store.connection, principal, project)
+  const { project, projectId } = await targetProject(store, principal, kept, id)
+  const own = await readOwnParameters(store.ownParameters, store.connection, principal, project)
   rule?.checkParameters?.(resource, own)
   const admission = { store, principal, project, before: undefined, after: kept, own }
   const admitted = rule?.admit === undefined ? kept : await rule.admit(admission)
-  const heirOf = patientsOf(store, principal, kept)
+  const heirOf = inheritedPatients(store, principal, kept)
   return { store, principal, options, resource: admitted, id, project, projectId, own, heirOf }
 }
 
 /** The Project a new resource goes to: the Principal's, or the one a super admin names in `meta`. */
-async function projectOf(
-  store: Store,
+async function targetProject(
+  store: StoreContext,
   principal: Principal,
   resource: Resource,
   id: string,
@@ -68,7 +74,7 @@ async function projectOf(
   const projectId = isProject ? id : (named ?? principal.project.id)
   if (REGISTRY_TYPES.has(type)) return { project: REGISTRY_PROJECT, projectId }
   if (projectId === principal.project.id) return { project: principal.project.number, projectId }
-  const project = await store.tenants.numberOf(
+  const project = await store.tenants.projectNumber(
     store.connection,
     store.keys.rowId('Project', projectId),
   )
@@ -78,7 +84,7 @@ async function projectOf(
 
 /** Runs the write rule of the type. The service's own work (no membership) is trusted. Errors: 400, 403. */
 export async function checkAttempt(
-  attempt: Omit<Attempt, 'meant' | 'isNamed'>,
+  attempt: Omit<WriteAttempt, 'meant' | 'isNamed'>,
   ruling?: AccessDecision,
 ): Promise<void> {
   const { store, principal, interaction, sent, kept } = attempt

@@ -3,16 +3,16 @@
  * statement. Answers come after commit. If a batch fails its members run one by one, so that each gets its own
  * error.
  */
-import { Contended, conflict, RunLost } from '../../errors.ts'
+import { conflict, RunLeaseLost, TransactionConflict } from '../../errors.ts'
 import type { Database } from '../../platform/postgres/database.ts'
 import { SqlError } from '../../platform/postgres/sql-error.ts'
 import type { Connection } from '../../platform/postgres/statement.ts'
 import { retryOnConflict } from '../../platform/retry.ts'
 import { createBatches, type Pending } from '../rows/batches.ts'
-import type { Store } from '../rows/context.ts'
+import type { StoreContext } from '../rows/context.ts'
 import type { Submit } from '../rows/ports.ts'
 import { timeText } from '../rows/rows.ts'
-import { HOLDER } from '../rows/side-rows.ts'
+import { ACCOUNT_PATIENT } from '../rows/side-rows.ts'
 import { writeStatement } from '../rows/statements.ts'
 import type { WriteResult } from '../rows/version.ts'
 import type { Write, Written } from '../rows/write-rows.ts'
@@ -43,8 +43,8 @@ export function createCoalescer(database: Pick<Database, 'query' | 'lane'>): Sub
         })
       } catch (error) {
         // Without an answer from PostgreSQL nobody knows what was committed: do not write again.
-        const isOfOne = error instanceof SqlError || error instanceof RunLost
-        const again = error instanceof Contended || (isOfOne && batch.length > 1)
+        const isOfOne = error instanceof SqlError || error instanceof RunLeaseLost
+        const again = error instanceof TransactionConflict || (isOfOne && batch.length > 1)
         for (const { item, resolve, reject } of batch) {
           if (again) await retryOnConflict(() => alone(item)).then(resolve, reject)
           else reject(error)
@@ -78,7 +78,10 @@ function takeBatch(queue: readonly Waiting[], share: number): [Waiting[], Waitin
  * Returns the time of the write; undefined when an update found another version than it expected, `held` when
  * a patient of a new resource holds accounts. Errors: 400 for references, 409.
  */
-export async function submit(store: Store, prepared: Prepared): Promise<Date | 'held' | undefined> {
+export async function submit(
+  store: StoreContext,
+  prepared: Prepared,
+): Promise<Date | 'held' | undefined> {
   const { write, references } = prepared
   const { resourceType: type } = prepared.resource
   // A statement behind the writes looks for them, before the writes are answered.
@@ -87,7 +90,7 @@ export async function submit(store: Store, prepared: Prepared): Promise<Date | '
     const isSecond = error instanceof SqlError && error.constraint === 'unique_key_pkey'
     throw isSecond ? conflict(`${type} with this value already exists`) : error
   })
-  if (rows.some(({ target }) => target === HOLDER)) return 'held'
+  if (rows.some(({ target }) => target === ACCOUNT_PATIENT)) return 'held'
   const missing = rows.flatMap(({ target }) => target ?? [])
   if (missing.length > 0) {
     throw invalidReferences(missing.map((place) => references[place]?.path ?? type))
@@ -101,8 +104,8 @@ export async function submit(store: Store, prepared: Prepared): Promise<Date | '
 }
 
 /** Returns the written version, which the next change of it need not read. */
-export function resultOf(
-  { recent }: Store,
+export function toWriteResult(
+  { recent }: StoreContext,
   { write, resource }: Prepared,
   id: string,
   { lastUpdated, outcome }: Pick<WriteResult, 'lastUpdated' | 'outcome'>,

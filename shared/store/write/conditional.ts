@@ -9,15 +9,15 @@ import { unlinked } from '../../access/project-context.ts'
 import { badRequest, multipleMatches } from '../../errors.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { isCondition, type SearchRequest } from '../../query/search-request.ts'
-import { allow, normalId, type Store, scopeOf } from '../rows/context.ts'
-import type { Turns } from '../rows/ports.ts'
+import { normalId, requireAllowed, rowScope, type StoreContext } from '../rows/context.ts'
+import type { KeyedMutex } from '../rows/ports.ts'
 import type { Deletion, Version, WriteOptions, WriteResult } from '../rows/version.ts'
 import { search } from '../search/page.ts'
 import { remove } from './remove.ts'
 import { create, update } from './write.ts'
 
 /** Waiting for the lock in PostgreSQL costs a connection each; waiting here costs none. */
-export function createTurns(): Turns {
+export function createKeyedMutex(): KeyedMutex {
   const last = new Map<bigint, Promise<void>>()
   return async (key, work) => {
     const before = last.get(key)
@@ -40,11 +40,11 @@ interface ConditionalCreate {
 }
 
 export async function createConditional(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   { resource, condition, options = {} }: ConditionalCreate,
 ): Promise<WriteResult> {
-  allow(principal, resource.resourceType, 'create')
+  requireAllowed(principal, resource.resourceType, 'create')
   const answer = (match: Version): WriteResult => ({ ...match, outcome: 'unchanged' })
   const match = options.isMissing ? undefined : await findOne(store, principal, condition)
   if (match !== undefined) return answer(match)
@@ -64,12 +64,12 @@ interface ConditionalUpdate {
 }
 
 export async function updateConditional(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   { resource, condition, options = {} }: ConditionalUpdate,
 ): Promise<WriteResult> {
-  allow(principal, resource.resourceType, 'update')
-  const overwrite = (inner: Store, match: Version) => {
+  requireAllowed(principal, resource.resourceType, 'update')
+  const overwrite = (inner: StoreContext, match: Version) => {
     requireMatchedId(resource, match)
     return update(inner, principal, { ...resource, id: match.id }, options)
   }
@@ -97,11 +97,11 @@ export async function updateConditional(
 }
 
 export async function deleteConditional(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   { condition, limit }: { readonly condition: SearchRequest; readonly limit: number },
 ): Promise<readonly Deletion[]> {
-  allow(principal, condition.type, 'delete')
+  requireAllowed(principal, condition.type, 'delete')
   if (condition.conditions.length === 0) throw badRequest('Search criteria are required')
   return locked(store, principal, {
     condition,
@@ -118,7 +118,7 @@ export async function deleteConditional(
 
 /** Throws 412 for more than one. */
 async function findOne(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   condition: SearchRequest,
 ): Promise<Version | undefined> {
@@ -135,11 +135,11 @@ function firstPage(condition: SearchRequest, count: number): SearchRequest {
 
 interface LockedWork<T> {
   readonly condition: SearchRequest
-  readonly work: (inner: Store) => Promise<T>
+  readonly work: (inner: StoreContext) => Promise<T>
 }
 
 async function locked<T>(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   { condition, work }: LockedWork<T>,
 ): Promise<T> {
@@ -152,14 +152,18 @@ async function locked<T>(
 const LOCKS_OF_PROJECT = 256n
 
 /** The lock of these criteria in their project; others may share it. */
-export function conditionKey(store: Store, principal: Principal, condition: SearchRequest): bigint {
+export function conditionKey(
+  store: StoreContext,
+  principal: Principal,
+  condition: SearchRequest,
+): bigint {
   const { type, conditions } = condition
   const criteria = conditions.map((criterion) =>
     isCondition(criterion)
       ? JSON.stringify([criterion.code, criterion.modifier ?? '', criterion.values.toSorted()])
       : JSON.stringify(criterion),
   )
-  const { project } = scopeOf(principal, type)
+  const { project } = rowScope(principal, type)
   const p = store.keys.param(project, type, '_condition')
   const key = store.keys.token(p, undefined, criteria.toSorted().join('&'))
   const first = store.keys.param(project, '*', '_lock')

@@ -4,9 +4,9 @@ import { typeNumber } from '../../fhir/definitions.ts'
 import type { Connection, Statement } from '../../platform/postgres/statement.ts'
 import { deletionEventPart } from '../events/rows.ts'
 import type { Keys } from '../index/keys.ts'
-import { inOneTurn } from '../rows/batches.ts'
-import type { Deleted, Deletion } from '../rows/ports.ts'
-import { runsAreHeld } from '../rows/run-leases.ts'
+import { batchPerTick } from '../rows/batches.ts'
+import type { Deleted, DeletionWrite } from '../rows/ports.ts'
+import { runLeasesHeldSql } from '../rows/run-leases.ts'
 import { REGISTRY_PROJECT } from '../rows/tenants.ts'
 import type { Write } from '../rows/write-rows.ts'
 
@@ -15,7 +15,7 @@ import type { Write } from '../rows/write-rows.ts'
  * and the deletion (`now`): no `was` is an unknown id; `was` without `now` was deleted before, or has
  * a version that `vers` does not allow.
  */
-export function deleteStatement(deletions: readonly Deletion[]): Statement {
+export function deleteStatement(deletions: readonly DeletionWrite[]): Statement {
   const hasEvents = deletions.some(({ event }) => event !== undefined)
   const hasFiled = hasEvents && deletions.some(isFiled)
   const events = hasEvents ? `${deletionEventPart(hasFiled)},` : ''
@@ -24,7 +24,7 @@ export function deleteStatement(deletions: readonly Deletion[]): Statement {
   const parts = removals.flatMap(({ sql }) => sql.map((part) => `${part},`))
   const hasProfiles = deletions.some(({ profileKey }) => profileKey !== undefined)
   const [profiles, membership] = hasProfiles ? MEMBERSHIPS : ['', 'null::uuid']
-  const values = valuesOf(deletions)
+  const values = deletionValues(deletions)
   const isHeld = heldRuns(deletions, values)
   const name = [
     'delete',
@@ -81,14 +81,14 @@ const SIDE_ROWS = `s as (delete from idx_string x using d
         where x.project = d.project and x.type = d.type and x.id = d.id),`
 
 /** Adds a condition and its values where runs of bots delete. */
-function heldRuns(deletions: readonly Deletion[], values: unknown[]): string {
+function heldRuns(deletions: readonly DeletionWrite[], values: unknown[]): string {
   const leases = deletions.flatMap(({ lease }) => lease ?? [])
   if (leases.length === 0) return ''
-  return `where ${runsAreHeld(leases, (value, type) => `$${values.push(value)}::${type}`)}`
+  return `where ${runLeasesHeldSql(leases, (value, type) => `$${values.push(value)}::${type}`)}`
 }
 
-function valuesOf(deletions: readonly Deletion[]): unknown[] {
-  const column = <T>(value: (deletion: Deletion) => T) => deletions.map(value)
+function deletionValues(deletions: readonly DeletionWrite[]): unknown[] {
+  const column = <T>(value: (deletion: DeletionWrite) => T) => deletions.map(value)
   return [
     list(column(({ project }) => project)),
     list(column(({ type }) => type)),
@@ -102,18 +102,20 @@ function valuesOf(deletions: readonly Deletion[]): unknown[] {
   ]
 }
 
-function isFiled({ project }: Deletion): boolean {
+function isFiled({ project }: DeletionWrite): boolean {
   return project === REGISTRY_PROJECT
 }
 
 /** Deletions of one turn of the event loop are one statement; of a resource that is named again, the next. */
 export function removeTogether(connection: Connection) {
-  return inOneTurn<Deletion, readonly Deleted[]>((deletions) => removeAll(connection, deletions))
+  return batchPerTick<DeletionWrite, readonly Deleted[]>((deletions) =>
+    removeAll(connection, deletions),
+  )
 }
 
 async function removeAll(
   connection: Connection,
-  deletions: readonly Deletion[],
+  deletions: readonly DeletionWrite[],
 ): Promise<readonly (readonly Deleted[])[]> {
   const answers: (readonly Deleted[])[] = []
   let left = deletions.map((deletion, place) => ({ deletion, place }))
@@ -139,7 +141,7 @@ async function removeAll(
 }
 
 /** The order in which rows are locked, the same for all transactions. */
-export function compareRows(a: Deletion | Write, b: Deletion | Write): number {
+export function compareRows(a: DeletionWrite | Write, b: DeletionWrite | Write): number {
   return a.project - b.project || a.type - b.type || (a.id < b.id ? -1 : a.id > b.id ? 1 : 0)
 }
 

@@ -3,13 +3,18 @@ import { authorsChanges, guardedChanges } from '../../access/guarded/elements.ts
 import { hasAllRights } from '../../access/guarded/rights.ts'
 import { grantsFor } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
-import { refused } from '../../errors.ts'
+import { forbiddenByPlatform } from '../../errors.ts'
 import type { Resource } from '../../fhir/resource.ts'
-import { type Attempt, readRow, type Store } from '../rows/context.ts'
+import { readRow, type StoreContext, type WriteAttempt } from '../rows/context.ts'
 import { parseVersion, toVersion } from '../rows/rows.ts'
 
 /** Checks the guarded elements (access/guarded/elements.ts) that a write changes, and returns their paths. Errors: 403. */
-export function checkGuarded({ principal, before, meant, isNamed }: Attempt): readonly string[] {
+export function checkGuarded({
+  principal,
+  before,
+  meant,
+  isNamed,
+}: WriteAttempt): readonly string[] {
   const { resourceType: type } = meant
   const changes = guardedChanges(before, meant)
   if (changes.length === 0) return changes
@@ -23,13 +28,13 @@ export function checkGuarded({ principal, before, meant, isNamed }: Attempt): re
 
 /** Checks the deletion of a resource that has guarded elements, other than those of its author. Errors: 403. */
 export async function checkGuardedDeletion(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   type: string,
   id: string,
 ): Promise<void> {
   if (mayWriteGuarded(principal, type, 'delete')) return
-  const stored = await storedAt(store, principal, type, id)
+  const stored = await readStored(store, principal, type, id)
   if (stored === undefined) return
   const free = authorsChanges(undefined, stored)
   const path = guardedChanges(undefined, stored).find((one) => !free.includes(one))
@@ -54,8 +59,8 @@ export function hasNamedGrant(
 }
 
 /** Reads the live version with its platform meta; undefined without one. */
-export async function storedAt(
-  store: Store,
+export async function readStored(
+  store: StoreContext,
   principal: Principal,
   type: string,
   id: string,
@@ -66,12 +71,12 @@ export async function storedAt(
 
 function notGuarded(type: string, path: string) {
   const reason = `is for project administrators, and for policies with an entry for ${type}`
-  return refused(`${type}.${path} ${reason}`, `${type}.${path}`)
+  return forbiddenByPlatform(`${type}.${path} ${reason}`, `${type}.${path}`)
 }
 
 /** A provider speaks for every member, so its author lacks no right. Errors: 403. */
 export function requireProviderRight(principal: Principal, type: string): void {
   if (hasAllRights(principal)) return
   const reason = 'An identity provider is set up by administrators alone'
-  throw refused(reason, `${type}.identityProvider`)
+  throw forbiddenByPlatform(reason, `${type}.identityProvider`)
 }

@@ -18,7 +18,7 @@ export interface StoredReply {
 }
 
 /** A key with the request that it stands for, both as digests. */
-export interface Once {
+export interface IdempotencyKey {
   readonly id: Buffer
   readonly body: Buffer
 }
@@ -28,7 +28,10 @@ export type Found =
   | { readonly kind: 'answered'; readonly reply: StoredReply }
 
 /** Claims a key for work that commits piece by piece; only the first one gets it. */
-export async function claimRequest(database: Connection, { id, body }: Once): Promise<Found> {
+export async function claimRequest(
+  database: Connection,
+  { id, body }: IdempotencyKey,
+): Promise<Found> {
   const claimed = await database.query({
     name: 'idempotent-claim',
     text: `insert into idempotent_request as r (id, body) values ($1, $2)
@@ -48,7 +51,7 @@ export async function claimRequest(database: Connection, { id, body }: Once): Pr
  * Takes a key until the transaction of `connection` ends: a process that dies gives it back at once. One round
  * trip: the row is read by a statement of its own, behind the lock.
  */
-export async function holdRequest(connection: Connection, once: Once): Promise<Found> {
+export async function holdRequest(connection: Connection, once: IdempotencyKey): Promise<Found> {
   const [[lock], found] = await Promise.all([
     connection.query<{ held: boolean }>({
       name: 'idempotent-hold',
@@ -61,7 +64,10 @@ export async function holdRequest(connection: Connection, once: Once): Promise<F
   return { kind: lock?.held === true ? 'first' : 'running' }
 }
 
-async function readRequest(connection: Connection, { id, body }: Once): Promise<Found | undefined> {
+async function readRequest(
+  connection: Connection,
+  { id, body }: IdempotencyKey,
+): Promise<Found | undefined> {
   const [row] = await connection.query<{
     body: Buffer
     status: number | null
@@ -88,7 +94,7 @@ async function readRequest(connection: Connection, { id, body }: Once): Promise<
 /** Stores an answer: that to a claim, or, in the transaction that made it, one whose key is held. */
 export async function keepReply(
   connection: Connection,
-  { id, body }: Once,
+  { id, body }: IdempotencyKey,
   { status, headers, body: reply, rights }: StoredReply,
 ): Promise<void> {
   await connection.query({
@@ -103,7 +109,7 @@ export async function keepReply(
 }
 
 /** Gives a claim up, so that a repeat is tried anew. */
-export async function forgetRequest(database: Connection, { id }: Once): Promise<void> {
+export async function forgetRequest(database: Connection, { id }: IdempotencyKey): Promise<void> {
   await database.query({
     name: 'idempotent-forget',
     text: 'delete from idempotent_request where id = $1 and status is null',

@@ -14,11 +14,11 @@ import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import type { Statement } from '../../platform/postgres/statement.ts'
 import { eventPart } from '../events/rows.ts'
-import { ownParametersOf } from '../index/custom-parameters.ts'
+import { readOwnParameters } from '../index/custom-parameters.ts'
 import type { IndexRows } from '../index/indexes.ts'
-import type { Store, WritePart } from '../rows/context.ts'
+import type { StoreContext, WritePart } from '../rows/context.ts'
 import type { CheckedReference } from '../rows/ports.ts'
-import { requireRun } from '../rows/run-leases.ts'
+import { requireRunLease } from '../rows/run-leases.ts'
 import {
   compareRanges,
   compareStrings,
@@ -106,11 +106,11 @@ class PlannedRows {
   /** False, and nothing is added, for what takes more than these rows, or differs from the others. */
   add(write: Write): boolean {
     const { rows, text, parts } = write
-    const common = commonOf(write)
+    const common = commonColumns(write)
     if (rows === undefined || common === undefined || !this.#fits(common)) return false
     this.#addResource(write, rows)
     this.#addSides(rows)
-    for (const patient of write.heirOf) {
+    for (const patient of write.patientIds) {
       if (this.#patients.has(patient)) continue
       this.#patients.add(patient)
       this.#lists.patient.uuid(patient)
@@ -131,7 +131,7 @@ class PlannedRows {
     return {
       name: 'planned-creates',
       hasBlocks: true,
-      text: textOf(parts),
+      text: statementText(parts),
       values: [project, type, author, cause, ...lists],
     }
   }
@@ -193,7 +193,7 @@ class PlannedRows {
 }
 
 /** Undefined for what takes more than the statement has. */
-function commonOf(write: Write): Common | undefined {
+function commonColumns(write: Write): Common | undefined {
   const { kind, ver, time, unique, parts, event } = write
   const isPlain = kind === 'insert' && ver === 1 && time === undefined && unique === undefined
   const isPlannable = parts.every(({ part }) => part.planned !== undefined)
@@ -211,7 +211,7 @@ function list(name: ListName): string {
 }
 
 /** Items of lists that stand side by side. */
-function rowsOf(...columns: readonly (readonly [name: string, list: ListName])[]): string {
+function unnestSql(...columns: readonly (readonly [name: string, list: ListName])[]): string {
   return `(select ${columns.map(([name, of]) => `unnest(${list(of)}) as ${name}`).join(', ')}) x`
 }
 
@@ -223,7 +223,7 @@ const textWith = (parts: string) => `with t as materialized (
   r as (insert into ${INTO.resource}
     select $1::int, $2::smallint, id, 1, (select lu from t), d_lo, d_hi, nref,
       (${list('key')})[key_first:key_last]
-    from ${rowsOf(
+    from ${unnestSql(
       ['id', 'id'],
       ['d_lo', 'dateLow'],
       ['d_hi', 'dateHigh'],
@@ -235,7 +235,7 @@ const textWith = (parts: string) => `with t as materialized (
     select $1::int, $2::smallint, id, 1, (select lu from t), $3::uuid,
       ${contentSql('(select lu from t)')},
       meta_at, meta_ext
-    from ${rowsOf(
+    from ${unnestSql(
       ['id', 'id'],
       ['head', 'head'],
       ['tail', 'tail'],
@@ -244,11 +244,11 @@ const textWith = (parts: string) => `with t as materialized (
     )}),
   s as (insert into ${INTO.string}
     select $1::int, $2::smallint, p, v, ${OWNER}[n]
-    from ${rowsOf(['n', 'stringOf'], ['p', 'stringParameter'], ['v', 'stringValue'])}
+    from ${unnestSql(['n', 'stringOf'], ['p', 'stringParameter'], ['v', 'stringValue'])}
     order by p, v collate "C"),
   g as (insert into ${INTO.range}
     select $1::int, $2::smallint, p, lo, hi, u, ${OWNER}[n]
-    from ${rowsOf(
+    from ${unnestSql(
       ['n', 'rangeOf'],
       ['p', 'rangeParameter'],
       ['lo', 'rangeLow'],
@@ -257,7 +257,7 @@ const textWith = (parts: string) => `with t as materialized (
     )} order by p, lo),
   c as (insert into ${INTO.code}
     select $1::int, p, k, system, code, display
-    from ${rowsOf(
+    from ${unnestSql(
       ['p', 'codeParameter'],
       ['k', 'codeKey'],
       ['system', 'codeSystem'],
@@ -268,7 +268,7 @@ const textWith = (parts: string) => `with t as materialized (
   tx as (insert into ${INTO.text}
     select $1::int, $2::smallint, ${OWNER}[n], ${lexemesSql('narrative', '$1::int', '$2::smallint')},
       ${lexemesSql('content', '$1::int', '$2::smallint')}
-    from ${rowsOf(['n', 'wordsOf'], ['narrative', 'narrative'], ['content', 'content'])}),
+    from ${unnestSql(['n', 'wordsOf'], ['narrative', 'narrative'], ['content', 'content'])}),
   ${parts}
   w as (select $1::int as project, $2::smallint as type, unnest(${list('id')}) as id, 1 as ver,
     $4::text as cause),
@@ -279,10 +279,10 @@ const textWith = (parts: string) => `with t as materialized (
 const texts = new WeakMap<readonly WritePart[], string>()
 
 /** One part alone can be planned: its rows are the list `partRow`. */
-function textOf(parts: readonly WritePart[]): string {
+function statementText(parts: readonly WritePart[]): string {
   const known = texts.get(parts)
   if (known !== undefined) return known
-  const rows = rowsOf(['input', 'partRow'])
+  const rows = unnestSql(['input', 'partRow'])
   const planned = parts.flatMap((part) => part.planned?.(rows) ?? [])
   if (planned.length > 1) throw new Error('Two parts of the writing statement can be planned')
   const text = textWith(planned.map((part) => `${part},`).join(''))
@@ -312,7 +312,7 @@ export class PlannedCreates {
 
 /** Adds a create to the others; false where it takes PostgreSQL to tell what may be written. Errors: as a create. */
 export async function planCreate(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   resource: Resource,
   plans: PlannedCreates,
@@ -340,13 +340,13 @@ export async function planCreate(
  * Errors: also that of PostgreSQL for an id that is taken.
  */
 export async function createPlanned(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   { rows, references, own }: PlannedCreates,
 ): Promise<boolean> {
   const { number } = principal.project
-  if (principal.lease !== undefined) await requireRun(store.connection, principal.lease)
-  const now = await ownParametersOf(store.ownParameters, store.connection, principal, number)
+  if (principal.lease !== undefined) await requireRunLease(store.connection, principal.lease)
+  const now = await readOwnParameters(store.ownParameters, store.connection, principal, number)
   if (now !== own) return false
   store.deferred?.push(...references)
   const [answer] = await store.connection.query<PlannedAnswer>(rows.statement(store.parts))

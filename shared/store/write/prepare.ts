@@ -5,12 +5,12 @@ import { typeNumber } from '../../fhir/definitions.ts'
 import { isSameJson, isSameValue } from '../../fhir/json.ts'
 import type { Meta, Resource } from '../../fhir/resource.ts'
 import { eventOrigin } from '../events/rows.ts'
-import { keepsRows, keepsSideRows, planOf } from '../index/index-plan.ts'
-import { accountsOf, indexRows } from '../index/index-rows.ts'
+import { getIndexPlan, keepsRows, keepsSideRows } from '../index/index-plan.ts'
+import { indexRows, metaAccounts } from '../index/index-rows.ts'
 import { deriveIndexes, type IndexRows, patientCompartments } from '../index/indexes.ts'
-import type { Store, UniqueValue, VersionDraft, WriteRule } from '../rows/context.ts'
+import type { StoreContext, UniqueValue, VersionDraft, WriteRule } from '../rows/context.ts'
 import type { CheckedReference, WritePlace } from '../rows/ports.ts'
-import { composeContent, tailOf, timeText, type VersionRow } from '../rows/rows.ts'
+import { composeContent, contentTail, timeText, type VersionRow } from '../rows/rows.ts'
 import { newText, type UniqueKey } from '../rows/side-rows.ts'
 import type { Version, WriteOptions } from '../rows/version.ts'
 import type { PartRow, Write } from '../rows/write-rows.ts'
@@ -29,7 +29,7 @@ export interface Prepared {
 const OPERATIONS = { insert: 'c', update: 'u' } as const
 
 export interface Preparation {
-  readonly store: Store
+  readonly store: StoreContext
   readonly principal: Principal
   readonly resource: Resource
   readonly place: WritePlace
@@ -48,7 +48,7 @@ export function prepare(preparation: Preparation): Prepared {
   const named = resource.id === id ? resource : { ...resource, id }
   const meta = platformMeta(preparation, named, rule)
   const indexed = { ...named, meta: { ...resource.meta, ...meta } }
-  const stays = stored !== undefined && keepsRows(planOf(type, own).elements, stored, indexed)
+  const stays = stored !== undefined && keepsRows(getIndexPlan(type, own).elements, stored, indexed)
   let derived: IndexRows | undefined
   const rows = () => {
     derived ??= indexRows(store, project, indexed, { parameters: own })
@@ -78,7 +78,7 @@ export function prepare(preparation: Preparation): Prepared {
       metaExtension: JSON.stringify(meta).slice(1, -1),
       ...(stays ? { rows: undefined, sideRows: false } : newRows(draft, rows())),
       unique: unique?.map((value) => uniqueKey(store, project, type, value)),
-      heirOf: place.heirOf ?? [],
+      patientIds: place.patientIds ?? [],
       targets: store.deferred === undefined ? references : [],
       text: newText(own, indexed, stored),
       parts: partRows(draft),
@@ -98,7 +98,7 @@ function partRows(draft: VersionDraft): readonly PartRow[] {
   let rows: PartRow[] | undefined
   for (const [order, part] of draft.store.parts.entries()) {
     if (part.types?.has(draft.resource.resourceType) === false) continue
-    const row = part.rowOf(draft)
+    const row = part.buildRow(draft)
     if (row === undefined) continue
     rows ??= []
     rows.push({ part, order, row })
@@ -107,7 +107,7 @@ function partRows(draft: VersionDraft): readonly PartRow[] {
 }
 
 /** The version as it is read once it was written at a time. */
-export function rowOf({ write }: Prepared, lu: Date): VersionRow {
+export function writtenRow({ write }: Prepared, lu: Date): VersionRow {
   return {
     project: write.project,
     type: write.type,
@@ -131,7 +131,7 @@ function withoutWriter(extension: string): string {
 }
 
 /** `author` column of what a Principal writes. */
-export function authorId(store: Store, reference: string): string {
+export function authorId(store: StoreContext, reference: string): string {
   const [type = '', id = ''] = reference.split('/')
   return store.keys.rowId(type, id)
 }
@@ -152,10 +152,10 @@ function platformMeta(
 ): Meta {
   const { projectId, accounts: given } = place
   const sent = resource.meta
-  const own = rule?.authorOf?.(principal) ?? profileReference(principal)
+  const own = rule?.resolveAuthor?.(principal) ?? profileReference(principal)
   const author = (principal.isSuperAdmin ? sent?.author : undefined) ?? own
   const accounts =
-    accountsOf(principal.isProjectAdmin ? sent : undefined) ?? accountsOf(stored?.meta) ?? given
+    metaAccounts(principal.isProjectAdmin ? sent : undefined) ?? metaAccounts(stored?.meta) ?? given
   const [account] = accounts ?? []
   const compartment = new Set([
     `Project/${projectId}`,
@@ -199,7 +199,7 @@ function hasSideRows(
   rows: IndexRows,
 ): boolean {
   const { project, own } = place
-  const { sides } = planOf(resource.resourceType, own)
+  const { sides } = getIndexPlan(resource.resourceType, own)
   if (keepsSideRows(sides, stored, resource)) return true
   return sameSideRows(rows, deriveIndexes(store.keys, project, stored, { own }))
 }
@@ -216,7 +216,12 @@ function sameSideRows(a: IndexRows, b: IndexRows): boolean {
   )
 }
 
-function uniqueKey(store: Store, project: number, type: string, value: UniqueValue): UniqueKey {
+function uniqueKey(
+  store: StoreContext,
+  project: number,
+  type: string,
+  value: UniqueValue,
+): UniqueKey {
   const p = store.keys.param(project, type, `_unique:${value.scope}`)
   return { p, k: store.keys.token(p, undefined, value.value) }
 }
@@ -225,10 +230,10 @@ function uniqueKey(store: Store, project: number, type: string, value: UniqueVal
  * Equal texts, or equal values whose keys came in another order (then the lengths agree). `stored` is
  * what `live` holds.
  */
-export function saysTheSame(live: Version, stored: Resource, prepared: Prepared): boolean {
+export function isUnchanged(live: Version, stored: Resource, prepared: Prepared): boolean {
   const { write } = prepared
   if (write.unique !== undefined) return false
-  const before = tailOf(live.content ?? '', live.type, live.id, live.ver)
+  const before = contentTail(live.content ?? '', live.type, live.id, live.ver)
   if (before.length !== write.tail.length) return false
   if (!isSameMeta(live.metaExtension, write.metaExtension)) return false
   if (before === write.tail) return true

@@ -22,7 +22,7 @@ interface Tenant {
 
 export const tenantPart: WritePart<Tenant> = {
   types: new Set([PROJECT]),
-  rowOf(draft) {
+  buildRow(draft) {
     const { store, resource, place } = draft
     if (place.ver > 1 && !isSwitched(draft)) return undefined
     const fullText = wantsFullText(resource) ? place.ver : null
@@ -56,7 +56,7 @@ type Reindexed = { readonly project: number } | { readonly switched: string }
 /** Behind `tenantPart`, whose rows it reads. */
 export const reindexPart: WritePart<Reindexed> = {
   types: new Set([SEARCH_PARAMETER, PROJECT]),
-  rowOf(draft) {
+  buildRow(draft) {
     const { store, resource, place } = draft
     if (resource.resourceType === SEARCH_PARAMETER) return { project: place.project }
     return isSwitched(draft) ? { switched: store.keys.rowId(PROJECT, place.id) } : undefined
@@ -93,13 +93,13 @@ export function changePart(
 ): WritePart<Omit<Change, 'number'>> {
   return {
     types: CACHED,
-    rowOf({ resource: { resourceType, meta }, place }) {
+    buildRow({ resource: { resourceType, meta }, place }) {
       // Nobody can have asked for a Login before it is there.
       if (resourceType === 'Login' && place.ver === 1) return undefined
       const home = typeof meta?.project === 'string' ? meta.project : undefined
       return { type: resourceType, id: place.id, home }
     },
-    rowOfDeletion: (version) => ({
+    buildDeletionRow: (version) => ({
       ...{ type: version.type, id: version.id },
       home: platformMeta(version).project,
     }),

@@ -13,12 +13,12 @@ import { invalid, issue } from '../../errors.ts'
 import { isResourceType, typeNumber } from '../../fhir/definitions.ts'
 import { parseReference, type Resource, visitReferences } from '../../fhir/resource.ts'
 import { type Bind, binder, type Connection } from '../../platform/postgres/statement.ts'
-import { projectKey, type Store, scopeOf } from '../rows/context.ts'
+import { projectKey, rowScope, type StoreContext } from '../rows/context.ts'
 import type { CheckedReference } from '../rows/ports.ts'
 import { missingTargets, type Target } from '../rows/side-rows.ts'
 
 interface Referring {
-  readonly store: Store
+  readonly store: StoreContext
   readonly principal: Principal
   readonly project: number
   readonly resource: Resource
@@ -43,7 +43,7 @@ export function referencesToCheck({
     if (type === resource.resourceType && id === selfId) return
     if (!may(principal, type, 'read')) throw invalidReferences([path])
     const isRegistry = REGISTRY_TYPES.has(type)
-    const home = isRegistry ? scopeOf(principal, type).project : project
+    const home = isRegistry ? rowScope(principal, type).project : project
     found.push({
       path,
       project: home,

@@ -7,7 +7,7 @@ import { conflict, forbidden, HttpError, notFound, preconditionFailed } from '..
 import { typeNumber } from '../../fhir/definitions.ts'
 import { LOST, retryOnConflict } from '../../platform/retry.ts'
 import { eventOrigin } from '../events/rows.ts'
-import { allow, isLegalId, readRow, type Store, scopeOf } from '../rows/context.ts'
+import { isLegalId, readRow, requireAllowed, rowScope, type StoreContext } from '../rows/context.ts'
 import type { Deleted } from '../rows/ports.ts'
 import { toVersion } from '../rows/rows.ts'
 import type { Deletion, Version, WriteOptions } from '../rows/version.ts'
@@ -22,11 +22,11 @@ interface Removal {
 
 /** Idempotent. Errors: 403, 404 unknown or not visible, 412. */
 export async function remove(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   { type, id, options = {} }: Removal,
 ): Promise<Deletion> {
-  allow(principal, type, 'delete')
+  requireAllowed(principal, type, 'delete')
   if (!isLegalId(id)) throw notFound()
   const isMember = principal.membershipId !== undefined
   if (isMember) await store.rules.get(type)?.checkRemoval?.(store, principal, id)
@@ -42,13 +42,17 @@ function isSeen(principal: Principal, type: string): boolean {
 }
 
 /** Deletes the version that was ruled on; a newer version is ruled on again. */
-function removeRuled(store: Store, principal: Principal, removal: Removal): Promise<Deletion> {
+function removeRuled(
+  store: StoreContext,
+  principal: Principal,
+  removal: Removal,
+): Promise<Deletion> {
   const inTransaction = store.deferred !== undefined
   return retryOnConflict(() => removeStored(store, principal, removal), { inTransaction })
 }
 
 async function removeStored(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   { type, id, options = {} }: Removal,
 ): Promise<Deletion | typeof LOST> {
@@ -68,13 +72,13 @@ async function removeStored(
 }
 
 async function removeRow(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   { type, id, options = {} }: Removal,
 ): Promise<Deletion> {
   const isMember = principal.membershipId !== undefined
   if (isMember) await store.rules.get(type)?.checkDeletion?.(store, principal, id)
-  const scope = scopeOf(principal, type)
+  const scope = rowScope(principal, type)
   const removeIn = (project: number) => {
     const deletion = {
       project,
@@ -101,15 +105,19 @@ async function removeRow(
   const found = rows.find((row) => row.deleted) ?? rows[0]
   if (found?.hasEvents) store.announce()
   if (found === undefined) throw notFound()
-  if (found.deleted) await tellDeletion(store, found, toVersion(found, id))
+  if (found.deleted) await notifyDeletion(store, found, toVersion(found, id))
   if (found.gone) return { ...toVersion(found, id), membership: found.membership ?? undefined }
   if (options.ifMatch) throw preconditionFailed()
   throw conflict('Too many concurrent changes, try again')
 }
 
-async function tellDeletion(store: Store, { project }: Deleted, version: Version): Promise<void> {
+async function notifyDeletion(
+  store: StoreContext,
+  { project }: Deleted,
+  version: Version,
+): Promise<void> {
   for (const part of store.parts) {
-    if (part.rowOfDeletion === undefined || part.types?.has(version.type) !== true) continue
-    await store.written(part, { project, row: part.rowOfDeletion(version) })
+    if (part.buildDeletionRow === undefined || part.types?.has(version.type) !== true) continue
+    await store.written(part, { project, row: part.buildDeletionRow(version) })
   }
 }

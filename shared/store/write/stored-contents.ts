@@ -22,7 +22,7 @@ const CONTENTS: LeaseTable = {
   name: 'stored_content',
   key: { key: 'text' },
   token: 'takes',
-  until: 'due',
+  expiresAt: 'due',
   leaseMs: 300_000,
 }
 
@@ -64,7 +64,7 @@ export interface LeasedContent {
   readonly isUsed: boolean
 }
 
-const leaseOf = ({ key, token }: LeasedContent): Lease => ({ key: [key], token })
+const contentLease = ({ key, token }: LeasedContent): Lease => ({ key: [key], token })
 
 const LEASED = `update stored_content c set ${leaseRow(CONTENTS, 'c')}
   where key in (select key from stored_content x
@@ -110,7 +110,7 @@ export async function keepLeasedContent(
   connection: Connection,
   content: LeasedContent,
 ): Promise<boolean> {
-  return await releaseLeased(connection, CONTENTS, leaseOf(content), {
+  return await releaseLeased(connection, CONTENTS, contentLease(content), {
     name: 'content-leased-keep',
     set: 'due = null',
   })
@@ -121,10 +121,10 @@ export async function forgetLeasedContent(
   connection: Connection,
   content: LeasedContent,
 ): Promise<boolean> {
-  return await deleteLeased(connection, CONTENTS, leaseOf(content))
+  return await deleteLeased(connection, CONTENTS, contentLease(content))
 }
 
 /** SQL of a part that condemns the content of the deleted versions in `v`, whatever a sweep has found just before. */
-export const CONDEMN = `f as (update stored_content set due = clock_timestamp(), takes = takes + 1 where key in (
+export const CONDEMN_CONTENT_SQL = `f as (update stored_content set due = clock_timestamp(), takes = takes + 1 where key in (
     select split_part(substr(content::json ->> 'url', length('storage:') + 1), '?', 1) from v
     where starts_with(content::json ->> 'url', 'storage:')))`

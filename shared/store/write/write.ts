@@ -19,7 +19,7 @@ import {
   hiddenAfter,
   readonlyBy,
 } from '../../access/decisions/decide-write.ts'
-import { keep, keptFields, refuseMasks } from '../../access/fields/fields.ts'
+import { keep, keptFields, rejectMasks } from '../../access/fields/fields.ts'
 import { keepPaths } from '../../access/fields/paths.ts'
 import type { Principal } from '../../access/principal.ts'
 import {
@@ -29,22 +29,29 @@ import {
   gone,
   HttpError,
   notFound,
+  OffloadRequired,
   preconditionFailed,
-  TooMuchHere,
   tooLarge,
 } from '../../errors.ts'
 import type { Meta, Reference, Resource } from '../../fhir/resource.ts'
 import { LOST, retryOnConflict } from '../../platform/retry.ts'
-import { ownParametersOf } from '../index/custom-parameters.ts'
-import { shownTo } from '../read/redact.ts'
-import { allow, normalId, readRow, rowKey, type Store, scopeOf } from '../rows/context.ts'
+import { readOwnParameters } from '../index/custom-parameters.ts'
+import { redactFor } from '../read/redact.ts'
+import {
+  normalId,
+  readRow,
+  requireAllowed,
+  rowKey,
+  rowScope,
+  type StoreContext,
+} from '../rows/context.ts'
 import type { WritePlace } from '../rows/ports.ts'
 import { parseVersion, toVersion, type VersionRow } from '../rows/rows.ts'
 import type { Version, WriteOptions, WriteResult } from '../rows/version.ts'
 import { accountsGiven, distinctAccounts, inheritedAccounts, newAccounts } from './accounts.ts'
 import { type AuthorizedCreate, authorizeCreate, checkAttempt, givenId } from './authorize.ts'
-import { isTaken, resultOf, submit } from './coalesce.ts'
-import { type Prepared, prepare, saysTheSame } from './prepare.ts'
+import { isTaken, submit, toWriteResult } from './coalesce.ts'
+import { isUnchanged, type Prepared, prepare } from './prepare.ts'
 
 const INTERACTIONS = ['read', 'update'] as const
 
@@ -56,7 +63,7 @@ interface Decided {
 
 /** Errors: 400, 403, 409. Two statements more where it inherits accounts that this process did not know of. */
 export async function create(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   resource: Resource,
   options: WriteOptions = {},
@@ -81,8 +88,8 @@ export async function create(
     decided: decision,
     stored: undefined,
   })
-  const result = resultOf(store, prepared, id, { lastUpdated: written, outcome: 'created' })
-  return shownTo(principal, result, hiddenBy(governing))
+  const result = toWriteResult(store, prepared, id, { lastUpdated: written, outcome: 'created' })
+  return redactFor(principal, result, hiddenBy(governing))
 }
 
 /** Reads the accounts of its patients first where they are known to hold some, or decide. Errors: 400, 403. */
@@ -112,7 +119,7 @@ export function prepareDecided(
   const place: WritePlace = {
     ...{ kind: 'insert', ver: 1, after: undefined, project, projectId, id, own },
     accounts: distinctAccounts([...given, ...(accounts ?? [])]),
-    ...(accounts === undefined ? { heirOf } : {}),
+    ...(accounts === undefined ? { patientIds: heirOf } : {}),
   }
   return decideCreate(store, principal, resource, (next) =>
     prepare({ store, principal, resource: next, place, stored: undefined, options }),
@@ -125,7 +132,7 @@ function inherited({ store, project, heirOf }: AuthorizedCreate): Promise<readon
 
 /** Errors: 400, 403, 404, 409, 412. A lost race is run again on the new state. */
 export async function update(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   resource: Resource,
   options: WriteOptions = {},
@@ -144,14 +151,14 @@ interface Patch {
 
 /** As update, of what `apply` makes of the live version; 404 or 410 when there is none. */
 export async function patch(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   { type, id, apply, options }: Patch,
 ): Promise<WriteResult> {
   const next: Next = (row, live, hidden) => {
     if (row === undefined) throw notFound()
     if (live === undefined) throw gone()
-    return apply(parseVersion(shownTo(principal, live, hidden)))
+    return apply(parseVersion(redactFor(principal, live, hidden)))
   }
   return change({ store, principal, type, id: givenId(id), options, next })
 }
@@ -165,7 +172,7 @@ type Next = (
 
 /** An update or a patch, before anything is read for it. */
 interface Wanted {
-  readonly store: Store
+  readonly store: StoreContext
   readonly principal: Principal
   readonly type: string
   readonly id: string
@@ -175,15 +182,15 @@ interface Wanted {
 
 async function change(wanted: Wanted): Promise<WriteResult> {
   const { store, principal, type, id } = wanted
-  allow(principal, type, 'update')
-  allow(principal, type, 'read')
+  requireAllowed(principal, type, 'update')
+  requireAllowed(principal, type, 'read')
   const inTransaction = store.deferred !== undefined
   const run = async () =>
     (await changeRecent(wanted)) ??
     (await retryOnConflict(() => changeStored(wanted), { inTransaction }))
   // A transaction may hold the row that the one before it in the line is waiting for.
   if (inTransaction) return run()
-  const { project } = scopeOf(principal, type)
+  const { project } = rowScope(principal, type)
   return store.turns(store.keys.self(project, type, `${type}/${id}`), run)
 }
 
@@ -240,18 +247,19 @@ async function planChange(
   const live = row !== undefined && row.content !== null ? toVersion(row) : undefined
   if (options.ifMatch && !(live && options.ifMatch.includes(live.ver))) throw preconditionFailed()
   if (options.onlyIfAbsent && live) throw preconditionFailed(`${type}/${id} exists already`)
-  if (lengthOf(live) > (options.mostHere ?? Number.POSITIVE_INFINITY)) throw new TooMuchHere()
+  if (contentLength(live) > (options.mostHere ?? Number.POSITIVE_INFINITY))
+    throw new OffloadRequired()
   const hidden = hiddenBy(seen)
   const resource = await next(row, live, hidden)
   store.rules.get(type)?.checkForm?.(resource)
   if (resource.resourceType !== type) throw badRequest('Incorrect resource type')
   if (normalId(resource.id ?? '') !== id) throw badRequest('Incorrect resource ID')
   if (row === undefined) return createAt(store, principal, resource, options)
-  return planOver(wanted, { row, live, hidden, changing, resource })
+  return planReplacement(wanted, { row, live, hidden, changing, resource })
 }
 
 /** The stored version and the resource that is to take its place. */
-interface Over {
+interface Replacement {
   readonly row: VersionRow
   /** Undefined: it was deleted. */
   readonly live: Version | undefined
@@ -260,16 +268,16 @@ interface Over {
   readonly resource: Resource
 }
 
-async function planOver(
+async function planReplacement(
   { store, principal, type, id, options }: Wanted,
-  { row, live, hidden, changing, resource }: Over,
+  { row, live, hidden, changing, resource }: Replacement,
 ): Promise<Change | WriteResult> {
   const rule = store.rules.get(type)
   const stored = live && parseVersion(live)
   const { project: projectId = '' } = JSON.parse(`{${row.meta_ext}}`) as Meta
-  const own = await ownParametersOf(store.ownParameters, store.connection, principal, row.project)
+  const own = await readOwnParameters(store.ownParameters, store.connection, principal, row.project)
   rule?.checkParameters?.(resource, own)
-  refuseMasks(resource)
+  rejectMasks(resource)
   const place: WritePlace = {
     kind: live ? 'update' : 'insert',
     own,
@@ -292,13 +300,13 @@ async function planOver(
   const admitted = rule?.admit === undefined ? kept : await rule.admit(admission)
   const prepared = prepare({ store, principal, resource: admitted, place, stored, options })
   requireRoom(prepared, live, options)
-  if (live && stored && saysTheSame(live, stored, prepared))
-    return { ...shownTo(principal, live, hidden), outcome: 'unchanged' }
+  if (live && stored && isUnchanged(live, stored, prepared))
+    return { ...redactFor(principal, live, hidden), outcome: 'unchanged' }
   const decision = decideUpdate(store, principal, prepared, stored)
   return { prepared, isLive: live !== undefined, stored, decision, hidden, id: place.id }
 }
 
-function lengthOf(version: Version | undefined): number {
+function contentLength(version: Version | undefined): number {
   return version?.content?.length ?? 0
 }
 
@@ -308,11 +316,11 @@ function requireRoom(
   live: Version | undefined,
   { largest = Number.POSITIVE_INFINITY }: WriteOptions,
 ): void {
-  if (write.tail.length > Math.max(largest, lengthOf(live))) throw tooLarge()
+  if (write.tail.length > Math.max(largest, contentLength(live))) throw tooLarge()
 }
 
 async function writeChange(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   { prepared, isLive, stored, decision, hidden, id }: Change,
 ): Promise<WriteResult | typeof LOST> {
@@ -326,12 +334,12 @@ async function writeChange(
   const decided = { prepared, decided: decision, stored }
   const governing = await decideWritten(store, principal, 'update', decided)
   const left = hiddenAfter(store, principal, prepared)
-  const result = resultOf(store, prepared, id, { lastUpdated: written, outcome: 'updated' })
-  return shownTo(principal, result, [...hidden, ...hiddenBy(governing), ...left])
+  const result = toWriteResult(store, prepared, id, { lastUpdated: written, outcome: 'updated' })
+  return redactFor(principal, result, [...hidden, ...hiddenBy(governing), ...left])
 }
 
 async function createAt(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   resource: Resource,
   options: WriteOptions,

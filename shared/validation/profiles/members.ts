@@ -3,16 +3,16 @@
  * https://hl7.org/fhir/R4/profiling.html#slicing
  */
 import { isObject } from '../../fhir/resource.ts'
-import { codesOf, isBound } from '../bindings.ts'
+import { findCodes, isBound } from '../bindings.ts'
 import type { Property } from '../shapes.ts'
-import { patternOf } from './patterns.ts'
+import { compilePattern } from './patterns.ts'
 import {
   at,
   type Check,
   conforms,
   type Item,
   type ItemCheck,
-  maxOf,
+  parseMax,
   type Run,
   rangeText,
   type Test,
@@ -24,9 +24,9 @@ import {
   isNamed,
   nodeAt,
   type ProfileElement,
+  parseSteps,
   requiredSet,
   type Step,
-  stepsOf,
   type Typed,
   valuesAt,
 } from './tree.ts'
@@ -54,7 +54,7 @@ export function membership(
 ): Membership | undefined {
   const valueSets = new Set<string>()
   const tests = discriminators.flatMap(({ type, path }) => {
-    const steps = stepsOf(path)
+    const steps = parseSteps(path)
     const test = steps && memberTest(type, steps, { slice, others, valueSets })
     return test === undefined ? [] : [test]
   })
@@ -150,7 +150,7 @@ function valueTest(
   node: ElementNode,
   valueSets: Set<string>,
 ): Test | undefined {
-  const pattern = patternOf(node.element)
+  const pattern = compilePattern(node.element)
   if (pattern !== undefined) return pattern
   const [first, ...rest] = steps
   if (first === undefined) {
@@ -189,7 +189,7 @@ function bindingTest(
   if (valueSet === undefined) return undefined
   valueSets.add(valueSet)
   return (value, { codes }) => {
-    const list = codesOf(valueSet, codes)
+    const list = findCodes(valueSet, codes)
     return list !== undefined && isBound(value, list)
   }
 }
@@ -232,7 +232,7 @@ export function compileSlices(
     const checks = new Map(properties.map((item) => [item, compileItem(slice, item)]))
     const { min = 0, max } = slice.element ?? {}
     const inner = compileSlices(slice, properties, others, compileItem)
-    return [{ name, members, checks, min, max: maxOf(max) ?? Number.POSITIVE_INFINITY, inner }]
+    return [{ name, members, checks, min, max: parseMax(max) ?? Number.POSITIVE_INFINITY, inner }]
   })
   return (items, label, run) => {
     const known = slices.filter((slice) => isKnown(slice, run))
@@ -259,7 +259,7 @@ export function compileSlices(
 }
 
 function isKnown({ members }: Slice, { codes }: Run): boolean {
-  return members.valueSets.values().every((valueSet) => codesOf(valueSet, codes) !== undefined)
+  return members.valueSets.values().every((valueSet) => findCodes(valueSet, codes) !== undefined)
 }
 
 function checkSlice(slice: Slice, members: readonly Item[], label: string, run: Run): void {

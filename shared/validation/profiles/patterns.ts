@@ -1,16 +1,24 @@
 /** `fixed[x]` and `pattern[x]`. https://hl7.org/fhir/R4/elementdefinition-definitions.html#ElementDefinition.pattern_x_ */
 import { HttpError } from '../../errors.ts'
-import { numberOf } from '../../fhir/json.ts'
+import { toNumber } from '../../fhir/json.ts'
 import { isObject } from '../../fhir/resource.ts'
 import { convert, parseDate, UCUM } from '../../fhir/values.ts'
 import type { Variables } from '../../fhirpath/members.ts'
 import { type Invariant, tenantInvariant } from '../invariants.ts'
 import type { Property, Report } from '../shapes.ts'
-import { type Item, MANY_STEPS, maxOf, type Run, rangeText, type Spend, type Test } from './run.ts'
+import {
+  type Item,
+  MANY_STEPS,
+  parseMax,
+  type Run,
+  rangeText,
+  type Spend,
+  type Test,
+} from './run.ts'
 import type { ElementNode, ProfileElement } from './tree.ts'
 
 /** Whether a value is as the element demands; undefined when it demands nothing. */
-export function patternOf(element: ProfileElement | undefined): Test | undefined {
+export function compilePattern(element: ProfileElement | undefined): Test | undefined {
   const tests = Object.entries(element ?? {}).flatMap(([name, expected]): Test[] => {
     if (/^fixed[A-Z]/.test(name)) return [(value, { spend }) => isFixed(value, expected, spend)]
     if (/^pattern[A-Z]/.test(name))
@@ -28,8 +36,8 @@ function isFixed(value: unknown, expected: unknown, spend: Spend): boolean {
     if (!Array.isArray(value) || value.length !== expected.length) return false
     return expected.every((item, index) => isFixed(value[index], item, spend))
   }
-  const number = numberOf(expected)
-  if (number !== undefined) return numberOf(value) === number
+  const number = toNumber(expected)
+  if (number !== undefined) return toNumber(value) === number
   if (!isObject(expected)) return value === expected
   if (!isObject(value)) return false
   const names = Object.keys(expected)
@@ -46,8 +54,8 @@ function hasPattern(value: unknown, expected: unknown, spend: Spend): boolean {
     if (!Array.isArray(value)) return false
     return expected.every((item) => value.some((found) => hasPattern(found, item, spend)))
   }
-  const number = numberOf(expected)
-  if (number !== undefined) return numberOf(value) === number
+  const number = toNumber(expected)
+  if (number !== undefined) return toNumber(value) === number
   if (!isObject(expected)) return value === expected
   if (!isObject(value)) return false
   return Object.keys(expected).every(
@@ -62,9 +70,12 @@ interface Range {
 }
 
 /** Undefined where the profile is as its type. */
-export function rangeOf({ element }: ElementNode, property: Property): Range | undefined {
+export function profileCardinality(
+  { element }: ElementNode,
+  property: Property,
+): Range | undefined {
   const min = element?.min ?? 0
-  const max = maxOf(element?.max) ?? property.max
+  const max = parseMax(element?.max) ?? property.max
   return min > property.min || max < property.max ? { min, max } : undefined
 }
 
@@ -79,7 +90,10 @@ export function checkCount(count: number, range: Range | undefined, label: strin
 }
 
 /** The values of an element; of a primitive also those that are extensions alone. */
-export function itemsOf(parent: Record<string, unknown>, property: Property): readonly Item[] {
+export function propertyItems(
+  parent: Record<string, unknown>,
+  property: Property,
+): readonly Item[] {
   const value = parent[property.name]
   const sibling = property.check === undefined ? undefined : parent[`_${property.name}`]
   if (!property.isArray) {
@@ -97,7 +111,7 @@ export function itemsOf(parent: Record<string, unknown>, property: Property): re
 }
 
 /** Makes the check of an element's limits; undefined where it sets none. */
-export function limitsOf(
+export function compileLimits(
   element: ProfileElement | undefined,
 ): ((value: unknown) => string | undefined) | undefined {
   const { maxLength } = element ?? {}
@@ -108,8 +122,8 @@ export function limitsOf(
     if (maxLength !== undefined && typeof value === 'string' && [...value].length > maxLength) {
       return `Value is longer than ${maxLength} characters`
     }
-    if (isBelow(value, least)) return `Value is below the minimum ${textOf(least)}`
-    return isBelow(most, value) ? `Value is above the maximum ${textOf(most)}` : undefined
+    if (isBelow(value, least)) return `Value is below the minimum ${limitText(least)}`
+    return isBelow(most, value) ? `Value is above the maximum ${limitText(most)}` : undefined
   }
 }
 
@@ -121,7 +135,7 @@ function limitNamed(element: ProfileElement | undefined, name: string): unknown 
 
 /** False where the two cannot be compared: other units, dates that overlap. */
 function isBelow(a: unknown, b: unknown): boolean {
-  const [first, second] = [numberOf(a), numberOf(b)]
+  const [first, second] = [toNumber(a), toNumber(b)]
   if (first !== undefined && second !== undefined) return first < second
   if (typeof a === 'string' && typeof b === 'string') return isEarlier(a, b)
   if (!isObject(a) || !isObject(b)) return false
@@ -130,7 +144,7 @@ function isBelow(a: unknown, b: unknown): boolean {
 
 /** Returns the value of a quantity in the unit of another; both are of UCUM. */
 function valueIn(quantity: Members, { system, code }: Members): number | undefined {
-  const value = numberOf(quantity.value)
+  const value = toNumber(quantity.value)
   if (value === undefined || system !== UCUM || quantity.system !== UCUM) return undefined
   return convert(value, String(quantity.code), String(code))
 }
@@ -152,13 +166,13 @@ function isSameUnit(a: Members, b: Members): boolean {
   return a.unit === b.unit
 }
 
-function textOf(limit: unknown): string {
+function limitText(limit: unknown): string {
   if (!isObject(limit)) return String(limit)
   return [limit.value, limit.unit ?? limit.code].filter((part) => part !== undefined).join(' ')
 }
 
 /** Returns the invariants that the type does not have already. */
-export function invariantsOf(
+export function profileInvariants(
   { element }: ElementNode,
   type: string,
   known: readonly Invariant[],

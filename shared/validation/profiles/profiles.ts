@@ -5,25 +5,25 @@
  */
 import { isResourceType, typeDefinition } from '../../fhir/definitions.ts'
 import { isObject, isResource } from '../../fhir/resource.ts'
-import { bindingFault, checkTarget, codesOf, publishedCodes } from '../bindings.ts'
-import { type Property, shapeOf } from '../shapes.ts'
+import { bindingFault, checkTarget, findCodes, publishedCodes } from '../bindings.ts'
+import { getShape, type Property } from '../shapes.ts'
 import { compileSlices, type Others } from './members.ts'
 import {
   checkCount,
   checkInvariants,
-  invariantsOf,
-  itemsOf,
-  limitsOf,
-  patternOf,
-  rangeOf,
+  compileLimits,
+  compilePattern,
+  profileCardinality,
+  profileInvariants,
+  propertyItems,
 } from './patterns.ts'
 import { at, type Check, conforms, type ItemCheck, type Profile, type Run } from './run.ts'
 import {
+  buildElementTree,
   type ElementNode,
-  elementsOf,
+  profileElements,
   requiredSet,
   type StructureDefinition,
-  treeOf,
 } from './tree.ts'
 
 /** Profiles by the canonical that asks for them. */
@@ -34,7 +34,7 @@ const CORE = 'http://hl7.org/fhir/StructureDefinition/'
 /** Canonical urls that must be at hand to compile a profile. */
 export function profilesNamedIn(profile: StructureDefinition): readonly string[] {
   const { snapshot, baseDefinition } = profile
-  const elements = elementsOf(profile)
+  const elements = profileElements(profile)
   const isResolving = elements.some(({ slicing }) =>
     slicing?.discriminator?.some(({ path }) => path.includes('resolve()')),
   )
@@ -56,7 +56,9 @@ function isTypeUrl(url: string): boolean {
 export function compileProfile(definition: StructureDefinition, found: Found): Profile {
   const { url, type } = definition
   const all = new Set([definition, ...found.values()])
-  const valueSets = new Set([...all].flatMap(elementsOf).flatMap((item) => requiredSet(item) ?? []))
+  const valueSets = new Set(
+    [...all].flatMap(profileElements).flatMap((item) => requiredSet(item) ?? []),
+  )
   return {
     url,
     type,
@@ -86,9 +88,9 @@ class Compiler implements Others {
       derived.push(base)
       last = base
     }
-    const root = treeOf(derived)
+    const root = buildElementTree(derived)
     const children = this.#children(root, type)
-    const invariants = invariantsOf(root, type, shapeOf(type).invariants)
+    const invariants = profileInvariants(root, type, getShape(type).invariants)
     return (value, run) => {
       if (!isObject(value)) return
       children(value, run)
@@ -122,7 +124,7 @@ class Compiler implements Others {
   }
 
   #element(node: ElementNode, parentType: string): ParentCheck | undefined {
-    const all = [...shapeOf(parentType).properties.values()].filter(
+    const all = [...getShape(parentType).properties.values()].filter(
       (property) =>
         !property.isSibling && (property.name === node.name || property.choice === node.name),
     )
@@ -136,9 +138,9 @@ class Compiler implements Others {
     const compileItem = (slice: ElementNode, property: Property) => this.#item(slice, property)
     const slices = compileSlices(node, all, this, compileItem)
     const label = isChoice ? `${node.name}[x]` : node.name
-    const range = rangeOf(node, first)
+    const range = profileCardinality(node, first)
     return (parent, run) => {
-      const items = all.flatMap((property) => itemsOf(parent, property))
+      const items = all.flatMap((property) => propertyItems(parent, property))
       checkCount(items.length, range, label, run)
       for (const item of items) {
         const { property } = item
@@ -165,11 +167,11 @@ class Compiler implements Others {
 
   #itemNow(node: ElementNode, property: Property): ItemCheck {
     const { element } = node
-    const pattern = patternOf(element)
-    const limits = limitsOf(element)
+    const pattern = compilePattern(element)
+    const limits = compileLimits(element)
     const shape = property.shape?.()
     const known = [...property.invariants, ...(shape?.invariants ?? [])]
-    const invariants = invariantsOf(node, property.type, known)
+    const invariants = profileInvariants(node, property.type, known)
     const valueSet = requiredSet(element)
     const targets = property.isReference ? this.#targets(node, property) : undefined
     const inner = isAnyResource(property) ? this.#resource(node) : this.#typed(node, property)
@@ -252,7 +254,7 @@ function isAnyResource({ check, shape }: Property): boolean {
 }
 
 function checkBinding(value: unknown, valueSet: string, { codes, terminology }: Run): void {
-  const list = codesOf(valueSet, codes)
+  const list = findCodes(valueSet, codes)
   const fault = list && bindingFault(value, valueSet, list)
   if (fault !== undefined) terminology.rule(fault, undefined, 'value')
 }

@@ -71,7 +71,7 @@ export function conforms(check: Check, value: unknown, run: Run): boolean {
   return !faults.hasErrors
 }
 
-export function maxOf(max: string | undefined): number | undefined {
+export function parseMax(max: string | undefined): number | undefined {
   return max === undefined ? undefined : max === '*' ? Number.POSITIVE_INFINITY : Number(max)
 }
 
@@ -109,14 +109,14 @@ export interface Claim extends CheckedResource {
 }
 
 /** Lists claims, those of the resource itself first; resources without claims are left out. */
-export function claimsOf(
+export function listClaims(
   resource: Resource,
   { root = resource, steps = [resource.resourceType] }: Outside = {},
 ): Claim[] {
-  const canonicals = profilesOf(resource)
+  const canonicals = claimedProfiles(resource)
   const own = canonicals.length === 0 ? [] : [{ resource, root, steps, canonicals }]
-  const contained = itemsOf(resource.contained).flatMap((item, i) =>
-    isResource(item) ? claimsOf(item, { root, steps: [...steps, 'contained', i] }) : [],
+  const contained = asArray(resource.contained).flatMap((item, i) =>
+    isResource(item) ? listClaims(item, { root, steps: [...steps, 'contained', i] }) : [],
   )
   return [...own, ...contained, ...carriedBy(resource, steps)]
 }
@@ -127,8 +127,8 @@ interface Outside {
 }
 
 /** Entries that are no text are skipped; validation reports them. */
-function profilesOf({ meta }: Resource): readonly string[] {
-  const claimed = itemsOf(meta?.profile)
+function claimedProfiles({ meta }: Resource): readonly string[] {
+  const claimed = asArray(meta?.profile)
   return [...new Set(claimed.filter((item) => typeof item === 'string'))]
 }
 
@@ -139,7 +139,7 @@ function carriedBy(
 ): Claim[] {
   if (resourceType === 'Parameters') return inParameters(parameter, [...steps, 'parameter'])
   if (resourceType !== 'Bundle') return []
-  return itemsOf(entry).flatMap((item, i) => {
+  return asArray(entry).flatMap((item, i) => {
     if (!isObject(item)) return []
     const { resource, response } = item
     const at = [...steps, 'entry', i]
@@ -152,7 +152,7 @@ function carriedBy(
 }
 
 function inParameters(parameters: unknown, steps: CheckedResource['steps']): Claim[] {
-  return itemsOf(parameters).flatMap((item, i) => {
+  return asArray(parameters).flatMap((item, i) => {
     if (!isObject(item)) return []
     const at = [...steps, i]
     return [
@@ -163,9 +163,9 @@ function inParameters(parameters: unknown, steps: CheckedResource['steps']): Cla
 }
 
 function carried(value: unknown, steps: CheckedResource['steps']): Claim[] {
-  return isResource(value) ? claimsOf(value, { steps }) : []
+  return isResource(value) ? listClaims(value, { steps }) : []
 }
 
-function itemsOf(value: unknown): readonly unknown[] {
+function asArray(value: unknown): readonly unknown[] {
   return Array.isArray(value) ? value : []
 }

@@ -1,6 +1,6 @@
 /** The elements of a StructureDefinition as a tree. https://hl7.org/fhir/R4/elementdefinition.html */
 import type { Constraint } from '../../fhir/definitions-data.ts'
-import { isObject, type Meta, urlOf } from '../../fhir/resource.ts'
+import { canonicalUrl, isObject, type Meta } from '../../fhir/resource.ts'
 import type { Run } from './run.ts'
 
 export interface ProfileElement {
@@ -55,7 +55,7 @@ export interface ElementNode {
 const MAX_STEPS = 64
 
 /** The snapshot or, where there is none, the differential. */
-export function elementsOf({
+export function profileElements({
   snapshot,
   differential,
 }: StructureDefinition): readonly ProfileElement[] {
@@ -69,15 +69,15 @@ export function requiredSet(element: ProfileElement | undefined): string | undef
 }
 
 /** The root of a profile and of those that it is derived from, each of which adds to the one after it. */
-export function treeOf(derived: readonly StructureDefinition[]): ElementNode {
-  const root = nodeOf('')
-  for (const element of derived.toReversed().flatMap(elementsOf)) {
+export function buildElementTree(derived: readonly StructureDefinition[]): ElementNode {
+  const root = createNode('')
+  for (const element of derived.toReversed().flatMap(profileElements)) {
     const steps = elementSteps(element)
     if (steps.length > MAX_STEPS) continue
     let node = root
     for (const { name, slices } of steps) {
-      node = childOf(node.children, name, name)
-      for (const slice of slices) node = childOf(node.slices, slice, name)
+      node = ensureChild(node.children, name, name)
+      for (const slice of slices) node = ensureChild(node.slices, slice, name)
     }
     node.element = merged(node.element, element)
   }
@@ -101,15 +101,15 @@ function elementSteps({ id, path, sliceName }: ProfileElement) {
   })
 }
 
-function childOf(nodes: Map<string, ElementNode>, key: string, name: string): ElementNode {
+function ensureChild(nodes: Map<string, ElementNode>, key: string, name: string): ElementNode {
   const known = nodes.get(key)
   if (known !== undefined) return known
-  const made = nodeOf(name)
+  const made = createNode(name)
   nodes.set(key, made)
   return made
 }
 
-function nodeOf(name: string): ElementNode {
+function createNode(name: string): ElementNode {
   return { name, element: undefined, children: new Map(), slices: new Map() }
 }
 
@@ -130,7 +130,7 @@ const STEP =
   /^(?:extension\('([^']*)'\)|(resolve\(\))|([A-Za-z]\w*)(?:\[x\])?(?:\.ofType\((\w+)\))?)(?:\.|$)/
 
 /** Undefined for a path of another kind. */
-export function stepsOf(path: string): readonly Step[] | undefined {
+export function parseSteps(path: string): readonly Step[] | undefined {
   const steps: Step[] = []
   let rest = path.replace(/^\$this(\.|$)/, '')
   while (rest !== '') {
@@ -163,7 +163,7 @@ function nextNode(node: ElementNode, step: Step): ElementNode | undefined {
 /** An extension has the url of its definition: https://hl7.org/fhir/R4/extensibility.html */
 export function extensionUrl({ element, children }: ElementNode): unknown {
   const [profile] = element?.type?.flatMap((type) => type.profile ?? []) ?? []
-  return (profile && urlOf(profile)) ?? children.get('url')?.element?.fixedUri
+  return (profile && canonicalUrl(profile)) ?? children.get('url')?.element?.fixedUri
 }
 
 /** A value and the type in the name of its property: `Quantity` of `valueQuantity`. */
@@ -185,11 +185,11 @@ export function valuesAt(value: unknown, steps: readonly Step[], run: Run): read
 function next(value: unknown, step: Step, { resource }: Run): readonly Typed[] {
   switch (step.kind) {
     case 'child':
-      return childrenOf(value, step.name).filter(
+      return childValues(value, step.name).filter(
         ({ type }) => step.type === undefined || isNamed(type, step.type),
       )
     case 'extension':
-      return childrenOf(value, 'extension').filter(
+      return childValues(value, 'extension').filter(
         (item) => isObject(item.value) && item.value.url === step.url,
       )
     case 'resolve': {
@@ -202,7 +202,7 @@ function next(value: unknown, step: Step, { resource }: Run): readonly Typed[] {
 }
 
 /** Values of an element; of a choice by its name without the type. */
-function childrenOf(value: unknown, name: string): readonly Typed[] {
+function childValues(value: unknown, name: string): readonly Typed[] {
   if (!isObject(value)) return []
   const isThere = Object.hasOwn(value, name)
   return Object.entries(value).flatMap(([key, content]): Typed[] => {
@@ -211,11 +211,14 @@ function childrenOf(value: unknown, name: string): readonly Typed[] {
     if (key !== name && !isChoice) return []
     const items: readonly unknown[] = Array.isArray(content) ? content : [content]
     const present = items.filter((item) => item !== undefined && item !== null)
-    return present.map((item) => ({ value: item, type: typeOf(item) ?? (suffix || undefined) }))
+    return present.map((item) => ({
+      value: item,
+      type: resourceTypeName(item) ?? (suffix || undefined),
+    }))
   })
 }
 
-function typeOf(value: unknown): string | undefined {
+function resourceTypeName(value: unknown): string | undefined {
   return isObject(value) && typeof value.resourceType === 'string' ? value.resourceType : undefined
 }
 
@@ -241,7 +244,7 @@ function resolved(value: unknown, { contained }: Run['resource']): Target | unde
     const id = reference.slice(1)
     const found = all.find((item) => isObject(item) && item.id === id)
     // As above, and its type was checked.
-    return typeOf(found) === undefined ? undefined : (found as Target)
+    return resourceTypeName(found) === undefined ? undefined : (found as Target)
   }
   const [, type = value.type] = TYPED.exec(reference) ?? []
   return typeof type === 'string' ? { resourceType: type } : undefined

@@ -1,7 +1,7 @@
 /** Shapes of policies and ways into the data: the outcome of each cell. Two clinics, A and B, with a patient each. */
 import t from 'tap'
 import { compilePolicies } from '../../../shared/access/compile.ts'
-import { variablesOf } from '../../../shared/access/criteria.ts'
+import { policyVariables } from '../../../shared/access/criteria.ts'
 import { openBotica } from '../../fixtures/botica.ts'
 import { at, openClinics } from '../../fixtures/policy/clinics.ts'
 import { type Ask, asking, idsIn } from '../../fixtures/policy/policy.ts'
@@ -170,7 +170,7 @@ const session = await services.principals.forProfile(`ClientApplication/${member
 if (session === undefined) throw new Error('The member has no session')
 const asks = Object.entries(SHAPES).map(([name, entries]) => {
   const policy = { resourceType: 'AccessPolicy', id: name, resource: entries }
-  const variables = variablesOf(botica.project.id, '', undefined, [])
+  const variables = policyVariables(botica.project.id, '', undefined, [])
   const { rules } = compilePolicies([{ policy, variables }])
   return asking(services, { ...session.principal, rules })
 })

@@ -1,21 +1,21 @@
 /** Random policies: what is seen through each way into the data is what the contract's words let through. */
 import t from 'tap'
 import { compilePolicies } from '../../../shared/access/compile.ts'
-import { variablesOf } from '../../../shared/access/criteria.ts'
+import { policyVariables } from '../../../shared/access/criteria.ts'
 import type { Principal } from '../../../shared/access/principal.ts'
 import { openBotica } from '../../fixtures/botica.ts'
 import {
-  entryOf,
+  encodePolicyRule,
   governing,
-  idsOf,
   type Json,
   membersSeen,
-  oneOf,
+  pickRandom,
   type Rule,
   randomRules,
   rulesFor,
   seeded,
   shows,
+  worldIds,
 } from '../../fixtures/policy/oracle.ts'
 import { asking } from '../../fixtures/policy/policy.ts'
 
@@ -42,8 +42,8 @@ for (let i = 0; i < 8; i++) {
   patients.push(
     await add({
       resourceType: 'Patient',
-      name: [{ family: oneOf(random, ['Abel', 'Adam', 'Berg']) }],
-      gender: oneOf(random, ['male', 'female']),
+      name: [{ family: pickRandom(random, ['Abel', 'Adam', 'Berg']) }],
+      gender: pickRandom(random, ['male', 'female']),
       birthDate: `${1950 + random(60)}-05-05`,
       identifier: [{ system: 'urn:same', value: String(i) }],
       ...(organization === undefined ? {} : { managingOrganization: organization }),
@@ -53,9 +53,9 @@ for (let i = 0; i < 8; i++) {
 for (let i = 0; i < 20; i++) {
   await add({
     resourceType: 'Observation',
-    status: oneOf(random, ['final', 'amended']),
-    code: { coding: [{ system: 'urn:c', code: oneOf(random, ['a', 'b', 'c']) }] },
-    subject: { reference: oneOf(random, patients) },
+    status: pickRandom(random, ['final', 'amended']),
+    code: { coding: [{ system: 'urn:c', code: pickRandom(random, ['a', 'b', 'c']) }] },
+    subject: { reference: pickRandom(random, patients) },
     valueString: 'x',
     identifier: [{ system: 'urn:same', value: String(i) }],
   })
@@ -65,8 +65,12 @@ const session = await services.principals.forProfile(`ClientApplication/${member
 if (session === undefined) throw new Error('The member has no session')
 
 function principalUnder(rules: readonly Rule[]): Principal {
-  const policy = { resourceType: 'AccessPolicy', id: 'random', resource: rules.map(entryOf) }
-  const variables = variablesOf(botica.project.id, 'Practitioner/x', undefined, [])
+  const policy = {
+    resourceType: 'AccessPolicy',
+    id: 'random',
+    resource: rules.map(encodePolicyRule),
+  }
+  const variables = policyVariables(botica.project.id, 'Practitioner/x', undefined, [])
   const compiled = compilePolicies([{ policy, variables }])
   if (compiled.warnings.length > 0) throw new Error(compiled.warnings.join())
   return { ...(session as { principal: Principal }).principal, rules: compiled.rules }
@@ -92,7 +96,7 @@ function visible(
   type: string,
   { interaction, elements, test }: VisibleRows,
 ): string[] {
-  return idsOf(world, type)
+  return worldIds(world, type)
     .filter((name) => {
       const json = world.get(name)
       const rule = governing(rules, interaction, json, world)
@@ -153,7 +157,7 @@ t.test(`${POLICIES} random policies let through what they say (seed ${SEED})`, a
   for (let round = 0; round < POLICIES; round++) {
     const rules = randomRules(world, random)
     const principal = principalUnder(rules)
-    const said = JSON.stringify(rules.map(entryOf))
+    const said = JSON.stringify(rules.map(encodePolicyRule))
 
     for (const [name, json] of world) {
       const rule = governing(rules, 'read', json, world)

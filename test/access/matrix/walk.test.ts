@@ -6,7 +6,7 @@ import { parseSearch } from '../../../shared/query/search.ts'
 import { until } from '../../fixtures/botica.ts'
 import { anObservation, aPatient } from '../../fixtures/resources.ts'
 import { createDatabase } from '../../fixtures/store/own-database.ts'
-import { openTestStore, statementsOf } from '../../fixtures/store/store.ts'
+import { countStatements, openTestStore } from '../../fixtures/store/store.ts'
 
 const OBSERVATIONS = 620
 const WALKED = 500
@@ -56,7 +56,7 @@ t.test('what is spread evenly is one statement', async (t) => {
   await database.query({ text: 'vacuum analyze resource', values: [] })
   t.ok(ofWomen(await newest()))
   // Beside it the statistics are read, once.
-  await until(async () => (await statementsOf(database, newest)) === 1, READY_MS)
+  await until(async () => (await countStatements(database, newest)) === 1, READY_MS)
 })
 
 t.test('what refers to several that let it through is on the page once', async (t) => {
@@ -68,7 +68,7 @@ t.test('what refers to several that let it through is on the page once', async (
     found.splice(0, Infinity, ...versions.map(({ id }) => id))
   }
   for (const order of ['-_lastUpdated', '_lastUpdated', '_id', '-date']) {
-    t.equal(await statementsOf(database, () => page(order)), 1, order)
+    t.equal(await countStatements(database, () => page(order)), 1, order)
     t.equal(new Set(found).size, 20, order)
     const all = await repository.search(
       member,
@@ -87,6 +87,6 @@ t.test('what refers to several that let it through is on the page once', async (
 
 t.test('where the newest are all out of sight the page is whole all the same', async (t) => {
   await observe(men, WALKED)
-  await until(async () => (await statementsOf(database, newest)) === 1, READY_MS)
+  await until(async () => (await countStatements(database, newest)) === 1, READY_MS)
   t.ok(ofWomen(await newest()))
 })

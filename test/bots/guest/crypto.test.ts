@@ -1,7 +1,7 @@
 /** Node's `crypto` and Web Crypto in the sandbox, against those of Node. */
 import crypto, { type KeyObject } from 'node:crypto'
 import t from 'tap'
-import { librariesOf } from '../../../shared/bots/modules.ts'
+import { requiredLibraries } from '../../../shared/bots/modules.ts'
 import { aRun, limits, openTestExecutors, run } from '../../fixtures/bots/runs.ts'
 
 const executors = await openTestExecutors(t)
@@ -24,7 +24,7 @@ async function answerOf(body: string, more: object = {}): Promise<unknown> {
   const code = `const crypto = require('node:crypto')
     exports.handler = async (medplum, { input: { keys, data, ...more } }) => { ${body} }`
   const given = {
-    libraries: librariesOf(code),
+    libraries: requiredLibraries(code),
     input: JSON.stringify({ ...input, ...more }),
     limits: { ...limits, memoryMb: 256 },
   }
@@ -284,7 +284,7 @@ t.test('work of the executor counts as processor time of its run', async (t) => 
   for (const [name, loop] of Object.entries(loops)) {
     const code = `exports.handler = async () => { ${loop} }`
     const cpuMs = 1000
-    const given = { libraries: librariesOf(code), limits: { ...limits, cpuMs } }
+    const given = { libraries: requiredLibraries(code), limits: { ...limits, cpuMs } }
     const result = await run(executors, aRun(code, given))
     t.equal(result.failure, 'cpu', name)
     t.ok(result.cpuMs > cpuMs, `${name}: ${result.cpuMs}`)

@@ -3,8 +3,11 @@ import { createServer } from 'node:http'
 import type { AddressInfo, Socket } from 'node:net'
 import { gzipSync } from 'node:zlib'
 import t from 'tap'
-import { EVERYWHERE, isPublicAddress, readHostRule } from '../../../shared/config/outbound.ts'
-import { fetchOutside, type Outgoing } from '../../../shared/platform/outbound/fetch-outside.ts'
+import { isPublicAddress, readHostRule, UNRESTRICTED } from '../../../shared/config/outbound.ts'
+import {
+  fetchOutbound,
+  type OutboundRequest,
+} from '../../../shared/platform/outbound/fetch-outside.ts'
 import { listen } from '../../fixtures/http/listening.ts'
 
 const heard: (string | undefined)[] = []
@@ -37,7 +40,7 @@ const base = `http://127.0.0.1:${port}`
 const other = `http://localhost:${port}`
 const { signal } = new AbortController()
 
-function outgoing(url: string, more: Partial<Outgoing> = {}): Outgoing {
+function outgoing(url: string, more: Partial<OutboundRequest> = {}): OutboundRequest {
   return { url, method: 'GET', headers: {}, body: undefined, redirect: 'follow', ...more }
 }
 
@@ -87,21 +90,21 @@ t.test('under the public rule private networks cannot be reached by any spelling
     'ftp://example.com/',
     'not a url',
   ]) {
-    await t.rejects(fetchOutside(outgoing(url), { ...EVERYWHERE, reach: 'public' }, signal), url)
+    await t.rejects(fetchOutbound(outgoing(url), { ...UNRESTRICTED, reach: 'public' }, signal), url)
   }
-  await t.rejects(fetchOutside(outgoing(base), { ...EVERYWHERE, reach: 'off' }, signal), {
+  await t.rejects(fetchOutbound(outgoing(base), { ...UNRESTRICTED, reach: 'off' }, signal), {
     message: 'fetch is switched off',
   })
 })
 
 t.test('method, headers and body arrive, and the answer comes back', async (t) => {
-  const answer = await fetchOutside(
+  const answer = await fetchOutbound(
     outgoing(`${base}/x`, {
       method: 'POST',
       headers: { 'content-type': 'text/plain', 'x-mine': 'yes', connection: 'upgrade' },
       body: Buffer.from('héllo'),
     }),
-    EVERYWHERE,
+    UNRESTRICTED,
     signal,
   )
   t.equal(answer.status, 200)
@@ -112,7 +115,7 @@ t.test('method, headers and body arrive, and the answer comes back', async (t) =
     body: 'héllo',
   })
   t.equal(
-    (await fetchOutside(outgoing(`${base}/gzip`), EVERYWHERE, signal)).body.toString(),
+    (await fetchOutbound(outgoing(`${base}/gzip`), UNRESTRICTED, signal)).body.toString(),
     'unpacked',
   )
 })
@@ -130,7 +133,7 @@ t.test('what may arrive twice is sent again where a kept connection has ended', 
   const { port } = forgetful.address() as AddressInfo
   for (let i = 0; i < 3; i++) {
     const sent = { ...outgoing(`http://127.0.0.1:${port}/`), isRepeatable: true }
-    t.match(await fetchOutside(sent, EVERYWHERE, signal), {
+    t.match(await fetchOutbound(sent, UNRESTRICTED, signal), {
       status: 200,
       body: Buffer.from('heard'),
     })
@@ -140,24 +143,27 @@ t.test('what may arrive twice is sent again where a kept connection has ended', 
 t.test('redirects are followed as fetch does, and credentials stay at home', async (t) => {
   const headers = { authorization: 'Bearer x', cookie: 'a=b' }
   const asked = outgoing(`${base}/redirect`, { method: 'POST', headers, body: 'x' })
-  const same = JSON.parse((await fetchOutside(asked, EVERYWHERE, signal)).body.toString())
+  const same = JSON.parse((await fetchOutbound(asked, UNRESTRICTED, signal)).body.toString())
   t.match(same, { method: 'GET', body: '', headers })
-  const away = await fetchOutside({ ...asked, url: `${base}/elsewhere` }, EVERYWHERE, signal)
+  const away = await fetchOutbound({ ...asked, url: `${base}/elsewhere` }, UNRESTRICTED, signal)
   const seen = JSON.parse(away.body.toString())
   t.match(seen, { method: 'POST', body: 'x' })
   t.notOk('authorization' in seen.headers || 'cookie' in seen.headers)
   const manual = outgoing(`${base}/redirect`, { redirect: 'manual' })
-  t.equal((await fetchOutside(manual, EVERYWHERE, signal)).status, 302)
+  t.equal((await fetchOutbound(manual, UNRESTRICTED, signal)).status, 302)
   const refused = outgoing(`${base}/redirect`, { redirect: 'error' })
-  await t.rejects(fetchOutside(refused, EVERYWHERE, signal))
-  await t.rejects(fetchOutside(outgoing(`${base}/loop`), EVERYWHERE, signal), /Too many redirects/)
+  await t.rejects(fetchOutbound(refused, UNRESTRICTED, signal))
+  await t.rejects(
+    fetchOutbound(outgoing(`${base}/loop`), UNRESTRICTED, signal),
+    /Too many redirects/,
+  )
 })
 
 t.test('spellings of header names change nothing', async (t) => {
   const sent = { Authorization: 'Bearer x', COOKIE: 'a=b', 'Transfer-Encoding': 'chunked' }
   const headers = { ...sent, 'Content-Length': '3', Upgrade: 'h2c' }
   const asked = outgoing(`${base}/elsewhere`, { method: 'POST', headers, body: 'all of it' })
-  const away = await fetchOutside(asked, EVERYWHERE, signal)
+  const away = await fetchOutbound(asked, UNRESTRICTED, signal)
   const seen = JSON.parse(away.body.toString())
   t.equal(seen.body, 'all of it')
   t.match(seen.headers, { 'content-length': '9' })
@@ -168,10 +174,10 @@ t.test('spellings of header names change nothing', async (t) => {
 
 t.test('no redirect leads to where a request may not go', async (t) => {
   const rule = readHostRule('localhost')
-  const rules = { ...EVERYWHERE, never: rule === undefined ? [] : [rule] }
+  const rules = { ...UNRESTRICTED, never: rule === undefined ? [] : [rule] }
   const before = heard.length
-  t.equal((await fetchOutside(outgoing(`${base}/x`), rules, signal)).status, 200)
-  await t.rejects(fetchOutside(outgoing(`${base}/elsewhere`), rules, signal), {
+  t.equal((await fetchOutbound(outgoing(`${base}/x`), rules, signal)).status, 200)
+  await t.rejects(fetchOutbound(outgoing(`${base}/elsewhere`), rules, signal), {
     message: 'localhost is among those that are not called',
   })
   t.same(heard.slice(before), ['/x', '/elsewhere'])
@@ -185,7 +191,7 @@ t.test('an answer without end is cut off at its limit', async (t) => {
     res.once('close', cut.resolve)
   })
   const port = await listen(t, endless)
-  await t.rejects(fetchOutside(outgoing(`http://127.0.0.1:${port}/`), EVERYWHERE, signal), {
+  await t.rejects(fetchOutbound(outgoing(`http://127.0.0.1:${port}/`), UNRESTRICTED, signal), {
     message: 'The answer is larger than 10485760 bytes',
   })
   await cut.promise
@@ -193,7 +199,7 @@ t.test('an answer without end is cut off at its limit', async (t) => {
 
 t.test('an answer has its limit, packed or not', async (t) => {
   for (const path of ['/large', '/bomb']) {
-    await t.rejects(fetchOutside(outgoing(base + path), EVERYWHERE, signal), path)
+    await t.rejects(fetchOutbound(outgoing(base + path), UNRESTRICTED, signal), path)
   }
 })
 
@@ -204,5 +210,5 @@ t.test('a request ends with its run', async (t) => {
   await once(silent, 'listening')
   t.teardown(() => silent.close())
   const url = `http://127.0.0.1:${(silent.address() as AddressInfo).port}/`
-  await t.rejects(fetchOutside(outgoing(url), EVERYWHERE, controller.signal), /run has ended/)
+  await t.rejects(fetchOutbound(outgoing(url), UNRESTRICTED, controller.signal), /run has ended/)
 })

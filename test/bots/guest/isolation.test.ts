@@ -1,11 +1,18 @@
 import t from 'tap'
-import { aRun, handler, limits, openTestExecutors, run, textOf } from '../../fixtures/bots/runs.ts'
+import {
+  aRun,
+  failureText,
+  handler,
+  limits,
+  openTestExecutors,
+  run,
+} from '../../fixtures/bots/runs.ts'
 
 const executors = await openTestExecutors(t)
 
 async function resultOf(code: string): Promise<unknown> {
   const result = await run(executors, aRun(code))
-  if (result.status === 'error') throw new Error(textOf(result))
+  if (result.status === 'error') throw new Error(failureText(result))
   return result.body === '' ? undefined : JSON.parse(result.body)
 }
 

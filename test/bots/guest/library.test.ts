@@ -2,7 +2,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { gunzipSync } from 'node:zlib'
 import * as core from '@medplum/core'
 import t from 'tap'
-import { botModules, exportsOf, usesLibrary } from '../../../shared/bots/modules.ts'
+import { botModules, moduleExports, usesLibrary } from '../../../shared/bots/modules.ts'
 import type { Resource } from '../../../shared/fhir/resource.ts'
 import { plain } from '../../fixtures/bots/guest.ts'
 import { aRun, openTestExecutors, run } from '../../fixtures/bots/runs.ts'
@@ -137,11 +137,11 @@ t.test('an ES module imports names of both kinds', async (t) => {
 })
 
 t.test('every name of the SDK may be imported, and only those', async (t) => {
-  const names = exportsOf('@medplum/core')
+  const names = moduleExports('@medplum/core')
   for (const name of Object.keys(core)) t.ok(names?.has(name), name)
   t.equal(names?.size, Object.keys(core).length)
-  t.equal(exportsOf('fs'), undefined)
-  t.equal(exportsOf('toString'), undefined)
+  t.equal(moduleExports('fs'), undefined)
+  t.equal(moduleExports('toString'), undefined)
 })
 
 t.test('the library is loaded for bots that name what it alone has', async (t) => {

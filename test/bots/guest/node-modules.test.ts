@@ -11,14 +11,14 @@ import util from 'node:util'
 import zlib from 'node:zlib'
 import t from 'tap'
 import { libraryModules } from '../../../shared/bots/libraries/table.ts'
-import { exportsOf, librariesOf } from '../../../shared/bots/modules.ts'
+import { moduleExports, requiredLibraries } from '../../../shared/bots/modules.ts'
 import { aRun, openTestExecutors, run } from '../../fixtures/bots/runs.ts'
 
 const executors = await openTestExecutors(t)
 
 /** The answer of a bot with this code. */
 async function answerOf(code: string): Promise<unknown> {
-  const result = await run(executors, aRun(code, { libraries: librariesOf(code) }))
+  const result = await run(executors, aRun(code, { libraries: requiredLibraries(code) }))
   if (result.status !== 'ok') throw new Error(`${result.body} ${result.log}`)
   return result.kind === 'json' ? JSON.parse(result.body) : result.body
 }
@@ -136,21 +136,21 @@ t.test('ES modules import them by name', async (t) => {
     import * as assert from 'node:assert/strict'
     export const handler = async () => [new EventEmitter() instanceof EventEmitter,
       typeof Readable.from, path.join === join, typeof assert.equal]`
-  const given = aRun(code, { libraries: librariesOf(code), format: 'module' })
+  const given = aRun(code, { libraries: requiredLibraries(code), format: 'module' })
   t.same(JSON.parse((await run(executors, given)).body), [true, 'function', true, 'function'])
 })
 
 t.test('a library is in the isolate only of a bot that names it', async (t) => {
-  t.same(librariesOf(`const { join } = require('path')`), ['path'])
-  t.same(librariesOf(`import { Readable } from "node:stream"`), ['events', 'stream'])
-  t.same(librariesOf(`__require('zlib')`), ['assert', 'events', 'stream', 'util', 'zlib'])
-  t.same(librariesOf(`const url = patient.extension[0].url; const path = 'path'`), [])
+  t.same(requiredLibraries(`const { join } = require('path')`), ['path'])
+  t.same(requiredLibraries(`import { Readable } from "node:stream"`), ['events', 'stream'])
+  t.same(requiredLibraries(`__require('zlib')`), ['assert', 'events', 'stream', 'util', 'zlib'])
+  t.same(requiredLibraries(`const url = patient.extension[0].url; const path = 'path'`), [])
   for (const name of libraryModules) {
-    t.ok(exportsOf(name)?.has('default'), name)
-    t.same(exportsOf(`node:${name}`), exportsOf(name))
+    t.ok(moduleExports(name)?.has('default'), name)
+    t.same(moduleExports(`node:${name}`), moduleExports(name))
   }
   for (const name of ['fs', 'net', 'child_process', 'node:fs', 'tls', 'worker_threads', 'vm']) {
-    t.equal(exportsOf(name), undefined, name)
+    t.equal(moduleExports(name), undefined, name)
   }
 })
 

@@ -2,7 +2,7 @@
 import t, { type Test } from 'tap'
 import type { BotRun, HostCall } from '../../../worker/bots/run-result.ts'
 import { until } from '../../fixtures/botica.ts'
-import { aRun, handler, openTestExecutors, run, textOf } from '../../fixtures/bots/runs.ts'
+import { aRun, failureText, handler, openTestExecutors, run } from '../../fixtures/bots/runs.ts'
 
 const PATIENCE_MS = 60_000
 /** Longer than a machine needs that is busy with other tests. */
@@ -123,7 +123,7 @@ for (const [does, text] of [
     if (does === 'fill') gate.open()
     const result = await attack
     t.equal(result.status, 'error')
-    t.match(textOf(result), text)
+    t.match(failureText(result), text)
     checkAlone(t, await neighbours())
   })
 }
@@ -144,12 +144,12 @@ t.test('a run that has written is not repeated when another takes the isolate al
   // Where the executor has ended, each run is repeated alone: none may wait for one that comes behind it.
   await until(async () => isOver || hasDied(), PATIENCE_MS)
   gate.open()
-  const attacked = textOf(await attack)
+  const attacked = failureText(await attack)
   const written = await writer
   // On a slow machine the attacker computes for too long before it has filled the memory, or the executor ends before.
   const isGone = hasDied() || /memory|crashed/.test(attacked)
   // The heap may be full all the same, and the next one in it finds that out.
-  if (isGone || written.status !== 'ok') t.match(textOf(written), /^Bot run interrupted/)
+  if (isGone || written.status !== 'ok') t.match(failureText(written), /^Bot run interrupted/)
   t.equal((await reader).status, 'ok')
   t.equal(gate.asked.filter((kind) => kind === 'fhir').length, 1)
 })

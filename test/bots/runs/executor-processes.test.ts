@@ -6,7 +6,14 @@ import { getPriority } from 'node:os'
 import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import { ExecutorProcess } from '../../../worker/bots/executors/process.ts'
-import { aRun, handler, limits, openTestExecutors, run, textOf } from '../../fixtures/bots/runs.ts'
+import {
+  aRun,
+  failureText,
+  handler,
+  limits,
+  openTestExecutors,
+  run,
+} from '../../fixtures/bots/runs.ts'
 
 const echo = aRun(handler('return event.input'))
 
@@ -130,7 +137,7 @@ t.test(
 
     t.match(read, { status: 'ok', body: 'read' })
     t.match(written, { status: 'error', failure: 'interrupted', sideEffects: 1 })
-    t.match(textOf(written), /^Bot run interrupted/)
+    t.match(failureText(written), /^Bot run interrupted/)
     t.equal((await run(own, echo)).status, 'ok')
   },
 )

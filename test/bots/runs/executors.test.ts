@@ -1,5 +1,12 @@
 import t from 'tap'
-import { aRun, handler, limits, openTestExecutors, run, textOf } from '../../fixtures/bots/runs.ts'
+import {
+  aRun,
+  failureText,
+  handler,
+  limits,
+  openTestExecutors,
+  run,
+} from '../../fixtures/bots/runs.ts'
 
 const executors = await openTestExecutors(t)
 
@@ -122,11 +129,14 @@ t.test('failures have the words of the contract and the run id', async (t) => {
 })
 
 t.test('code that cannot be loaded is told with its place', async (t) => {
-  t.match(textOf(await run(executors, aRun('const = 1'))), /Unexpected token '=' \[bot\.js:1:7\]/)
-  t.equal(textOf(await run(executors, aRun('exports.other = 1'))), 'Bot has no handler export')
-  t.equal(textOf(await run(executors, aRun('require("fs")'))), "Cannot find module 'fs'")
+  t.match(
+    failureText(await run(executors, aRun('const = 1'))),
+    /Unexpected token '=' \[bot\.js:1:7\]/,
+  )
+  t.equal(failureText(await run(executors, aRun('exports.other = 1'))), 'Bot has no handler export')
+  t.equal(failureText(await run(executors, aRun('require("fs")'))), "Cannot find module 'fs'")
   const esm = aRun('import fs from "fs"; export const handler = () => fs', { format: 'module' })
-  t.equal(textOf(await run(executors, esm)), "Cannot find module 'fs'")
+  t.equal(failureText(await run(executors, esm)), "Cannot find module 'fs'")
 })
 
 t.test('a thrown OperationOutcome, or one that an error carries, is the answer', async (t) => {
@@ -139,7 +149,7 @@ t.test('a thrown OperationOutcome, or one that an error carries, is the answer',
   const odd = '{ resourceType: "OperationOutcome", issue: 5, message: "no list" }'
   for (const thrown of [odd, `Object.assign(new Error("no list"), { outcome: ${odd} })`]) {
     const result = await run(executors, aRun(handler(`throw ${thrown}`)))
-    t.equal(textOf(result), 'no list')
+    t.equal(failureText(result), 'no list')
   }
 })
 
@@ -214,7 +224,7 @@ t.test('a cancelled run ends at once, its neighbours go on', async (t) => {
     controller.abort()
     const result = await hanging
     t.match(result, { status: 'error', failure: 'cancelled' })
-    t.equal(textOf(result), 'Bot run cancelled')
+    t.equal(failureText(result), 'Bot run cancelled')
     t.ok(Date.now() - startedAt < limits.wallMs / 2, 'long before its own limit')
     t.equal((await run(executors, echo)).status, 'ok')
   }

@@ -1,5 +1,12 @@
 import t from 'tap'
-import { aRun, handler, limits, openTestExecutors, run, textOf } from '../../fixtures/bots/runs.ts'
+import {
+  aRun,
+  failureText,
+  handler,
+  limits,
+  openTestExecutors,
+  run,
+} from '../../fixtures/bots/runs.ts'
 
 const executors = await openTestExecutors(t)
 
@@ -24,7 +31,7 @@ t.test('short runs answer, fail, log and wait as others do', async (t) => {
     `),
   )
   t.match(await ask('short'), { status: 'ok', kind: 'string', body: 'short', log: /got short/ })
-  t.equal(textOf(await ask('throw')), 'no such thing')
+  t.equal(failureText(await ask('throw')), 'no such thing')
   t.match(await ask('wait'), { status: 'ok', body: 'wait', log: /got wait/ })
   const many = await Promise.all(Array.from({ length: 50 }, (_, i) => ask(`${i}`)))
   t.same(
@@ -143,7 +150,7 @@ t.test('hostile ones end as hostile ones do', async (t) => {
     // As short as before, so that the next hostile one is begun in the same way.
     for (let i = 0; i < 200; i++) await ask('short')
   }
-  t.match(textOf(await ask('deep')), /call stack/)
+  t.match(failureText(await ask('deep')), /call stack/)
   t.ok(['memory', 'timeout'].includes(String((await ask('fill')).failure)), 'memory is bounded')
   t.match(await ask('short'), { status: 'ok', body: 'short' })
 })

@@ -6,7 +6,7 @@ import type { AddressInfo } from 'node:net'
 import t from 'tap'
 import { download, openBucket } from '../../fixtures/binaries.ts'
 import { openBotica, until } from '../../fixtures/botica.ts'
-import { ended, kickOff, linesOf, manifestOf } from '../../fixtures/exports/exports.ts'
+import { ended, fetchExportLines, fetchManifest, kickOff } from '../../fixtures/exports/exports.ts'
 import { aPatient } from '../../fixtures/resources.ts'
 import { createDatabase } from '../../fixtures/store/own-database.ts'
 
@@ -108,9 +108,9 @@ function blocks(): number {
 }
 
 async function exportedIds(url: string): Promise<string[]> {
-  const { output, error } = await manifestOf(admin, url)
+  const { output, error } = await fetchManifest(admin, url)
   t.same(error, [])
-  const lines = (await linesOf(admin, output)).get('Patient') ?? []
+  const lines = (await fetchExportLines(admin, output)).get('Patient') ?? []
   return lines.map((line) => JSON.parse(line).id).sort()
 }
 
@@ -119,7 +119,7 @@ t.test('an export goes into a bucket and out again, packed or not', async (t) =>
   t.same(await exportedIds(url), ids)
   t.ok(blocks() >= 2, 'in blocks')
   t.same([...encryptions], ['AES256'])
-  const [file] = (await manifestOf(admin, url)).output
+  const [file] = (await fetchManifest(admin, url)).output
   const packed = await fetch(file?.url ?? '', {
     headers: { Authorization: `Bearer ${admin.token}`, 'Accept-Encoding': 'gzip' },
   })
@@ -143,7 +143,7 @@ t.test('an export goes into a bucket and out again, packed or not', async (t) =>
 })
 
 t.test('a download from a bucket that is away may be asked for again', async (t) => {
-  const [file] = (await manifestOf(admin, await kickOff(admin, '$export?_type=Patient'))).output
+  const [file] = (await fetchManifest(admin, await kickOff(admin, '$export?_type=Patient'))).output
   trouble.isAway = true
   for (const form of ['gzip', 'identity']) {
     const headers = { 'Accept-Encoding': form }
@@ -156,7 +156,7 @@ t.test('a download from a bucket that is away may be asked for again', async (t)
 })
 
 t.test('a download that is broken off is broken off at the bucket, too', async (t) => {
-  const [file] = (await manifestOf(admin, await kickOff(admin, '$export?_type=Patient'))).output
+  const [file] = (await fetchManifest(admin, await kickOff(admin, '$export?_type=Patient'))).output
   const asked = Promise.withResolvers<ServerResponse>()
   stall = asked.resolve
   const headers = { Authorization: `Bearer ${admin.token}`, 'Accept-Encoding': 'gzip' }

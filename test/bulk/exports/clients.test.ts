@@ -9,7 +9,13 @@ import t from 'tap'
 import type { Resource } from '../../../shared/fhir/resource.ts'
 import { openBotica } from '../../fixtures/botica.ts'
 import { createClient } from '../../fixtures/client.ts'
-import { exportAll, idsIn, kickOff, linesOf, manifestOf } from '../../fixtures/exports/exports.ts'
+import {
+  exportAll,
+  fetchExportLines,
+  fetchManifest,
+  idsIn,
+  kickOff,
+} from '../../fixtures/exports/exports.ts'
 import { anObservation, aPatient } from '../../fixtures/resources.ts'
 import { openSdk } from '../../fixtures/sdk.ts'
 import { createDatabase } from '../../fixtures/store/own-database.ts'
@@ -137,9 +143,9 @@ t.test('the command line tool exports into a folder', async (t) => {
 
 t.test('what is exported is imported into another project', async (t) => {
   const { admin: other } = await botica.createTenant()
-  const { output } = await manifestOf(admin, await kickOff(admin, 'Patient/$export'))
+  const { output } = await fetchManifest(admin, await kickOff(admin, 'Patient/$export'))
   const parameter = []
-  for (const [type, lines] of await linesOf(admin, output)) {
+  for (const [type, lines] of await fetchExportLines(admin, output)) {
     const content = { 'Content-Type': 'application/fhir+ndjson' }
     const file = await other.post('Binary', lines.join('\n'), content)
     const part = [
@@ -149,7 +155,7 @@ t.test('what is exported is imported into another project', async (t) => {
     parameter.push({ name: 'input', part })
   }
   const begun = await other.post('$import', { resourceType: 'Parameters', parameter })
-  const { error } = await manifestOf(other, begun.headers.get('content-location') ?? '')
+  const { error } = await fetchManifest(other, begun.headers.get('content-location') ?? '')
 
   t.same(error, [])
   const { body } = await other.get(`Observation/${pulse.id}`)

@@ -6,10 +6,10 @@ import {
   type Exported,
   exportAll,
   exportedAt,
+  fetchExportLines,
+  fetchManifest,
   idsIn,
   kickOff,
-  linesOf,
-  manifestOf,
 } from '../../fixtures/exports/exports.ts'
 import { anEncounter, anObservation, anOrganization, aPatient } from '../../fixtures/resources.ts'
 import { createDatabase } from '../../fixtures/store/own-database.ts'
@@ -61,16 +61,16 @@ t.test('no secret is in any exported byte, whoever asks', async (t) => {
   }))
   const types = 'ClientApplication,Project,Subscription,ProjectMembership,AccessPolicy,Bot'
   for (const caller of [admin, botica.superAdmin]) {
-    const { output } = await manifestOf(caller, await kickOff(caller, `$export?_type=${types}`))
-    const lines = [...(await linesOf(caller, output)).values()].flat().join('\n')
+    const { output } = await fetchManifest(caller, await kickOff(caller, `$export?_type=${types}`))
+    const lines = [...(await fetchExportLines(caller, output)).values()].flat().join('\n')
     for (const text of planted) t.notOk(lines.includes(text), text)
     if (caller !== admin) continue
     t.match(lines, 'https://hook.example')
     t.match(lines, 's.example')
     t.match(lines, '"name":"kept"')
   }
-  const { output } = await manifestOf(client, await kickOff(client, '$export'))
-  const lines = [...(await linesOf(client, output)).values()].flat().join('\n')
+  const { output } = await fetchManifest(client, await kickOff(client, '$export'))
+  const lines = [...(await fetchExportLines(client, output)).values()].flat().join('\n')
   for (const text of planted) t.notOk(lines.includes(text), text)
   t.equal((await client.get('$export?_type=ClientApplication')).status, 403)
   t.equal((await admin.get('$export?_type=User')).status, 400)
@@ -93,7 +93,7 @@ t.test('a row that cannot be read is told with its type, where several share a p
   const exported = await exportAll(admin, `Group/${group.id}/$export`)
   t.same(idsIn(exported, 'Encounter'), [encounters[1]?.id])
   t.equal(idsIn(exported, 'Observation').length, 120)
-  const told = await linesOf(admin, exported.manifest.error)
+  const told = await fetchExportLines(admin, exported.manifest.error)
   t.match(told.get('OperationOutcome')?.join(), 'A Encounter cannot be read')
 })
 
@@ -281,7 +281,7 @@ async function plant(
 }
 
 async function deletionsIn(caller: Client, { manifest }: Exported): Promise<string[]> {
-  const lines = await linesOf(caller, manifest.deleted ?? [])
+  const lines = await fetchExportLines(caller, manifest.deleted ?? [])
   const bundles = (lines.get('Bundle') ?? []).map((line) => JSON.parse(line))
   return bundles
     .flatMap(({ entry }) => entry.map((one: { request: { url: string } }) => one.request.url))

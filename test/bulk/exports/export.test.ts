@@ -6,10 +6,10 @@ import { openBotica, until } from '../../fixtures/botica.ts'
 import {
   ended,
   exportAll,
+  fetchExportLines,
+  fetchManifest,
   idsIn,
   kickOff,
-  linesOf,
-  manifestOf,
   statusUrl,
 } from '../../fixtures/exports/exports.ts'
 import { anObservation, anOrganization, aPatient, syntheaTexts } from '../../fixtures/resources.ts'
@@ -55,12 +55,15 @@ t.test('all of a project comes out, as often as it is there and as a read gives 
 })
 
 t.test('every line is the text that a read gives', async (t) => {
-  const { output } = await manifestOf(client, await kickOff(client, '$export?_type=Patient,Claim'))
+  const { output } = await fetchManifest(
+    client,
+    await kickOff(client, '$export?_type=Patient,Claim'),
+  )
   t.same(
     output.map(({ type }) => type),
     ['Claim', 'Patient'],
   )
-  for (const [type, lines] of await linesOf(client, output)) {
+  for (const [type, lines] of await fetchExportLines(client, output)) {
     for (const line of lines) {
       const { id } = JSON.parse(line)
       t.equal(line, (await client.get(`${type}/${id}`)).text)
@@ -96,7 +99,7 @@ t.test('a Group gives the compartments of its patients, and of those in its Grou
 t.test('POST takes the same parameters in a resource', async (t) => {
   const parameter = [{ name: '_type', valueString: 'Organization' }]
   const url = statusUrl(await client.post('$export', { resourceType: 'Parameters', parameter }))
-  const { output } = await manifestOf(client, url)
+  const { output } = await fetchManifest(client, url)
   t.ok(output.length === 1 && output[0]?.type === 'Organization')
   statusUrl(await client.post('Patient/$export?_type=Patient'))
   t.equal((await client.post('$export', clinic)).status, 400)
@@ -105,7 +108,7 @@ t.test('POST takes the same parameters in a resource', async (t) => {
 t.test('the request is told as its client has written it', async (t) => {
   const asked = '$export?_type=Organization,Patient&_since=2999-01-01T00:00:00Z'
   for (const url of [statusUrl(await client.get(asked)), statusUrl(await client.post(asked))]) {
-    const { request } = await manifestOf(client, url)
+    const { request } = await fetchManifest(client, url)
     t.equal(request, `${botica.baseUrl}fhir/R4/${asked}`)
   }
   const entry = [{ request: { method: 'GET', url: '$export?_type=Patient' } }]
@@ -137,7 +140,7 @@ t.test('every fault of a request is told, unless it may be passed over', async (
   t.equal((await client.get('Patient/$export?_type=Organization')).status, 400)
   const lenient = { Prefer: 'respond-async, handling=lenient' }
   const url = await kickOff(client, '$export?_type=Patient,Nothing&colour=red', lenient)
-  const { error } = await manifestOf(client, url)
+  const { error } = await fetchManifest(client, url)
   t.match(error, [{ type: 'OperationOutcome', count: 2 }])
   t.equal((await client.get('$export?_since=yesterday', lenient)).status, 400)
 })
@@ -156,7 +159,7 @@ t.test('the status of a running export says how far it is', async (t) => {
 
 t.test('nobody else sees an export, but an admin of the project', async (t) => {
   const url = await kickOff(client, '$export?_type=Patient')
-  const { output } = await manifestOf(client, url)
+  const { output } = await fetchManifest(client, url)
   for (const caller of [other, stranger]) {
     t.equal((await caller.get(url)).status, 404)
     t.equal((await caller.del(url)).status, 404)
@@ -167,7 +170,7 @@ t.test('nobody else sees an export, but an admin of the project', async (t) => {
 
 t.test('a cancelled export is there no more', async (t) => {
   const url = await kickOff(client, '$export?_type=Patient')
-  const { output } = await manifestOf(client, url)
+  const { output } = await fetchManifest(client, url)
   t.equal((await client.del(url)).status, 202)
   for (const gone of [url, output[0]?.url ?? '']) t.equal((await client.get(gone)).status, 404)
   t.equal((await client.del(url)).status, 404)
@@ -176,7 +179,7 @@ t.test('a cancelled export is there no more', async (t) => {
 
 t.test('an export that has expired is there no more, its files neither', async (t) => {
   const url = await kickOff(client, '$export?_type=Patient')
-  const { output } = await manifestOf(client, url)
+  const { output } = await fetchManifest(client, url)
   t.ok((await filesOf(url)).length > 0)
   await database.query({
     text: 'update export_job set expires = clock_timestamp() where id = $1',

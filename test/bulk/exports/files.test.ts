@@ -1,7 +1,7 @@
 import { gunzipSync } from 'node:zlib'
 import t from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
-import { kickOff, manifestOf } from '../../fixtures/exports/exports.ts'
+import { fetchManifest, kickOff } from '../../fixtures/exports/exports.ts'
 import { anOrganization } from '../../fixtures/resources.ts'
 import { createDatabase } from '../../fixtures/store/own-database.ts'
 
@@ -20,7 +20,7 @@ const entry = Array.from({ length: 50 }, () => ({
 }))
 await admin.post('', JSON.stringify({ resourceType: 'Bundle', type: 'batch', entry }), json)
 const url = await kickOff(client, '$export?_type=Organization')
-const { output } = await manifestOf(client, url)
+const { output } = await fetchManifest(client, url)
 const file = output[0]?.url ?? ''
 
 interface Got {

@@ -6,10 +6,10 @@ import type { Answer } from '../../fixtures/client.ts'
 import {
   ended,
   exportAll,
+  fetchExportLines,
+  fetchManifest,
   kickOff,
-  linesOf,
   type Manifest,
-  manifestOf,
 } from '../../fixtures/exports/exports.ts'
 import { aSubscription } from '../../fixtures/http/receiver.ts'
 import { anOrganization, aPatient } from '../../fixtures/resources.ts'
@@ -71,7 +71,7 @@ t.test('ten exports of a project wait, and no more, whoever comes at once', asyn
 t.test('an export is a BulkDataExport that its owner and admins see', async (t) => {
   const url = await kickOff(client, '$export?_type=Patient')
   const id = idOf(url)
-  const { output, transactionTime, request } = await manifestOf(client, url)
+  const { output, transactionTime, request } = await fetchManifest(client, url)
   for (const caller of [client, admin]) {
     const { body } = await caller.get<Resource>(`BulkDataExport/${id}`)
     t.match(body, { status: 'completed', transactionTime, request, requiresAccessToken: true })
@@ -111,7 +111,7 @@ t.test('the record of an export is there for 30 days', async (t) => {
 /** Id of an export that ended so many days ago, and of which no file is left. */
 async function endedAt(days: number): Promise<string> {
   const url = await kickOff(client, '$export?_type=Patient')
-  await manifestOf(client, url)
+  await fetchManifest(client, url)
   t.equal((await client.del(url)).status, 202)
   const id = idOf(url)
   await until(async () => {
@@ -136,7 +136,7 @@ async function endedAt(days: number): Promise<string> {
 t.test('an export is an AsyncJob, too, by which it is cancelled', async (t) => {
   const url = await kickOff(client, '$export?_type=Patient')
   const id = idOf(url)
-  const { output } = await manifestOf(client, url)
+  const { output } = await fetchManifest(client, url)
   const { body } = await client.get<Resource>(`AsyncJob/${id}`)
   t.match(body, {
     resourceType: 'AsyncJob',
@@ -164,8 +164,8 @@ t.test('an export is an AsyncJob, too, by which it is cancelled', async (t) => {
 
 t.test('who asked, what came out, who fetched it and who cancelled it is audited', async (t) => {
   const url = await kickOff(client, '$export?_type=Organization')
-  const { output } = await manifestOf(client, url)
-  await linesOf(client, output)
+  const { output } = await fetchManifest(client, url)
+  await fetchExportLines(client, output)
   await admin.del(url)
   const found = await admin.get<{ entry: { resource: Resource }[] }>(
     `AuditEvent?entity=BulkDataExport/${idOf(url)}&_sort=_lastUpdated`,
@@ -187,7 +187,7 @@ t.test(
       aSubscription('BulkDataExport', 'https://example.org/hook') as Resource,
     )
     const url = await kickOff(client, '$export?_type=Organization')
-    await manifestOf(client, url)
+    await fetchManifest(client, url)
     await admin.del(`Subscription/${id}`)
     const events = await database.query<{ op: string }>({
       text: `delete from outbox o using tenant t where t.project = o.project and t.fhir_id = $1
@@ -257,7 +257,7 @@ t.test('a row that cannot be read is told, and too many end the export', async (
   await spoil(1)
   const { manifest, resources } = await exportAll(client, '$export?_type=Organization')
   t.equal(resources.get('Organization')?.length, 119)
-  const [told] = (await linesOf(client, manifest.error)).get('OperationOutcome') ?? []
+  const [told] = (await fetchExportLines(client, manifest.error)).get('OperationOutcome') ?? []
   t.match(JSON.parse(told ?? ''), { issue: [{ severity: 'error' }] })
   t.equal(manifest.error[0]?.count, 1)
   await spoil(1)

@@ -2,7 +2,7 @@ import { gunzipSync } from 'node:zlib'
 import t from 'tap'
 import { GZIP_HEADER, gzipTrailer } from '../../../shared/bulk/exports/file.ts'
 import { newestLines } from '../../../shared/bulk/exports/rows/read.ts'
-import { bufferOf, sliceOf } from '../../../shared/platform/storage/storage.ts'
+import { sliceToBuffer, toSlice } from '../../../shared/platform/storage/storage.ts'
 import { createBlocks } from '../../../worker/bulk/exports/block.ts'
 import { openBotica, until } from '../../fixtures/botica.ts'
 import { type Exported, exportAll } from '../../fixtures/exports/exports.ts'
@@ -103,19 +103,19 @@ for (const [versions, expected] of [
     const lines: string[] = []
     const { take, end } = newestLines(
       (content) => {
-        if (bufferOf(content).toString().endsWith(BAD)) throw new SyntaxError('It is bad')
+        if (sliceToBuffer(content).toString().endsWith(BAD)) throw new SyntaxError('It is bad')
         return content
       },
       {
-        add: (_, line) => void lines.push(bufferOf(line).toString()),
+        add: (_, line) => void lines.push(sliceToBuffer(line).toString()),
         undo: () => void lines.pop(),
         bad: async (id) => void lines.push(id.toString('latin1', 15) === 'a' ? BAD : 'another'),
       },
     )
     for (const version of versions) {
-      const id = sliceOf(Buffer.from(version.slice(0, 1).padStart(16, '-')))
-      const content = version.length === 1 ? null : sliceOf(Buffer.from(version))
-      await take([id, content, sliceOf(Buffer.alloc(0))])
+      const id = toSlice(Buffer.from(version.slice(0, 1).padStart(16, '-')))
+      const content = version.length === 1 ? null : toSlice(Buffer.from(version))
+      await take([id, content, toSlice(Buffer.alloc(0))])
     }
     await end()
     t.same(lines, expected)
@@ -127,12 +127,12 @@ for (const level of [0, 1]) {
     const kept = Buffer.alloc(STORED_BYTES - 10, 'k')
     for (const length of [0, 8, 9, 10, STORED_BYTES, 3 * STORED_BYTES]) {
       const blocks = createBlocks(level)
-      const block = blocks.take(sliceOf(kept))
-      block.add(sliceOf(kept))
-      block.add(sliceOf(Buffer.alloc(length, 'x')))
+      const block = blocks.take(toSlice(kept))
+      block.add(toSlice(kept))
+      block.add(toSlice(Buffer.alloc(length, 'x')))
       block.undo()
       t.match(block, { rows: 1, bytes: kept.length + 1 })
-      block.add(sliceOf(Buffer.from('{}')))
+      block.add(toSlice(Buffer.from('{}')))
       const trailer = gzipTrailer(block.crc(0), block.bytes)
       const whole = gunzipSync(Buffer.concat([GZIP_HEADER, await block.pack(), trailer]))
       t.ok(whole.equals(Buffer.concat([kept, Buffer.from('\n{}\n')])), `${length}`)

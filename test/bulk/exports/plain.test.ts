@@ -1,10 +1,10 @@
 import { constants, gunzipSync } from 'node:zlib'
 import t from 'tap'
 import { GZIP_HEADER, gzipTrailer, unpackBlock } from '../../../shared/bulk/exports/file.ts'
-import { sliceOf } from '../../../shared/platform/storage/storage.ts'
+import { toSlice } from '../../../shared/platform/storage/storage.ts'
 import { createBlocks } from '../../../worker/bulk/exports/block.ts'
 import { openBotica } from '../../fixtures/botica.ts'
-import { exportAll, kickOff, manifestOf } from '../../fixtures/exports/exports.ts'
+import { exportAll, fetchManifest, kickOff } from '../../fixtures/exports/exports.ts'
 import { aPatient } from '../../fixtures/resources.ts'
 import { createDatabase } from '../../fixtures/store/own-database.ts'
 
@@ -38,9 +38,9 @@ for (const level of [0, 1]) {
       for (const lengths of LENGTHS) {
         const lines = lengths.map((length, i) => Buffer.alloc(length, 97 + i))
         const whole = Buffer.concat(lines.flatMap((line) => [line, Buffer.from('\n')]))
-        const block = blocks.take(sliceOf(lines[0] ?? Buffer.alloc(0)))
+        const block = blocks.take(toSlice(lines[0] ?? Buffer.alloc(0)))
         for (const line of lines) {
-          t.ok(block.fits(sliceOf(line)))
+          t.ok(block.fits(toSlice(line)))
           // In the middle of something else.
           const bytes = Buffer.concat([Buffer.from('#'), line, Buffer.from('#')])
           block.add({ bytes, start: 1, end: 1 + line.length })
@@ -59,10 +59,10 @@ for (const level of [0, 1]) {
 
 t.test('the crc of a file goes on from block to block', async (t) => {
   const blocks = createBlocks(0)
-  const line = sliceOf(Buffer.alloc(2 * 1024 * 1024, 'x'))
+  const line = toSlice(Buffer.alloc(2 * 1024 * 1024, 'x'))
   const first = blocks.take(line)
   first.add(line)
-  t.ok(first.fits(sliceOf(Buffer.alloc(1))))
+  t.ok(first.fits(toSlice(Buffer.alloc(1))))
   t.notOk(first.fits(line), 'two and their line feeds are more than a block')
   const second = blocks.take(line)
   second.add(line)
@@ -86,7 +86,7 @@ t.test(
     const json = { 'Content-Type': 'application/fhir+json' }
     await admin.post('', JSON.stringify({ resourceType: 'Bundle', type: 'batch', entry }), json)
     const url = await kickOff(admin, '$export?_type=Patient')
-    const { output } = await manifestOf(admin, url)
+    const { output } = await fetchManifest(admin, url)
     t.match(output, [{ type: 'Patient', count: 60 }])
     const file = output[0]?.url ?? ''
     const asked = (headers: Record<string, string>) =>
@@ -128,7 +128,7 @@ t.test('a resource of many versions is exported as the last one', async (t) => {
   for (let i = 1; i <= 8; i++) {
     await admin.put(`Basic/${made.id}`, { ...made, code: { text: String(i) } })
   }
-  const { output } = await manifestOf(admin, await kickOff(admin, '$export?_type=Basic'))
+  const { output } = await fetchManifest(admin, await kickOff(admin, '$export?_type=Basic'))
   const headers = { Authorization: `Bearer ${admin.token}` }
   const text = await (await fetch(output[0]?.url ?? '', { headers })).text()
   const lines = text.trimEnd().split('\n')

@@ -3,7 +3,12 @@ import { readdirSync } from 'node:fs'
 import t from 'tap'
 import { openBucket } from '../../fixtures/binaries.ts'
 import { openBotica, until } from '../../fixtures/botica.ts'
-import { kickOff, linesOf, type Manifest, manifestOf } from '../../fixtures/exports/exports.ts'
+import {
+  fetchExportLines,
+  fetchManifest,
+  kickOff,
+  type Manifest,
+} from '../../fixtures/exports/exports.ts'
 import { anObservation, aPatient } from '../../fixtures/resources.ts'
 import { createDatabase } from '../../fixtures/store/own-database.ts'
 
@@ -31,7 +36,7 @@ const group = await admin.create({
 })
 const asked = `Group/${group.id}/$export?_type=Patient`
 const url = await kickOff(admin, asked)
-const manifest = await manifestOf(admin, url)
+const manifest = await fetchManifest(admin, url)
 const id = url.slice(url.lastIndexOf('/') + 1)
 
 t.test('the files of a manifest are fetched from the bucket, without a token', async (t) => {
@@ -56,7 +61,7 @@ t.test('the files of a manifest are fetched from the bucket, without a token', a
 })
 
 t.test('so are those that are organized by patients', async (t) => {
-  const { output, error } = await manifestOf(
+  const { output, error } = await fetchManifest(
     admin,
     await kickOff(admin, `${asked}&organizeOutputBy=Patient`),
   )
@@ -99,7 +104,7 @@ t.test('types that share a part are objects of their own', async (t) => {
   const [one] = patients
   const pulse = await admin.create(anObservation(`Patient/${one?.id}`))
   const path = `Group/${group.id}/$export?_type=Patient,Observation`
-  const { output } = await manifestOf(admin, await kickOff(admin, path))
+  const { output } = await fetchManifest(admin, await kickOff(admin, path))
   t.same(
     output.map(({ type, count }) => [type, count]),
     [
@@ -137,12 +142,12 @@ t.test('whoever reads a manifest has an hour for its files', async (t) => {
 })
 
 t.test('pages of a manifest, which never change, name addresses that need a token', async (t) => {
-  const paged = await manifestOf(
+  const paged = await fetchManifest(
     admin,
     await kickOff(admin, '$export?_type=Patient&allowPartialManifests=true'),
   )
   t.equal(paged.requiresAccessToken, true)
-  t.equal((await linesOf(admin, paged.output)).get('Patient')?.length, 2)
+  t.equal((await fetchExportLines(admin, paged.output)).get('Patient')?.length, 2)
 })
 
 t.test('an export that is cancelled leaves nothing in the bucket', async (t) => {

@@ -1,7 +1,13 @@
 import t from 'tap'
 import { openBotica, until } from '../../fixtures/botica.ts'
 import type { Client } from '../../fixtures/client.ts'
-import { exportAll, exportedAt, idsIn, kickOff, linesOf } from '../../fixtures/exports/exports.ts'
+import {
+  exportAll,
+  exportedAt,
+  fetchExportLines,
+  idsIn,
+  kickOff,
+} from '../../fixtures/exports/exports.ts'
 import { anObservation, anOrganization, aPatient } from '../../fixtures/resources.ts'
 import { holdRow } from '../../fixtures/store/held-rows.ts'
 import { createDatabase } from '../../fixtures/store/own-database.ts'
@@ -89,7 +95,7 @@ t.test('since a time it is that of what was changed since', async (t) => {
   const between = encodeURIComponent(middle.manifest.transactionTime)
   const last = await exportAll(admin, `${NARROW[0]}?_since=${between}`)
   t.notOk(last.resources.has('Provenance'), 'what it is about is there no more')
-  const lines = [...(await linesOf(admin, last.manifest.deleted ?? [])).values()].flat()
+  const lines = [...(await fetchExportLines(admin, last.manifest.deleted ?? [])).values()].flat()
   t.match(lines.join('\n'), `"Provenance/${gone}"`)
 })
 

@@ -10,8 +10,8 @@ import { Registry } from 'prom-client'
 import t from 'tap'
 import { cancelExport } from '../../../shared/bulk/exports/rows/jobs.ts'
 import { cutList, listedIdsSql, listingSql } from '../../../shared/bulk/exports/rows/list.ts'
-import { renewLease, takePart } from '../../../shared/bulk/exports/rows/parts.ts'
-import { memberOf } from '../../../shared/bulk/exports/status.ts'
+import { leaseExportPart, renewLease } from '../../../shared/bulk/exports/rows/parts.ts'
+import { activePrincipal } from '../../../shared/bulk/exports/status.ts'
 import { openCopySessions } from '../../../shared/platform/postgres/copy.ts'
 import { openDisk } from '../../../shared/platform/storage/disk.ts'
 import type { Storage } from '../../../shared/platform/storage/storage.ts'
@@ -23,7 +23,7 @@ import { createExportMetrics, createPace } from '../../../worker/bulk/exports/ex
 import { runPart, startExports, sweepExport } from '../../../worker/bulk/exports/run.ts'
 import { LeaseLost } from '../../../worker/loop.ts'
 import { openBotica, until } from '../../fixtures/botica.ts'
-import { kickOff, manifestOf } from '../../fixtures/exports/exports.ts'
+import { fetchManifest, kickOff } from '../../fixtures/exports/exports.ts'
 import { aPatient } from '../../fixtures/resources.ts'
 import { holdTable, waitingFor } from '../../fixtures/store/held-rows.ts'
 import { createDatabase } from '../../fixtures/store/own-database.ts'
@@ -110,7 +110,7 @@ t.test(
   'a part is held while something of it is under way, even when nobody wants it',
   async (t) => {
     const url = await kickOff(admin, '$export?_type=Patient')
-    const taken = await takePart(database)
+    const taken = await leaseExportPart(database)
     if (taken === undefined) throw new Error('There is no part')
     await cancelExport(database, idOf(url))
     await setLease(url, 'clock_timestamp()')
@@ -127,9 +127,9 @@ t.test(
 
 t.test('a plan that nobody waits for ends in the middle of it', async (t) => {
   const url = await kickOff(admin, 'Patient/$export?organizeOutputBy=Patient')
-  const taken = await takePart(database)
+  const taken = await leaseExportPart(database)
   if (taken?.part.kind !== 'plan') throw new Error('There is no plan')
-  const principal = await memberOf(botica.services, taken.job.input)
+  const principal = await activePrincipal(botica.services, taken.job.input)
   if (principal === undefined) throw new Error('There is no member')
   const held = await holdTable(database, 'resource')
   const controller = new AbortController()
@@ -151,7 +151,7 @@ t.test('who was away while somebody else planned takes nothing from the plan', a
   await setLease(url, 'clock_timestamp()')
   t.ok((await first().catch((error: unknown) => error)) instanceof LeaseLost)
   const stop = run()
-  const { output } = await manifestOf(admin, url)
+  const { output } = await fetchManifest(admin, url)
   await stop()
   t.match(output, [{ type: 'Patient', count: 1 }])
 })
@@ -182,7 +182,7 @@ t.test('a long list is cut into arrays, in which each row is once', async (t) =>
 t.test('files are left alone while a download of them begins', async (t) => {
   const stop = run()
   const url = await kickOff(admin, '$export?_type=Patient')
-  await manifestOf(admin, url)
+  await fetchManifest(admin, url)
   await stop()
   const values = [idOf(url)]
   const set = (expires: string) => ({
@@ -252,7 +252,7 @@ t.test('while somebody waits for a bot a worker has one part of an export at a t
   }
   const stop = run({ ...disk, put }, () => true)
   const path = `$export?_type=Patient,Organization,Group&_since=${before}`
-  const { output, deleted } = await manifestOf(admin, await kickOff(admin, path))
+  const { output, deleted } = await fetchManifest(admin, await kickOff(admin, path))
   await stop()
   t.same(
     [...output, ...(deleted ?? [])].length,
@@ -274,9 +274,9 @@ t.test('a worker leaves although its storage says nothing', async (t) => {
 
 /** Takes a part. Returns a function that runs it at each call. */
 async function nextPart(kind: string): Promise<() => Promise<void>> {
-  const taken = await takePart(database)
+  const taken = await leaseExportPart(database)
   if (taken?.part.kind !== kind) throw new Error(`There is no ${kind}`)
-  const principal = await memberOf(botica.services, taken.job.input)
+  const principal = await activePrincipal(botica.services, taken.job.input)
   if (principal === undefined) throw new Error('There is no member')
   return () => runPart(exporting, principal, taken, new AbortController().signal)
 }

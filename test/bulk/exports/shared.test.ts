@@ -2,8 +2,12 @@ import { randomBytes } from 'node:crypto'
 import { Registry } from 'prom-client'
 import t from 'tap'
 import { addBlocks, listFiles } from '../../../shared/bulk/exports/rows/files.ts'
-import { releasePart, type TakenPart, takePart } from '../../../shared/bulk/exports/rows/parts.ts'
-import { memberOf } from '../../../shared/bulk/exports/status.ts'
+import {
+  type LeasedExportPart,
+  leaseExportPart,
+  releasePart,
+} from '../../../shared/bulk/exports/rows/parts.ts'
+import { activePrincipal } from '../../../shared/bulk/exports/status.ts'
 import type { Resource } from '../../../shared/fhir/resource.ts'
 import { openCopySessions } from '../../../shared/platform/postgres/copy.ts'
 import type { Storage } from '../../../shared/platform/storage/storage.ts'
@@ -23,7 +27,7 @@ import {
 } from '../../fixtures/exports/exports.ts'
 import { anEncounter, anObservation, aPatient } from '../../fixtures/resources.ts'
 import { createDatabase } from '../../fixtures/store/own-database.ts'
-import { statementsOf } from '../../fixtures/store/store.ts'
+import { countStatements } from '../../fixtures/store/store.ts'
 
 const botica = await openBotica(t, {
   // The parts of exports are in the database, which all files share.
@@ -66,13 +70,13 @@ const OTHERS = ['Condition', 'Encounter', 'Observation', 'Patient', 'Procedure']
 t.test('types of which there are few share a part', async (t) => {
   const url = await kickOff(admin, `Group/${group}/$export`)
   const kinds: (string | undefined)[] = []
-  const statements = await statementsOf(database, async () => {
-    let taken = await takePart(database)
+  const statements = await countStatements(database, async () => {
+    let taken = await leaseExportPart(database)
     while (taken !== undefined) {
       kinds.push(taken.part.kind)
       services.principals.forget()
       await run(taken)
-      taken = await takePart(database)
+      taken = await leaseExportPart(database)
     }
   })
   t.same(kinds, ['plan', 'shared', 'close'])
@@ -88,9 +92,9 @@ t.test('types of which there are few share a part', async (t) => {
 t.test('a plan asks as often whatever it lists, and more when there is Provenance', async (t) => {
   const planned = async (members: readonly string[]) => {
     const url = await kickOff(admin, `Group/${await groupOf(...members)}/$export`)
-    const taken = await takePart(database)
+    const taken = await leaseExportPart(database)
     services.principals.forget()
-    const statements = await statementsOf(database, () => run(taken))
+    const statements = await countStatements(database, () => run(taken))
     t.equal((await admin.del(url)).status, 202)
     return statements
   }
@@ -110,8 +114,8 @@ t.test('a plan asks as often whatever it lists, and more when there is Provenanc
 t.test('a part that several types share goes on where it was left', async (t) => {
   const own = await aLargePatient()
   const url = await kickOff(admin, `Group/${await groupOf(own)}/$export`)
-  await run(await takePart(database))
-  let taken = await takePart(database)
+  await run(await leaseExportPart(database))
+  let taken = await leaseExportPart(database)
   let most = 0
   let token = 0
   const reached = new Set<string>()
@@ -124,7 +128,7 @@ t.test('a part that several types share goes on where it was left', async (t) =>
       t.match(error, { status: 503, cause: { message: 'The disk is full' } })
       await releasePart(database, job.id, part, false)
     })
-    taken = await takePart(database)
+    taken = await leaseExportPart(database)
   }
   t.ok(token > 3, 'it was left several times')
   t.ok(reached.size > 2, 'and not begun anew each time')
@@ -134,16 +138,16 @@ t.test('a part that several types share goes on where it was left', async (t) =>
 
 t.test('who has lost a part that several types share changes nothing', async (t) => {
   const url = await kickOff(admin, `Group/${group}/$export`)
-  await run(await takePart(database))
-  const taken = await takePart(database)
+  await run(await leaseExportPart(database))
+  const taken = await leaseExportPart(database)
   await database.query({
     text: `update export_part set lease = clock_timestamp() where state = 'active'`,
     values: [],
   })
-  const again = await takePart(database)
+  const again = await leaseExportPart(database)
   t.ok((await run(taken).catch((error: unknown) => error)) instanceof LeaseLost)
   await run(again)
-  await run(await takePart(database))
+  await run(await leaseExportPart(database))
   const exported = await exportedAt(admin, url)
   t.same(
     idsIn(exported, 'Patient'),
@@ -158,8 +162,8 @@ t.test(
   'files that are whole at once have numbers of their own, and the close follows them once',
   async (t) => {
     const url = await kickOff(admin, `Group/${group}/$export`)
-    await run(await takePart(database))
-    const taken = await takePart(database)
+    await run(await leaseExportPart(database))
+    const taken = await leaseExportPart(database)
     if (taken === undefined) throw new Error('There is no part')
     const { job, part } = taken
     await database.query({
@@ -184,8 +188,8 @@ t.test(
       Array.from({ length: 14 }, (_, i) => i + 1),
     )
     t.same(new Set(ended), new Set([true]))
-    t.match(await takePart(database), { part: { kind: 'close', token: 1 } })
-    t.equal(await takePart(database), undefined)
+    t.match(await leaseExportPart(database), { part: { kind: 'close', token: 1 } })
+    t.equal(await leaseExportPart(database), undefined)
     t.equal((await admin.del(url)).status, 202)
   },
 )
@@ -216,9 +220,9 @@ t.test('rows that a policy tests, and what it hides, are as they are read', asyn
 })
 
 /** Runs a part that was taken. */
-async function run(taken: TakenPart | undefined, storage: Storage = services.storage) {
+async function run(taken: LeasedExportPart | undefined, storage: Storage = services.storage) {
   if (taken === undefined) throw new Error('There is no part')
-  const principal = await memberOf(services, taken.job.input)
+  const principal = await activePrincipal(services, taken.job.input)
   if (principal === undefined) throw new Error('There is no member')
   return runPart({ ...exporting, storage }, principal, taken, new AbortController().signal)
 }

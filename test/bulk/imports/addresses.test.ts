@@ -4,8 +4,8 @@ import { createServer } from 'node:http'
 import t from 'tap'
 import { freePort } from '../../../scripts/service.ts'
 import { importAddress } from '../../../shared/bulk/imports/resources.ts'
-import { EVERYWHERE } from '../../../shared/config/outbound.ts'
-import { FetchRefused, openOutside } from '../../../shared/platform/outbound/fetch-outside.ts'
+import { UNRESTRICTED } from '../../../shared/config/outbound.ts'
+import { FetchRefused, openOutbound } from '../../../shared/platform/outbound/fetch-outside.ts'
 import { openBotica } from '../../fixtures/botica.ts'
 import { ended } from '../../fixtures/exports/exports.ts'
 import { listen } from '../../fixtures/http/listening.ts'
@@ -110,19 +110,19 @@ t.test('what an input lacks is told with its place', async (t) => {
 })
 
 t.test('where only public addresses are asked, they are asked by https alone', async (t) => {
-  const rules = { hookTargets: { ...EVERYWHERE, reach: 'public' } as const }
+  const rules = { hookTargets: { ...UNRESTRICTED, reach: 'public' } as const }
   const address = (text: string) => importAddress(rules, text, 'https://example.org/export/')?.href
   t.equal(address('one'), 'https://example.org/export/one')
   t.equal(address('http://example.org/one'), undefined)
   t.equal(address('//example.org:1/one'), 'https://example.org:1/one')
-  t.equal(importAddress({ hookTargets: EVERYWHERE }, `${base}/one`)?.href, `${base}/one`)
+  t.equal(importAddress({ hookTargets: UNRESTRICTED }, `${base}/one`)?.href, `${base}/one`)
 
   const { signal } = new AbortController()
   const headers = {}
   const get = { url: `${base}/redirect`, method: 'GET', headers, body: undefined }
-  const opened = await openOutside({ ...get, redirect: 'follow' }, EVERYWHERE, signal)
+  const opened = await openOutbound({ ...get, redirect: 'follow' }, UNRESTRICTED, signal)
   opened.body.destroy()
   t.equal(opened.url, `${base}/one`)
-  const secure = openOutside({ ...get, redirect: 'follow', isSecure: true }, EVERYWHERE, signal)
+  const secure = openOutbound({ ...get, redirect: 'follow', isSecure: true }, UNRESTRICTED, signal)
   t.ok((await secure.catch((error: unknown) => error)) instanceof FetchRefused)
 })

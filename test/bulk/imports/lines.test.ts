@@ -1,6 +1,6 @@
 /** How the bytes of an input become batches of lines. */
 import t from 'tap'
-import { batchesOf, type LineBatch } from '../../../worker/bulk/imports/batches.ts'
+import { type LineBatch, readLineBatches } from '../../../worker/bulk/imports/batches.ts'
 
 const START = { byte: 0, line: 1 }
 const MOST = 1000
@@ -16,7 +16,7 @@ async function* inPieces(text: string, size: number) {
 }
 
 async function cut(text: string, size: number, place = START): Promise<LineBatch[]> {
-  return Array.fromAsync(batchesOf(inPieces(text, size), place, MOST, []))
+  return Array.fromAsync(readLineBatches(inPieces(text, size), place, MOST, []))
 }
 
 const shown = (batches: readonly LineBatch[]) =>
@@ -64,7 +64,7 @@ t.test('a batch has 500 lines, and what outgrows its block is whole', async (t) 
   const lines = Array.from({ length: 1200 }, (_, n) => `${n} ${'x'.repeat(5000 + n)}`)
   const source = inPieces(lines.join('\n'), 64 * 1024)
 
-  const batches = await Array.fromAsync(batchesOf(source, START, 1_000_000, []))
+  const batches = await Array.fromAsync(readLineBatches(source, START, 1_000_000, []))
 
   t.same(
     batches.map((batch) => batch.lines.length),
@@ -79,7 +79,7 @@ t.test('a batch has 500 lines, and what outgrows its block is whole', async (t) 
 t.test('a batch of large lines is not larger than 4 MiB and a line', async (t) => {
   const line = 'y'.repeat(3 * 1024 * 1024)
   const source = inPieces([line, line, line].join('\n'), 1024 * 1024)
-  const batches = await Array.fromAsync(batchesOf(source, START, 10_000_000, []))
+  const batches = await Array.fromAsync(readLineBatches(source, START, 10_000_000, []))
   t.same(
     batches.map((batch) => batch.lines.length),
     [2, 1],
@@ -94,7 +94,12 @@ t.test('blocks are used again once they are released', async (t) => {
   const text = Array.from({ length: 3000 }, (_, n) => `line ${n}`).join('\n')
   const blocks = new Set<ArrayBufferLike>()
   const seen: (string | undefined)[] = []
-  for await (const { lines, release } of batchesOf(inPieces(text, 4096), START, MOST, spare)) {
+  for await (const { lines, release } of readLineBatches(
+    inPieces(text, 4096),
+    START,
+    MOST,
+    spare,
+  )) {
     for (const { bytes } of lines) {
       seen.push(bytes?.toString())
       if (bytes !== undefined) blocks.add(bytes.buffer)
@@ -113,7 +118,7 @@ t.test('lines before a source breaks off are there, but for one that is cut', as
   }
   const found: LineBatch[] = []
   const reading = async () => {
-    for await (const batch of batchesOf(broken(), START, MOST, [])) found.push(batch)
+    for await (const batch of readLineBatches(broken(), START, MOST, [])) found.push(batch)
   }
   await t.rejects(reading(), /breaks off/)
   t.same(shown(found), [

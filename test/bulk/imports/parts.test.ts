@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import { createServer, type ServerResponse } from 'node:http'
 import t from 'tap'
-import { advancePart, endPart, takePart } from '../../../shared/bulk/imports/parts.ts'
+import { endPart, leaseImportPart, savePartProgress } from '../../../shared/bulk/imports/parts.ts'
 import type { Resource } from '../../../shared/fhir/resource.ts'
 import type { Connection } from '../../../shared/platform/postgres/statement.ts'
 import { readAhead } from '../../../worker/bulk/imports/batches.ts'
@@ -102,7 +102,7 @@ t.test(
   'lines are committed before they are on the disk, the end of their part is not',
   async (t) => {
     await begin(1, ['any'])
-    const part = await takePart(database)
+    const part = await leaseImportPart(database)
     if (part === undefined) throw new Error('There is nothing to take')
     const progress = { ...part, bytes: [0, 9], lines: [1, 2], failures: [] } as const
     const counts = { created: 1, updated: 0, unchanged: 0, skipped: 0 }
@@ -118,10 +118,10 @@ t.test(
         return [isDone, row?.synchronous_commit]
       })
 
-    t.same(await waitsFor((connection) => advancePart(connection, { ...progress, ...counts })), [
-      true,
-      'off',
-    ])
+    t.same(
+      await waitsFor((connection) => savePartProgress(connection, { ...progress, ...counts })),
+      [true, 'off'],
+    )
     t.same(await waitsFor((connection) => endPart(connection, part)), [true, 'on'])
   },
 )

@@ -13,8 +13,8 @@ import { createLogger } from '../../../shared/log.ts'
 import {
   endStart,
   openRedis,
-  sentinelsOf,
-  unfitness,
+  parseSentinelUrl,
+  redisConfigError,
   untilReady,
 } from '../../../shared/platform/redis/redis.ts'
 
@@ -48,19 +48,22 @@ t.test('an answer that comes late is waited for at the start alone', async (t) =
 })
 
 t.test('a Redis that would lose jobs is refused in one sentence', async (t) => {
-  t.equal(await unfitness(redis), undefined)
+  t.equal(await redisConfigError(redis), undefined)
   await other.config('SET', 'maxmemory-policy', 'allkeys-lru')
-  t.match(await unfitness(redis), /evicts keys .*allkeys-lru.*set maxmemory-policy to noeviction/)
+  t.match(
+    await redisConfigError(redis),
+    /evicts keys .*allkeys-lru.*set maxmemory-policy to noeviction/,
+  )
   await other.config('SET', 'maxmemory-policy', 'noeviction')
 
   const member = await startMember(t)
-  t.match(await unfitness(member), /names a node of a Redis Cluster/)
+  t.match(await redisConfigError(member), /names a node of a Redis Cluster/)
 })
 
 t.test(
   'the URL of Sentinels has their places, the name, and what the servers ask for',
   async (t) => {
-    t.same(sentinelsOf('redis-sentinel://me:s%40x@a:1,b/2?sentinelPassword=p#clinic'), {
+    t.same(parseSentinelUrl('redis-sentinel://me:s%40x@a:1,b/2?sentinelPassword=p#clinic'), {
       sentinels: [
         { host: 'a', port: 1 },
         { host: 'b', port: 26_379 },
@@ -71,7 +74,7 @@ t.test(
       db: 2,
       sentinelPassword: 'p',
     })
-    t.equal(sentinelsOf('redis://a:1/2'), undefined)
+    t.equal(parseSentinelUrl('redis://a:1/2'), undefined)
   },
 )
 

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import t from 'tap'
 import type { Resource } from '../../../shared/fhir/resource.ts'
-import { changeOf } from '../../../shared/rest/patch/fhirpath.ts'
+import { compilePatch } from '../../../shared/rest/patch/fhirpath.ts'
 import {
   elementsIn,
   elementsNamed,
@@ -20,7 +20,7 @@ const partOf = (element: XmlElement, name: string) => {
 for (const element of elementsNamed(published, 'case')) {
   t.test(`the published case "${element.attributes.name}" holds`, async (t) => {
     const input = partOf(element, 'input')
-    const change = changeOf(partOf(element, 'diff'))
+    const change = compilePatch(partOf(element, 'diff'))
     if (input === undefined) return t.fail('the case has no input')
     if (elementsNamed(element, 'error').length > 0) return t.throws(() => change(input))
     t.same(change(input), partOf(element, 'output'))
@@ -52,7 +52,7 @@ const parameters = (...operations: Record<string, unknown>[]) => ({
   parameter: operations.map(operation),
 })
 const patched = (...operations: Record<string, unknown>[]) =>
-  changeOf(parameters(...operations))(patient)
+  compilePatch(parameters(...operations))(patient)
 
 const changes: [string, Record<string, unknown>, Record<string, unknown>][] = [
   [
@@ -208,7 +208,7 @@ t.test('a value in parts becomes an element without a type of its own', async (t
   })
   const add = operation({ type: 'add', path: 'Patient', name: 'contact' })
   const body = { resourceType: 'Parameters', parameter: [{ ...add, part: [...add.part, value] }] }
-  t.match(changeOf(body)(patient), {
+  t.match(compilePatch(body)(patient), {
     contact: [
       {
         relationship: [{ text: 'aunt' }],
@@ -246,7 +246,7 @@ t.test('parameters with the part "op" are a JSON Patch', async (t) => {
     ],
   })
   const change = (...parameter: unknown[]) =>
-    changeOf({ resourceType: 'Parameters', parameter })(patient)
+    compilePatch({ resourceType: 'Parameters', parameter })(patient)
   t.match(change(json('replace', '/birthDate', '"2000-01-01"')), { birthDate: '2000-01-01' })
   t.match(change(json('add', '/name/-', '{"family":"H"}')), { name: [{}, {}, { family: 'H' }] })
   t.throws(() => change(json('add', '/gender', 'male')), { message: /must be JSON/ })
@@ -256,7 +256,7 @@ t.test('parameters with the part "op" are a JSON Patch', async (t) => {
 t.test('what is no list of operations is refused', async (t) => {
   const broken = [{}, [null], [{ name: 'other', part: [] }], [{ name: 'operation', part: [{}] }]]
   for (const parameter of broken) {
-    t.throws(() => changeOf({ resourceType: 'Parameters', parameter }), {
+    t.throws(() => compilePatch({ resourceType: 'Parameters', parameter }), {
       status: 400,
       message: /./,
     })

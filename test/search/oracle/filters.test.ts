@@ -1,12 +1,12 @@
 /** Every operator of `_filter`, against the same said of the raw JSON. https://hl7.org/fhir/R4/search_filter.html */
 import t from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
-import { someOf } from '../../fixtures/depth.ts'
-import { parameterOf } from '../../fixtures/oracle/elements.ts'
+import { sampleCases } from '../../fixtures/depth.ts'
+import { findParameter } from '../../fixtures/oracle/elements.ts'
 import { joinedMatches } from '../../fixtures/oracle/joins.ts'
-import { expectedMatches, type Stored, valuesOf } from '../../fixtures/oracle/oracle.ts'
+import { expectedMatches, extractValues, type Stored } from '../../fixtures/oracle/oracle.ts'
 import { idsFound, loadStage } from '../../fixtures/oracle/stage.ts'
-import { dateRange, fold, rangeOf, strings } from '../../fixtures/oracle/values.ts'
+import { dateRange, fold, strings, toDateRange } from '../../fixtures/oracle/values.ts'
 
 const botica = await openBotica(t)
 const all = await loadStage(botica)
@@ -23,16 +23,16 @@ const both = (some: Found, others: Found) => some.filter((one) => others.include
 
 /** True when one of the values of a parameter is as asked. */
 function having(type: string, code: string, isAsAsked: (raw: unknown) => boolean): Found {
-  const parameter = parameterOf(type, code)
+  const parameter = findParameter(type, code)
   if (parameter === undefined || parameter.kind === 'composite') throw new Error(code)
-  return of(type).filter(({ json }) => valuesOf(parameter, json).some(isAsAsked))
+  return of(type).filter(({ json }) => extractValues(parameter, json).some(isAsAsked))
 }
 const ending = (type: string, code: string, end: string) =>
   having(type, code, (raw) => strings(raw).some((part) => fold(part).endsWith(end)))
 const overlapping = (type: string, code: string, text: string) => {
   const asked = dateRange(text)
   return having(type, code, (raw) => {
-    const own = rangeOf(raw)
+    const own = toDateRange(raw)
     return own.low < asked.high && own.high > asked.low
   })
 }
@@ -147,7 +147,7 @@ const CASES: readonly (readonly [type: string, filter: string, expected: Found])
   ],
 ]
 
-for (const [type, filter, expected] of someOf(CASES, 0.4)) {
+for (const [type, filter, expected] of sampleCases(CASES, 0.4)) {
   t.test(`${type}?_filter=${filter}`, async (t) => {
     const found = await idsFound(
       botica.admin,
@@ -176,7 +176,7 @@ Organization?_has:Encounter:service-provider:patient.gender=female
 Encounter?_has:Observation:encounter:patient.birthdate=lt1980`
 
 t.test('composites with dates and _has within _has find what the raw JSON says', async (t) => {
-  for (const query of someOf(MORE.trim().split('\n'), 0.4)) {
+  for (const query of sampleCases(MORE.trim().split('\n'), 0.4)) {
     const asks = query.includes('_has') ? joinedMatches : expectedMatches
     const expected = asks(all, query).map(({ id }) => id)
     t.ok(expected.length > 0 || query.includes('eb'), `${query} asks something`)

@@ -1,6 +1,6 @@
 import t from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
-import { someOf } from '../../fixtures/depth.ts'
+import { sampleCases } from '../../fixtures/depth.ts'
 import { included, joinedMatches, reverseIncluded } from '../../fixtures/oracle/joins.ts'
 import type { Stored } from '../../fixtures/oracle/oracle.ts'
 import { idsFound, loadStage, SHARE } from '../../fixtures/oracle/stage.ts'
@@ -93,7 +93,7 @@ Questionnaire?_has:QuestionnaireResponse:questionnaire:status=completed
 !Patient?_has:Observation:patient:code=no-such-code`
 
 t.test('chains and _has find what the raw JSON says', async (t) => {
-  for (const line of someOf(JOINS.trim().split('\n'), SHARE)) {
+  for (const line of sampleCases(JOINS.trim().split('\n'), SHARE)) {
     const query = line.replace(/^!/, '')
     const expected = joinedMatches(all, query.replace(/&_count=\d+/, '')).map(({ id }) => id)
     t.equal(expected.length > 0, !line.startsWith('!'), `${query} asks something`)
@@ -132,7 +132,7 @@ async function entriesOf(query: string): Promise<{ match: string[]; include: str
 const names = (list: readonly Stored[]) => list.map(({ type, id }) => `${type}/${id}`).sort()
 
 t.test('includes bring what the matches name or what names them, each once', async (t) => {
-  for (const [query, ...includes] of someOf(INCLUDES, 0.4)) {
+  for (const [query, ...includes] of sampleCases(INCLUDES, 0.4)) {
     const matches = joinedMatches(all, query)
     const expected = includes.flatMap((include) => {
       const [kind, value = ''] = include.split('=')
@@ -193,7 +193,7 @@ const FILTERS: readonly (readonly [filter: string, query: string])[] = [
 ]
 
 t.test('_filter says what parameters say', async (t) => {
-  for (const [filter, query] of someOf(FILTERS, 0.4)) {
+  for (const [filter, query] of sampleCases(FILTERS, 0.4)) {
     const found = await idsFound(admin, `${encodeURI(filter)}&_count=200`)
     const expected =
       query === ''

@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
-import { someOf } from '../../fixtures/depth.ts'
+import { sampleCases } from '../../fixtures/depth.ts'
 import { compareKeys, expectedMatches, sortKeys } from '../../fixtures/oracle/oracle.ts'
 import { idsFound, loadStage, SHARE } from '../../fixtures/oracle/stage.ts'
 
@@ -128,7 +128,7 @@ async function idsBackwards(query: string): Promise<string[]> {
   }
 }
 
-for (const query of someOf(SORTS, SHARE)) {
+for (const query of sampleCases(SORTS, SHARE)) {
   t.test(`${query} is in order, whole and in pages`, async (t) => {
     const found = await idsFound(admin, `${query}&_count=1000`)
     const { expected, keys, found: ownKeys } = orders(query, found)
@@ -153,7 +153,7 @@ t.test('at the end of the order nothing follows', async (t) => {
 
 const WALKS = ['', 'code,-date', '-value-quantity', 'date', '_id', '-_lastUpdated']
 
-for (const sort of someOf(WALKS, 0.5)) {
+for (const sort of sampleCases(WALKS, 0.5)) {
   t.test(`pages by "${sort}" neither repeat nor skip while another client writes`, async (t) => {
     const steady = all.filter(({ type }) => type === 'Observation').map(({ id }) => id)
     let isOver = false

@@ -2,10 +2,10 @@
 import t from 'tap'
 import { parseSearch } from '../../../shared/query/search.ts'
 import { Keys } from '../../../shared/store/index/keys.ts'
-import { orderOf } from '../../../shared/store/search/order/order.ts'
+import { resolveOrder } from '../../../shared/store/search/order/order.ts'
 import type { Query } from '../../../shared/store/search/plan/query.ts'
-import { wayOf } from '../../../shared/store/search/plan/ways.ts'
-import type { Test } from '../../../shared/store/search/tests/test.ts'
+import { chooseAccessPath } from '../../../shared/store/search/plan/ways.ts'
+import type { Predicate } from '../../../shared/store/search/tests/test.ts'
 
 const hash = new Keys(Buffer.alloc(32))
 const counts = new Map([
@@ -19,33 +19,33 @@ const statistics = {
   rows: 5_000_000,
   rare: 100,
   knows: () => true,
-  rowsOf: () => 480_000,
+  typeRows: () => 480_000,
   isIndexed: true,
   refresh: async () => undefined,
 }
-const keys = (...any: bigint[]): Test => ({ kind: 'keys', any })
-const identifier: Test = { kind: 'keys', any: [9n], isIdentifying: true }
-const narrow: Test = { kind: 'narrow', sql: () => 'true' }
-const join: Test = { kind: 'join', keys: () => 'null', check: () => 'true' }
-const name: Test = { kind: 'ids', ids: () => 'select 1' }
-const filter: Test = { kind: 'filter', sql: () => 'true' }
+const keys = (...any: bigint[]): Predicate => ({ kind: 'keys', any })
+const identifier: Predicate = { kind: 'keys', any: [9n], isIdentifying: true }
+const narrow: Predicate = { kind: 'narrow', sql: () => 'true' }
+const join: Predicate = { kind: 'join', keys: () => 'null', check: () => 'true' }
+const name: Predicate = { kind: 'ids', ids: () => 'select 1' }
+const filter: Predicate = { kind: 'filter', sql: () => 'true' }
 const begins = { column: 'd_lo', from: 0, to: 1 } as const
-const date: Test = { kind: 'date', sql: () => 'true', within: begins, begins }
-const since: Test = { kind: 'date', sql: () => 'true', within: { ...begins, to: Infinity } }
+const date: Predicate = { kind: 'date', sql: () => 'true', within: begins, begins }
+const since: Predicate = { kind: 'date', sql: () => 'true', within: { ...begins, to: Infinity } }
 
-const queryOf = (tests: readonly Test[], sort = '-_lastUpdated'): Query => ({
+const queryOf = (predicates: readonly Predicate[], sort = '-_lastUpdated'): Query => ({
   project: 1,
   typeNumbers: [105],
-  tests,
-  order: orderOf(parseSearch('Observation', `_sort=${sort}`), hash),
+  predicates,
+  order: resolveOrder(parseSearch('Observation', `_sort=${sort}`), hash),
   after: undefined,
   limit: 21,
   offset: 0,
 })
 
 const nameOf = (query: Query, isKnown = true) =>
-  wayOf(query, { statistics, rows: 480_000, limit: 21, isKnown }).way.name
-const choose = (...tests: Test[]) => nameOf(queryOf(tests))
+  chooseAccessPath(query, { statistics, rows: 480_000, limit: 21, isKnown }).accessPath.name
+const choose = (...predicates: Predicate[]) => nameOf(queryOf(predicates))
 
 t.test('a common key is tested on a walk, a rare one found first', (t) => {
   t.equal(choose(), 'walk')
@@ -72,7 +72,7 @@ t.test('what is only known when rows are met is counted in the statement', (t) =
 })
 
 t.test('where nothing is known a key may be that of most rows, but for identifiers', (t) => {
-  const unknown = (...tests: Test[]) => nameOf(queryOf(tests), false)
+  const unknown = (...predicates: Predicate[]) => nameOf(queryOf(predicates), false)
   t.equal(unknown(keys(9n)), 'walk')
   t.equal(unknown(identifier), 'keys')
   t.equal(unknown(name, keys(9n)), 'ids')

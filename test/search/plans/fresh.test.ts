@@ -14,7 +14,7 @@ import { openRepository } from '../../../shared/store/open-repository.ts'
 import type { Repository } from '../../../shared/store/repository.ts'
 import { until } from '../../fixtures/botica.ts'
 import { createDatabase } from '../../fixtures/store/own-database.ts'
-import { databaseUrl, openTestStore, statementsOf } from '../../fixtures/store/store.ts'
+import { countStatements, databaseUrl, openTestStore } from '../../fixtures/store/store.ts'
 
 const ROWS = 20_000
 const PATIENCE_MS = 60_000
@@ -148,7 +148,7 @@ t.test('a request does not pay for the look at the statistics', async (t) => {
   const end = Date.now() + 2500
   let most = 0
   while (Date.now() < end) {
-    const cost = await statementsOf(database, () => repository.search(early, ONE))
+    const cost = await countStatements(database, () => repository.search(early, ONE))
     most = Math.max(most, cost)
   }
   t.equal(most, 1)

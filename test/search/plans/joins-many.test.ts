@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { parseSearch } from '../../../shared/query/search.ts'
-import { openTestStore, statementsOf, statusOf } from '../../fixtures/store/store.ts'
+import { countStatements, failureStatus, openTestStore } from '../../fixtures/store/store.ts'
 
 const { database, repository, aMember } = await openTestStore(t)
 const member = await aMember()
@@ -95,7 +95,7 @@ t.test('_has finds each target once, however many refer to it', async (t) => {
 
 t.test('a page over many keys is one statement, once that was seen', async (t) => {
   await find('Observation?patient.gender=male')
-  t.equal(await statementsOf(database, () => find('Observation?patient.gender=male')), 1)
+  t.equal(await countStatements(database, () => find('Observation?patient.gender=male')), 1)
 })
 
 t.test('a reverse include of many matches finds all that refer to them', async (t) => {
@@ -115,7 +115,7 @@ t.test('more keys than a join may have are too costly', async (t) => {
     })
   const { id } = await list(24_900)
   await list(25_000)
-  t.equal(await statusOf(find('Patient?_has:List:item:status=current')), undefined)
+  t.equal(await failureStatus(find('Patient?_has:List:item:status=current')), undefined)
   await list(200)
   const refused = await find('Patient?_has:List:item:status=current').catch((error) => error)
   t.match(refused, { status: 400, outcome: { issue: [{ code: 'too-costly' }] } })

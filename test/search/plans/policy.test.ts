@@ -7,17 +7,17 @@ import type { Principal } from '../../../shared/access/principal.ts'
 import { typeNumber } from '../../../shared/fhir/definitions.ts'
 import { parseSearch } from '../../../shared/query/search.ts'
 import { keysLiteral } from '../../../shared/store/index/keys.ts'
-import { orderOf } from '../../../shared/store/search/order/order.ts'
+import { resolveOrder } from '../../../shared/store/search/order/order.ts'
 import type { SortedRow } from '../../../shared/store/search/order/position.ts'
 import { pageStatement } from '../../../shared/store/search/plan/compile.ts'
-import { isRare, partOf } from '../../../shared/store/search/plan/prepare.ts'
-import type { Part } from '../../../shared/store/search/plan/query.ts'
-import { WAYS } from '../../../shared/store/search/plan/ways.ts'
-import { testOf } from '../../../shared/store/search/tests/conditions.ts'
+import { isRare, planQuery } from '../../../shared/store/search/plan/prepare.ts'
+import type { PlannedQuery } from '../../../shared/store/search/plan/query.ts'
+import { ACCESS_PATHS } from '../../../shared/store/search/plan/ways.ts'
+import { compilePredicate } from '../../../shared/store/search/tests/conditions.ts'
 import { until } from '../../fixtures/botica.ts'
 import { openPlannedStore } from '../../fixtures/store/planned-store.ts'
 import { keptBuffers, ownBuffers } from '../../fixtures/store/plans.ts'
-import { statementsOf } from '../../fixtures/store/store.ts'
+import { countStatements } from '../../fixtures/store/store.ts'
 
 const ROWS = 20_000
 const PATIENTS = 1000
@@ -92,23 +92,25 @@ function limitedTo(...criteria: readonly string[]): Principal {
   return { ...member, rules: { grants } }
 }
 
-function planned(principal: Principal, search: string): Part {
+function planned(principal: Principal, search: string): PlannedQuery {
   const [type = '', parameters = ''] = search.split('?')
   const request = parseSearch(type, parameters)
-  const scene = visibleRows({ keys }, principal, type, { interaction: 'search' })
-  if (scene === undefined) throw new Error(`${type} is not in sight`)
-  const tests = request.conditions.map((condition) => testOf(scene, condition))
+  const scope = visibleRows({ keys }, principal, type, { interaction: 'search' })
+  if (scope === undefined) throw new Error(`${type} is not in sight`)
+  const predicates = request.conditions.map((condition) => compilePredicate(scope, condition))
   const limit = request.count + 1
   const query = {
     project,
     typeNumbers: [typeNumber(type)],
-    tests: withVisible(scene.visible, tests, (test) => isRare({ statistics }, scene, test, limit)),
-    order: orderOf(request, keys),
+    predicates: withVisible(scope.visible, predicates, (predicate) =>
+      isRare({ statistics }, scope, predicate, limit),
+    ),
+    order: resolveOrder(request, keys),
     after: undefined,
     limit,
     offset: 0,
   }
-  return partOf({ statistics }, query)
+  return planQuery({ statistics }, query)
 }
 
 /** In the same words they let almost all through, half, almost nothing, and nothing. */
@@ -143,13 +145,13 @@ const WALKED = ['_sort=_lastUpdated', 'status=final&_sort=_lastUpdated', '_sort=
 )
 
 /** All rows of the type, one after the other. */
-function walked({ query, facts }: Part): Part {
-  const way = WAYS.find(({ name }) => name === 'walk')
-  if (way === undefined) throw new Error('There is no walk')
-  return { query, facts: { ...facts, rows: 0 }, way }
+function walked({ query, stats }: PlannedQuery): PlannedQuery {
+  const accessPath = ACCESS_PATHS.find(({ name }) => name === 'walk')
+  if (accessPath === undefined) throw new Error('There is no walk')
+  return { query, stats: { ...stats, rows: 0 }, accessPath }
 }
 
-const idsOf = async (part: Part) =>
+const idsOf = async (part: PlannedQuery) =>
   (await database.query<SortedRow>(pageStatement([part]))).map(({ id }) => id)
 
 t.test('what is let through is found, in order, however much that is', async (t) => {
@@ -175,15 +177,15 @@ t.test('the plan of one policy reads few more pages for another than its own', a
   const searches = [...SEARCHES, ...WALKED.map((search) => [search, [all, half]] as const)]
   for (const asked of searches) {
     const [search, principals] = asked
-    const parts = principals.map((principal) => planned(principal, search))
-    const statements = parts.map((part) => pageStatement([part]))
-    t.ok(statements.every(({ isKept }) => isKept))
+    const plans = principals.map((principal) => planned(principal, search))
+    const statements = plans.map((part) => pageStatement([part]))
+    t.ok(statements.every(({ isPreparable }) => isPreparable))
     t.equal(new Set(statements.map(({ text }) => text)).size, 1, search)
     await database.transaction(async (connection) => {
       const own: number[] = []
       for (const statement of statements) own.push(await ownBuffers(connection, statement))
       // The plan is weighed against those for the first values.
-      for (const places of [[...parts.keys()], [...parts.keys()].reverse()]) {
+      for (const places of [[...plans.keys()], [...plans.keys()].reverse()]) {
         for (const place of places) {
           const statement = statements[place] ?? { text: '', values: [] }
           const name = `${searches.indexOf(asked)} from ${places[0]}`
@@ -210,11 +212,12 @@ t.test('a page is one statement, also where the newest are out of sight', async 
     t.equal((await repository.search(half, request)).versions.length, 20)
   }
   // Beside the first search the statistics are read, once.
-  await until(async () => (await statementsOf(database, page)) === 1, READY_MS)
+  await until(async () => (await countStatements(database, page)) === 1, READY_MS)
 })
 
 t.test('what refers to the few that are let through is looked for at once', (t) => {
-  const nameOf = (principal: Principal, search: string) => planned(principal, search).way.name
+  const nameOf = (principal: Principal, search: string) =>
+    planned(principal, search).accessPath.name
   t.equal(nameOf(nothing, 'Observation?'), 'join')
   t.equal(nameOf(nothing, 'Observation?status=final'), 'join')
   t.equal(nameOf(half, 'Observation?value-quantity=5'), 'ids')
@@ -254,8 +257,8 @@ t.test('dates are found by one plan beside what each row tells of itself', async
     const principal = limitedTo(...criteria.map((one) => `Observation?${one}`))
     for (const [search, from, to] of SPANS) {
       const part = planned(principal, `Observation?${search}`)
-      t.equal(part.way.name, 'dates', search)
-      kept.add(pageStatement([part]).isKept)
+      t.equal(part.accessPath.name, 'dates', search)
+      kept.add(pageStatement([part]).isPreparable)
       const expected = await database.query<SortedRow>({
         text: `select id from resource where project = $1 and type = $2 and d_lo >= $3 and d_lo <= $4
           and keys[3] = $5 order by lu desc, id desc limit 21`,
@@ -273,5 +276,5 @@ t.test('dates are found by one plan beside what each row tells of itself', async
     limitedTo('Observation?status=final'),
     'Observation?date=2020&subject=Patient/p6',
   )
-  t.equal(rare.way.name, 'keys', 'fewer rows have the key')
+  t.equal(rare.accessPath.name, 'keys', 'fewer rows have the key')
 })

@@ -6,9 +6,9 @@ import { countNow } from '../../../shared/store/rows/counts.ts'
 import { readCursor, writeCursor } from '../../../shared/store/search/order/order.ts'
 import type { SortedRow } from '../../../shared/store/search/order/position.ts'
 import { countedStatement, pageStatement } from '../../../shared/store/search/plan/compile.ts'
-import type { Facts, Query } from '../../../shared/store/search/plan/query.ts'
-import { WAYS, wayOf } from '../../../shared/store/search/plan/ways.ts'
-import { sqlOf, type Test } from '../../../shared/store/search/tests/test.ts'
+import type { PlannerStats, Query } from '../../../shared/store/search/plan/query.ts'
+import { ACCESS_PATHS, chooseAccessPath } from '../../../shared/store/search/plan/ways.ts'
+import { type Predicate, predicateSql } from '../../../shared/store/search/tests/test.ts'
 import { openPlannedStore } from '../../fixtures/store/planned-store.ts'
 import { keptBuffers, ownBuffers } from '../../fixtures/store/plans.ts'
 
@@ -58,8 +58,8 @@ const queryOf = (search: string): Query => planned.queryOf(search, ['kg', 'g'])
 const typeOf = ({ typeNumbers: [number] }: Query) => number
 
 /** As in a type of so many rows; the more there are, the more are few. */
-const factsOf = (query: Query, rows: number, isKnown = true): Facts => ({
-  statistics: { ...statistics, rowsOf: () => rows },
+const factsOf = (query: Query, rows: number, isKnown = true): PlannerStats => ({
+  statistics: { ...statistics, typeRows: () => rows },
   rows,
   limit: query.limit + query.offset,
   isKnown,
@@ -68,7 +68,7 @@ const realFacts = (query: Query) =>
   factsOf(query, typeOf(query) === typeNumber('Patient') ? PATIENTS : OBSERVATIONS)
 
 /** Few rows have each count of them find many, many rows have it find few. */
-const FACTS: readonly ((query: Query) => Facts)[] = [
+const FACTS: readonly ((query: Query) => PlannerStats)[] = [
   realFacts,
   (query) => factsOf(query, 1),
   (query) => factsOf(query, 2000),
@@ -76,16 +76,21 @@ const FACTS: readonly ((query: Query) => Facts)[] = [
   (query) => factsOf(query, 10_000, false),
 ]
 
-const rowsOf = (query: Query, facts: Facts, way = wayOf(query, facts).way) =>
-  database.query<SortedRow>(pageStatement([{ query, facts, way }]))
+const rowsOf = (
+  query: Query,
+  stats: PlannerStats,
+  accessPath = chooseAccessPath(query, stats).accessPath,
+) => database.query<SortedRow>(pageStatement([{ query, stats, accessPath }]))
 /** All rows of the type, one after the other; no key finds any. */
 function walked(query: Query): Promise<SortedRow[]> {
-  const tests = query.tests.map(
-    (test): Test =>
-      test.kind === 'keys' ? { kind: 'filter', sql: (bind) => sqlOf(test, bind, true) } : test,
+  const predicates = query.predicates.map(
+    (predicate): Predicate =>
+      predicate.kind === 'keys'
+        ? { kind: 'filter', sql: (bind) => predicateSql(predicate, bind, true) }
+        : predicate,
   )
-  const way = WAYS.find(({ name }) => name === 'walk')
-  return rowsOf({ ...query, tests }, realFacts(query), way)
+  const accessPath = ACCESS_PATHS.find(({ name }) => name === 'walk')
+  return rowsOf({ ...query, predicates }, realFacts(query), accessPath)
 }
 
 function following(query: Query, row: SortedRow | undefined): Query {
@@ -169,26 +174,27 @@ t.test('each finds the same in the same order, page by page', async (t) => {
     const ids = whole.map(({ id }) => id)
     const at = Math.floor(ids.length / 3)
     for (const [n, facts] of FACTS.entries()) {
-      const { way } = wayOf(query, facts(query))
-      taken.add(way.name)
-      const idsOf = async (one: Query) => (await rowsOf(one, facts(one), way)).map(({ id }) => id)
-      t.same(await idsOf({ ...query, limit: MANY }), ids, `${way.name} ${n}: ${search}`)
+      const { accessPath } = chooseAccessPath(query, facts(query))
+      taken.add(accessPath.name)
+      const idsOf = async (one: Query) =>
+        (await rowsOf(one, facts(one), accessPath)).map(({ id }) => id)
+      t.same(await idsOf({ ...query, limit: MANY }), ids, `${accessPath.name} ${n}: ${search}`)
       t.same(await idsOf({ ...query, offset: 3 }), ids.slice(3, 3 + 16), `${n}: ${search}`)
       const next = await idsOf(following(query, whole[at]))
-      t.same(next, ids.slice(at + 1, at + 17), `${way.name} ${n}, the next page: ${search}`)
+      t.same(next, ids.slice(at + 1, at + 17), `${accessPath.name} ${n}, the next page: ${search}`)
     }
   }
-  t.same([...taken].sort(), WAYS.map(({ name }) => name).sort())
+  t.same([...taken].sort(), ACCESS_PATHS.map(({ name }) => name).sort())
 })
 
 t.test('every way that fits a search finds what the others find', async (t) => {
   for (const search of SEARCHES) {
     const query = queryOf(`${search}&_count=15`)
     const expected = (await walked(query)).map(({ id }) => id)
-    for (const way of WAYS.filter((one) => one.fits(query))) {
+    for (const accessPath of ACCESS_PATHS.filter((one) => one.fits(query))) {
       for (const facts of FACTS) {
-        const found = (await rowsOf(query, facts(query), way)).map(({ id }) => id)
-        t.same(found, expected, `${way.name}: ${search}`)
+        const found = (await rowsOf(query, facts(query), accessPath)).map(({ id }) => id)
+        t.same(found, expected, `${accessPath.name}: ${search}`)
       }
     }
   }
@@ -208,10 +214,10 @@ t.test('a count is that of the rows, by any statistics', async (t) => {
 t.test('plans are made once and touch hardly more than those made for values', async (t) => {
   for (const [n, search] of SEARCHES.entries()) {
     const query = queryOf(search)
-    const page = pageStatement([wayOf(query, realFacts(query))])
+    const page = pageStatement([chooseAccessPath(query, realFacts(query))])
     const count = countedStatement([{ query, facts: realFacts(query) }], undefined)
     for (const [name, statement] of Object.entries({ page, count })) {
-      if (statement.isKept !== true) continue
+      if (statement.isPreparable !== true) continue
       await database.transaction(async (connection) => {
         const own = await ownBuffers(connection, statement)
         const kept = await keptBuffers(connection, `${name}-${n}`, statement)
@@ -224,7 +230,7 @@ t.test('plans are made once and touch hardly more than those made for values', a
 t.test('all are planned once but what is found by other indexes for other values', (t) => {
   const isKept = (search: string) => {
     const query = queryOf(search)
-    return pageStatement([wayOf(query, realFacts(query))]).isKept
+    return pageStatement([chooseAccessPath(query, realFacts(query))]).isPreparable
   }
   const others = [
     'Patient?name=family1 given1',
@@ -245,7 +251,7 @@ t.test('all are planned once but what is found by other indexes for other values
 t.test('a statement is the same in types of all sizes', (t) => {
   const textOf = (search: string, rows: number) => {
     const query = queryOf(search)
-    return pageStatement([wayOf(query, factsOf(query, rows))]).text
+    return pageStatement([chooseAccessPath(query, factsOf(query, rows))]).text
   }
   for (const search of ['value-quantity=gt190', 'date=2021', 'subject:Patient.name=family7']) {
     t.equal(textOf(`Observation?${search}`, 20_000), textOf(`Observation?${search}`, 900_000))

@@ -6,7 +6,7 @@ import { aBot, execute, handler, type Untyped } from '../../fixtures/bots/bots.t
 import { createClient } from '../../fixtures/client.ts'
 import { depth } from '../../fixtures/depth.ts'
 import { aSubscription, startReceiver } from '../../fixtures/http/receiver.ts'
-import { oneOf, seeded } from '../../fixtures/policy/oracle.ts'
+import { pickRandom, seeded } from '../../fixtures/policy/oracle.ts'
 import { MRN_SYSTEM } from '../../fixtures/resources.ts'
 import { openCluster } from '../../fixtures/services/cluster.ts'
 import { type Lane, openFaults } from './faults.ts'
@@ -51,7 +51,7 @@ async function keepHurting(lane: Lane): Promise<void> {
   const names = Object.keys(lane.faults)
   for (let n = 0; left > 0 && Date.now() - startedAt < MOST_MS; n++) {
     left -= 1
-    const name = names[n] ?? oneOf(random, names)
+    const name = names[n] ?? pickRandom(random, names)
     await lane.faults[name]?.()
     counts[name] = (counts[name] ?? 0) + 1
     await delay(random(2 * lane.calmMs))

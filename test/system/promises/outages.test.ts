@@ -8,7 +8,7 @@ import type { Answer } from '../../fixtures/client.ts'
 import { openSdk } from '../../fixtures/sdk.ts'
 import { openCluster } from '../../fixtures/services/cluster.ts'
 import { moveToSmallDisk } from '../../fixtures/services/small-disk.ts'
-import { bound, kindOf, openSocket, socketUrl } from '../../fixtures/sockets.ts'
+import { bound, notificationType, openSocket, socketUrl } from '../../fixtures/sockets.ts'
 
 t.setTimeout(400_000)
 const PATIENCE_MS = 180_000
@@ -85,7 +85,7 @@ for (const [name, lose] of [
     // The missed one may be sent again before.
     const isNext = (message: unknown) => JSON.stringify(message).includes(next.id ?? 'none')
     const heard = await again.heard(
-      (message) => kindOf(message) === 'event-notification' && isNext(message),
+      (message) => notificationType(message) === 'event-notification' && isNext(message),
     )
     t.ok(heard)
   })

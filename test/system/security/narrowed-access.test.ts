@@ -3,7 +3,7 @@ import t from 'tap'
 import { type Binary, download, upload } from '../../fixtures/binaries.ts'
 import { openBotica, until } from '../../fixtures/botica.ts'
 import type { Client } from '../../fixtures/client.ts'
-import { kickOff, manifestOf } from '../../fixtures/exports/exports.ts'
+import { fetchManifest, kickOff } from '../../fixtures/exports/exports.ts'
 import { aPatient } from '../../fixtures/resources.ts'
 import { createDatabase } from '../../fixtures/store/own-database.ts'
 
@@ -47,7 +47,7 @@ async function remove(clientId: string): Promise<void> {
 t.test('hides the files of an export made before the policy was narrowed', async (t) => {
   const { client, restrict } = await aMember()
   const status = await kickOff(client, 'Patient/$export')
-  const { output } = await manifestOf(client, status)
+  const { output } = await fetchManifest(client, status)
   const file = output.find(({ type }) => type === 'Patient')?.url ?? ''
   const before = await client.get(file)
   t.match(before.text, PHONE)
@@ -73,7 +73,7 @@ t.test('hides the files of an export made before the policy was narrowed', async
 t.test('shows the files again when the policy is restored', async (t) => {
   const { client, restrict } = await aMember()
   const status = await kickOff(client, 'Patient/$export')
-  const { output } = await manifestOf(client, status)
+  const { output } = await fetchManifest(client, status)
   const file = output.find(({ type }) => type === 'Patient')?.url ?? ''
   await restrict(NO_PHONE)
   t.equal((await client.get(file)).status, 403)

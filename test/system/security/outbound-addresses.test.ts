@@ -1,11 +1,11 @@
 /** On behalf of others only global unicast addresses are called: no private network, and no metadata of a cloud. */
 import t from 'tap'
 import {
+  blockedReason,
   carriedAddress,
-  EVERYWHERE,
   isPublicAddress,
   readHostRule,
-  refusalOf,
+  UNRESTRICTED,
 } from '../../../shared/config/outbound.ts'
 import { openBotica } from '../../fixtures/botica.ts'
 import { aSubscription } from '../../fixtures/http/receiver.ts'
@@ -75,18 +75,18 @@ t.test('a Subscription cannot be made to call them', async (t) => {
 })
 
 t.test('a host whose name has one private address among others is not called', (t) => {
-  const rules = { ...EVERYWHERE, reach: 'public' } as const
+  const rules = { ...UNRESTRICTED, reach: 'public' } as const
   const hook = new URL('https://hooks.example.org/')
-  t.equal(refusalOf(rules, hook, ['93.184.216.34', '2606:4700::1']), undefined)
+  t.equal(blockedReason(rules, hook, ['93.184.216.34', '2606:4700::1']), undefined)
   for (const address of ['168.63.129.16', '::ffff:0:127.0.0.1', '2002:7f00:1::']) {
-    t.match(refusalOf(rules, hook, ['93.184.216.34', address]), /not a public address/, address)
+    t.match(blockedReason(rules, hook, ['93.184.216.34', address]), /not a public address/, address)
   }
   t.end()
 })
 
 t.test('a list of what is never called holds for IPv6 addresses that lead there', (t) => {
   const rule = readHostRule('10.0.0.0/8')
-  const rules = { ...EVERYWHERE, never: rule === undefined ? [] : [rule] }
+  const rules = { ...UNRESTRICTED, never: rule === undefined ? [] : [rule] }
   const host = new URL('http://inside.example/')
   for (const address of [
     '10.1.2.3',
@@ -98,11 +98,11 @@ t.test('a list of what is never called holds for IPv6 addresses that lead there'
     '2002:a01:203::1',
     '2001:0:808:808:0:0:f5fe:fdfc',
   ]) {
-    t.match(refusalOf(rules, host, [address]), /not called/, address)
-    t.match(refusalOf(rules, new URL(url(address))), /not called/, `${address} itself`)
+    t.match(blockedReason(rules, host, [address]), /not called/, address)
+    t.match(blockedReason(rules, new URL(url(address))), /not called/, `${address} itself`)
   }
   for (const address of ['11.1.2.3', '64:ff9b::11.1.2.3', '2606:4700:a01:203::']) {
-    t.equal(refusalOf(rules, host, [address]), undefined, address)
+    t.equal(blockedReason(rules, host, [address]), undefined, address)
   }
   t.equal(carriedAddress('2606:4700::1'), undefined)
   t.end()

@@ -5,12 +5,12 @@
 import { randomUUID } from 'node:crypto'
 import { request } from 'node:http'
 import t from 'tap'
-import { routesOf } from '../../../server/app.ts'
+import { nonFhirRoutes } from '../../../server/app.ts'
 import { createMetrics } from '../../../server/metrics.ts'
 import { type Access, isOpen } from '../../../server/middleware/access.ts'
 import { authenticate } from '../../../server/middleware/authenticate.ts'
 import { fhirPaths } from '../../../server/openapi/describe.ts'
-import { type Route, routerOf } from '../../../server/routes/table.ts'
+import { buildRouter, type Route } from '../../../server/routes/table.ts'
 import { openBotica } from '../../fixtures/botica.ts'
 import { signIn } from '../../fixtures/client.ts'
 import { askRaw, type RawAnswer } from '../../fixtures/http/raw-request.ts'
@@ -105,7 +105,7 @@ const membershipId = members.body.entry[0]?.resource.id ?? ''
 
 const web = { services, metrics: createMetrics(services) }
 const authenticated = authenticate(web)
-const table = routesOf(web, authenticated)
+const table = nonFhirRoutes(web, authenticated)
 
 interface Step {
   readonly method: string
@@ -236,7 +236,7 @@ t.test('the routes that ask for no token are these', (t) => {
 
 t.test('a route without a mark stops the start', (t) => {
   const { access: _, ...rest } = table[0] as Route // the table is not empty
-  t.throws(() => routerOf([rest as Route], authenticated), { message: /carries no mark/ })
+  t.throws(() => buildRouter([rest as Route], authenticated), { message: /carries no mark/ })
   t.end()
 })
 

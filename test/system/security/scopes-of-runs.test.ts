@@ -14,7 +14,7 @@ import { type Client, createClient } from '../../fixtures/client.ts'
 import { kickOff } from '../../fixtures/exports/exports.ts'
 import { aSubscription, startReceiver } from '../../fixtures/http/receiver.ts'
 import { anEmail } from '../../fixtures/invites.ts'
-import { aPerson, claimsOf } from '../../fixtures/people.ts'
+import { aPerson, decodeJwtClaims } from '../../fixtures/people.ts'
 import { anObservation, aPatient } from '../../fixtures/resources.ts'
 import { createDatabase } from '../../fixtures/store/own-database.ts'
 
@@ -129,7 +129,7 @@ t.test('what a module remembers of a run is not there for a narrower one', async
 t.test('a token of a run has the scope of the run, and ends with it', async (t) => {
   const bot = await aBot(botica, handler('return medplum.getAccessToken()'), AS_USER)
   const { text: token } = await execute(narrow, bot)
-  t.equal(claimsOf(token).scope, 'system/Bot.rs')
+  t.equal(decodeJwtClaims(token).scope, 'system/Bot.rs')
   const thief = createClient(baseUrl, token)
   await until(async () => (await thief.get(`Bot/${bot}`)).status === 401, PATIENCE_MS)
   const binding = handler(`

@@ -8,7 +8,7 @@ import { basic, type Client } from '../../fixtures/client.ts'
 import { anEmail, invite } from '../../fixtures/invites.ts'
 import { aPerson, type Person } from '../../fixtures/people.ts'
 import { aPatient } from '../../fixtures/resources.ts'
-import { subscribe, tokenOf } from '../../fixtures/sockets.ts'
+import { getBindingToken, subscribe } from '../../fixtures/sockets.ts'
 
 type Call = readonly [
   method: 'get' | 'post' | 'put' | 'patch' | 'del',
@@ -207,7 +207,7 @@ t.test('an answer is given again to the same scopes only', async (t) => {
 })
 
 t.test('the token of a web socket opens nothing else', async (t) => {
-  const token = await tokenOf(admin, await subscribe(admin, 'Patient'))
+  const token = await getBindingToken(admin, await subscribe(admin, 'Patient'))
   const answer = await botica.anonymous.get('Patient', { Authorization: `Bearer ${token}` })
   t.equal(answer.status, 401)
   const { id, secret } = botica.adminCredentials

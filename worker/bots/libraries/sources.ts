@@ -21,7 +21,7 @@ const REQUIRE = /\brequire\(\s*(['"])([^'"]+)\1\s*\)/g
 function link(entry: string): string {
   const files = [entry]
   const texts: string[] = []
-  const targetOf = (name: string, importer: string) => {
+  const resolveTarget = (name: string, importer: string) => {
     const found = find(name, importer)
     if (typeof found === 'string') return found
     if (!files.includes(found.file)) files.push(found.file)
@@ -31,7 +31,7 @@ function link(entry: string): string {
   for (const path of files) {
     const code = path === '' ? '' : readFileSync(path, 'utf8')
     const linked = code.replaceAll(REQUIRE, (whole, _quote, name: string) => {
-      const target = targetOf(name, path)
+      const target = resolveTarget(name, path)
       return typeof target === 'string' ? whole.replace(name, target) : `require(${target})`
     })
     texts.push(`(function (require, module, exports) {${linked}\n})`)

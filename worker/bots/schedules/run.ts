@@ -5,8 +5,9 @@ import {
   type RunLease,
   systemPrincipal,
 } from '../../../shared/access/principal.ts'
-import { actingAs, codeLocation, maxQueueMs } from '../../../shared/bots/bot.ts'
+import { codeLocation, maxQueueMs, toActing } from '../../../shared/bots/bot.ts'
 import {
+  claimOccurrences,
   type DueSchedule,
   dueSchedules,
   endOccurrence,
@@ -14,9 +15,8 @@ import {
   type Plan,
   readSchedule,
   removeOccurrence,
-  repeatOccurrence,
+  retryOccurrence,
   savePlans,
-  takeOccurrences,
 } from '../../../shared/bots/schedules.ts'
 import { HttpError } from '../../../shared/errors.ts'
 import type { Resource } from '../../../shared/fhir/resource.ts'
@@ -58,7 +58,7 @@ export async function runDue(
 ): Promise<boolean> {
   const { plans, isCut } = await planDue(services, now)
   for (const plan of plans) await tell(services, metrics, plan)
-  const occurrences = await takeOccurrences(services.database, services.queues.home, now, AT_ONCE)
+  const occurrences = await claimOccurrences(services.database, services.queues.home, now, AT_ONCE)
   for (const occurrence of occurrences) await enqueue(services, metrics, occurrence, now.getTime())
   return isCut || occurrences.length === AT_ONCE
 }
@@ -72,7 +72,7 @@ export async function settleOccurrence(
 ): Promise<boolean> {
   return status === 'ok' || attempt >= ATTEMPTS
     ? await endOccurrence(database, runId, token)
-    : await repeatOccurrence(database, runId, token, backoffMs(attempt, FIRST_PAUSE_MS))
+    : await retryOccurrence(database, runId, token, backoffMs(attempt, FIRST_PAUSE_MS))
 }
 
 async function tell(
@@ -120,7 +120,7 @@ async function enqueue(
     await auditSkipped(services, project, { bot, time: scheduled, why: `the bot has no ${what}` })
     return await removeOccurrence(database, run)
   }
-  const job = jobOf(occurrence, actingAs(principal), now, now + maxQueueMs(bot))
+  const job = toScheduledJob(occurrence, toActing(principal), now, now + maxQueueMs(bot))
   try {
     await queues.enqueue(job, async () => undefined)
   } catch (error) {
@@ -132,7 +132,7 @@ async function enqueue(
   if (attempt === 1) metrics.occurrence('queued', 1, now - scheduled.getTime())
 }
 
-function jobOf(
+function toScheduledJob(
   { run, scheduled, attempt, bot, botVersion, projectId }: Occurrence,
   acting: Acting,
   added: number,
@@ -201,14 +201,14 @@ async function planDue(
 ): Promise<{ readonly plans: readonly Planned[]; readonly isCut: boolean }> {
   return await database.transaction(async (connection) => {
     const rows = await dueSchedules(connection, now, PLANNED_AT_ONCE)
-    const plans = rows.map((row) => planOf(row, now))
+    const plans = rows.map((row) => planOccurrence(row, now))
     if (plans.length > 0) await savePlans(connection, plans, now)
     return { plans, isCut: rows.length === PLANNED_AT_ONCE }
   })
 }
 
 /** The last one of several missed occurrences runs, unless it is too old. */
-export function planOf(row: DueSchedule, now: Date): Planned {
+export function planOccurrence(row: DueSchedule, now: Date): Planned {
   const { project, id, since } = row
   const schedule = readSchedule(row.bot)
   const nothing = { project, id, row, fired: undefined, overlapped: undefined, missed: 0 }

@@ -12,7 +12,12 @@ import {
   writeStoredHeader,
 } from '../../../shared/bulk/exports/file.ts'
 import { allocatePages } from '../../../shared/platform/storage/disk.ts'
-import { bufferOf, release, type Slice, sliceOf } from '../../../shared/platform/storage/storage.ts'
+import {
+  release,
+  type Slice,
+  sliceToBuffer,
+  toSlice,
+} from '../../../shared/platform/storage/storage.ts'
 
 export interface Blocks {
   /** Holds that line at least. */
@@ -143,5 +148,5 @@ export class Block {
 
 /** In one piece: who goes on behind it has both, or none. */
 export function lineBehind(header: Slice, line: Slice): Slice {
-  return sliceOf(Buffer.concat([bufferOf(header), Buffer.of(LINE_FEED), bufferOf(line)]))
+  return toSlice(Buffer.concat([sliceToBuffer(header), Buffer.of(LINE_FEED), sliceToBuffer(line)]))
 }

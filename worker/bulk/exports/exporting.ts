@@ -138,7 +138,7 @@ export function createPace(isBusy: () => boolean): Pace {
 }
 
 /** The export cannot be completed, however often it is tried. */
-export class GivenUp extends Error {
+export class ExportAborted extends Error {
   readonly failure: { readonly status: number; readonly text: string }
 
   constructor(status: number, text: string) {

@@ -10,9 +10,9 @@ import { endExport, manifestOf } from '../../../shared/bulk/exports/announce.ts'
 import { blockKey, fileKey, plainContent } from '../../../shared/bulk/exports/file.ts'
 import { readDeleted } from '../../../shared/bulk/exports/rows/deletions.ts'
 import {
+  deleteExportRows,
   endedExport,
   filesOfPart,
-  markSwept,
   wholeFiles,
   writtenBlocks,
 } from '../../../shared/bulk/exports/rows/files.ts'
@@ -29,26 +29,26 @@ import {
   clearMembers,
   finishPart,
   finishPlan,
+  type LeasedExportPart,
+  leaseExportPart,
   PARTS,
   postponePart,
   releasePart,
   renewLease,
-  type TakenPart,
-  takePart,
 } from '../../../shared/bulk/exports/rows/parts.ts'
 import { planExport, startExport } from '../../../shared/bulk/exports/rows/plan.ts'
 import { readPart } from '../../../shared/bulk/exports/rows/read.ts'
 import { exportStore } from '../../../shared/bulk/exports/rows/scope.ts'
-import { giveUp, memberOf } from '../../../shared/bulk/exports/status.ts'
-import { sliceOf } from '../../../shared/platform/storage/storage.ts'
+import { activePrincipal, failRevokedExport } from '../../../shared/bulk/exports/status.ts'
+import { toSlice } from '../../../shared/platform/storage/storage.ts'
 import type { Services } from '../../../shared/services.ts'
-import { backoffMs, isAway, LeaseLost, type Loop, startLoop, whileLeased } from '../../loop.ts'
+import { backoffMs, isUnavailable, LeaseLost, type Loop, startLoop, withLease } from '../../loop.ts'
 import { createBlocks } from './block.ts'
 import {
   createPace,
+  ExportAborted,
   type Exporting,
   type ExportMetrics,
-  GivenUp,
   openSources,
   storageFailed,
 } from './exporting.ts'
@@ -99,7 +99,7 @@ export function startExports(
 
 /** False when there was nothing to do. */
 async function work(services: Exporting, stopping: AbortSignal): Promise<boolean> {
-  const taken = await takePart(services.database)
+  const taken = await leaseExportPart(services.database)
   if (taken === undefined) return sweepExport(services)
   await holdPart(services, taken, stopping)
   return true
@@ -108,7 +108,7 @@ async function work(services: Exporting, stopping: AbortSignal): Promise<boolean
 /** Runs a part while its lease is renewed. */
 async function holdPart(
   services: Exporting,
-  taken: TakenPart,
+  taken: LeasedExportPart,
   stopping: AbortSignal,
 ): Promise<void> {
   const { database, log, metrics } = services
@@ -117,9 +117,9 @@ async function holdPart(
   const lease = { log, everyMs: RENEW_MS, renew: () => renewLease(database, job.id, part) }
   try {
     if (part.tries > MOST_TRIES) throw new Error('It has lost its worker again and again')
-    const principal = await memberOf(services, job.input)
-    if (principal === undefined) return await giveUp(services, job)
-    await whileLeased(lease, stopping, (signal) => runPart(services, principal, taken, signal))
+    const principal = await activePrincipal(services, job.input)
+    if (principal === undefined) return await failRevokedExport(services, job)
+    await withLease(lease, stopping, (signal) => runPart(services, principal, taken, signal))
     waits.delete(job.id)
   } catch (error) {
     await settle(services, taken, error, stopping.aborted)
@@ -130,12 +130,12 @@ async function holdPart(
 export async function runPart(
   services: Exporting,
   principal: Principal,
-  taken: TakenPart,
+  taken: LeasedExportPart,
   signal: AbortSignal,
 ): Promise<void> {
   const { kind } = taken.part
   if (rightsDigest(principal) !== taken.job.input.rights) {
-    throw new GivenUp(403, 'What the member may read has changed since the export began')
+    throw new ExportAborted(403, 'What the member may read has changed since the export began')
   }
   switch (kind) {
     case 'plan':
@@ -155,7 +155,7 @@ export async function runPart(
 async function plan(
   services: Exporting,
   principal: Principal,
-  { job, part }: TakenPart,
+  { job, part }: LeasedExportPart,
   signal: AbortSignal,
 ): Promise<void> {
   const { database, repository, queues, log, wake } = services
@@ -167,7 +167,7 @@ async function plan(
   }
   if (!(await clearMembers(database, job.id, part))) throw new LeaseLost()
   const planned = { ...job, state: 'active', at: started.at } as const
-  const store = repository.feature(exportStore)
+  const store = repository.withStore(exportStore)
   const { parts, issues } = await planExport(store, principal, planned, signal)
   await addIssues(database, job.id, issues)
   if (!(await finishPlan(database, job.id, part, parts))) throw new LeaseLost()
@@ -182,14 +182,14 @@ async function plan(
 async function output(
   services: Exporting,
   principal: Principal,
-  taken: TakenPart,
+  taken: LeasedExportPart,
   signal: AbortSignal,
 ): Promise<void> {
   const { job, part } = taken
   const { repository, config, copies } = services
   const type = part.type ?? part.types[0]
   if (!isPlanned(job) || type === undefined) throw new Error('A part of an export has no type')
-  const store = repository.feature(exportStore)
+  const store = repository.withStore(exportStore)
   await writeFiles(services, taken, { kind: 'output', type }, async (writer) => {
     const session = await copies.open(signal, part.token > 1)
     try {
@@ -205,12 +205,12 @@ async function output(
 async function deleted(
   services: Exporting,
   principal: Principal,
-  taken: TakenPart,
+  taken: LeasedExportPart,
   signal: AbortSignal,
 ): Promise<void> {
   const { job, part } = taken
   if (!isPlanned(job) || !hasType(part)) throw new Error('A part of an export has no type')
-  const store = services.repository.feature(exportStore)
+  const store = services.repository.withStore(exportStore)
   await writeFiles(services, taken, { kind: 'deleted', type: 'Bundle' }, (writer) =>
     readDeleted({ store, principal, job }, part, writer),
   )
@@ -218,7 +218,11 @@ async function deleted(
 }
 
 /** Writes the issues of the export into a file, and ends it. */
-async function close(services: Exporting, taken: TakenPart, signal: AbortSignal): Promise<void> {
+async function close(
+  services: Exporting,
+  taken: LeasedExportPart,
+  signal: AbortSignal,
+): Promise<void> {
   const { job, part } = taken
   if (job.issues.length > 0 && part.after === undefined) {
     const file = { kind: 'error', type: 'OperationOutcome' } as const
@@ -232,12 +236,12 @@ async function close(services: Exporting, taken: TakenPart, signal: AbortSignal)
   if (!(await endExport(services, job, { status: 'completed', part, files }))) throw new LeaseLost()
 }
 
-const NO_ROW = sliceOf(Buffer.alloc(16))
+const NO_ROW = toSlice(Buffer.alloc(16))
 
 async function writeIssues({ issues }: ExportJob, writer: LineWriter): Promise<void> {
   for (const one of issues) {
     const line = JSON.stringify({ resourceType: 'OperationOutcome', issue: [one] })
-    await writer.add(NO_ROW, sliceOf(Buffer.from(line)))
+    await writer.add(NO_ROW, toSlice(Buffer.from(line)))
   }
 }
 
@@ -248,7 +252,7 @@ function isPlanned(job: ExportJob): job is PlannedJob {
 /** Ends a part whose files become one object each; any other part has ended with its last block. */
 async function endObjects(
   services: Exporting,
-  taken: TakenPart,
+  taken: LeasedExportPart,
   signal: AbortSignal,
 ): Promise<void> {
   const { job, part } = taken
@@ -260,7 +264,7 @@ async function endObjects(
 /** Makes an object of each file of a written part. Another worker makes the same. Errors: LeaseLost. */
 async function makeObjects(
   { database, storage }: Services,
-  { job, part }: TakenPart,
+  { job, part }: LeasedExportPart,
   signal: AbortSignal,
 ): Promise<void> {
   if (!job.input.presigned) return
@@ -288,7 +292,7 @@ async function* untilAborted(
 
 async function settle(
   services: Services,
-  { job, part }: TakenPart,
+  { job, part }: LeasedExportPart,
   error: unknown,
   isStopping: boolean,
 ): Promise<void> {
@@ -296,15 +300,15 @@ async function settle(
   if (error instanceof LeaseLost || isStopping) {
     return releasePart(database, job.id, part, false)
   }
-  if (isAway(error) && Date.now() - Date.parse(String(job.requested)) < LONGEST_OUTAGE_MS) {
+  if (isUnavailable(error) && Date.now() - Date.parse(String(job.requested)) < LONGEST_OUTAGE_MS) {
     return await postpone(services, { job, part }, error)
   }
   const isLast =
-    error instanceof GivenUp || part.failures + 1 >= MOST_FAILURES || part.tries > MOST_TRIES
+    error instanceof ExportAborted || part.failures + 1 >= MOST_FAILURES || part.tries > MOST_TRIES
   log.error({ export: job.id, part: part.n, isLast, err: error }, 'A part of an export failed')
   if (isLast) {
     const failure =
-      error instanceof GivenUp ? error.failure : { status: 500, text: 'The export failed' }
+      error instanceof ExportAborted ? error.failure : { status: 500, text: 'The export failed' }
     await endExport(services, job, { status: 'error', failure })
     return
   }
@@ -313,7 +317,11 @@ async function settle(
 }
 
 /** The part waits for room, or for what is away, longer each time; its tries are not counted. */
-async function postpone({ database, log }: Services, { job, part }: TakenPart, cause: unknown) {
+async function postpone(
+  { database, log }: Services,
+  { job, part }: LeasedExportPart,
+  cause: unknown,
+) {
   const times = (waits.get(job.id) ?? 0) + 1
   waits.set(job.id, times)
   const pauseMs = backoffMs(times, PAUSE_MS, LONGEST_PAUSE_MS)
@@ -336,7 +344,7 @@ export async function sweepExport({ database, storage, log }: Services): Promise
   for (const { part, seq } of await wholeFiles(database, id)) {
     await storage.delete(fileKey(projectId, id, part, seq))
   }
-  await markSwept(database, id)
+  await deleteExportRows(database, id)
   log.info({ export: id }, 'The files of an export are gone')
   return true
 }

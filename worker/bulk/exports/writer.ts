@@ -18,14 +18,14 @@ import {
   type PartKind,
   ROW_ID_BYTES,
   UNREADABLE,
-  uuidOf,
+  uuidFromBytes,
 } from '../../../shared/bulk/exports/rows/jobs.ts'
-import { finishPart, type TakenPart } from '../../../shared/bulk/exports/rows/parts.ts'
+import { finishPart, type LeasedExportPart } from '../../../shared/bulk/exports/rows/parts.ts'
 import { issue } from '../../../shared/errors.ts'
 import type { Slice } from '../../../shared/platform/storage/storage.ts'
 import { LeaseLost } from '../../loop.ts'
 import { type Block, type Blocks, lineBehind } from './block.ts'
-import { type Exporting, type FileLimits, GivenUp, storageFailed } from './exporting.ts'
+import { ExportAborted, type Exporting, type FileLimits, storageFailed } from './exporting.ts'
 
 /** A file is followed by the next one beyond. */
 const FILE_LIMITS: FileLimits = { rows: 100_000, bytes: 256 * 1024 * 1024 }
@@ -67,7 +67,7 @@ interface File {
  */
 export async function writeFiles(
   exporting: Exporting,
-  taken: TakenPart,
+  taken: LeasedExportPart,
   { kind, type }: { readonly kind: FileKind; readonly type: string },
   write: (writer: LineWriter) => Promise<void>,
 ): Promise<void> {
@@ -86,7 +86,7 @@ export async function writeFiles(
 /** Fills blocks, and files with them. */
 class FileWriter implements LineWriter {
   readonly #exporting: Exporting
-  readonly #taken: TakenPart
+  readonly #taken: LeasedExportPart
   readonly #blocks: Blocks
   readonly #limits: FileLimits
   readonly #record: BlockRecord
@@ -95,7 +95,7 @@ class FileWriter implements LineWriter {
   #lastId = Buffer.alloc(ROW_ID_BYTES)
   #idBefore = Buffer.alloc(ROW_ID_BYTES)
 
-  constructor(exporting: Exporting, taken: TakenPart, record: BlockRecord, file: File) {
+  constructor(exporting: Exporting, taken: LeasedExportPart, record: BlockRecord, file: File) {
     this.#exporting = exporting
     this.#taken = taken
     this.#blocks = exporting.blocks
@@ -134,7 +134,7 @@ class FileWriter implements LineWriter {
   }
 
   async bad(id: Buffer, type = this.#file.type): Promise<void> {
-    const diagnostics = `Row ${uuidOf(id)}`
+    const diagnostics = `Row ${uuidFromBytes(id)}`
     const issues = [issue('error', UNREADABLE, `A ${type} cannot be read`, { diagnostics })]
     const count = await addIssues(this.#exporting.database, this.#taken.job.id, issues)
     if (count > MOST_UNREADABLE) throw tooManyUnreadable()
@@ -160,7 +160,7 @@ class FileWriter implements LineWriter {
     file.crc = block.crc(file.crc)
     file.bytes += block.bytes
     file.rows += block.rows
-    this.#record.add(block, { ...file }, isWhole, uuidOf(this.#lastId))
+    this.#record.add(block, { ...file }, isWhole, uuidFromBytes(this.#lastId))
     return true
   }
 
@@ -190,7 +190,7 @@ class BlockRecord {
   /** Blocks that have been taken. */
   flushed = 0
   readonly #exporting: Exporting
-  readonly #taken: TakenPart
+  readonly #taken: LeasedExportPart
   readonly #kind: FileKind
   readonly #most: number
   readonly #underWay = new Set<Promise<void>>()
@@ -200,7 +200,7 @@ class BlockRecord {
   #written = Promise.resolve()
   #failure: { readonly reason: unknown } | undefined
 
-  constructor(exporting: Exporting, taken: TakenPart, kind: FileKind, type: string) {
+  constructor(exporting: Exporting, taken: LeasedExportPart, kind: FileKind, type: string) {
     this.#exporting = exporting
     this.#taken = taken
     this.#kind = kind
@@ -320,8 +320,8 @@ class BlockRecord {
   }
 }
 
-export function tooManyUnreadable(): GivenUp {
-  return new GivenUp(500, 'Too many resources cannot be read')
+export function tooManyUnreadable(): ExportAborted {
+  return new ExportAborted(500, 'Too many resources cannot be read')
 }
 
 function fileAfter(last: Awaited<ReturnType<typeof lastFile>>, type: string): File {

@@ -118,7 +118,7 @@ class Lines {
  * are copied into blocks, of which `spare` holds those that nobody uses: what a stream brings may go at once.
  * Errors: that of the source, behind its last whole line.
  */
-export async function* batchesOf(
+export async function* readLineBatches(
   chunks: AsyncIterable<Buffer>,
   place: LinePlace,
   maxBytes: number,

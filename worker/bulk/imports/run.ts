@@ -5,7 +5,7 @@
 import { may } from '../../../shared/access/policy.ts'
 import type { Principal } from '../../../shared/access/principal.ts'
 import { recordBulk } from '../../../shared/bulk/exports/announce.ts'
-import { memberOf } from '../../../shared/bulk/exports/status.ts'
+import { activePrincipal } from '../../../shared/bulk/exports/status.ts'
 import {
   type ImportInput,
   type ImportPart,
@@ -14,32 +14,32 @@ import {
 } from '../../../shared/bulk/imports/imports.ts'
 import {
   type ImportLine,
-  idOf,
   isRefusal,
+  plannedId,
   type ReadLines,
   readLines,
   resolveReferences,
 } from '../../../shared/bulk/imports/lines.ts'
 import {
   endPart,
+  enforcePartOrder,
   failImport,
-  keepOrder,
+  type LeasedImportPart,
   type LineFailure,
+  leaseImportPart,
   notePartSize,
   releasePart,
   renewLease,
   replaceManifest,
-  type TakenPart,
-  takePart,
 } from '../../../shared/bulk/imports/parts.ts'
-import { lineFailure, PartLost, writeLines } from '../../../shared/bulk/imports/writes.ts'
-import { waits } from '../../../shared/config/waits.ts'
+import { ImportLeaseLost, lineFailure, writeLines } from '../../../shared/bulk/imports/writes.ts'
+import { timings } from '../../../shared/config/waits.ts'
 import { badRequest, forbidden, HttpError } from '../../../shared/errors.ts'
 import type { Connection } from '../../../shared/platform/postgres/statement.ts'
 import type { Services } from '../../../shared/services.ts'
 import { PlannedCreates } from '../../../shared/store/write/planned-rows.ts'
-import { backoffMs, type Loop, startLoop, whileLeased } from '../../loop.ts'
-import { batchesOf, readAhead } from './batches.ts'
+import { backoffMs, type Loop, startLoop, withLease } from '../../loop.ts'
+import { readAhead, readLineBatches } from './batches.ts'
 import { openSource, readManifest, unreadable } from './source.ts'
 
 /** More would only share the same processor. */
@@ -54,7 +54,7 @@ const LONGEST_PAUSE_MS = 300_000
 /** Looks for parts by a wake, and every `lookMs`; `stop` gives back what runs at the end of its batches. */
 export function startImports(
   services: Services,
-  lookMs = waits.sweepMs / 2,
+  lookMs = timings.sweepMs / 2,
 ): Pick<Loop, 'wake' | 'stop'> {
   const { database, config, log } = services
   const spare: Spare = { plans: [], blocks: [] }
@@ -65,7 +65,7 @@ export function startImports(
   }
   const options = { log, name: 'Imports', everyMs: lookMs, level: 'debug' } as const
   const loop = startLoop({ ...options, lanes: AT_ONCE, onRest }, async (signal) => {
-    const part = await takePart(database)
+    const part = await leaseImportPart(database)
     if (part === undefined) return false
     // Where there was one there may be more.
     loop.wake()
@@ -87,13 +87,13 @@ export function startImports(
 async function runPart(
   services: Services,
   spare: Spare,
-  part: TakenPart,
+  part: LeasedImportPart,
   stop: AbortSignal,
 ): Promise<void> {
   const { database, config, log } = services
   const { job, part: number } = part
   const lease = { log, everyMs: RENEW_MS, renew: () => renewLease(database, part) }
-  await whileLeased(lease, stop, async (signal) => {
+  await withLease(lease, stop, async (signal) => {
     try {
       if (part.type === null) {
         const inputs = await readManifest(config, part.url, signal)
@@ -111,15 +111,19 @@ async function runPart(
   })
 }
 
-async function afterFailure(services: Services, part: TakenPart, error: unknown): Promise<void> {
+async function afterFailure(
+  services: Services,
+  part: LeasedImportPart,
+  error: unknown,
+): Promise<void> {
   const { database, log } = services
   const { job, part: number, attempts, nextLine } = part
-  if (error instanceof PartLost) return
+  if (error instanceof ImportLeaseLost) return
   const isOurs = error instanceof HttpError && error.status >= 500
   const isLast = attempts >= (isOurs ? ATTEMPTS : SOURCE_ATTEMPTS)
   log.warn({ job, part: number, attempts, isLast, cause: error }, 'An import was interrupted')
   if (!isLast && !isRefusal(error)) {
-    const pauseMs = backoffMs(attempts, waits.retryMs, LONGEST_PAUSE_MS)
+    const pauseMs = backoffMs(attempts, timings.retryMs, LONGEST_PAUSE_MS)
     return await releasePart(database, part, pauseMs)
   }
   const refusal = isRefusal(error) ? error : unreadable(error)
@@ -144,7 +148,7 @@ interface Spare {
 async function importPart(
   services: Services,
   spare: Spare,
-  part: TakenPart,
+  part: LeasedImportPart,
   signal: AbortSignal,
 ): Promise<void> {
   const { database, config } = services
@@ -160,24 +164,24 @@ async function importPart(
     spare.plans.push(read.plans)
   })
   try {
-    const principal = await callerOf(services, part)
+    const principal = await requireImportCaller(services, part)
     const type = typeFor(principal, part)
     const source = await openSource(services, principal, { url: part.url, from: part.from, signal })
     try {
       if (source.size !== undefined) await notePartSize(database, part, source.size)
       const place = { byte: part.from, line: part.nextLine }
-      const batches = batchesOf(source.chunks, place, config.maxBodyBytes, spare.blocks)
+      const batches = readLineBatches(source.chunks, place, config.maxBodyBytes, spare.blocks)
       for await (const { lines, release } of readAhead(batches)) {
         if (signal.aborted) break
-        const left = leftOf(lines, part)
+        const left = uncommittedLines(lines, part)
         if (left.length === 0) continue
         // Rights are those of the member now, not those of the kick-off.
-        const principal = await callerOf(services, part)
+        const principal = await requireImportCaller(services, part)
         const plans = reached.allNew ? (spare.plans.pop() ?? new PlannedCreates()) : undefined
         const read = await readLines(services, principal, { type, lines: left, plans })
         if (read.searches.size > 0 && !isInTurn) {
           // Searches may find what the parts before this one write.
-          if (await keepOrder(database, part)) throw new PartTooEarly()
+          if (await enforcePartOrder(database, part)) throw new PartTooEarly()
           isInTurn = true
         }
         const resolved = await resolveReferences(services, principal, read)
@@ -202,22 +206,25 @@ async function importPart(
 }
 
 /** Errors: 403. */
-function typeFor(principal: Principal, { type }: TakenPart): string {
+function typeFor(principal: Principal, { type }: LeasedImportPart): string {
   const isOpen = type !== null && may(principal, type, 'create') && may(principal, type, 'update')
   if (!isOpen) throw forbidden()
   return type
 }
 
 /** Errors: PartLost where the caller is no member any more, which fails the whole import and not this input alone. */
-async function callerOf(services: Services, part: TakenPart): Promise<Principal> {
-  const principal = await memberOf(services, part.caller)
+async function requireImportCaller(services: Services, part: LeasedImportPart): Promise<Principal> {
+  const principal = await activePrincipal(services, part.caller)
   if (principal !== undefined) return principal
   await failImport(services.database, part.job, forbidden().outcome)
-  throw new PartLost()
+  throw new ImportLeaseLost()
 }
 
 /** Without those that are committed already, behind others that are not. */
-function leftOf(lines: readonly ImportLine[], { done }: TakenPart): readonly ImportLine[] {
+function uncommittedLines(
+  lines: readonly ImportLine[],
+  { done }: LeasedImportPart,
+): readonly ImportLine[] {
   return lines.filter(
     (line) => !done.some(([start, end]) => line.start >= start && line.start < end),
   )
@@ -247,7 +254,7 @@ function openLanes(write: (batch: ReadBatch) => Promise<void>): Lanes {
   }
   return {
     async add(batch) {
-      const ids = new Set(batch.lines.flatMap((line) => idOf(line) ?? []))
+      const ids = new Set(batch.lines.flatMap((line) => plannedId(line) ?? []))
       const overlaps = () => [...running].find(([, others]) => !others.isDisjointFrom(ids))
       for (let other = overlaps(); other !== undefined; other = overlaps()) await other[0]
       while (running.size >= IN_FLIGHT) await Promise.race(running.keys())
@@ -270,14 +277,18 @@ function openLanes(write: (batch: ReadBatch) => Promise<void>): Lanes {
 }
 
 /** `failure` names an input that could not be read on. */
-function finishPart(services: Services, part: TakenPart, failure?: LineFailure): Promise<void> {
+function finishPart(
+  services: Services,
+  part: LeasedImportPart,
+  failure?: LineFailure,
+): Promise<void> {
   return finish(services, part, (connection) => endPart(connection, part, failure))
 }
 
 /** The inputs that a manifest names take its place. */
 function finishManifest(
   services: Services,
-  part: TakenPart,
+  part: LeasedImportPart,
   inputs: readonly ImportInput[],
 ): Promise<void> {
   return finish(services, part, (connection) => replaceManifest(connection, part, inputs))
@@ -286,14 +297,14 @@ function finishManifest(
 /** The record is there with the end, or neither is. */
 async function finish(
   services: Services,
-  { job, caller }: TakenPart,
+  { job, caller }: LeasedImportPart,
   end: (connection: Connection) => Promise<boolean>,
 ): Promise<void> {
-  const principal = await memberOf(services, caller)
+  const principal = await activePrincipal(services, caller)
   await services.repository.transaction(async (transaction) => {
-    const isEnd = await transaction.beside(end)
+    const isEnd = await transaction.withConnection(end)
     if (!isEnd || principal === undefined) return
-    const found = await transaction.beside((connection) => readImport(connection, job))
+    const found = await transaction.withConnection((connection) => readImport(connection, job))
     const sum = (of: (part: ImportPart) => number) =>
       (found?.parts ?? []).reduce((total, part) => total + of(part), 0)
     await recordBulk({ repository: transaction }, principal, {

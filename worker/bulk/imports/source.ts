@@ -3,7 +3,11 @@
 import { pipeline, Readable } from 'node:stream'
 import { createBrotliDecompress, createGunzip, createInflate } from 'node:zlib'
 import type { Principal } from '../../../shared/access/principal.ts'
-import { type BinaryContent, contentOf, openContent } from '../../../shared/binary/content.ts'
+import {
+  type BinaryContent,
+  openContent,
+  readBinaryContent,
+} from '../../../shared/binary/content.ts'
 import type { ImportInput } from '../../../shared/bulk/imports/imports.ts'
 import { isImportable } from '../../../shared/bulk/imports/lines.ts'
 import { importAddress, takesHttp } from '../../../shared/bulk/imports/resources.ts'
@@ -13,11 +17,11 @@ import { parseBody } from '../../../shared/fhir/json.ts'
 import { isObject } from '../../../shared/fhir/resource.ts'
 import {
   FetchRefused,
-  fetchOutside,
-  type Opened,
-  openOutside,
+  fetchOutbound,
+  type OutboundStream,
+  openOutbound,
 } from '../../../shared/platform/outbound/fetch-outside.ts'
-import { chunksOf } from '../../../shared/platform/storage/storage.ts'
+import { readChunks } from '../../../shared/platform/storage/storage.ts'
 import type { Services } from '../../../shared/services.ts'
 
 type Chunks = AsyncIterable<Buffer>
@@ -73,17 +77,17 @@ async function openBinary(
   id: string,
   from: number,
 ): Promise<Raw> {
-  const content = contentOf(await services.repository.read(principal, 'Binary', id))
-  const isPacked = isGzip(await headOf(services, content))
+  const content = readBinaryContent(await services.repository.read(principal, 'Binary', id))
+  const isPacked = isGzip(await readMagicBytes(services, content))
   const start = isPacked ? 0 : Math.min(from, content.size)
   const rest = { ...content, size: content.size - start }
   const range = { start, end: content.size - 1 }
   const stream = await openContent(services, rest, range)
   const size = isPacked ? undefined : content.size
-  return { chunks: chunksOf(stream), start, size, close: () => void stream.destroy() }
+  return { chunks: readChunks(stream), start, size, close: () => void stream.destroy() }
 }
 
-async function headOf(services: Services, content: BinaryContent): Promise<Buffer> {
+async function readMagicBytes(services: Services, content: BinaryContent): Promise<Buffer> {
   const end = Math.min(content.size, GZIP.length) - 1
   const stream = await openContent(services, content, { start: 0, end })
   return Buffer.concat(await stream.toArray())
@@ -103,7 +107,7 @@ async function openFile(config: Config, url: string, signal: AbortSignal): Promi
   const decoder = Object.hasOwn(decoders, encoding)
     ? decoders[encoding as keyof typeof decoders]()
     : undefined
-  const sent = received(chunksOf(body))
+  const sent = received(readChunks(body))
   const chunks = decoder === undefined ? sent : through(sent, decoder)
   const length = decoder === undefined ? Number(headers['content-length']) : 0
   const size = length > 0 ? length : undefined
@@ -114,7 +118,11 @@ async function openFile(config: Config, url: string, signal: AbortSignal): Promi
 class SourceFailed extends Error {}
 
 /** Errors: 400 for an answer that will be the same the next time, else SourceFailed. */
-async function openAnswer(config: Config, url: string, signal: AbortSignal): Promise<Opened> {
+async function openAnswer(
+  config: Config,
+  url: string,
+  signal: AbortSignal,
+): Promise<OutboundStream> {
   const waiting = new AbortController()
   const timer = setTimeout(() => waiting.abort(), ANSWER_MS)
   const either = AbortSignal.any([signal, waiting.signal])
@@ -122,7 +130,7 @@ async function openAnswer(config: Config, url: string, signal: AbortSignal): Pro
   const isSecure = !takesHttp(config)
   const asked = { url, method: 'GET', headers, body: undefined, redirect: 'follow', isSecure }
   try {
-    const opened = await openOutside(asked, config.hookTargets, either).catch(refused)
+    const opened = await openOutbound(asked, config.hookTargets, either).catch(throwSourceError)
     if (opened.status === 200) return opened
     opened.body.destroy()
     throw unwanted(opened.status)
@@ -144,7 +152,7 @@ export function unreadable(error: unknown): HttpError {
 }
 
 /** Rules of outbound requests refuse the address again the next time. */
-export function refused(error: Error): never {
+export function throwSourceError(error: Error): never {
   throw error instanceof FetchRefused
     ? badRequest(error.message)
     : new SourceFailed(error.message, { cause: error })
@@ -188,7 +196,7 @@ async function* through(
     cause = error
   })
   try {
-    yield* chunksOf(decoder)
+    yield* readChunks(decoder)
   } catch (error) {
     const { code = '' } = (cause ?? error) as NodeJS.ErrnoException
     throw /^(Z_|ERR_.*BROTLI|ERR__ERROR_)/.test(code)
@@ -223,7 +231,9 @@ export async function readManifest(
   const headers = { accept: 'application/json' }
   const isSecure = !takesHttp(config)
   const asked = { url, method: 'GET', headers, body: undefined, redirect: 'follow', isSecure }
-  const { status, body } = await fetchOutside(asked, config.hookTargets, signal).catch(refused)
+  const { status, body } = await fetchOutbound(asked, config.hookTargets, signal).catch(
+    throwSourceError,
+  )
   if (status !== 200) throw unwanted(status)
   const manifest = parseBody(body)
   if (!isObject(manifest) || !Array.isArray(manifest.output)) {

@@ -5,7 +5,7 @@
 
 import { handle } from '../../../shared/api/handle.ts'
 import { finishAsyncJob, JobFinished } from '../../../shared/bots/async-jobs.ts'
-import { waits } from '../../../shared/config/waits.ts'
+import { timings } from '../../../shared/config/waits.ts'
 import { conflict, HttpError, issue, outcome } from '../../../shared/errors.ts'
 import { runRequest } from '../../../shared/jobs/async-requests.ts'
 import type { Runs } from '../../../shared/platform/queue/runs.ts'
@@ -17,7 +17,7 @@ import {
   leaseRequest,
   waitingRequests,
 } from '../../../shared/store/write/async-requests.ts'
-import { renewalOf, startLoop, whileLeased } from '../../loop.ts'
+import { createRenewal, startLoop, withLease } from '../../loop.ts'
 
 /** Younger requests may be on their way into the queue. */
 const WAITING_MS = 10_000
@@ -33,7 +33,7 @@ export function startRequests(services: Services, runs: Runs): Requests {
   const running = new Map<string, AbortController>()
   runs.onCancel((id) => running.get(id)?.abort(conflict('The job was cancelled')))
   const sweeping = startLoop(
-    { log, name: 'Upkeep of accepted requests', everyMs: waits.sweepMs, level: 'debug' },
+    { log, name: 'Upkeep of accepted requests', everyMs: timings.sweepMs, level: 'debug' },
     () => sweep(services),
   )
   return {
@@ -43,8 +43,8 @@ export function startRequests(services: Services, runs: Runs): Requests {
       const controller = new AbortController()
       running.set(id, controller)
       try {
-        const renewal = renewalOf(services, JOBS, jobLease(leased))
-        await whileLeased(renewal, controller.signal, (signal) =>
+        const renewal = createRenewal(services, JOBS, jobLease(leased))
+        await withLease(renewal, controller.signal, (signal) =>
           runRequest(services, leased, signal, handle),
         )
       } finally {

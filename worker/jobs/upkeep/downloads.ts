@@ -4,7 +4,7 @@
  */
 import { Readable } from 'node:stream'
 import { type Principal, systemPrincipal } from '../../../shared/access/principal.ts'
-import { SYSTEM_PROJECT, settingOf } from '../../../shared/access/project-context.ts'
+import { findSetting, SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
 import {
   cleanFilename,
   removeContent,
@@ -20,12 +20,12 @@ import {
 } from '../../../shared/binary/downloads.ts'
 import { HttpError } from '../../../shared/errors.ts'
 import { isObject, isResource, type Resource } from '../../../shared/fhir/resource.ts'
-import { FetchRefused, openOutside } from '../../../shared/platform/outbound/fetch-outside.ts'
+import { FetchRefused, openOutbound } from '../../../shared/platform/outbound/fetch-outside.ts'
 import type { Services } from '../../../shared/services.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
 import { JOBS, jobLease, removeJob } from '../../../shared/store/rows/upkeep-jobs.ts'
-import { type Property, type Shape, shapeOf } from '../../../shared/validation/shapes.ts'
-import { type Loop, renewalOf, startLoop, whileLeased } from '../../loop.ts'
+import { getShape, type Property, type Shape } from '../../../shared/validation/shapes.ts'
+import { createRenewal, type Loop, startLoop, withLease } from '../../loop.ts'
 
 const LANES = 4
 const EVERY_MS = 1000
@@ -53,9 +53,9 @@ async function takeAndRun(services: Services, signal: AbortSignal): Promise<bool
   const download = await leaseDownload(database)
   if (download === undefined) return false
   const { input, attempt } = download
-  const renewal = renewalOf(services, JOBS, jobLease(download))
+  const renewal = createRenewal(services, JOBS, jobLease(download))
   // One that its worker has not survived so often is given up.
-  const left = await whileLeased(renewal, signal, async (leased) =>
+  const left = await withLease(renewal, signal, async (leased) =>
     attempt > ATTEMPTS ? 0 : await fetchNew(services, download, leased),
   )
   if (signal.aborted && left > 0) await repeatDownload(database, download, 0)
@@ -77,10 +77,10 @@ async function fetchNew(
   const project = await services.principals.project(projectId)
   if (project === undefined) return 0
   const principal = systemPrincipal(project)
-  const isWanted = await filterOf(services, projectId)
+  const isWanted = await createUrlFilter(services, projectId)
   const [current] = await services.repository.readMany(principal, [{ type, id }])
   if (current?.content === undefined) return 0
-  const there = addressesOf(parseVersion(current))
+  const there = attachmentsByUrl(parseVersion(current))
   const added = await addedBy(services, principal, input)
   const wanted = added.filter((url) => there.has(url) && isWanted(url)).slice(0, MOST)
   let left = 0
@@ -102,15 +102,15 @@ async function fetchNew(
 }
 
 /** By the settings of the Project; its own addresses are none of others. */
-async function filterOf(
+async function createUrlFilter(
   { repository, config }: Services,
   projectId: string,
 ): Promise<(url: string) => boolean> {
   const system = systemPrincipal(SYSTEM_PROJECT)
   const { setting } = parseVersion(await repository.read(system, 'Project', projectId))
-  if (settingOf(setting, 'autoDownloadEnabled')?.valueBoolean === false) return () => false
+  if (findSetting(setting, 'autoDownloadEnabled')?.valueBoolean === false) return () => false
   const prefixes = (name: string) =>
-    String(settingOf(setting, name)?.valueString ?? '')
+    String(findSetting(setting, name)?.valueString ?? '')
       .split(',')
       .map((text) => text.trim())
       .filter((text) => text !== '')
@@ -134,7 +134,7 @@ async function addedBy(
     const version = await repository.readVersion(principal, type, id, String(vid)).catch(absent)
     return version?.content === undefined
       ? new Map<string, Attachment>()
-      : addressesOf(parseVersion(version))
+      : attachmentsByUrl(parseVersion(version))
   }
   const [before, after] = await Promise.all([at(ver - 1), at(ver)])
   return [...after.keys()].filter((url) => !before.has(url))
@@ -145,7 +145,7 @@ function absent(error: unknown): undefined {
   throw error
 }
 
-function addressesOf(resource: Resource): ReadonlyMap<string, Attachment> {
+function attachmentsByUrl(resource: Resource): ReadonlyMap<string, Attachment> {
   const found = new Map<string, Attachment>()
   mapAttachments(resource, (attachment) => {
     if (typeof attachment.url === 'string') found.set(attachment.url, attachment)
@@ -170,7 +170,7 @@ async function fetchOne(
   const headers = { 'accept-encoding': 'identity' }
   const asked = { url, method: 'GET', headers, body: undefined, redirect: 'follow' }
   const { hookTargets } = services.config
-  const opened = await openOutside(asked, hookTargets, limit)
+  const opened = await openOutbound(asked, hookTargets, limit)
   const { status, headers: answered, body } = opened
   try {
     if (!opened.url.startsWith('https:')) throw new FetchRefused('The address leads to http')
@@ -261,7 +261,7 @@ function mapAttachments(
   change: (attachment: Attachment) => Attachment,
 ): Resource {
   // An object stays one of its shape.
-  return mapNode(resource, shapeOf(resource.resourceType), change) as Resource
+  return mapNode(resource, getShape(resource.resourceType), change) as Resource
 }
 
 type Change = (attachment: Attachment) => Attachment
@@ -289,6 +289,6 @@ function mapItems(items: readonly unknown[], property: Property, change: Change)
 function mapValue(value: unknown, property: Property, change: Change): unknown {
   if (!isObject(value)) return value
   if (property.type === 'Attachment') return change(value)
-  const shape = isResource(value) ? shapeOf(value.resourceType) : property.shape?.()
+  const shape = isResource(value) ? getShape(value.resourceType) : property.shape?.()
   return shape === undefined ? value : mapNode(value, shape, change)
 }

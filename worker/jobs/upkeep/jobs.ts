@@ -5,7 +5,7 @@
 import { type Principal, systemPrincipal } from '../../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
 import { type FinishedJob, finishAsyncJob, JobFinished } from '../../../shared/bots/async-jobs.ts'
-import { allOk, HttpError, RunLost } from '../../../shared/errors.ts'
+import { allOk, HttpError, RunLeaseLost } from '../../../shared/errors.ts'
 import { type Compartment, resourceTypes } from '../../../shared/fhir/definitions.ts'
 import { actingSession } from '../../../shared/identity/principals.ts'
 import {
@@ -32,7 +32,7 @@ import {
   saveProgress,
   type UpkeepJob,
 } from '../../../shared/store/rows/upkeep-jobs.ts'
-import { type Loop, renewalOf, startLoop, whileLeased } from '../../loop.ts'
+import { createRenewal, type Loop, startLoop, withLease } from '../../loop.ts'
 
 const EVERY_MS = 500
 const WITHOUT_AUDIT = resourceTypes.filter((type) => type !== 'AuditEvent')
@@ -58,7 +58,7 @@ async function takeAndRun(services: Services, signal: AbortSignal): Promise<bool
   const job = await leaseUpkeepJob(database)
   if (job === undefined) return false
   const { id, kind, project } = job
-  const outcome = await whileLeased(renewalOf(services, JOBS, jobLease(job)), signal, (leased) =>
+  const outcome = await withLease(createRenewal(services, JOBS, jobLease(job)), signal, (leased) =>
     isOwnJob(job) ? runOwnJob(services, job, leased) : runJob(services, job, leased),
   )
   log.info({ job: id, kind, project, outcome }, 'Upkeep job')
@@ -75,7 +75,7 @@ async function runJob(services: Services, job: UpkeepJob, signal: AbortSignal): 
     return isHeld ? outcome : 'lost'
   } catch (error) {
     if (!(error instanceof HttpError) || error.status >= 500) throw error
-    if (error instanceof RunLost) return 'lost'
+    if (error instanceof RunLeaseLost) return 'lost'
     log.warn({ job: job.id, kind: job.kind, reason: error.message }, 'An upkeep job was refused')
     const parameter = [{ name: 'outcome', resource: error.outcome }]
     if (!(await finish(services, job, { status: 'error', parameter }))) return 'lost'
@@ -131,7 +131,7 @@ async function finish(
     })
     return true
   } catch (error) {
-    if (error instanceof RunLost) return false
+    if (error instanceof RunLeaseLost) return false
     if (!(error instanceof JobFinished)) throw error
     return true
   }
@@ -151,7 +151,9 @@ const reindexStep: Step = async ({ repository }, principal, { input }, progress)
   // Written by this step.
   const { place = 0, from } = (progress ?? {}) as { place?: number; from?: ReindexProgress }
   const scope = { type: types[place], filter: input.filter }
-  const done = await repository.feature(createMaintenance).reindexNext(principal, scope, from, STEP)
+  const done = await repository
+    .withStore(createMaintenance)
+    .reindexNext(principal, scope, from, STEP)
   if (done !== undefined) return { place, from: done.progress }
   return place + 1 < types.length ? { place: place + 1 } : undefined
 }
@@ -160,7 +162,7 @@ const expungeStep: Step = async ({ repository }, principal, { input }, progress)
   const { type = '', id = '', projectId } = input
   if (type === 'Project') {
     return (
-      (await repository.feature(createMaintenance).expungeProject(principal, projectId)) ||
+      (await repository.withStore(createMaintenance).expungeProject(principal, projectId)) ||
       undefined
     )
   }
@@ -195,7 +197,7 @@ async function expungeMembers(
     after: undefined,
   })
   const [own, ...members] = page.versions
-  const maintenance = repository.feature(createMaintenance)
+  const maintenance = repository.withStore(createMaintenance)
   for (const member of members) await maintenance.expunge(principal, member.type, member.id)
   if (members.length > 0) return true
   if (own !== undefined) await maintenance.expunge(principal, own.type, own.id)
@@ -224,7 +226,7 @@ async function indexOwn(
   let progress = (job.progress ?? undefined) as OwnIndexProgress | undefined
   while (!signal.aborted) {
     const step = await repository
-      .feature(createMaintenance)
+      .withStore(createMaintenance)
       .indexOwnNext(system, job.project, progress, STEP)
     if (step.kind === 'done') return (await endOwnJob(database, job)) ? 'done' : 'lost'
     const wasReady = progress?.isReady === true
@@ -264,7 +266,7 @@ async function indexAll(
   while (!signal.aborted) {
     const { at, isLate } = progress
     const scope = isLate ? { ...EVERYTHING, since: progress.since } : EVERYTHING
-    const next = await repository.feature(createMaintenance).reindexNext(system, scope, at, STEP)
+    const next = await repository.withStore(createMaintenance).reindexNext(system, scope, at, STEP)
     if (next === undefined && isLate) {
       await settleIndexRevision(database)
       return (await endOwnJob(database, job)) ? 'done' : 'lost'

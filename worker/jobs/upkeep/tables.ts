@@ -1,7 +1,7 @@
 /** Keeps the tables quick to search while rows pour in, and the storage free of what nobody names. */
 
 import { sweepContents } from '../../../shared/binary/content.ts'
-import { forgetOldRuns } from '../../../shared/bots/inputs.ts'
+import { deleteOldRuns } from '../../../shared/bots/inputs.ts'
 import { removeOldExports } from '../../../shared/bulk/exports/announce.ts'
 import { removeOldJobs } from '../../../shared/jobs/async-requests.ts'
 import {
@@ -58,7 +58,7 @@ export function startTableUpkeep(services: Services): Loop {
     await vacuum()
     if (ticks % FORGET_EVERY !== 0) return false
     await removeOldRequests(database)
-    await forgetOldRuns(services)
+    await deleteOldRuns(services)
     await removeOldWatches(database)
     await removeOldDeliveries(database)
     await sweepContents(services)

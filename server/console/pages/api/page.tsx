@@ -38,12 +38,12 @@ export function Api() {
   )
   return (
     <Page title={words.title} hint={words.hint} actions={file}>
-      <Loaded query={found}>{(document) => <Calls calls={callsOf(document)} />}</Loaded>
+      <Loaded query={found}>{(document) => <Calls calls={listApiCalls(document)} />}</Loaded>
     </Page>
   )
 }
 
-function callsOf({ paths }: Document): readonly Call[] {
+function listApiCalls({ paths }: Document): readonly Call[] {
   return Object.entries(paths).flatMap(([path, methods]) =>
     Object.entries(methods).flatMap(([method, described]) =>
       described.summary === undefined
@@ -78,7 +78,7 @@ function Calls({ calls }: CallsProps) {
       <DataTable
         label={words.title}
         rows={found.slice(0, MOST)}
-        keyOf={({ name }) => name}
+        rowKey={({ name }) => name}
         columns={columns}
         empty={<Empty title={words.none} hint={words.noneHint} />}
       />

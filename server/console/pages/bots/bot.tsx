@@ -23,7 +23,7 @@ import { isAdmin, medplum, useMe } from '../../session.ts'
 import { texts } from '../../texts/texts.ts'
 import { Bench } from './bench.tsx'
 import { Live } from './live.tsx'
-import { milliseconds, nextOf, type Run, runsOf } from './runs.ts'
+import { milliseconds, nextPageQuery, parseRuns, type Run } from './runs.ts'
 import { Outcome } from './status.tsx'
 
 const TABS = ['code', 'bench', 'runs', 'live', 'details'] as const
@@ -78,7 +78,7 @@ function Details({ bot }: Props) {
     <Stack>
       <Table variant="vertical" aria-label={detailWords.title}>
         <Table.Tbody>
-          {rowsOf(bot).map(([name, value]) => (
+          {botDetailRows(bot).map(([name, value]) => (
             <Table.Tr key={name}>
               <Table.Th w={220}>{name}</Table.Th>
               <Table.Td>{value}</Table.Td>
@@ -95,7 +95,7 @@ function Details({ bot }: Props) {
           <DataTable
             label={detailWords.subscriptions}
             rows={entry.flatMap(({ resource }) => (resource ? [resource] : []))}
-            keyOf={({ id }) => id ?? ''}
+            rowKey={({ id }) => id ?? ''}
             linkOf={({ id }) => `/resources/Subscription/${id}`}
             columns={[
               { name: detailWords.criteria, cell: ({ criteria }) => criteria },
@@ -110,7 +110,7 @@ function Details({ bot }: Props) {
 }
 
 /** Limits are extensions whose address ends with their name. */
-function rowsOf(bot: Bot): readonly (readonly [string, string])[] {
+function botDetailRows(bot: Bot): readonly (readonly [string, string])[] {
   const limits = (bot.extension ?? []).map(({ url, ...value }) => {
     const [first] = Object.values(value)
     return [url.replace(/^.*[/:]/, ''), String(first)] as const
@@ -155,17 +155,17 @@ function Runs({ botId }: RunsProps) {
           />
           <DataTable
             label={runsWords.title}
-            rows={runsOf(data).filter(({ status }) => isShown(filter, status))}
+            rows={parseRuns(data).filter(({ status }) => isShown(filter, status))}
             columns={columns}
-            keyOf={({ id, attempt }) => `${id}-${attempt}`}
+            rowKey={({ id, attempt }) => `${id}-${attempt}`}
             linkOf={({ id }) => `/bots/${botId}/runs/${id}`}
             empty={<Empty title={runsWords.none} hint={runsWords.noneHint} />}
           />
           <Group mt="sm">
-            {nextOf(data) && (
+            {nextPageQuery(data) && (
               <Button
                 variant="default"
-                onClick={() => navigate(`/bots/${botId}/runs${nextOf(data)}`)}
+                onClick={() => navigate(`/bots/${botId}/runs${nextPageQuery(data)}`)}
               >
                 {runsWords.older}
               </Button>
@@ -203,12 +203,12 @@ interface CodeProps {
 function Code({ bot }: CodeProps) {
   const source = useQuery({
     queryKey: ['source', bot.id, bot.meta?.versionId],
-    queryFn: () => sourceOf(bot),
+    queryFn: () => downloadSource(bot),
   })
   return <Loaded query={source}>{(saved) => <Source bot={bot} saved={saved} />}</Loaded>
 }
 
-async function sourceOf({ sourceCode, executableCode }: Bot): Promise<string> {
+async function downloadSource({ sourceCode, executableCode }: Bot): Promise<string> {
   const url = sourceCode?.url ?? executableCode?.url
   return url === undefined ? codeWords.first : await (await medplum.download(url)).text()
 }
@@ -231,7 +231,7 @@ function Source({ bot, saved }: SourceProps) {
     notify: false,
   })
   const { error } = deploy
-  const marks = useMemo(() => (error ? marksOf(error) : []), [error])
+  const marks = useMemo(() => (error ? parseErrorMarks(error) : []), [error])
   return (
     <Stack>
       <Restored draft={draft} />
@@ -259,7 +259,7 @@ function Source({ bot, saved }: SourceProps) {
 }
 
 /** "… (line 2, column 13)" */
-function marksOf(error: unknown): readonly Mark[] {
+function parseErrorMarks(error: unknown): readonly Mark[] {
   return problemLines(error).flatMap(({ text }) => {
     const [, line, column] = /\(line (\d+), column (\d+)\)$/.exec(text) ?? []
     return line === undefined ? [] : [{ line: Number(line), column: Number(column), text }]

@@ -34,9 +34,9 @@ export function Bots() {
         {({ entry = [] }) => (
           <DataTable
             label={words.title}
-            rows={entry.flatMap(({ resource: bot }) => (bot ? [rowOf(bot, figures.data)] : []))}
+            rows={entry.flatMap(({ resource: bot }) => (bot ? [toBotRow(bot, figures.data)] : []))}
             columns={columns}
-            keyOf={({ bot }) => bot.id ?? ''}
+            rowKey={({ bot }) => bot.id ?? ''}
             linkOf={({ bot }) => `/bots/${bot.id}`}
             empty={<Empty title={words.none} hint={words.noneHint} action={create} />}
           />
@@ -47,7 +47,7 @@ export function Bots() {
   )
 }
 
-function rowOf(bot: Bot, figures: ProjectFigures | undefined): Row {
+function toBotRow(bot: Bot, figures: ProjectFigures | undefined): Row {
   return { bot, figures: figures?.bots.find((item) => item.bot.reference === `Bot/${bot.id}`) }
 }
 

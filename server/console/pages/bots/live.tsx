@@ -17,7 +17,7 @@ export function Live({ botId, runId }: Props) {
   const [lines, setLines] = useState<readonly string[]>([])
   const state = useStream(`fhir/R4/Bot/${botId}/$logs`, (event) => {
     if (runId !== undefined && event.data.runId !== runId) return
-    setLines((before) => [...before, lineOf(event)].slice(-MOST_LINES))
+    setLines((before) => [...before, formatStreamEvent(event)].slice(-MOST_LINES))
   })
   return (
     <Stack>
@@ -35,7 +35,7 @@ export function Live({ botId, runId }: Props) {
   )
 }
 
-function lineOf({ type, data }: StreamEvent): string {
+function formatStreamEvent({ type, data }: StreamEvent): string {
   const run = String(data.runId ?? '').slice(0, 8)
   if (type === 'log') return `${run} ${String(data.text).trimEnd()}`
   if (type === 'start') return `${run} ▶ ${data.started}`

@@ -11,7 +11,7 @@ import { When } from '../../parts/when.tsx'
 import { medplum } from '../../session.ts'
 import { fill, texts } from '../../texts/texts.ts'
 import { Live } from './live.tsx'
-import { milliseconds, type Run, runsOf } from './runs.ts'
+import { milliseconds, parseRuns, type Run } from './runs.ts'
 import { Outcome } from './status.tsx'
 
 const words = texts.bots.run
@@ -30,7 +30,7 @@ export function RunPage() {
     >
       <Loaded query={runs}>
         {(data) => {
-          const [last] = runsOf(data)
+          const [last] = parseRuns(data)
           if (last) return <Ended key={last.attempt} run={last} />
           return (
             <Stack>
@@ -155,7 +155,7 @@ function Calls({ run: { calls, callCount } }: EndedProps) {
       <DataTable
         label={words.calls}
         rows={calls}
-        keyOf={({ place }) => String(place)}
+        rowKey={({ place }) => String(place)}
         empty={<Text c="dimmed">{words.noCalls}</Text>}
         columns={[
           { name: words.call, cell: ({ method, path }) => <Code>{`${method} ${path}`}</Code> },

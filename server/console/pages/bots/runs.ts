@@ -33,17 +33,17 @@ export interface Call {
   readonly wrote: readonly string[]
 }
 
-export function runsOf({ parameter = [] }: Parameters): readonly Run[] {
-  return parameter.filter(({ name }) => name === 'run').map(({ part = [] }) => runOf(part))
+export function parseRuns({ parameter = [] }: Parameters): readonly Run[] {
+  return parameter.filter(({ name }) => name === 'run').map(({ part = [] }) => parseRun(part))
 }
 
 /** Where the next page is; undefined on the last one. */
-export function nextOf({ parameter = [] }: Parameters): string | undefined {
+export function nextPageQuery({ parameter = [] }: Parameters): string | undefined {
   const url = parameter.find(({ name }) => name === 'next')?.valueUrl
   return url && new URL(url).search
 }
 
-function runOf(part: readonly ParametersParameter[]): Run {
+function parseRun(part: readonly ParametersParameter[]): Run {
   const at = (name: string) => part.find((item) => item.name === name)
   return {
     id: at('runId')?.valueUuid?.replace('urn:uuid:', '') ?? '',
@@ -64,11 +64,11 @@ function runOf(part: readonly ParametersParameter[]): Run {
     isReplayable: at('replayable')?.valueBoolean === true,
     input: at('input')?.valueAttachment,
     callCount: at('callCount')?.valueInteger ?? 0,
-    calls: part.filter(({ name }) => name === 'call').map(callOf),
+    calls: part.filter(({ name }) => name === 'call').map(parseCall),
   }
 }
 
-function callOf({ part = [] }: ParametersParameter, place: number): Call {
+function parseCall({ part = [] }: ParametersParameter, place: number): Call {
   const at = (name: string) => part.find((item) => item.name === name)
   return {
     place,
@@ -110,7 +110,7 @@ export function failures({ failed }: BotFigures): number {
 
 /** The upper end of the bucket in which that share of the runs has ended. */
 export function quantile({ count, buckets }: Histogram, share: number): string {
-  const ends = Object.entries(buckets).sort(([a], [b]) => endOf(a) - endOf(b))
+  const ends = Object.entries(buckets).sort(([a], [b]) => bucketLimit(a) - bucketLimit(b))
   let seen = 0
   for (const [end, runs] of ends) {
     seen += runs
@@ -119,7 +119,7 @@ export function quantile({ count, buckets }: Histogram, share: number): string {
   return '–'
 }
 
-function endOf(bucket: string): number {
+function bucketLimit(bucket: string): number {
   return bucket === 'more' ? Number.POSITIVE_INFINITY : Number(bucket)
 }
 

@@ -44,7 +44,7 @@ export function Page() {
   const query = useDraft('graphql', FIRST)
   const variables = useDraft('graphql-variables', '{}')
   const [operation, setOperation] = useState<string | null>(null)
-  const names = operationsOf(query.value)
+  const names = operationNames(query.value)
   const name = names.find((one) => one === operation) ?? names[0]
   const schema = useSchema()
   const answer = useSend({
@@ -129,7 +129,7 @@ function useLanguage(schema: GraphQLSchema | undefined, run: () => void): Extens
 }
 
 /** A document with several of them has to say which is meant. */
-function operationsOf(query: string): string[] {
+function operationNames(query: string): string[] {
   return [...query.matchAll(/^\s*(?:query|mutation)\s+(\w+)/gm)].map(([, name = '']) => name)
 }
 
@@ -210,7 +210,7 @@ function SchemaTypes({ schema }: Props) {
   const [type, setType] = useState(ROOT)
   const members = useQuery({
     queryKey: ['graphql-type', type],
-    queryFn: () => membersOf(type),
+    queryFn: () => fetchTypeMembers(type),
     staleTime: Number.POSITIVE_INFINITY,
   })
   return (
@@ -232,7 +232,7 @@ function SchemaTypes({ schema }: Props) {
           <DataTable
             label={words.schema}
             rows={rows}
-            keyOf={({ name }) => name}
+            rowKey={({ name }) => name}
             empty={<Text c="dimmed">{words.noMembers}</Text>}
             columns={[
               { name: words.member, cell: ({ name }) => <Code>{name}</Code> },
@@ -242,9 +242,9 @@ function SchemaTypes({ schema }: Props) {
                   own && (
                     <UnstyledButton
                       c="var(--mantine-color-anchor)"
-                      onClick={() => setType(namedOf(own))}
+                      onClick={() => setType(unwrapTypeName(own))}
                     >
-                      {textOf(own)}
+                      {printType(own)}
                     </UnstyledButton>
                   ),
               },
@@ -253,7 +253,7 @@ function SchemaTypes({ schema }: Props) {
                 name: words.inputs,
                 cell: ({ args = [] }) => (
                   <Text size="xs" lineClamp={3}>
-                    {args.map((one) => `${one.name}: ${textOf(one.type)}`).join(', ')}
+                    {args.map((one) => `${one.name}: ${printType(one.type)}`).join(', ')}
                   </Text>
                 ),
               },
@@ -265,19 +265,19 @@ function SchemaTypes({ schema }: Props) {
   )
 }
 
-async function membersOf(name: string): Promise<readonly Member[]> {
+async function fetchTypeMembers(name: string): Promise<readonly Member[]> {
   const { data } = await medplum.graphql(MEMBERS, 'Members', { name })
   const { fields, inputFields, enumValues } = data.__type ?? {}
   return fields ?? inputFields ?? enumValues ?? []
 }
 
-function textOf(type: TypeReference | null | undefined): string {
+function printType(type: TypeReference | null | undefined): string {
   if (!type) return ''
-  if (type.kind === 'NON_NULL') return `${textOf(type.ofType)}!`
-  if (type.kind === 'LIST') return `[${textOf(type.ofType)}]`
+  if (type.kind === 'NON_NULL') return `${printType(type.ofType)}!`
+  if (type.kind === 'LIST') return `[${printType(type.ofType)}]`
   return type.name ?? ''
 }
 
-function namedOf({ name, ofType }: TypeReference): string {
-  return ofType ? namedOf(ofType) : (name ?? '')
+function unwrapTypeName({ name, ofType }: TypeReference): string {
+  return ofType ? unwrapTypeName(ofType) : (name ?? '')
 }

@@ -5,7 +5,7 @@ import type { Parameters } from '@medplum/fhirtypes'
 import { useQueries } from '@tanstack/react-query'
 import { medplum } from '../../session.ts'
 import { fill, texts } from '../../texts/texts.ts'
-import { type BotFigures, type Run, runsOf } from '../bots/runs.ts'
+import { type BotFigures, parseRuns, type Run } from '../bots/runs.ts'
 
 const words = texts.home
 const BUSIEST = 5
@@ -24,7 +24,7 @@ export function LatestRuns({ bots }: Props) {
     queries: bots.slice(0, BUSIEST).map(({ bot: { reference } }) => ({
       queryKey: ['latest', reference],
       queryFn: async () =>
-        runsOf(await medplum.get<Parameters>(`fhir/R4/${reference}/$runs?_count=100`)),
+        parseRuns(await medplum.get<Parameters>(`fhir/R4/${reference}/$runs?_count=100`)),
       refetchInterval: EVERY_MS,
     })),
     combine: (results) => results.flatMap(({ data = [] }) => data),
@@ -39,7 +39,7 @@ export function LatestRuns({ bots }: Props) {
       </Text>
       <AreaChart
         h={220}
-        data={minutesOf(runs)}
+        data={countRunsByMinute(runs)}
         dataKey="minute"
         type="stacked"
         withLegend
@@ -55,16 +55,16 @@ export function LatestRuns({ bots }: Props) {
   )
 }
 
-function minutesOf(runs: readonly Run[]) {
+function countRunsByMinute(runs: readonly Run[]) {
   const now = Math.floor(Date.now() / MINUTE_MS)
   return Array.from({ length: MINUTES }, (_, place) => {
     const minute = now - MINUTES + 1 + place
-    const then = runs.filter(({ started }) => minuteOf(started) === minute)
+    const then = runs.filter(({ started }) => toMinute(started) === minute)
     const ok = then.filter(({ status }) => status === 'ok').length
     return { minute: clock.format(minute * MINUTE_MS), ok, failed: then.length - ok }
   })
 }
 
-function minuteOf(time: string): number {
+function toMinute(time: string): number {
   return Math.floor(Date.parse(time) / MINUTE_MS)
 }

@@ -8,7 +8,7 @@ import { Waiting } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
 import { Problem } from '../../parts/problem.tsx'
 import { isAdmin, mayDo, useMe } from '../../session.ts'
-import { fill, type Stored, sizeOf, texts } from '../../texts/texts.ts'
+import { fill, formatStoredSize, type Stored, texts } from '../../texts/texts.ts'
 import { failures, type ProjectFigures } from '../bots/runs.ts'
 
 const words = texts.home
@@ -63,7 +63,7 @@ function Work({ projectId }: WorkProps) {
         <Figure name={words.jobs} value={(jobs ?? 0) + (exports ?? 0)} href="/jobs" />
         <Figure
           name={words.storage}
-          value={stored.data && sizeOf(stored.data)}
+          value={stored.data && formatStoredSize(stored.data)}
           href="/project/limits"
         />
       </SimpleGrid>

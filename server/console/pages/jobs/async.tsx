@@ -7,7 +7,7 @@ import { Page } from '../../parts/page.tsx'
 import { medplum } from '../../session.ts'
 import { texts } from '../../texts/texts.ts'
 import { Outcome } from '../bots/status.tsx'
-import { type Job, pathOf } from './list.tsx'
+import { type Job, stripBaseUrl } from './list.tsx'
 
 const words = texts.jobs.async
 
@@ -27,7 +27,7 @@ export function AsyncPage() {
   return (
     <Loaded query={job}>
       {(data) => (
-        <Page title={words.title} hint={pathOf(data.request ?? '')} actions={action}>
+        <Page title={words.title} hint={stripBaseUrl(data.request ?? '')} actions={action}>
           <div>
             <Outcome status={data.status ?? ''} />
           </div>

@@ -52,7 +52,7 @@ export function BulkPage() {
   const path = `fhir/R4/bulkdata/${KINDS[kind]}/${id}`
   const status = useQuery({
     queryKey: [path],
-    queryFn: () => statusOf(path),
+    queryFn: () => fetchJobStatus(path),
     refetchInterval: ({ state }) => (state.data?.manifest || state.error ? false : EVERY_MS),
   })
   const cancel = useSend({
@@ -82,7 +82,7 @@ export function BulkPage() {
   )
 }
 
-async function statusOf(path: string): Promise<Status> {
+async function fetchJobStatus(path: string): Promise<Status> {
   await medplum.refreshIfExpired()
   const response = await fetch(`/${path}`, {
     headers: { Authorization: `Bearer ${medplum.getAccessToken()}`, Accept: 'application/json' },
@@ -121,7 +121,7 @@ function Results({ output, error }: ResultsProps) {
       <DataTable
         label={words.inputs}
         rows={output}
-        keyOf={({ inputUrl }) => inputUrl}
+        rowKey={({ inputUrl }) => inputUrl}
         columns={[
           { name: words.input, cell: ({ inputUrl }) => inputUrl },
           { name: words.type, cell: ({ type }) => type },
@@ -163,7 +163,7 @@ function Refused(file: ListedFile) {
           <DataTable
             label={words.file}
             rows={rows.flatMap(({ issue = [] }) => issue)}
-            keyOf={({ diagnostics, details, expression }) =>
+            rowKey={({ diagnostics, details, expression }) =>
               `${diagnostics} ${details?.text} ${expression}`
             }
             columns={[
@@ -190,7 +190,7 @@ function Files({ files }: FilesProps) {
     <DataTable
       label={words.files}
       rows={files}
-      keyOf={({ url }) => url}
+      rowKey={({ url }) => url}
       columns={[
         { name: words.type, cell: ({ type }) => type },
         { name: words.records, align: 'right', cell: ({ count }) => count },

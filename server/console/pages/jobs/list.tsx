@@ -66,8 +66,8 @@ function Imports() {
         {({ entry = [] }) => (
           <DataTable
             label={words.imports}
-            rows={entry.flatMap(({ resource }) => (resource ? importOf(resource) : []))}
-            keyOf={({ id }) => id}
+            rows={entry.flatMap(({ resource }) => (resource ? parseImports(resource) : []))}
+            rowKey={({ id }) => id}
             linkOf={({ id }) => `/jobs/imports/${id}`}
             empty={<Empty title={words.noImports} hint={words.noImportsHint} />}
             columns={[
@@ -81,7 +81,7 @@ function Imports() {
   )
 }
 
-function importOf({ entity = [], recorded }: AuditEvent) {
+function parseImports({ entity = [], recorded }: AuditEvent) {
   return entity.flatMap(({ what, detail = [] }) => {
     const [, id] = /^AsyncJob\/(.*)$/.exec(what?.reference ?? '') ?? []
     const types = detail.find(({ type }) => type === 'types')?.valueString ?? id
@@ -105,7 +105,7 @@ function Listed({ type, link, empty }: ListedProps) {
           label={type}
           rows={entry.flatMap(({ resource }) => (resource ? [resource] : []))}
           columns={columns}
-          keyOf={({ id }) => id ?? ''}
+          rowKey={({ id }) => id ?? ''}
           linkOf={({ id }) => `${link}/${id}`}
           empty={<Empty title={empty} hint={words.noneHint} />}
         />
@@ -115,14 +115,14 @@ function Listed({ type, link, empty }: ListedProps) {
 }
 
 const columns: readonly Column<Job>[] = [
-  { name: words.request, cell: ({ request = '' }) => pathOf(request) },
+  { name: words.request, cell: ({ request = '' }) => stripBaseUrl(request) },
   { name: words.state, cell: ({ status = '' }) => <Outcome status={status} /> },
   { name: words.asked, cell: ({ requestTime }) => <When at={requestTime} /> },
   { name: words.changed, cell: ({ meta }) => <When at={meta?.lastUpdated} /> },
 ]
 
 /** The request without the address of the service. */
-export function pathOf(request: string): string {
+export function stripBaseUrl(request: string): string {
   return request.replace(/^https?:\/\/[^/]+\/(fhir\/R4\/)?/, '')
 }
 

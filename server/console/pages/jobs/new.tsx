@@ -85,11 +85,11 @@ async function kickOff({ level, group, types, since }: Values): Promise<string> 
   const query = new URLSearchParams()
   if (types.length > 0) query.set('_type', types.join(','))
   if (since !== '') query.set('_since', new Date(since).toISOString())
-  return await idOf(`${place}$export?${query}`, { headers: { Prefer: 'respond-async' } })
+  return await startJob(`${place}$export?${query}`, { headers: { Prefer: 'respond-async' } })
 }
 
 /** The id of the job that a request has begun. */
-async function idOf(path: string, init: RequestInit): Promise<string> {
+async function startJob(path: string, init: RequestInit): Promise<string> {
   await medplum.refreshIfExpired()
   const response = await fetch(`/fhir/R4/${path}`, {
     ...init,
@@ -157,7 +157,7 @@ export function NewImport({ isOpen, close }: Props) {
 /** Each file becomes a Binary, which the import reads. */
 async function beginImport(files: readonly File[], mode: string): Promise<string> {
   if (files.length === 0) throw new Error(importWords.missing)
-  const types = await Promise.all(files.map(typeOf))
+  const types = await Promise.all(files.map(detectResourceType))
   const input: object[] = []
   for (const [place, file] of files.entries()) {
     const contentType = 'application/fhir+ndjson'
@@ -170,13 +170,13 @@ async function beginImport(files: readonly File[], mode: string): Promise<string
   }
   const parameter = [{ name: 'mode', valueCode: mode }, ...input]
   const body = JSON.stringify({ resourceType: 'Parameters', parameter })
-  return await idOf('$import', { method: 'POST', body })
+  return await startJob('$import', { method: 'POST', body })
 }
 
 const HEAD_BYTES = 64 * 1024
 
 /** The type of the first line; a file has one alone. Errors: the file is no NDJSON of resources. */
-async function typeOf(file: File): Promise<string> {
+async function detectResourceType(file: File): Promise<string> {
   const isPacked = file.name.endsWith('.gz')
   const unpacked = file.stream().pipeThrough(new DecompressionStream('gzip'))
   const reader = (isPacked ? unpacked : file.slice(0, HEAD_BYTES).stream()).getReader()

@@ -34,7 +34,7 @@ interface Parameter {
 export const noAccess: Access = { admin: false, accessPolicy: '', access: [] }
 
 /** The access of a membership as the form has it. */
-export function accessOf(member: {
+export function toAccessForm(member: {
   readonly admin?: boolean
   readonly accessPolicy?: Reference
   readonly access?: readonly ProjectMembershipAccess[]
@@ -54,22 +54,22 @@ export function accessOf(member: {
 }
 
 /** Elements of a membership. */
-export function elementsOf({ admin, accessPolicy, access }: Access) {
+export function toAccessElements({ admin, accessPolicy, access }: Access) {
   return {
     admin,
     ...(accessPolicy === '' ? {} : { accessPolicy: { reference: accessPolicy } }),
-    ...(access.length === 0 ? {} : { access: access.map(elementOf) }),
+    ...(access.length === 0 ? {} : { access: access.map(toMembershipAccess) }),
   }
 }
 
-function elementOf({ policy, parameters }: Row): ProjectMembershipAccess {
+function toMembershipAccess({ policy, parameters }: Row): ProjectMembershipAccess {
   return {
     policy: { reference: policy },
-    ...(parameters.length === 0 ? {} : { parameter: parameters.map(parameterOf) }),
+    ...(parameters.length === 0 ? {} : { parameter: parameters.map(toAccessParameter) }),
   }
 }
 
-function parameterOf({ name, value }: Parameter): ProjectMembershipAccessParameter {
+function toAccessParameter({ name, value }: Parameter): ProjectMembershipAccessParameter {
   const isReference = /^[A-Z][A-Za-z]+\/[A-Za-z0-9.-]{1,64}$/.test(value)
   return isReference ? { name, valueReference: { reference: value } } : { name, valueString: value }
 }

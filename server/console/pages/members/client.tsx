@@ -34,7 +34,7 @@ export function NewClient() {
   const { project } = useMe()
   const [made, setMade] = useState<ClientApplication>()
   const send = (values: Values): Promise<ClientApplication> =>
-    medplum.post(`admin/projects/${project.id}/client`, bodyOf(values))
+    medplum.post(`admin/projects/${project.id}/client`, toClientBody(values))
   return (
     <Page title={words.newClient} hint={words.newClientHint}>
       {made ? (
@@ -76,7 +76,7 @@ function ClientFields({ text }: FieldsProps) {
   )
 }
 
-function bodyOf({ name, description, redirectUris }: Values) {
+function toClientBody({ name, description, redirectUris }: Values) {
   const addresses = redirectUris.split(/\s+/).filter((address) => address !== '')
   return {
     name,
@@ -137,7 +137,7 @@ export function ClientPart({ id }: ClientProps) {
               name={`client:${id}:${meta?.versionId}`}
               saved={{ name, description, redirectUris: addresses.join('\n') }}
               send={(values: Values) =>
-                medplum.put(address, { ...others, ...bodyOf(values) }, undefined, {
+                medplum.put(address, { ...others, ...toClientBody(values) }, undefined, {
                   headers: { 'If-Match': `W/"${meta?.versionId}"` },
                 })
               }

@@ -63,7 +63,7 @@ function Answer({ parameters }: AnswerProps) {
         <DataTable
           label={words.rulings}
           rows={rulings.map(({ part = [] }) => part)}
-          keyOf={(part) => partOf(part, 'code')?.valueCode ?? ''}
+          rowKey={(part) => findPart(part, 'code')?.valueCode ?? ''}
           columns={columns}
         />
       ) : (
@@ -73,11 +73,11 @@ function Answer({ parameters }: AnswerProps) {
         </Text>
       )}
       {entries.map(({ part = [] }) => (
-        <div key={partOf(part, 'source')?.valueString}>
+        <div key={findPart(part, 'source')?.valueString}>
           <Text size="sm" fw={600}>
-            {partOf(part, 'source')?.valueString}
+            {findPart(part, 'source')?.valueString}
           </Text>
-          <Code block>{pretty(partOf(part, 'compiled')?.valueString)}</Code>
+          <Code block>{pretty(findPart(part, 'compiled')?.valueString)}</Code>
         </div>
       ))}
     </Stack>
@@ -87,14 +87,14 @@ function Answer({ parameters }: AnswerProps) {
 type Part = readonly ParametersParameter[]
 
 const columns = [
-  { name: words.interaction, cell: (part: Part) => partOf(part, 'code')?.valueCode },
+  { name: words.interaction, cell: (part: Part) => findPart(part, 'code')?.valueCode },
   {
     name: words.allowed,
-    cell: (part: Part) => <Allowed is={partOf(part, 'allowed')?.valueBoolean === true} />,
+    cell: (part: Part) => <Allowed is={findPart(part, 'allowed')?.valueBoolean === true} />,
   },
-  { name: words.reason, cell: (part: Part) => partOf(part, 'reason')?.valueString },
-  { name: words.hidden, cell: (part: Part) => pathsOf(part, 'hidden') },
-  { name: words.readonly, cell: (part: Part) => pathsOf(part, 'readonly') },
+  { name: words.reason, cell: (part: Part) => findPart(part, 'reason')?.valueString },
+  { name: words.hidden, cell: (part: Part) => joinPaths(part, 'hidden') },
+  { name: words.readonly, cell: (part: Part) => joinPaths(part, 'readonly') },
 ]
 
 interface AllowedProps {
@@ -109,11 +109,11 @@ function Allowed({ is }: AllowedProps) {
   )
 }
 
-function partOf(part: Part, name: string): ParametersParameter | undefined {
+function findPart(part: Part, name: string): ParametersParameter | undefined {
   return part.find((one) => one.name === name)
 }
 
-function pathsOf(part: Part, name: string): string {
+function joinPaths(part: Part, name: string): string {
   return part.flatMap((one) => (one.name === name ? (one.valueString ?? []) : [])).join(', ')
 }
 

@@ -6,7 +6,7 @@ import { Form } from '../../parts/form.tsx'
 import { Page } from '../../parts/page.tsx'
 import { medplum, useMe } from '../../session.ts'
 import { texts } from '../../texts/texts.ts'
-import { AccessFields, elementsOf, noAccess } from './access.tsx'
+import { AccessFields, noAccess, toAccessElements } from './access.tsx'
 
 const words = texts.members
 const TYPES = ['Practitioner', 'Patient', 'RelatedPerson']
@@ -32,7 +32,7 @@ export function Invite() {
       email: email.trim(),
       ...(resourceType === 'RelatedPerson' ? { patient: { reference: patient } } : {}),
       sendEmail,
-      membership: elementsOf(values),
+      membership: toAccessElements(values),
     })
   }
   return (

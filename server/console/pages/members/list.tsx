@@ -63,7 +63,7 @@ function List({ kind }: ListProps) {
             label={texts.members.kinds[kind]}
             rows={entry.flatMap(({ resource }) => resource ?? [])}
             columns={columns}
-            keyOf={({ id }) => id ?? ''}
+            rowKey={({ id }) => id ?? ''}
             linkOf={({ id }) => `/members/member/${id}`}
             empty={<Empty title={texts.members.empty[kind]} hint={texts.members.emptyHint[kind]} />}
           />
@@ -79,14 +79,14 @@ function List({ kind }: ListProps) {
 }
 
 const columns: readonly Column<ProjectMembership>[] = [
-  { name: texts.members.name, cell: nameOf },
+  { name: texts.members.name, cell: profileDisplayName },
   { name: texts.members.role, cell: (member) => <Roles member={member} /> },
   { name: texts.members.policies, cell: (member) => <Policies member={member} /> },
   { name: texts.members.changed, cell: ({ meta }) => <When at={meta?.lastUpdated} /> },
 ]
 
 /** As the profile is called, else its reference. */
-export function nameOf({ profile }: ProjectMembership): string {
+export function profileDisplayName({ profile }: ProjectMembership): string {
   return profile?.display ?? profile?.reference ?? ''
 }
 

@@ -9,10 +9,10 @@ import { Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
 import { medplum, useMe } from '../../session.ts'
 import { fill, texts } from '../../texts/texts.ts'
-import { AccessFields, accessOf, elementsOf } from './access.tsx'
+import { AccessFields, toAccessElements, toAccessForm } from './access.tsx'
 import { ClientPart } from './client.tsx'
 import { Explain } from './explain.tsx'
-import { nameOf, Roles } from './list.tsx'
+import { profileDisplayName, Roles } from './list.tsx'
 
 const words = texts.members
 
@@ -25,7 +25,7 @@ export function MemberPage() {
     <Loaded query={found}>
       {(member) => (
         <Page
-          title={nameOf(member)}
+          title={profileDisplayName(member)}
           hint={<Roles member={member} />}
           actions={<Actions member={member} address={address} />}
         >
@@ -49,8 +49,8 @@ function Member({ member, address }: Props) {
       <Section title={words.rights}>
         <Form
           name={`member:${member.id}:${member.meta?.versionId}`}
-          saved={accessOf(member)}
-          send={(values) => replace(address, { ...others, ...elementsOf(values) })}
+          saved={toAccessForm(member)}
+          send={(values) => replace(address, { ...others, ...toAccessElements(values) })}
           done={texts.common.saved}
         >
           {(fields) => <AccessFields fields={fields} />}
@@ -102,7 +102,7 @@ function Actions({ member, address }: Props) {
         {isActive ? words.deactivate : words.activate}
       </Button>
       <Confirm label={words.remove} confirm={words.remove} onConfirm={() => remove.mutate()}>
-        <Text size="sm">{fill(words.removeHint, { name: nameOf(member) })}</Text>
+        <Text size="sm">{fill(words.removeHint, { name: profileDisplayName(member) })}</Text>
       </Confirm>
     </>
   )

@@ -25,12 +25,12 @@ export function Policies() {
           <DataTable
             label={words.title}
             rows={entry.flatMap(({ resource }) => resource ?? [])}
-            keyOf={({ id }) => id ?? ''}
+            rowKey={({ id }) => id ?? ''}
             linkOf={({ id }) => `/policies/${id}`}
             empty={<Empty title={words.none} hint={words.noneHint} />}
             columns={[
               { name: words.name, cell: ({ name, id }) => name ?? id },
-              { name: words.entries, cell: typesOf },
+              { name: words.entries, cell: listResourceTypes },
               { name: words.changed, cell: ({ meta }) => <When at={meta?.lastUpdated} /> },
             ]}
           />
@@ -40,6 +40,6 @@ export function Policies() {
   )
 }
 
-function typesOf({ resource = [] }: AccessPolicy): string {
+function listResourceTypes({ resource = [] }: AccessPolicy): string {
   return [...new Set(resource.map(({ resourceType }) => resourceType))].join(', ')
 }

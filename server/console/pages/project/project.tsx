@@ -19,7 +19,7 @@ import { Empty, Loaded } from '../../parts/loaded.tsx'
 import { Page, Views } from '../../parts/page.tsx'
 import { DataTable } from '../../parts/table.tsx'
 import { medplum, useMe } from '../../session.ts'
-import { fill, type Stored, sizeOf, texts } from '../../texts/texts.ts'
+import { fill, formatStoredSize, type Stored, texts } from '../../texts/texts.ts'
 import { Secrets } from './secrets.tsx'
 
 const words = texts.project
@@ -84,7 +84,7 @@ function Limits({ answer: { project, load } }: Pick<PanelProps, 'answer'>) {
         <div>
           <Text fw={600}>{words.storage}</Text>
           <Text size="sm">
-            {fill(words.stored, { size: sizeOf(stored), versions: stored.versions })}
+            {fill(words.stored, { size: formatStoredSize(stored), versions: stored.versions })}
           </Text>
         </div>
       )}
@@ -106,7 +106,7 @@ function Limits({ answer: { project, load } }: Pick<PanelProps, 'answer'>) {
       <DataTable
         label={words.tabs.limits}
         rows={names}
-        keyOf={(name) => name}
+        rowKey={(name) => name}
         columns={[
           { name: words.name, cell: (name) => name },
           { name: words.meaning, cell: (name) => words.limits[name].meaning },
@@ -165,7 +165,7 @@ interface SettingsProps {
 /** The settings that administrators write, each with its meaning and default. */
 function Settings({ address, settings }: SettingsProps) {
   const others = settings.filter(({ name }) => !NAMES.some((known) => known === name))
-  const saved = Object.fromEntries(NAMES.map((name) => [name, textOf(settings, name)]))
+  const saved = Object.fromEntries(NAMES.map((name) => [name, settingText(settings, name)]))
   return (
     <Form
       name="project-settings"
@@ -193,7 +193,7 @@ function Settings({ address, settings }: SettingsProps) {
   )
 }
 
-function textOf(settings: readonly ProjectSetting[], wanted: string): string {
+function settingText(settings: readonly ProjectSetting[], wanted: string): string {
   const found = settings.find(({ name }) => name === wanted)
   return String(found?.valueString ?? found?.valueBoolean ?? '')
 }
@@ -221,7 +221,7 @@ function Parameters() {
           <DataTable
             label={words.tabs.parameters}
             rows={entry.flatMap(({ resource }) => resource ?? [])}
-            keyOf={({ id }) => id ?? ''}
+            rowKey={({ id }) => id ?? ''}
             linkOf={({ id }) => `/resources/SearchParameter/${id}`}
             empty={<Empty title={words.noParameters} hint={words.noParametersHint} />}
             columns={[
@@ -284,7 +284,7 @@ function Sites({ address, sites }: SitesProps) {
       <DataTable
         label={words.tabs.sites}
         rows={sites}
-        keyOf={({ name = '' }) => name}
+        rowKey={({ name = '' }) => name}
         empty={<Empty title={words.noSites} hint={words.noSitesHint} />}
         columns={[
           { name: words.name, cell: ({ name }) => name },
@@ -307,7 +307,7 @@ function Sites({ address, sites }: SitesProps) {
       <Form
         name="project-site"
         saved={nowhere}
-        send={(values) => write([...sites, siteOf(values)])}
+        send={(values) => write([...sites, toProjectSite(values)])}
         done={texts.common.saved}
       >
         {({ text }) => (
@@ -331,7 +331,12 @@ function Sites({ address, sites }: SitesProps) {
   )
 }
 
-function siteOf({ site, domain, googleClientId, recaptchaSiteKey }: typeof nowhere): ProjectSite {
+function toProjectSite({
+  site,
+  domain,
+  googleClientId,
+  recaptchaSiteKey,
+}: typeof nowhere): ProjectSite {
   return {
     name: site,
     domain: domain.split(/\s+/).filter((name) => name !== ''),

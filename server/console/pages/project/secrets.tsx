@@ -31,7 +31,7 @@ export function Secrets({ address, secrets }: Props) {
       <DataTable
         label={words.tabs.secrets}
         rows={secrets}
-        keyOf={({ name }) => name}
+        rowKey={({ name }) => name}
         empty={<Empty title={words.noSecrets} hint={words.noSecretsHint} />}
         columns={[
           { name: words.name, cell: ({ name }) => name },

@@ -98,10 +98,10 @@ function removals(before: unknown, after: unknown, path: string): readonly Remov
 
 /** Items that are in both lists stay; of the others, each goes on as the one that lacks the least of it. */
 function itemRemovals(before: unknown[], after: unknown[], path: string): readonly Removal[] {
-  const rest = after.map(textOf)
+  const rest = after.map(canonicalText)
   const left = before.flatMap((item, place) => {
     if (item === null) return []
-    const same = rest.indexOf(textOf(item))
+    const same = rest.indexOf(canonicalText(item))
     if (same < 0) return [{ item, path: `${path}[${place}]` }]
     rest.splice(same, 1)
     return []
@@ -146,14 +146,16 @@ export function conflicts<T extends object>({ base, mine, newest }: Versions<T>)
 function changedNames(before: object, after: object): ReadonlySet<string> {
   const [old, young]: readonly Values[] = [{ ...before }, { ...after }]
   const names = Object.keys({ ...old, ...young }).filter((name) => name !== 'meta')
-  return new Set(names.filter((name) => textOf(old?.[name]) !== textOf(young?.[name])).map(plain))
+  return new Set(
+    names.filter((name) => canonicalText(old?.[name]) !== canonicalText(young?.[name])).map(plain),
+  )
 }
 
 function plain(name: string): string {
   return name.replace(/^_/, '')
 }
 
-function textOf(value: unknown): string {
+function canonicalText(value: unknown): string {
   return JSON.stringify(value) ?? ''
 }
 

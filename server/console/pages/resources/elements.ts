@@ -53,13 +53,13 @@ export function elementsBelow(
     const name = own.slice(path.length + 1)
     const isBelow = own.startsWith(`${path}.`) && !name.includes('.')
     if (!isBelow || HIDDEN.includes(name)) return []
-    const element = elementOf(definition, name)
+    const element = toElement(definition, name)
     // A narrative is written by programs.
-    return element.types.includes('Narrative') ? [] : choicesOf(element)
+    return element.types.includes('Narrative') ? [] : expandChoices(element)
   })
 }
 
-function elementOf(
+function toElement(
   { path = '', type, max, min, binding, short }: ElementDefinition,
   name: string,
 ): Element {
@@ -74,7 +74,7 @@ function elementOf(
   }
 }
 
-function choicesOf(element: Element): readonly Element[] {
+function expandChoices(element: Element): readonly Element[] {
   if (!element.name.endsWith('[x]')) return [element]
   return element.types.map((type) => ({
     ...element,

@@ -39,11 +39,11 @@ interface VersionsProps extends Props {
 }
 
 function Versions({ type, id, entries, isOld }: VersionsProps) {
-  const versions = entries.map(versionOf)
+  const versions = entries.map(parseVersionEntry)
   const names = versions.map(({ version }) => version)
   const [left, setLeft] = useState(names[1] ?? names[0] ?? null)
   const [right, setRight] = useState(names[0] ?? null)
-  const textOf = (name: string | null) => {
+  const formatVersion = (name: string | null) => {
     const record = versions.find(({ version }) => version === name)?.record
     return record === undefined ? '' : JSON.stringify(record, null, 2)
   }
@@ -52,7 +52,7 @@ function Versions({ type, id, entries, isOld }: VersionsProps) {
       <DataTable
         label={words.title}
         rows={versions}
-        keyOf={({ version }) => version}
+        rowKey={({ version }) => version}
         columns={[
           { name: words.version, cell: ({ version }) => version },
           { name: words.when, cell: ({ at }) => <When at={at} /> },
@@ -74,7 +74,11 @@ function Versions({ type, id, entries, isOld }: VersionsProps) {
             <Select label={words.left} data={names} value={left} onChange={setLeft} />
             <Select label={words.right} data={names} value={right} onChange={setRight} />
           </Group>
-          <Difference label={words.title} before={textOf(left)} after={textOf(right)} />
+          <Difference
+            label={words.title}
+            before={formatVersion(left)}
+            after={formatVersion(right)}
+          />
         </>
       )}
     </Stack>
@@ -89,7 +93,7 @@ interface Version {
   readonly record: Resource | undefined
 }
 
-function versionOf({ resource, request, response }: BundleEntry): Version {
+function parseVersionEntry({ resource, request, response }: BundleEntry): Version {
   const version = resource?.meta?.versionId ?? /W\/"(.*)"/.exec(response?.etag ?? '')?.[1] ?? '?'
   const author = resource?.meta?.author
   return {

@@ -21,7 +21,7 @@ export function Primitive({ element, value, onChange }: InputProps) {
   const { name, types, isRequired, isList, valueSet, hint } = element
   const codes = useCodes(valueSet)
   const [type = ''] = types
-  const text = textOf(value)
+  const text = formatInputValue(value)
   // One line has no room for the line ends of a text, and would lose them. It stays what it is while somebody types.
   const [isLong] = useState(LONG_TEXTS.includes(type) || text.includes('\n'))
   const common = {
@@ -45,7 +45,7 @@ export function Primitive({ element, value, onChange }: InputProps) {
     const others = isListed ? [] : [asChoice(text)]
     return <NativeSelect {...input} data={[{ value: '', label: '' }, ...choices, ...others]} />
   }
-  const placeholder = placeholderOf(type)
+  const placeholder = formatPlaceholder(type)
   if (isLong) return <Textarea {...input} placeholder={placeholder} autosize minRows={2} />
   return <TextInput {...input} placeholder={placeholder} />
 }
@@ -61,7 +61,7 @@ function typedAs(type: string, text: string): unknown {
 }
 
 /** An item without a value keeps its place in a list as null. */
-function textOf(value: unknown): string {
+function formatInputValue(value: unknown): string {
   return value === undefined || value === null ? '' : String(value)
 }
 
@@ -70,7 +70,7 @@ function asChoice(value: string) {
 }
 
 /** Dates may end at their year or month, which a browser's own input for dates cannot show. */
-function placeholderOf(type: string): string | undefined {
+function formatPlaceholder(type: string): string | undefined {
   return Object.entries(words.formats).find(([name]) => name === type)?.[1]
 }
 

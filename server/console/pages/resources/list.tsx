@@ -35,7 +35,7 @@ import { type Column, DataTable } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
 import { mayDo, medplum, useMe } from '../../session.ts'
 import { fill, texts } from '../../texts/texts.ts'
-import { elementOf, type TypeEntry, useTypes, usualColumns, Value } from './values.tsx'
+import { readElement, type TypeEntry, useTypes, usualColumns, Value } from './values.tsx'
 
 const words = texts.resources
 
@@ -133,8 +133,8 @@ function Found({ type, entry, columns, query, bundle, go, create }: FoundProps) 
       <DataTable
         label={type}
         rows={rows}
-        columns={columnsOf(columns, entry)}
-        keyOf={(record) => `${record.resourceType}/${record.id}`}
+        columns={buildColumns(columns, entry)}
+        rowKey={(record) => `${record.resourceType}/${record.id}`}
         linkOf={(record) => `/resources/${record.resourceType}/${record.id}`}
         sorted={query.get('_sort') ?? '-_lastUpdated'}
         onSort={(sort) => change('_sort', sort)}
@@ -164,19 +164,19 @@ function Found({ type, entry, columns, query, bundle, go, create }: FoundProps) 
 }
 
 /** A column that a search parameter has the name of can be sorted by. */
-function columnsOf(
+function buildColumns(
   names: readonly string[],
   entry: TypeEntry | undefined,
 ): readonly Column<Resource>[] {
   const parameters = new Set(entry?.searchParam?.map(({ name }) => name))
-  const sortOf = (name: string) =>
+  const sortParameter = (name: string) =>
     [name, name.toLowerCase()].find((candidate) => parameters.has(candidate))
   return [
     { name: words.id, cell: ({ id }) => id?.slice(-12) },
     ...names.map((name) => ({
       name,
-      sort: sortOf(name),
-      cell: (record: Resource) => <Value value={elementOf(record, name)} />,
+      sort: sortParameter(name),
+      cell: (record: Resource) => <Value value={readElement(record, name)} />,
     })),
     {
       name: words.updated,
@@ -281,7 +281,7 @@ function SearchBar({ query, parameters, go }: SearchProps) {
         />
         <TextInput
           aria-label={searchWords.value}
-          placeholder={searchWords[hintOf(chosen?.type)]}
+          placeholder={searchWords[inputHint(chosen?.type)]}
           {...form.getInputProps('value')}
         />
         <Button type="submit">{searchWords.add}</Button>
@@ -309,7 +309,7 @@ function SearchBar({ query, parameters, go }: SearchProps) {
   )
 }
 
-function hintOf(type: string | undefined): 'value' | 'date' | 'token' | 'reference' {
+function inputHint(type: string | undefined): 'value' | 'date' | 'token' | 'reference' {
   return type === 'date' || type === 'token' || type === 'reference' ? type : 'value'
 }
 
@@ -340,7 +340,7 @@ interface StepsProps {
 }
 
 function Steps({ title, text }: StepsProps) {
-  const steps = stepsOf(text)
+  const steps = parsePlanSteps(text)
   const most = Math.max(...steps.map(({ ms }) => ms), 0.001)
   return (
     <Stack gap={4}>
@@ -377,7 +377,7 @@ interface Step {
 }
 
 /** Steps that were never carried out are left out. */
-function stepsOf(text: string): readonly Step[] {
+function parsePlanSteps(text: string): readonly Step[] {
   const lines = text.split('\n').flatMap((step, line) => {
     const [, space = '', name, last, rows, loops] =
       /^( *)(?:->\s+)?(\S.*?)\s+\(cost=.*?\(actual time=[\d.]+\.\.([\d.]+) rows=([\d.]+) loops=(\d+)\)/.exec(

@@ -30,7 +30,8 @@ export function Referrers({ type, id }: Props) {
   const types = useTypes()
   const found = useQuery({
     queryKey: ['referrers', type, id],
-    queryFn: () => referrersOf(searchesOf(types.data ?? [], type, me), `${type}/${id}`),
+    queryFn: () =>
+      searchReferrers(listReverseSearches(types.data ?? [], type, me), `${type}/${id}`),
     enabled: types.data !== undefined,
   })
   return (
@@ -41,7 +42,7 @@ export function Referrers({ type, id }: Props) {
           <DataTable
             label={words.tabs.referrers}
             rows={rows}
-            keyOf={(row) => `${row.type}?${row.parameter}`}
+            rowKey={(row) => `${row.type}?${row.parameter}`}
             columns={[
               {
                 name: words.type,
@@ -67,7 +68,11 @@ export function Referrers({ type, id }: Props) {
 
 type Search = Pick<Referrer, 'type' | 'parameter'>
 
-function searchesOf(types: readonly TypeEntry[], target: string, me: Me): readonly Search[] {
+function listReverseSearches(
+  types: readonly TypeEntry[],
+  target: string,
+  me: Me,
+): readonly Search[] {
   const includes = types.find(({ type }) => type === target)?.searchRevInclude ?? []
   return includes.flatMap((text) => {
     const [type = '', parameter = ''] = text.split(':')
@@ -75,7 +80,7 @@ function searchesOf(types: readonly TypeEntry[], target: string, me: Me): readon
   })
 }
 
-async function referrersOf(
+async function searchReferrers(
   searches: readonly Search[],
   reference: string,
 ): Promise<readonly Referrer[]> {

@@ -133,13 +133,17 @@ export function Behind({ base, mine, newest, merge, discard }: BehindProps) {
           </Button>
         </Group>
         {isCompared && (
-          <Difference label={words.difference} before={textOf(newest)} after={textOf(mine)} />
+          <Difference
+            label={words.difference}
+            before={formatContent(newest)}
+            after={formatContent(mine)}
+          />
         )}
       </Stack>
     </Alert>
   )
 }
 
-function textOf({ meta: _, ...content }: Resource): string {
+function formatContent({ meta: _, ...content }: Resource): string {
   return JSON.stringify(content, null, 2)
 }

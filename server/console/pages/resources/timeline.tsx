@@ -8,7 +8,7 @@ import { Problem } from '../../parts/problem.tsx'
 import { When } from '../../parts/when.tsx'
 import { medplum } from '../../session.ts'
 import { texts } from '../../texts/texts.ts'
-import { elementOf, Value } from './values.tsx'
+import { readElement, Value } from './values.tsx'
 
 interface TimelineProps {
   readonly id: string
@@ -26,7 +26,7 @@ export function Timeline({ id }: TimelineProps) {
   if (pages.data === undefined) return <Waiting />
   const events = pages.data.pages
     .flatMap(({ entry = [] }) => entry.flatMap(({ resource }) => (resource ? [resource] : [])))
-    .map((record) => ({ record, at: timeOf(record) }))
+    .map((record) => ({ record, at: eventTime(record) }))
     .filter(({ at }) => at !== undefined)
     .sort((a, b) => ((a.at ?? '') < (b.at ?? '') ? 1 : -1))
   return (
@@ -42,8 +42,8 @@ export function Timeline({ id }: TimelineProps) {
             }
           >
             <Text size="sm">
-              <Value value={elementOf(record, 'code') ?? elementOf(record, 'type')} />{' '}
-              <Value value={elementOf(record, 'value[x]')} />
+              <Value value={readElement(record, 'code') ?? readElement(record, 'type')} />{' '}
+              <Value value={readElement(record, 'value[x]')} />
             </Text>
             <Text size="xs" c="dimmed" component="div">
               <When at={at} />
@@ -64,9 +64,9 @@ const TIMES = ['effective[x]', 'performed[x]', 'onset[x]', 'occurrence[x]', 'per
 const DATES = ['authoredOn', 'issued', 'recordedDate', 'date', 'created', 'birthDate']
 
 /** When it happened, by the elements that say so in most types. */
-function timeOf(record: Resource): string | undefined {
+function eventTime(record: Resource): string | undefined {
   for (const name of [...TIMES, ...DATES]) {
-    const value = elementOf(record, name)
+    const value = readElement(record, name)
     if (typeof value === 'string') return value
     if (typeof value === 'object' && value !== null && 'start' in value) return String(value.start)
   }

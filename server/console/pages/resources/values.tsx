@@ -30,7 +30,7 @@ export function Value({ value }: Props) {
   if (typeof value === 'string' && /^\d{4}-\d\d-\d\dT/.test(value)) return <When at={value} />
   if (!isObject(value)) return <>{String(value)}</>
   const { reference, display } = value
-  if (typeof reference !== 'string') return <>{textOf(value)}</>
+  if (typeof reference !== 'string') return <>{formatComplexValue(value)}</>
   const text = typeof display === 'string' ? display : reference
   return /^[A-Z]\w+\/[\w.-]+$/.test(reference) ? (
     <Link href={`/resources/${reference}`}>{text}</Link>
@@ -40,7 +40,7 @@ export function Value({ value }: Props) {
 }
 
 /** The type of an element is known by what it holds. */
-function textOf(value: Record<string, unknown>): string {
+function formatComplexValue(value: Record<string, unknown>): string {
   if ('family' in value || 'given' in value) return formatHumanName(value)
   if ('coding' in value || ('text' in value && !('status' in value))) {
     return formatCodeableConcept(value)
@@ -82,7 +82,7 @@ export function usualColumns(type: string): readonly string[] {
 }
 
 /** `value[x]` is whatever the record has in its place. */
-export function elementOf(record: object, name: string): unknown {
+export function readElement(record: object, name: string): unknown {
   if (!name.endsWith('[x]')) return Object.entries(record).find(([key]) => key === name)?.[1]
   const start = name.slice(0, -3)
   return Object.entries(record).find(([key]) => key.startsWith(start) && key !== start)?.[1]

@@ -34,7 +34,7 @@ export function Schedules() {
           <DataTable
             label={words.title}
             rows={schedules}
-            keyOf={({ bot }) => bot.reference}
+            rowKey={({ bot }) => bot.reference}
             linkOf={({ bot }) => `/bots/${bot.reference.replace('Bot/', '')}/runs`}
             columns={columns}
             empty={<Empty title={words.none} hint={words.noneHint} />}

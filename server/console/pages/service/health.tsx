@@ -34,7 +34,7 @@ export function Health() {
             <DataTable
               label={words.tabs.health}
               rows={PARTS}
-              keyOf={(name) => name}
+              rowKey={(name) => name}
               columns={[
                 { name: words.part, cell: (name) => name },
                 {
@@ -55,7 +55,7 @@ export function Health() {
           <DataTable
             label={words.migrations}
             rows={migrations}
-            keyOf={(name) => name}
+            rowKey={(name) => name}
             columns={[{ name: words.migration, cell: (name) => name }]}
           />
         )}

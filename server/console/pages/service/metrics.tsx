@@ -42,7 +42,7 @@ export function Metrics() {
   const { data, dataUpdatedAt: at } = found
   useEffect(() => {
     if (data === undefined) return
-    setSamples((all) => [...all, { at, sums: sumsOf(data.metrics) }].slice(-POINTS))
+    setSamples((all) => [...all, { at, sums: sumMetrics(data.metrics) }].slice(-POINTS))
   }, [data, at])
   return (
     <Loaded query={found}>
@@ -68,7 +68,7 @@ interface ChartProps {
 }
 
 function Chart({ name, samples }: ChartProps) {
-  const points = pointsOf(name, samples)
+  const points = toChartPoints(name, samples)
   return (
     <Paper withBorder p="md">
       <Title order={2} size="h5">
@@ -86,7 +86,7 @@ function Chart({ name, samples }: ChartProps) {
   )
 }
 
-function pointsOf(name: Name, samples: readonly Sample[]) {
+function toChartPoints(name: Name, samples: readonly Sample[]) {
   return samples.flatMap(({ at, sums }, place) => {
     const before = samples[place - 1]
     const time = clock.format(at)
@@ -102,7 +102,7 @@ function rounded(value: number): number {
   return Math.round(value * 10) / 10
 }
 
-function sumsOf(metrics: readonly Metric[]): Sums {
+function sumMetrics(metrics: readonly Metric[]): Sums {
   const sum = (name: string, state?: string) =>
     metrics
       .flatMap((metric) => (metric.name === name ? metric.values : []))

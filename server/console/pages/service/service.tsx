@@ -54,7 +54,7 @@ function Projects() {
           <DataTable
             label={words.tabs.projects}
             rows={entry.flatMap(({ resource }) => resource ?? [])}
-            keyOf={({ id }) => id ?? ''}
+            rowKey={({ id }) => id ?? ''}
             linkOf={({ id }) => `/resources/Project/${id}`}
             empty={<Empty title={words.noProjects} />}
             columns={[
@@ -101,7 +101,7 @@ function Mails() {
         <DataTable
           label={words.tabs.mails}
           rows={mails}
-          keyOf={({ id }) => id}
+          rowKey={({ id }) => id}
           empty={<Empty title={words.noMails} hint={words.noMailsHint} />}
           columns={[
             { name: words.to, cell: ({ message }) => message.to.join(', ') },
@@ -160,7 +160,7 @@ function Queues() {
           <DataTable
             label={words.tabs.queues}
             rows={Object.entries(queues)}
-            keyOf={([name]) => name}
+            rowKey={([name]) => name}
             columns={columns}
           />
           <Rows title={words.lanes} rows={lanes} none={words.noLanes} />
@@ -178,10 +178,10 @@ const columns: readonly Column<readonly [string, Depths]>[] = [
   { name: words.active, align: 'right', cell: ([, one]) => one.active },
   { name: words.delayed, align: 'right', cell: ([, one]) => one.delayed },
   { name: words.failed, align: 'right', cell: ([, one]) => one.failed },
-  { name: words.oldest, align: 'right', cell: ([, { oldestMs }]) => secondsOf(oldestMs) },
+  { name: words.oldest, align: 'right', cell: ([, { oldestMs }]) => formatSeconds(oldestMs) },
 ]
 
-function secondsOf(ms: number | null): string {
+function formatSeconds(ms: number | null): string {
   return ms === null ? '–' : `${Math.round(ms / 100) / 10} s`
 }
 
@@ -201,7 +201,7 @@ function Rows({ title, rows, none }: RowsProps) {
       <DataTable
         label={title}
         rows={rows}
-        keyOf={(row) => JSON.stringify(row)}
+        rowKey={(row) => JSON.stringify(row)}
         columns={names.map((name) => ({ name, cell: (row: Row) => shown(row[name]) }))}
         empty={
           <Text size="sm" c="dimmed">
@@ -248,7 +248,7 @@ function Workers() {
           <DataTable
             label={words.tabs.workers}
             rows={workers}
-            keyOf={({ id }) => id}
+            rowKey={({ id }) => id}
             empty={<Empty title={words.noWorkers} hint={words.noWorkersHint} />}
             columns={[
               { name: words.worker, cell: ({ id }) => id },
@@ -263,8 +263,8 @@ function Workers() {
           </Title>
           <DataTable
             label={words.executors}
-            rows={linesOf(metrics)}
-            keyOf={({ place, name, labels }) => `${place} ${name} ${labels}`}
+            rows={toMetricLines(metrics)}
+            rowKey={({ place, name, labels }) => `${place} ${name} ${labels}`}
             empty={<Empty title={words.noExecutors} />}
             columns={[
               { name: words.metric, cell: ({ name, labels }) => `${name} ${labels}` },
@@ -277,7 +277,7 @@ function Workers() {
   )
 }
 
-function linesOf(metrics: WorkersAnswer['metrics']): readonly Line[] {
+function toMetricLines(metrics: WorkersAnswer['metrics']): readonly Line[] {
   return metrics.flatMap((worker, place) =>
     Object.entries(worker).flatMap(([name, values]) =>
       values.map(({ value, ...labels }) => ({

@@ -35,7 +35,7 @@ export function Subscriptions() {
     `admin/projects/${me.project.id}/subscriptions`,
     { enabled: isAdmin(me), every: 10_000 },
   )
-  const stateOf = (id: string | undefined) =>
+  const findState = (id: string | undefined) =>
     states.data?.subscriptions.find(
       ({ subscription }) => subscription.reference === `Subscription/${id}`,
     )
@@ -46,9 +46,9 @@ export function Subscriptions() {
           <DataTable
             label={words.title}
             rows={entry.flatMap(({ resource }): Row[] =>
-              resource ? [{ subscription: resource, state: stateOf(resource.id) }] : [],
+              resource ? [{ subscription: resource, state: findState(resource.id) }] : [],
             )}
-            keyOf={({ subscription }) => subscription.id ?? ''}
+            rowKey={({ subscription }) => subscription.id ?? ''}
             linkOf={({ subscription }) => `/subscriptions/${subscription.id}`}
             columns={columns}
             empty={
@@ -79,14 +79,14 @@ const columns = [
       <Status subscription={subscription} isPaused={Boolean(state?.paused)} />
     ),
   },
-  { name: words.target, cell: ({ subscription }: Row) => targetOf(subscription) },
+  { name: words.target, cell: ({ subscription }: Row) => channelTarget(subscription) },
   figure('delivered'),
   figure('failed'),
   figure('waiting'),
 ]
 
 /** Where it delivers to: a Bot, an address, or a web socket. */
-export function targetOf({ channel }: Subscription): string {
+export function channelTarget({ channel }: Subscription): string {
   return channel?.endpoint ?? channel?.type ?? ''
 }
 

@@ -11,7 +11,7 @@ import { DataTable } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
 import { isAdmin, medplum, useMe } from '../../session.ts'
 import { fill, texts } from '../../texts/texts.ts'
-import { Status, targetOf } from './list.tsx'
+import { channelTarget, Status } from './list.tsx'
 
 const words = texts.subscriptions
 
@@ -69,7 +69,7 @@ function Figures({ subscription, report }: FiguresProps) {
         <Figure name={words.state}>
           <Status subscription={subscription} isPaused={paused !== undefined} />
         </Figure>
-        <Figure name={words.target}>{targetOf(subscription)}</Figure>
+        <Figure name={words.target}>{channelTarget(subscription)}</Figure>
         <Figure name={words.delivered}>{found('delivered')?.valueInteger ?? 0}</Figure>
         <Figure name={words.failed}>{found('failed')?.valueInteger ?? 0}</Figure>
         <Figure name={words.waiting}>{found('waiting')?.valueInteger ?? 0}</Figure>
@@ -144,7 +144,7 @@ function Deliveries({ id }: DeliveriesProps) {
           <DataTable
             label={words.pending}
             rows={deliveries}
-            keyOf={(one) => one.id}
+            rowKey={(one) => one.id}
             linkOf={({ resource }) => `/resources/${resource.reference}`}
             empty={<Empty title={words.nothing} hint={words.nothingHint} />}
             columns={[

@@ -8,17 +8,17 @@ import { type Issue, issue } from '../../../errors.ts'
 import { typeName, typeNumber } from '../../../fhir/definitions.ts'
 import { binder, type Connection } from '../../../platform/postgres/statement.ts'
 import { keysLiteral } from '../../../store/index/keys.ts'
-import type { Store } from '../../../store/rows/context.ts'
-import { idOf } from '../../../store/rows/rows.ts'
+import type { StoreContext } from '../../../store/rows/context.ts'
+import { contentId } from '../../../store/rows/rows.ts'
 import type { PlannedJob } from '../rows/jobs.ts'
 import { compartmentsSql, typeAtPlace } from '../rows/list.ts'
-import { readRowsAsOf, type TypesAt, typesWritten } from '../rows/scope.ts'
+import { readRowsAt, type TypesAt, typesWritten } from '../rows/scope.ts'
 import {
   changedPages,
   changesSql,
   rowTestsSql,
   type Selection,
-  selectionOf,
+  selectType,
 } from '../rows/select.ts'
 import {
   compartmentKeys,
@@ -41,7 +41,7 @@ const ONLY_PATIENTS = issue(
 
 /** Returns the row id of the last patient of each part, and issues about resources that are left out. */
 export async function listCompartments(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   job: PlannedJob,
   { types, at }: TypesAt,
@@ -52,7 +52,7 @@ export async function listCompartments(
   const listed = isAbout ? [...targetTypes(principal, job.input), 'Provenance'] : types
   const selections = new Map<string, Selection>()
   for (const type of await typesWritten(connection, number, { types: listed, at }, true)) {
-    const selection = await selectionOf(store, principal, type, job)
+    const selection = await selectType(store, principal, type, job)
     const reach = type === 'Provenance' ? 'all' : 'listed'
     if (selection !== undefined) selections.set(type, { ...selection, reach })
   }
@@ -101,7 +101,7 @@ async function keepProvenance(connection: Connection, job: string): Promise<void
 
 /** Includes patients that were deleted since. */
 async function* allPatients(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   at: Date,
 ): AsyncGenerator<MemberPage> {
@@ -118,13 +118,13 @@ async function* allPatients(
     })
     after = rows.length < MEMBERS_AT_ONCE ? undefined : rows.at(-1)?.id
     const wanted = rows.map(({ id }) => id)
-    const found = await readRowsAsOf(store, principal, 'Patient', { wanted, at })
+    const found = await readRowsAt(store, principal, 'Patient', { wanted, at })
     yield { type: 'Patient', rows: found, ids: [], missing: 0 }
   } while (after !== undefined)
 }
 
 async function listPage(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   { id, input }: PlannedJob,
   {
@@ -138,7 +138,7 @@ async function listPage(
   const { values, bind } = binder()
   const job = bind(id, 'uuid')
   const [ruling, tests] = rowTestsSql(selections, bind)
-  const types = selections.map(({ scene }) => typeNumber(scene.type))
+  const types = selections.map(({ scene: scope }) => typeNumber(scope.type))
   const since = input.since === undefined ? '' : `and r.lu > ${bind(input.since, 'timestamptz')}`
   const patients = page.rows.map(({ id }) => id)
   const found = `select p.id as patient, r.id, ruling, ${placeSql('r', 'p.id')} as place
@@ -155,7 +155,7 @@ async function listPage(
 }
 
 /** Resources that were changed since, in the compartments that they were in. */
-async function listChanged(store: Store, id: string, selection: Selection): Promise<void> {
+async function listChanged(store: StoreContext, id: string, selection: Selection): Promise<void> {
   const { project, type } = selection.scene
   for await (const rows of changedPages(store, selection)) {
     const { values, bind } = binder()
@@ -244,7 +244,7 @@ async function leaveOutCopies(
           where job = $1 and $3 = any(ids) and ${typeAtPlace('c')} = $2`,
         values: [job, type, id],
       })
-      const name = `${typeName(type)}/${idOf(content)}`
+      const name = `${typeName(type)}/${contentId(content)}`
       const text = `${name} is in ${copies} compartments, and too large for their blocks`
       issues.push(issue('warning', 'too-costly', text))
     }

@@ -8,12 +8,12 @@ import { isResourceType, typeNumber } from '../../../fhir/definitions.ts'
 import { isObject, parseReference, type Resource } from '../../../fhir/resource.ts'
 import { parseDate } from '../../../fhir/values.ts'
 import { keysLiteral } from '../../../store/index/keys.ts'
-import { normalId, type Store } from '../../../store/rows/context.ts'
-import { idOf, parseVersion, toVersion, type VersionRow } from '../../../store/rows/rows.ts'
+import { normalId, type StoreContext } from '../../../store/rows/context.ts'
+import { contentId, parseVersion, toVersion, type VersionRow } from '../../../store/rows/rows.ts'
 import { type Bind, binder } from '../../../store/rows/side-rows.ts'
 import type { ExportInput, PlannedJob } from '../rows/jobs.ts'
-import { type Listed, listingSql } from '../rows/list.ts'
-import { readAsOf, type TypesAt } from '../rows/scope.ts'
+import { type ListedRows, listingSql } from '../rows/list.ts'
+import { readVersionsAt, type TypesAt } from '../rows/scope.ts'
 import { memberSql } from '../rows/select.ts'
 
 /** Members of one statement. */
@@ -21,7 +21,7 @@ export const MEMBERS_AT_ONCE = 200
 /** Later than any write. */
 const FAR = new Date('9999-12-31T00:00:00Z')
 /** Key of a patient that has been deleted: only deletions are in its compartment. */
-const GONE = 0n
+const DELETED_PATIENT = 0n
 
 /** Members of one type: versions of those that are there and visible, the named ids, and how many of these are missing. */
 export interface MemberPage {
@@ -33,15 +33,15 @@ export interface MemberPage {
 
 /** The members of a Group, or the named patients, at a time. */
 export async function* memberPages(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   input: ExportInput,
   at: Date,
 ): AsyncGenerator<MemberPage> {
-  for (const [type, all] of await membersOf(store, principal, input, at)) {
+  for (const [type, all] of await exportMembers(store, principal, input, at)) {
     for (let from = 0; from < all.length; from += MEMBERS_AT_ONCE) {
       const ids = all.slice(from, from + MEMBERS_AT_ONCE)
-      const rows = await readAsOf(store, principal, type, { ids, at })
+      const rows = await readVersionsAt(store, principal, type, { ids, at })
       yield { type, rows, ids, missing: ids.length - rows.length }
     }
   }
@@ -49,12 +49,12 @@ export async function* memberPages(
 
 /** Lists members and the rows in compartments of patients, for an export by type. */
 export async function listMembers(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   { id, input }: PlannedJob,
   { types, at }: TypesAt,
-): Promise<{ readonly listed: readonly Listed[]; readonly issues: readonly Issue[] }> {
-  const listed: Listed[] = []
+): Promise<{ readonly listed: readonly ListedRows[]; readonly issues: readonly Issue[] }> {
+  const listed: ListedRows[] = []
   let missing = 0
   for await (const page of memberPages(store, principal, input, at)) {
     const { type, rows } = page
@@ -67,7 +67,7 @@ export async function listMembers(
         ? `with m as (${membersSql(store, principal, { ...page, job }, bind)})
           ${listingSql(job, inCompartments(store, principal, { rows, types, at }, bind))}`
         : listingSql(job, givenRows(typeNumber(type), rows, bind))
-    listed.push(...(await store.connection.query<Listed>({ text, values })))
+    listed.push(...(await store.connection.query<ListedRows>({ text, values })))
   }
   return { listed, issues: leftOut(missing, 'not there or may not be read') }
 }
@@ -79,8 +79,8 @@ export function leftOut(members: number, why: string): readonly Issue[] {
 }
 
 /** Ids by type. */
-async function membersOf(
-  store: Store,
+async function exportMembers(
+  store: StoreContext,
   principal: Principal,
   { level, id = '', patients }: ExportInput,
   at: Date,
@@ -95,7 +95,7 @@ async function membersOf(
 
 /** Returns the Patients that the caller sees and, with a Group, that are members of it. */
 export async function patientsIn(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   ids: readonly string[],
   group: string | undefined,
@@ -104,13 +104,13 @@ export async function patientsIn(
     group && (await groupMembers(store, principal, { id: group, at: FAR, on: new Date() }))
   const own = members && new Set(members.get('Patient'))
   const among = ids.filter((id) => !own || own.has(id))
-  const rows = await readAsOf(store, principal, 'Patient', { ids: among, at: FAR })
-  return new Set(rows.map(({ content }) => idOf(content ?? '')))
+  const rows = await readVersionsAt(store, principal, 'Patient', { ids: among, at: FAR })
+  return new Set(rows.map(({ content }) => contentId(content ?? '')))
 }
 
 /** Ids by type of the members `on` a day, in Groups as they were `at` a time; nested Groups are entered. */
 async function groupMembers(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   { id, at, on }: { readonly id: string; readonly at: Date; readonly on: Date },
 ): Promise<ReadonlyMap<string, readonly string[]>> {
@@ -118,7 +118,7 @@ async function groupMembers(
   const entered = new Set<string>([id])
   // Iterating a Set includes items that are added meanwhile.
   for (const group of entered) {
-    const [row] = await readAsOf(store, principal, 'Group', { ids: [group], at })
+    const [row] = await readVersionsAt(store, principal, 'Group', { ids: [group], at })
     if (row === undefined) continue
     for (const { type, id: member } of activeMembers(parseVersion(toVersion(row)), on)) {
       if (type === 'Group') entered.add(member)
@@ -140,15 +140,15 @@ function activeMembers({ member }: Resource, on: Date) {
 
 /** Inserts the patients of a page, those that are missing, too. `job` is SQL. */
 export function membersSql(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   { job, rows, ids }: MemberPage & { readonly job: string },
   bind: Bind,
 ): string {
-  const found = rows.map(({ content }) => `Patient/${idOf(content ?? '')}`)
+  const found = rows.map(({ content }) => `Patient/${contentId(content ?? '')}`)
   const here = new Set(found)
   const gone = ids.filter((id) => !here.has(`Patient/${normalId(id)}`)).map((id) => `Patient/${id}`)
-  const keys = [...compartmentKeys(store, principal, rows), ...gone.map(() => GONE)]
+  const keys = [...compartmentKeys(store, principal, rows), ...gone.map(() => DELETED_PATIENT)]
   return `insert into export_member (job, reference, key, id)
     select ${job}, * from unnest(${bind([...found, ...gone], 'text[]')},
       ${bind(keysLiteral(keys), 'bigint[]')},
@@ -158,12 +158,12 @@ export function membersSql(
 
 /** Keys that rows in the compartments of these patients hold. */
 export function compartmentKeys(
-  { keys }: Store,
+  { keys }: StoreContext,
   { project }: Principal,
   patients: readonly VersionRow[],
 ): bigint[] {
   return patients.map(({ content }) =>
-    keys.compartment(project.number, `Patient/${idOf(content ?? '')}`),
+    keys.compartment(project.number, `Patient/${contentId(content ?? '')}`),
   )
 }
 
@@ -172,7 +172,7 @@ export function compartmentKeys(
  * PostgreSQL sees the keys, it may compare them with those of each row instead.
  */
 function inCompartments(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   { rows, types, at }: TypesAt & Pick<MemberPage, 'rows'>,
   bind: Bind,
@@ -201,11 +201,11 @@ function givenRows(type: number, rows: readonly VersionRow[], bind: Bind): strin
 
 /** Lists rows in the compartments that were written after the time of the export; their earlier version is exported. */
 export async function listChangedRows(
-  { connection }: Store,
+  { connection }: StoreContext,
   { project }: Principal,
   { id }: PlannedJob,
   { types, at }: TypesAt,
-): Promise<readonly Listed[]> {
+): Promise<readonly ListedRows[]> {
   const { values, bind } = binder()
   const [job, time, own] = [bind(id, 'uuid'), bind(at, 'timestamptz'), bind(project.number, 'int')]
   const rows = `select v.type, v.id, v.ver from version n
@@ -214,5 +214,5 @@ export async function listChangedRows(
     where n.project = ${own} and n.type = any(${bind(types.map(typeNumber), 'smallint[]')})
       and n.lu > ${time} and n.ver > 1 and v.lu <= ${time} and v.content is not null
       and ${memberSql(job, 'm.key <> 0')}`
-  return connection.query<Listed>({ text: listingSql(job, rows), values })
+  return connection.query<ListedRows>({ text: listingSql(job, rows), values })
 }

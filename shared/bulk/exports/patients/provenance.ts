@@ -13,12 +13,12 @@ import {
 } from '../../../fhir/definitions.ts'
 import { isObject, parseReference } from '../../../fhir/resource.ts'
 import { keysLiteral } from '../../../store/index/keys.ts'
-import type { Store } from '../../../store/rows/context.ts'
-import { idOf } from '../../../store/rows/rows.ts'
+import type { StoreContext } from '../../../store/rows/context.ts'
+import { contentId } from '../../../store/rows/rows.ts'
 import { type Bind, binder } from '../../../store/rows/side-rows.ts'
 import type { ExportInput, PlannedJob, ProvenanceChoice } from '../rows/jobs.ts'
-import { compartmentsSql, type Listed, listingSql, typeAtPlace } from '../rows/list.ts'
-import { type AskedExport, typesOf } from '../rows/scope.ts'
+import { compartmentsSql, type ListedRows, listingSql, typeAtPlace } from '../rows/list.ts'
+import { type AskedExport, exportedTypes } from '../rows/scope.ts'
 import {
   type ChangedRow,
   changedPages,
@@ -26,7 +26,7 @@ import {
   rowTestsSql,
   type Selection,
   selectedIds,
-  selectionOf,
+  selectType,
 } from '../rows/select.ts'
 
 const PROVENANCE = typeNumber('Provenance')
@@ -50,15 +50,15 @@ export function provenanceChoice({
 /** Types of the targets by which Provenance goes with an export. */
 export function targetTypes(principal: Principal, input: AskedExport): readonly string[] {
   const isTarget = (type: string) => type !== 'Provenance'
-  const named = typesOf(principal, input).filter(isTarget)
+  const named = exportedTypes(principal, input).filter(isTarget)
   if (named.length > 0) return named
   // An export of Provenance alone has the targets of an export without `_type`.
   const usual = { ...input, types: undefined, provenance: undefined }
-  return typesOf(principal, usual).filter(isTarget)
+  return exportedTypes(principal, usual).filter(isTarget)
 }
 
 /** `Type/id` without repeats; Patients first, since most Provenance is found by them. */
-export function targetsOf(content: string): readonly string[] {
+export function provenanceTargets(content: string): readonly string[] {
   const { target } = JSON.parse(content)
   const references = (Array.isArray(target) ? target : []).flatMap((item) => {
     const text = isObject(item) && typeof item.reference === 'string' ? item.reference : undefined
@@ -79,7 +79,7 @@ interface ProvenanceRow {
 export type ProvenanceFilter = (rows: readonly ProvenanceRow[]) => Promise<ReadonlySet<string>>
 
 export function provenanceFilter(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   job: PlannedJob,
   own: Selection,
@@ -94,7 +94,7 @@ export function provenanceFilter(
     const parsed = [...references].flatMap((text) => parseReference(text) ?? [])
     for (const [type, some] of Map.groupBy(parsed, (one) => one.type)) {
       if (!types.has(type)) continue
-      const selected = selections.get(type) ?? selectionOf(store, principal, type, job)
+      const selected = selections.get(type) ?? selectType(store, principal, type, job)
       selections.set(type, selected)
       const selection = await selected
       if (selection === undefined) continue
@@ -110,7 +110,7 @@ export function provenanceFilter(
 
   return async (rows) => {
     const going = new Set<string>()
-    let open = rows.map(({ id, content }) => ({ id, targets: targetsOf(content) }))
+    let open = rows.map(({ id, content }) => ({ id, targets: provenanceTargets(content) }))
     while (open.length > 0) {
       const found = await exported(new Set(open.flatMap((row) => row.targets.slice(0, TARGETS))))
       const newest = isLatest ? await newestAbout(store, own, [...found]) : undefined
@@ -129,7 +129,7 @@ export function provenanceFilter(
 
 /** Target → row id of the newest Provenance about it that the member sees. One statement. */
 async function newestAbout(
-  store: Store,
+  store: StoreContext,
   { filter: _, since: __, ...about }: Selection,
   targets: readonly string[],
 ): Promise<ReadonlyMap<string, string>> {
@@ -161,7 +161,7 @@ interface Listing {
 
 /** Lists the Provenance of the compartments. `types` are those of the targets. */
 export async function addProvenance(
-  store: Store,
+  store: StoreContext,
   { id: job, input }: PlannedJob,
   about: Selection,
   types: readonly string[],
@@ -203,12 +203,12 @@ export async function addProvenance(
 
 /** Lists the Provenance of rows that are listed for an export by type. Returns about how many there are. */
 export async function listProvenance(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   job: PlannedJob,
 ): Promise<number> {
   const { connection } = store
-  const selection = await selectionOf(store, principal, 'Provenance', job)
+  const selection = await selectType(store, principal, 'Provenance', job)
   if (selection === undefined) return 0
   const [list] = await connection.query<{ arrays: number; types: number[] }>({
     text: `select count(*)::int as arrays, coalesce(array_agg(distinct type), '{}') as types
@@ -232,7 +232,7 @@ export async function listProvenance(
     await listAbout(store, { ...all, targets: (own) => targets(own, page) })
   }
   if (!all.isLatest) await listChangedAbout(store, all)
-  const [found] = await connection.query<Pick<Listed, 'rows'>>({
+  const [found] = await connection.query<Pick<ListedRows, 'rows'>>({
     text: `select coalesce(sum(cardinality(ids)), 0)::int as rows
       from export_list where job = $1 and type = $2`,
     values: [job.id, PROVENANCE],
@@ -241,7 +241,7 @@ export async function listProvenance(
 }
 
 /** The first key of a row is its own; the key of a reference to the row differs from it by the type. */
-async function listAbout(store: Store, listing: Listing): Promise<void> {
+async function listAbout(store: StoreContext, listing: Listing): Promise<void> {
   const { keys } = store
   const { types, about } = listing
   const { project } = about.scene
@@ -266,7 +266,7 @@ async function listAbout(store: Store, listing: Listing): Promise<void> {
         order by v.ver desc limit 1) v`,
     values: [project, gone.map(({ type }) => type), gone.map(({ id }) => id)],
   })
-  const names = rows.map(({ type, content }) => `${typeName(type)}/${idOf(content)}`)
+  const names = rows.map(({ type, content }) => `${typeName(type)}/${contentId(content)}`)
   const held = keysLiteral(referenceKeys(store, project, names))
   await listByKeys(store, listing, (targets, bind) => {
     const lists = [
@@ -291,7 +291,7 @@ interface Target {
 
 /** Lists the Provenance with the keys that `keyed` selects for targets; returns targets without a key. One statement. */
 async function listByKeys(
-  { connection }: Store,
+  { connection }: StoreContext,
   listing: Listing,
   keyed: (targets: string, bind: Bind) => string,
 ): Promise<readonly Target[]> {
@@ -328,7 +328,7 @@ function newestSql(about: Selection, bind: Bind): string {
 }
 
 function provenanceRows(about: Selection, bind: Bind) {
-  const { scene, at, since, filter } = about
+  const { scene: scope, at, since, filter } = about
   const [ruling] = rowTestsSql([about], bind)
   const tests = [
     ...(since === undefined ? [] : [`r.lu > ${bind(since, 'timestamptz')}`]),
@@ -336,14 +336,14 @@ function provenanceRows(about: Selection, bind: Bind) {
   ]
   return {
     columns: `r.type, r.type as place, ${ruling} as ruling, r.id, r.ver`,
-    own: `(r.project = ${bind(scene.project, 'int')}) is true and (r.type = ${PROVENANCE}) is true
-      and r.lu <= ${bind(at, 'timestamptz')} and ${allSql(scene.visible, bind)}`,
+    own: `(r.project = ${bind(scope.project, 'int')}) is true and (r.type = ${PROVENANCE}) is true
+      and r.lu <= ${bind(at, 'timestamptz')} and ${allSql(scope.visible, bind)}`,
     asked: tests.length === 0 ? 'true' : `(${tests.join(' and ')})`,
   }
 }
 
 /** Provenance as it was: only its content names its targets of that time. */
-async function listChangedAbout(store: Store, listing: Listing): Promise<void> {
+async function listChangedAbout(store: StoreContext, listing: Listing): Promise<void> {
   const { about } = listing
   for await (const rows of changedPages(store, about)) {
     const reading = binder()
@@ -355,7 +355,7 @@ async function listChangedAbout(store: Store, listing: Listing): Promise<void> {
       values: reading.values,
     })
     const targets = contents.flatMap(({ content, ...row }) =>
-      targetsOf(content).flatMap((text) => {
+      provenanceTargets(content).flatMap((text) => {
         const target = parseReference(text)
         return target && isResourceType(target.type) ? [{ row, target }] : []
       }),
@@ -377,13 +377,13 @@ async function listChangedAbout(store: Store, listing: Listing): Promise<void> {
   }
 }
 
-function targetParameter({ keys }: Store, project: number): bigint {
+function targetParameter({ keys }: StoreContext, project: number): bigint {
   const [code = 'target'] = storedParameters('Provenance', 'target')
   return keys.param(project, 'Provenance', code)
 }
 
 /** Keys that the rows of Provenance about these targets have. */
-function referenceKeys(store: Store, project: number, targets: readonly string[]): bigint[] {
+function referenceKeys(store: StoreContext, project: number, targets: readonly string[]): bigint[] {
   const parameter = targetParameter(store, project)
   return targets.map((one) => store.keys.reference(parameter, store.keys.target(project, one)))
 }

@@ -5,13 +5,13 @@
 
 import { decideContents } from '../../../access/decisions/decide.ts'
 import { typeNumber } from '../../../fhir/definitions.ts'
-import { sliceOf } from '../../../platform/storage/storage.ts'
-import { scopeOf } from '../../../store/rows/context.ts'
-import { idOf, type VersionRow, versionColumns } from '../../../store/rows/rows.ts'
+import { toSlice } from '../../../platform/storage/storage.ts'
+import { rowScope } from '../../../store/rows/context.ts'
+import { contentId, type VersionRow, versionColumns } from '../../../store/rows/rows.ts'
 import { binder } from '../../../store/rows/side-rows.ts'
-import { bytesOf, type LineWriter, type TypedPart } from './jobs.ts'
+import { type LineWriter, type TypedPart, uuidToBytes } from './jobs.ts'
 import type { Reading } from './read.ts'
-import { IN_COMPARTMENT, listedSql, ownSql, rangeSql, reachOf, stateTime } from './select.ts'
+import { exportRowScope, IN_COMPARTMENT, listedSql, ownSql, rangeSql, stateTime } from './select.ts'
 
 /** Entries of a line. */
 const DELETIONS_A_LINE = 100
@@ -24,11 +24,11 @@ export async function readDeleted(
 ): Promise<void> {
   let page: Deletions = { ids: [], last: after, hasMore: true }
   while (page.hasMore) {
-    page = await deletionsOf(reading, type, page.last)
+    page = await readDeletions(reading, type, page.last)
     if (page.ids.length === 0 || page.last === undefined) continue
     const entry = page.ids.map((id) => ({ request: { method: 'DELETE', url: `${type}/${id}` } }))
     const bundle = JSON.stringify({ resourceType: 'Bundle', type: 'transaction', entry })
-    await writer.add(sliceOf(bytesOf(page.last)), sliceOf(Buffer.from(bundle)))
+    await writer.add(toSlice(uuidToBytes(page.last)), toSlice(Buffer.from(bundle)))
   }
 }
 
@@ -40,13 +40,13 @@ interface Deletions {
 }
 
 /** The next of one type behind a row id. One statement, and one more where only PostgreSQL can decide. */
-async function deletionsOf(
+async function readDeletions(
   { store, principal, job: { id, at, input } }: Pick<Reading, 'store' | 'principal' | 'job'>,
   type: string,
   after: string | undefined,
 ): Promise<Deletions> {
-  const { project, metaPrefix } = scopeOf(principal, type)
-  const reach = reachOf(input)
+  const { project, metaPrefix } = rowScope(principal, type)
+  const reach = exportRowScope(input)
   const { values, bind } = binder()
   const time = bind(stateTime(at, input.until), 'timestamptz')
   const own = bind(project, 'int')
@@ -73,7 +73,7 @@ async function deletionsOf(
   const rulings = await decideContents(store, principal, ['search'], rows)
   const seen = rows.filter((_, i) => rulings[i]?.search !== undefined)
   return {
-    ids: seen.map(({ content }) => idOf(content ?? '')),
+    ids: seen.map(({ content }) => contentId(content ?? '')),
     last: rows.at(-1)?.id,
     hasMore: rows.length === DELETIONS_A_LINE,
   }

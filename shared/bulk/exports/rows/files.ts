@@ -4,7 +4,7 @@ import type { Database } from '../../../platform/postgres/database.ts'
 import { isLeased, leaseValues } from '../../../platform/postgres/leases.ts'
 import type { Connection } from '../../../platform/postgres/statement.ts'
 import type { ExportPart, PartKind } from './jobs.ts'
-import { PARTS, partLease, type TakenPart } from './parts.ts'
+import { type LeasedExportPart, PARTS, partLease } from './parts.ts'
 
 export type FileKind = 'output' | 'deleted' | 'error'
 
@@ -95,7 +95,7 @@ const BLOCKS_SQL = `with b as (select x.*, $7::text || ' ' || x.type as name,
  */
 export async function addBlocks(
   connection: Connection,
-  { job, part }: TakenPart,
+  { job, part }: LeasedExportPart,
   { kind, blocks, reached, isLast }: WrittenBlocks,
 ): Promise<boolean> {
   const column = (of: (one: StoredBlock) => unknown) => blocks.map(of)
@@ -294,7 +294,7 @@ export async function wholeFiles(
 const TABLES = ['export_part', 'export_file', 'export_member', 'export_list', 'export_compartment']
 
 /** The job itself stays, for whoever asks what has become of it. */
-export async function markSwept(connection: Connection, job: string): Promise<void> {
+export async function deleteExportRows(connection: Connection, job: string): Promise<void> {
   for (const table of TABLES) {
     await connection.query({ text: `delete from ${table} where job = $1`, values: [job] })
   }
@@ -306,7 +306,7 @@ export async function markSwept(connection: Connection, job: string): Promise<vo
 }
 
 /** Removes exports that ended before a time and have no files left. */
-export async function forgetExports(connection: Connection, before: Date): Promise<void> {
+export async function deleteOldExports(connection: Connection, before: Date): Promise<void> {
   await connection.query({
     name: 'export-forget',
     text: `with j as (delete from export_job where swept and finished < $1 returning id),

@@ -191,7 +191,7 @@ export async function addIssues(
 }
 
 /** A download that begins is given an hour. False when the files are about to be taken away. */
-export async function holdExport(connection: Connection, id: string): Promise<boolean> {
+export async function extendForDownload(connection: Connection, id: string): Promise<boolean> {
   const rows = await connection.query({
     name: 'export-hold',
     text: `update export_job set downloaded = clock_timestamp(),
@@ -259,11 +259,11 @@ export interface LineWriter {
 
 export const ROW_ID_BYTES = 16
 
-export function uuidOf(bytes: Buffer): string {
+export function uuidFromBytes(bytes: Buffer): string {
   const hex = bytes.toString('hex')
   return hex.replace(/^(.{8})(.{4})(.{4})(.{4})/, '$1-$2-$3-$4-')
 }
 
-export function bytesOf(uuid: string): Buffer {
+export function uuidToBytes(uuid: string): Buffer {
   return Buffer.from(uuid.replaceAll('-', ''), 'hex')
 }

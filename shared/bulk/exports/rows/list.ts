@@ -8,7 +8,7 @@ import type { Bind } from '../../../store/rows/side-rows.ts'
 import type { Range } from './jobs.ts'
 
 /** How many rows of a type a statement has listed. */
-export interface Listed {
+export interface ListedRows {
   readonly type: number
   readonly rows: number
 }

@@ -18,7 +18,7 @@ import type { ExportJob, ExportPart } from './jobs.ts'
 
 export type NewPart = Pick<ExportPart, 'n' | 'kind' | 'type' | 'types' | 'low' | 'high'>
 
-export interface TakenPart {
+export interface LeasedExportPart {
   readonly job: ExportJob
   readonly part: ExportPart
 }
@@ -27,7 +27,7 @@ export const PARTS: LeaseTable = {
   name: 'export_part',
   key: { job: 'uuid', n: 'int' },
   token: 'epoch',
-  until: 'lease',
+  expiresAt: 'lease',
   leaseMs: 30_000,
 }
 
@@ -47,7 +47,9 @@ interface PartRow extends Pick<ExportPart, 'n' | 'kind' | 'token' | 'tries' | 'f
 }
 
 /** The next part that nobody works on, of the Project that has the fewest under way. */
-export async function takePart(connection: Connection): Promise<TakenPart | undefined> {
+export async function leaseExportPart(
+  connection: Connection,
+): Promise<LeasedExportPart | undefined> {
   const [row] = await connection.query<PartRow & { export: ExportJob }>({
     name: 'export-take',
     text: `with c as (
@@ -74,10 +76,13 @@ export async function takePart(connection: Connection): Promise<TakenPart | unde
   })
   if (row === undefined) return undefined
   const { export: job, ...part } = row
-  return { job: { ...job, at: job.at === null ? null : new Date(job.at) }, part: partOf(part) }
+  return {
+    job: { ...job, at: job.at === null ? null : new Date(job.at) },
+    part: toExportPart(part),
+  }
 }
 
-function partOf(row: PartRow): ExportPart {
+function toExportPart(row: PartRow): ExportPart {
   return {
     ...row,
     type: row.type === null ? undefined : typeName(row.type),
@@ -101,7 +106,7 @@ export async function renewLease(
 ): Promise<boolean> {
   const [row] = await connection.query<{ isWanted: boolean }>({
     name: 'export-renew',
-    isUpkeep: true,
+    isMaintenance: true,
     text: `update export_part p set lease = ${leaseEnd(PARTS)}
       from export_job j where j.id = p.job and ${isLeased(PARTS, 'p')} and p.state = 'active'
       returning j.state in ('accepted', 'active') as "isWanted"`,

@@ -61,8 +61,8 @@ export async function plainQuery(
   return { sql, isLarge }
 }
 
-function isTested({ scene, ruled, filter, reach, isPast }: Selection): boolean {
-  const hasTests = scene.visible.length > 0 || ruled !== undefined || filter !== undefined
+function isTested({ scene: scope, ruled, filter, reach, isPast }: Selection): boolean {
+  const hasTests = scope.visible.length > 0 || ruled !== undefined || filter !== undefined
   return hasTests || (reach === 'listed' && isPast)
 }
 
@@ -86,8 +86,8 @@ export async function listedQueries(
   const [job = ''] = types.map(({ selection }) => selection.job)
   const few = await listedWithFew(connection, job, numbers, MOST_VERSIONS / SAMPLE_ROWS)
   return types.map(({ selection, range }) => {
-    const { scene, at, since } = selection
-    const type = typeNumber(scene.type)
+    const { scene: scope, at, since } = selection
+    const type = typeNumber(scope.type)
     const meta = metaOf(selection)
     const written = [
       `${ofType('v', selection)} and v.lu <= ${literal(at, 'timestamptz')}`,
@@ -133,10 +133,10 @@ async function sizesOf(connection: Connection, selection: Selection, range: Rang
   return found ?? { isFew: false, isLarge: true }
 }
 
-function ofType(table: string, { scene }: Selection, range?: Range): string {
+function ofType(table: string, { scene: scope }: Selection, range?: Range): string {
   const tests = [
-    `${table}.project = ${literal(scene.project, 'int')}`,
-    `${table}.type = ${literal(typeNumber(scene.type), 'smallint')}`,
+    `${table}.project = ${literal(scope.project, 'int')}`,
+    `${table}.type = ${literal(typeNumber(scope.type), 'smallint')}`,
     ...(range === undefined ? [] : rangeSql(`${table}.id`, range, literal)),
   ]
   return tests.join(' and ')

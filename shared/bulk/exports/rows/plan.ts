@@ -6,15 +6,15 @@ import { typeName, typeNumber } from '../../../fhir/definitions.ts'
 import { UPKEEP } from '../../../jobs/upkeep/upkeep.ts'
 import type { Database } from '../../../platform/postgres/database.ts'
 import type { Connection } from '../../../platform/postgres/statement.ts'
-import { type Store, scopeOf, until } from '../../../store/rows/context.ts'
+import { rowScope, type StoreContext, withAbortSignal } from '../../../store/rows/context.ts'
 import { listCompartments } from '../patients/compartments.ts'
 import { listChangedRows, listMembers } from '../patients/members.ts'
 import { listProvenance, provenanceChoice, targetTypes } from '../patients/provenance.ts'
 import { type ExportJob, lockExports, type PlannedJob } from './jobs.ts'
-import { cutList, type Listed } from './list.ts'
+import { cutList, type ListedRows } from './list.ts'
 import { MOST_RUNNING, type NewPart } from './parts.ts'
-import { type TypesAt, typesOf, typesWritten } from './scope.ts'
-import { reachOf, stateTime } from './select.ts'
+import { exportedTypes, type TypesAt, typesWritten } from './scope.ts'
+import { exportRowScope, stateTime } from './select.ts'
 
 /** Rows of one type beyond which its ids are cut into ranges: a file holds them, and what is deleted meanwhile. */
 const PART_ROWS = 95_000
@@ -63,27 +63,27 @@ export interface ExportPlan {
 
 /** May run again from the start. Errors: the reason of `signal`. */
 export async function planExport(
-  ownStore: Store,
+  ownStore: StoreContext,
   principal: Principal,
   job: PlannedJob,
   signal: AbortSignal,
 ): Promise<ExportPlan> {
-  const store = until(ownStore, signal)
+  const store = withAbortSignal(ownStore, signal)
   const { connection } = store
   const { input } = job
   const { number } = principal.project
   const at = stateTime(job.at, input.until)
-  const types = typesOf(principal, input)
+  const types = exportedTypes(principal, input)
   if (input.organizedBy !== undefined) return planPatients(store, principal, job, { types, at })
-  const isListed = reachOf(input) === 'listed'
-  const isAbout = types.includes('Provenance') && reachOf(input, 'Provenance') === 'listed'
+  const isListed = exportRowScope(input) === 'listed'
+  const isAbout = types.includes('Provenance') && exportRowScope(input, 'Provenance') === 'listed'
   const others = isAbout ? types.filter((type) => type !== 'Provenance') : types
   const targets = { types: isAbout ? targetTypes(principal, input) : types, at }
   const [{ listed, issues }, provenance] = await Promise.all([
     isListed ? listMembers(store, principal, job, targets) : { listed: [], issues: [] },
     isAbout ? typesWritten(connection, number, { types: ['Provenance'], at }, true) : [],
   ])
-  const unlisted = others.filter((type) => reachOf(input, type) !== 'listed')
+  const unlisted = others.filter((type) => exportRowScope(input, type) !== 'listed')
   const isCurrent = isListed && input.until === undefined
   const [counted, late, changed, deleted] = await Promise.all([
     unlisted.length > 0 ? countRows(connection, principal, unlisted) : [],
@@ -98,7 +98,7 @@ export async function planExport(
     return rows > 0 || late.includes(type) || REGISTRY_TYPES.has(type) ? [[type, rows]] : []
   })
   if (about > 0) kept.push(['Provenance', about])
-  return { parts: await partsOf(store, principal, job, { kept, deleted }), issues }
+  return { parts: await planParts(store, principal, job, { kept, deleted }), issues }
 }
 
 const NONE: readonly string[] = []
@@ -106,7 +106,7 @@ const NONE: readonly string[] = []
 /** A type, and how many rows of it there are about. */
 type TypeRows = readonly [type: string, rows: number]
 
-function rowsByType(counts: readonly Listed[]): ReadonlyMap<string, number> {
+function rowsByType(counts: readonly ListedRows[]): ReadonlyMap<string, number> {
   const found = new Map<string, number>()
   for (const { type, rows } of counts) {
     const name = typeName(type)
@@ -116,8 +116,8 @@ function rowsByType(counts: readonly Listed[]): ReadonlyMap<string, number> {
 }
 
 /** The parts that take longest come first; the manifest has an order of its own. */
-async function partsOf(
-  { connection }: Store,
+async function planParts(
+  { connection }: StoreContext,
   principal: Principal,
   job: PlannedJob,
   { kept, deleted }: { readonly kept: readonly TypeRows[]; readonly deleted: readonly string[] },
@@ -128,12 +128,12 @@ async function partsOf(
   const isAlone = ([type, rows]: TypeRows) =>
     rows > SHARED_ROWS || (type === 'Provenance' && provenanceChoice(job.input) !== undefined)
   for (const [type, rows] of sorted.filter(isAlone)) {
-    const cuts = rows > PART_ROWS ? await cutsOf(connection, principal, job, type) : []
+    const cuts = rows > PART_ROWS ? await rangeBoundaries(connection, principal, job, type) : []
     for (const [i, high] of [...cuts, undefined].entries()) {
       parts.push({ kind: 'output', type, low: cuts[i - 1], high })
     }
   }
-  for (const types of groupsOf(sorted.filter((one) => !isAlone(one)))) {
+  for (const types of groupTypes(sorted.filter((one) => !isAlone(one)))) {
     parts.push(types.length > 1 ? { kind: 'shared', types } : { kind: 'output', type: types[0] })
   }
   return withEnd(parts, deleted)
@@ -151,7 +151,7 @@ function withEnd(parts: readonly PartOfPlan[], deleted: readonly string[]): read
 const WHOLE = { type: undefined, types: [], low: undefined, high: undefined }
 
 /** Types that follow on each other, as many together as have the rows of a part. */
-function groupsOf(types: readonly TypeRows[]): string[][] {
+function groupTypes(types: readonly TypeRows[]): string[][] {
   const groups: string[][] = []
   let room = -1
   for (const [type, rows] of types) {
@@ -169,8 +169,8 @@ async function countRows(
   connection: Connection,
   { project }: Principal,
   types: readonly string[],
-): Promise<readonly Listed[]> {
-  return connection.query<Listed>({
+): Promise<readonly ListedRows[]> {
+  return connection.query<ListedRows>({
     text: `select type, count(*)::int as rows from resource
       where project = $1 and type = any($2) group by type`,
     values: [project.number, types.map(typeNumber)],
@@ -178,13 +178,13 @@ async function countRows(
 }
 
 /** The last row id of each range but the last. */
-async function cutsOf(
+async function rangeBoundaries(
   connection: Connection,
   { project }: Principal,
   { id: job, input }: ExportJob,
   type: string,
 ): Promise<readonly string[]> {
-  if (reachOf(input, type) === 'listed') {
+  if (exportRowScope(input, type) === 'listed') {
     const ends = await cutList(connection, job, typeNumber(type), PART_ROWS)
     return ends.slice(0, -1)
   }
@@ -202,13 +202,13 @@ async function cutsOf(
 
 /** Returns types with something deleted in the requested time. */
 async function deletedTypes(
-  { connection }: Store,
+  { connection }: StoreContext,
   principal: Principal,
   types: readonly string[],
   { since, at }: { readonly since: string | undefined; readonly at: Date },
 ): Promise<readonly string[]> {
   if (since === undefined) return []
-  const projects = types.map((type) => scopeOf(principal, type).project)
+  const projects = types.map((type) => rowScope(principal, type).project)
   const rows = await connection.query<{ type: number }>({
     projects,
     text: `select x.type from unnest($1::int[], $2::smallint[]) x(project, type) cross join lateral (
@@ -221,7 +221,7 @@ async function deletedTypes(
 
 /** Each part has whole compartments of patients. */
 async function planPatients(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   job: PlannedJob,
   scope: TypesAt,

@@ -2,31 +2,31 @@
 import type { Principal } from '../../../access/principal.ts'
 import { typeName } from '../../../fhir/definitions.ts'
 import { type CopySession, literal, type RowSink } from '../../../platform/postgres/copy.ts'
-import { bufferOf, type Slice, sliceOf } from '../../../platform/storage/storage.ts'
-import type { Store } from '../../../store/rows/context.ts'
+import { type Slice, sliceToBuffer, toSlice } from '../../../platform/storage/storage.ts'
+import type { StoreContext } from '../../../store/rows/context.ts'
 import {
   type ProvenanceFilter,
   provenanceChoice,
   provenanceFilter,
 } from '../patients/provenance.ts'
 import {
-  bytesOf,
   type ExportPart,
   hasType,
   type LineWriter,
   type PlannedJob,
   ROW_ID_BYTES,
   type TypedPart,
-  uuidOf,
+  uuidFromBytes,
+  uuidToBytes,
 } from './jobs.ts'
 import { typeAtPlace } from './list.ts'
 import { isListedAlone, listedQueries, plainQuery } from './plain.ts'
-import { needsMeta, type Show, showOf } from './redact.ts'
-import { changedRows, copySql, rangeSql, type Selection, selectionOf } from './select.ts'
+import { compileRedaction, needsMeta, type RedactRow } from './redact.ts'
+import { changedRows, copySql, rangeSql, type Selection, selectType } from './select.ts'
 
 /** A read of an export: its job, its member, and how its lines are shown. */
 export interface Reading {
-  readonly store: Store
+  readonly store: StoreContext
   readonly principal: Principal
   readonly job: PlannedJob
   readonly baseUrl: string
@@ -42,7 +42,7 @@ export async function readPart(
   if (reading.job.input.organizedBy !== undefined) return readCompartments(reading, part, writer)
   if (part.kind === 'shared') return readShared(reading, part, writer)
   if (!hasType(part)) throw new Error('A part of an export has no type')
-  const selection = await selectionOf(reading.store, reading.principal, part.type, reading.job)
+  const selection = await selectType(reading.store, reading.principal, part.type, reading.job)
   if (selection !== undefined) await readType(reading, selection, part, writer)
 }
 
@@ -52,7 +52,7 @@ async function readType(
   part: TypedPart,
   writer: LineWriter,
 ): Promise<void> {
-  const show = showOf(selection, job.input.elements, baseUrl)
+  const show = compileRedaction(selection, job.input.elements, baseUrl)
   const isChosen = part.type === 'Provenance' && provenanceChoice(job.input) !== undefined
   const hasMeta = needsMeta(selection)
   let low = part.after ?? part.low
@@ -75,7 +75,7 @@ async function readType(
       const shown = show(content, metaExtension, ruling?.bytes.readInt32BE(ruling.start))
       return provenance ? provenance.add(rowId, content, shown) : writer.add(rowId, shown)
     } catch (error) {
-      if (error instanceof SyntaxError) return writer.bad(Buffer.from(bufferOf(rowId)))
+      if (error instanceof SyntaxError) return writer.bad(Buffer.from(sliceToBuffer(rowId)))
       throw error
     }
   }
@@ -105,20 +105,22 @@ function provenanceLines(filter: ProvenanceFilter, writer: LineWriter) {
     const rows = batch
     batch = []
     before = before.then(async () => {
-      const going = await filter(rows.map(({ id, content }) => ({ id: uuidOf(id), content })))
+      const going = await filter(
+        rows.map(({ id, content }) => ({ id: uuidFromBytes(id), content })),
+      )
       for (const { id, shown } of rows) {
-        if (going.has(uuidOf(id))) await writer.add(sliceOf(id), sliceOf(shown))
+        if (going.has(uuidFromBytes(id))) await writer.add(toSlice(id), toSlice(shown))
       }
     })
     return before
   }
   return {
     add(id: Slice, content: Slice, shown: Slice): Promise<void> | undefined {
-      const text = bufferOf(content).toString()
+      const text = sliceToBuffer(content).toString()
       batch.push({
-        id: Buffer.from(bufferOf(id)),
+        id: Buffer.from(sliceToBuffer(id)),
         content: text,
-        shown: Buffer.from(bufferOf(shown)),
+        shown: Buffer.from(sliceToBuffer(shown)),
       })
       return batch.length < PROVENANCE_AT_ONCE ? undefined : flush()
     },
@@ -134,10 +136,10 @@ export interface NewestLines {
 }
 
 /** Platform meta of a row that was read without it. */
-const EMPTY = sliceOf(Buffer.alloc(0))
+const EMPTY = toSlice(Buffer.alloc(0))
 
 export function newestLines(
-  show: Show,
+  show: RedactRow,
   writer: Pick<LineWriter, 'add' | 'undo' | 'bad'>,
 ): NewestLines {
   const last = Buffer.alloc(ROW_ID_BYTES)
@@ -199,7 +201,7 @@ async function readShared(
     if (some.length > 0) await readTogether(reading, some, afterIn(some[0]?.scene.type), writer)
   }
   for (const type of types.slice(Math.max(0, types.indexOf(current ?? '')))) {
-    const selection = await selectionOf(store, principal, type, job)
+    const selection = await selectType(store, principal, type, job)
     if (selection === undefined) continue
     if (isListedAlone(selection)) {
       together.push(selection)
@@ -225,7 +227,7 @@ async function readTogether(
   const queries = await listedQueries(session, ranges)
   let last: NewestLines | undefined
   const copies = selections.map((selection, i) => {
-    const own = newestLines(showOf(selection, job.input.elements, baseUrl), writer)
+    const own = newestLines(compileRedaction(selection, job.input.elements, baseUrl), writer)
     const sink: RowSink = (fields) => {
       if (last === own) return own.take(fields)
       // Issues of one type are reported before the next type begins.
@@ -243,7 +245,7 @@ async function readTogether(
 
 interface Shown {
   readonly selection: Selection
-  readonly show: Show
+  readonly show: RedactRow
 }
 
 /** The compartment of one patient, then the next: `part.after` is a place in the part, whose bounds are patients. */
@@ -259,7 +261,7 @@ async function readCompartments(
   await session.copy(compartmentLinesSql(job, part, shown), (fields) => {
     const [place, first, reference, type, id, content, metaExtension, ruling] = fields
     if (!place || !first || !reference || !type || !id) throw new Error('A row has no id')
-    const name = bufferOf(reference).toString()
+    const name = sliceToBuffer(reference).toString()
     if (name !== patient) {
       patient = name
       header = headerOf(name)
@@ -276,19 +278,19 @@ async function readCompartments(
       return wait
     } catch (error) {
       if (!(error instanceof SyntaxError)) throw error
-      return writer.bad(Buffer.from(bufferOf(id)), typeName(number))
+      return writer.bad(Buffer.from(sliceToBuffer(id)), typeName(number))
     }
   })
 }
 
 function headerOf(reference: string): Slice {
   const parameter = [{ name: 'header', valueReference: { reference } }]
-  return sliceOf(Buffer.from(JSON.stringify({ resourceType: 'Parameters', parameter })))
+  return toSlice(Buffer.from(JSON.stringify({ resourceType: 'Parameters', parameter })))
 }
 
 /** By the numbers of the types that are in the part. */
 async function shownTypes(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   job: PlannedJob,
   { range: { low, high }, baseUrl }: { readonly range: ExportPart; readonly baseUrl: string },
@@ -300,9 +302,9 @@ async function shownTypes(
   })
   const found = new Map<number, Shown>()
   for (const { type } of types) {
-    const selection = await selectionOf(store, principal, typeName(type), job)
+    const selection = await selectType(store, principal, typeName(type), job)
     if (selection === undefined) throw new Error('What is listed is not exported')
-    found.set(type, { selection, show: showOf(selection, job.input.elements, baseUrl) })
+    found.set(type, { selection, show: compileRedaction(selection, job.input.elements, baseUrl) })
   }
   return found
 }
@@ -318,7 +320,7 @@ function compartmentLinesSql(
 ): string {
   const [one] = shown.values()
   if (one === undefined) return 'select null where false'
-  const { scene, at } = one.selection
+  const { scene: scope, at } = one.selection
   const own = literal(job.id, 'uuid')
   const { low, high, after } = part
   const withMeta = [...shown].filter(([, { selection }]) => needsMeta(selection))
@@ -342,11 +344,11 @@ function compartmentLinesSql(
     select lpad(to_hex(x.n), 32, '0')::uuid, x.first, x.reference, x.type, x.id, v.content,
       case when x.type = any(${types}) then v.meta_ext else '' end, x.ruling
     from x cross join lateral (select v.content, v.meta_ext from version v
-      where v.project = ${literal(scene.project, 'int')} and v.type = x.type and v.id = x.id
+      where v.project = ${literal(scope.project, 'int')} and v.type = x.type and v.id = x.id
         and v.lu <= ${literal(at, 'timestamptz')} order by v.ver desc limit 1) v
     where v.content is not null order by x.patient, x.place, x.id`
 }
 
 function numberOf(place: string): bigint {
-  return bytesOf(place).readBigUInt64BE(8)
+  return uuidToBytes(place).readBigUInt64BE(8)
 }

@@ -11,37 +11,37 @@ import {
 import { grantsFor } from '../../../access/policy.ts'
 import { parseJson } from '../../../fhir/json.ts'
 import type { Resource } from '../../../fhir/resource.ts'
-import { type View, viewOf } from '../../../fhir/view.ts'
-import { bufferOf, type Slice, sliceOf } from '../../../platform/storage/storage.ts'
-import { shownTo } from '../../../store/read/redact.ts'
+import { parseView, type View } from '../../../fhir/view.ts'
+import { type Slice, sliceToBuffer, toSlice } from '../../../platform/storage/storage.ts'
+import { redactFor } from '../../../store/read/redact.ts'
 import type { Version } from '../../../store/rows/version.ts'
 import type { ElementChoice } from './jobs.ts'
 import type { Selection } from './select.ts'
 
 /** Fields of a row of `copySql` → its line, without a line feed. Throws for what is no resource. */
-export type Show = (content: Slice, metaExtension: Slice, ruling: number | undefined) => Slice
+export type RedactRow = (content: Slice, metaExtension: Slice, ruling: number | undefined) => Slice
 
-export function showOf(
+export function compileRedaction(
   selection: Selection,
   elements: readonly ElementChoice[],
   baseUrl: string,
-): Show {
+): RedactRow {
   const absolute = absoluteBinaries(baseUrl)
-  const change = changeOf(selection)
-  const view = elementsOf(selection.scene.type, elements)
+  const change = compileMasking(selection)
+  const view = elementsView(selection.scene.type, elements)
   if (change === undefined && view === undefined) {
     return (content) => absolute(wholeObject(content))
   }
   return (content, metaExtension, ruling) => {
-    const text = bufferOf(content).toString()
-    const changed = change?.(text, bufferOf(metaExtension).toString(), ruling) ?? text
-    return absolute(sliceOf(Buffer.from(view?.(changed) ?? changed)))
+    const text = sliceToBuffer(content).toString()
+    const changed = change?.(text, sliceToBuffer(metaExtension).toString(), ruling) ?? text
+    return absolute(toSlice(Buffer.from(view?.(changed) ?? changed)))
   }
 }
 
 /** Only hidden elements need the platform meta, which is a seventh of what PostgreSQL would send. */
 export function needsMeta(selection: Selection): boolean {
-  return changeOf(selection) !== undefined
+  return compileMasking(selection) !== undefined
 }
 
 /** Text that is passed on as stored is not parsed; a look at its ends costs nothing. */
@@ -54,18 +54,18 @@ function wholeObject(content: Slice): Slice {
 const [OPENING, CLOSING] = Buffer.from('{}')
 
 /** Undefined: the whole resource. */
-function elementsOf(type: string, elements: readonly ElementChoice[]): View | undefined {
+function elementsView(type: string, elements: readonly ElementChoice[]): View | undefined {
   const names = elements.filter((one) => one.type === undefined || one.type === type)
   if (names.length === 0) return undefined
   const list = names.map(({ name }) => name).join(',')
-  return viewOf(type, new URLSearchParams({ _elements: list }))
+  return parseView(type, new URLSearchParams({ _elements: list }))
 }
 
 type Change = (content: string, metaExtension: string, ruling: number | undefined) => string
 
 /** Undefined: nothing is hidden. */
-function changeOf({ principal, scene, ruled }: Selection): Change | undefined {
-  const { type } = scene
+function compileMasking({ principal, scene: scope, ruled }: Selection): Change | undefined {
+  const { type } = scope
   const grants = grantsFor(principal, type, 'search') ?? []
   const secrets = secretPaths(type)
   const all = [...grants.flatMap(({ hidden }) => hidden), ...secrets]
@@ -87,7 +87,7 @@ function changeOf({ principal, scene, ruled }: Selection): Change | undefined {
     }
     // A row that none of them governs any more shows what all of them show.
     const hidden = byGrant === undefined ? alike : (byGrant[ruling ?? -1] ?? all)
-    const text = shownTo(principal, version, hidden).content ?? ''
+    const text = redactFor(principal, version, hidden).content ?? ''
     if (!hasSecrets) return text
     // Our own text, checked when it was written.
     return JSON.stringify(withoutSecretExtensions(parseJson(text) as Resource))
@@ -104,8 +104,8 @@ function absoluteBinaries(baseUrl: string): (content: Slice) => Slice {
   const mayHold = markSearch()
   return (content) => {
     if (!mayHold(content)) return content
-    const text = bufferOf(content).toString()
-    return sliceOf(Buffer.from(text.replace(MEMBER, `$1${base}$2"`)))
+    const text = sliceToBuffer(content).toString()
+    return toSlice(Buffer.from(text.replace(MEMBER, `$1${base}$2"`)))
   }
 }
 

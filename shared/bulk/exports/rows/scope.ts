@@ -17,13 +17,13 @@ import {
 } from '../../../fhir/definitions.ts'
 import type { Connection } from '../../../platform/postgres/statement.ts'
 import type { Criterion } from '../../../query/search-request.ts'
-import { shownTo } from '../../../store/read/redact.ts'
-import { isLegalId, type Store, scopeOf } from '../../../store/rows/context.ts'
+import { redactFor } from '../../../store/read/redact.ts'
+import { isLegalId, rowScope, type StoreContext } from '../../../store/rows/context.ts'
 import { toVersion, type VersionRow, versionColumns } from '../../../store/rows/rows.ts'
 import { binder } from '../../../store/rows/side-rows.ts'
 import { unitsOf } from '../../../store/search/plan/prepare.ts'
-import { testOf } from '../../../store/search/tests/conditions.ts'
-import type { Scene, Test } from '../../../store/search/tests/test.ts'
+import { compilePredicate } from '../../../store/search/tests/conditions.ts'
+import type { Predicate, SearchScope } from '../../../store/search/tests/test.ts'
 import { codesRead, filter, scopeSql } from '../../../store/search/tests/test.ts'
 import type { ExportInput, ExportLevel, TypeFilter } from './jobs.ts'
 
@@ -53,7 +53,7 @@ export function isOfPatients(type: string): boolean {
 }
 
 /** The types that the member may read, in the order of their names. */
-export function typesOf(
+export function exportedTypes(
   principal: Principal,
   { level, types, provenance, organizedBy }: AskedExport,
 ): readonly string[] {
@@ -97,7 +97,7 @@ const MEMBERS: ReadonlySet<string> = new Set([
 ])
 
 /** The Store of a Repository, which exports read. */
-export function exportStore(store: Store): Store {
+export function exportStore(store: StoreContext): StoreContext {
   return store
 }
 
@@ -125,25 +125,25 @@ export async function typesWritten(
 }
 
 /** In no order; one statement for a hundred, and one more where only PostgreSQL can decide. */
-export async function readAsOf(
-  store: Store,
+export async function readVersionsAt(
+  store: StoreContext,
   principal: Principal,
   type: string,
   { ids, at }: { readonly ids: readonly string[]; readonly at: Date },
 ): Promise<readonly VersionRow[]> {
   const wanted = ids.filter(isLegalId).map((id) => store.keys.rowId(type, id))
-  return readRowsAsOf(store, principal, type, { wanted, at })
+  return readRowsAt(store, principal, type, { wanted, at })
 }
 
 /** The same by row ids. */
-export async function readRowsAsOf(
-  store: Store,
+export async function readRowsAt(
+  store: StoreContext,
   principal: Principal,
   type: string,
   { wanted, at }: { readonly wanted: readonly string[]; readonly at: Date },
 ): Promise<readonly VersionRow[]> {
   if (!mayExport(principal, type)) return []
-  const { project } = scopeOf(principal, type)
+  const { project } = rowScope(principal, type)
   const seen: VersionRow[] = []
   for (let from = 0; from < wanted.length; from += AT_ONCE) {
     const rows = await store.connection.query<VersionRow>({
@@ -159,7 +159,7 @@ export async function readRowsAsOf(
     for (const [i, row] of rows.entries()) {
       const { search, read } = rulings[i] ?? {}
       if (search === undefined || read === undefined) continue
-      const shown = shownTo(principal, toVersion(row), [...hiddenBy(search), ...hiddenBy(read)])
+      const shown = redactFor(principal, toVersion(row), [...hiddenBy(search), ...hiddenBy(read)])
       seen.push({ ...row, content: shown.content ?? null })
     }
   }
@@ -169,17 +169,17 @@ export async function readRowsAsOf(
 const AT_ONCE = 100
 
 export interface Filter {
-  readonly scene: Scene
+  readonly scene: SearchScope
   /** A condition on a row `r`: one of the searches finds it. */
-  readonly test: Test
+  readonly test: Predicate
   /** Sees what the searches find, by their conditions alone. */
   readonly asked: Principal
   readonly isLimited: boolean
 }
 
 /** Undefined when the type is not filtered. Errors: 400, 403 for what the member cannot search by. */
-export async function filterOf(
-  store: Store,
+export async function buildTypeFilter(
+  store: StoreContext,
   principal: Principal,
   type: string,
   filters: readonly TypeFilter[],
@@ -196,43 +196,43 @@ export async function filterOf(
     const codes = conditions.flatMap((criterion) =>
       codesRead(type, criterion, principal.project.parameters),
     )
-    const scene = visibleRows(store, principal, type, {
+    const scope = visibleRows(store, principal, type, {
       interaction: 'search',
       project: number,
       units,
       codes,
     })
-    if (scene === undefined) return undefined
+    if (scope === undefined) return undefined
     // As many as there are may be at the other end of a reference: nobody waits for a page.
-    const wide: Scene = { ...scene, isPolicy: true }
-    const tests = conditions.map((criterion) => testOf(wide, criterion))
-    return { scene, tests: [...scene.visible, ...tests] }
+    const wide: SearchScope = { ...scope, isPolicy: true }
+    const predicates = conditions.map((criterion) => compilePredicate(wide, criterion))
+    return { scene: scope, tests: [...scope.visible, ...predicates] }
   })
   const [first] = searches
   if (first === undefined) return undefined
-  const test = filter((bind) => {
+  const predicate = filter((bind) => {
     return `(${searches.map((one) => allSql(one?.tests ?? [], bind)).join(' or ')})`
   })
   return {
     scene: first.scene,
-    test,
+    test: predicate,
     asked: {
       ...principal,
       isSuperAdmin: false,
       isProjectAdmin: false,
-      rules: { grants: own.map((conditions) => grantOf(type, conditions)) },
+      rules: { grants: own.map((conditions) => filterGrant(type, conditions)) },
     },
     isLimited: principal.rules !== undefined,
   }
 }
 
-function grantOf(type: string, criteria: readonly Criterion[]): Grant {
+function filterGrant(type: string, criteria: readonly Criterion[]): Grant {
   return {
     source: '_typeFilter',
     type,
     interactions: new Set(['search'] as const),
     criteria,
-    said: [],
+    criteriaTexts: [],
     hidden: [],
     readonly: [],
     constraints: [],
@@ -242,9 +242,9 @@ function grantOf(type: string, criteria: readonly Criterion[]): Grant {
 }
 
 /** Returns the versions that one of the searches finds. */
-export async function filtered(
-  store: Store,
-  { scene, test, asked, isLimited }: Filter,
+export async function applyTypeFilter(
+  store: StoreContext,
+  { scene, test: predicate, asked, isLimited }: Filter,
   rows: readonly VersionRow[],
 ): Promise<readonly VersionRow[]> {
   const rulings = await decideContents(store, asked, ['search'], rows)
@@ -259,7 +259,7 @@ export async function filtered(
   const scope = scopeSql(scene.project, [typeNumber(scene.type)], bind, false)
   const seen = await store.connection.query<{ id: string }>({
     text: `select r.id from resource r where ${scope.join(' and ')} and r.id = any(${ids})
-      and ${allSql([test], bind)}`,
+      and ${allSql([predicate], bind)}`,
     values,
   })
   const visible = new Set(seen.map(({ id }) => id))

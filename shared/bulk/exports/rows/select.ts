@@ -20,20 +20,20 @@ import { typeNumber } from '../../../fhir/definitions.ts'
 import { literal } from '../../../platform/postgres/copy.ts'
 import type { Connection } from '../../../platform/postgres/statement.ts'
 import { compartmentCodes } from '../../../query/search-request.ts'
-import { type Store, scopeOf } from '../../../store/rows/context.ts'
+import { rowScope, type StoreContext } from '../../../store/rows/context.ts'
 import { type VersionRow, versionColumns } from '../../../store/rows/rows.ts'
 import { type Bind, binder } from '../../../store/rows/side-rows.ts'
-import type { Scene } from '../../../store/search/tests/test.ts'
+import type { SearchScope } from '../../../store/search/tests/test.ts'
 import { scopeSql } from '../../../store/search/tests/test.ts'
 import type { ExportInput, PlannedJob, Range } from './jobs.ts'
 import { listedIdsSql } from './list.ts'
-import { type Filter, filtered, filterOf } from './scope.ts'
+import { applyTypeFilter, buildTypeFilter, type Filter } from './scope.ts'
 
 /** The rows of one type that are exported. */
 export interface Selection {
   readonly job: string
   readonly principal: Principal
-  readonly scene: Scene
+  readonly scene: SearchScope
   readonly reach: RowScope
   /** The state at this time, of what was changed after `since`. */
   readonly at: Date
@@ -50,7 +50,7 @@ export interface Selection {
 /** All rows, those in the compartment of some patient, or those that were found with the plan. */
 export type RowScope = 'all' | 'patients' | 'listed'
 
-export function reachOf(
+export function exportRowScope(
   { level, patients, until, organizedBy }: Reaching,
   type?: string,
 ): RowScope {
@@ -74,37 +74,37 @@ export interface ChangedRow {
 const OF_THEMSELVES: ReadonlySet<string> = new Set(['Patient', 'Provenance'])
 
 /** Undefined when the member may not see any of the type. */
-export async function selectionOf(
-  store: Store,
+export async function selectType(
+  store: StoreContext,
   principal: Principal,
   type: string,
   { id, at, input }: PlannedJob,
 ): Promise<Selection | undefined> {
   const { number } = principal.project
   // Its presence would reveal whose compartment it is in; a patient is in its own.
-  const isOfPatients = !OF_THEMSELVES.has(type) && reachOf(input, type) !== 'all'
+  const isOfPatients = !OF_THEMSELVES.has(type) && exportRowScope(input, type) !== 'all'
   const codes = isOfPatients ? compartmentCodes(type, 'Patient/') : []
   if (isHidden(store, principal, type, { interaction: 'search', project: number, codes }))
     return undefined
-  const scene = visibleRows(store, principal, type, {
+  const scope = visibleRows(store, principal, type, {
     interaction: 'search',
     project: number,
     units: [],
     codes,
   })
-  if (scene === undefined) return undefined
+  if (scope === undefined) return undefined
   const grants = grantsFor(principal, type, 'search') ?? []
   const isAlike = grants.every(({ hidden }) => hidden.join() === grants[0]?.hidden.join())
   return {
     job: id,
     principal,
-    scene,
-    reach: reachOf(input, type),
+    scene: scope,
+    reach: exportRowScope(input, type),
     at: stateTime(at, input.until),
     since: input.since === undefined ? undefined : new Date(input.since),
     isPast: input.until !== undefined,
     ruled: isAlike ? undefined : grants,
-    filter: await filterOf(store, principal, type, input.filters),
+    filter: await buildTypeFilter(store, principal, type, input.filters),
     codes,
   }
 }
@@ -132,8 +132,8 @@ function versionsSql(
   changed: readonly ChangedRow[],
   bind: Bind,
 ): string {
-  const { scene, reach } = selection
-  const [project, type] = [bind(scene.project, 'int'), bind(numberOf(scene), 'smallint')]
+  const { scene: scope, reach } = selection
+  const [project, type] = [bind(scope.project, 'int'), bind(scopeTypeNumber(scope), 'smallint')]
   const rows = rowsSql(selection, range, changed, bind)
   const ofPatients = reach === 'patients' ? `where ${IN_COMPARTMENT}` : ''
   // A plain join was planned as one from all versions to all rows, which took a minute for 9,000 of them.
@@ -157,7 +157,7 @@ function rowsSql(
 
 /** Returns which of the row ids, a thousand at most, are exported. */
 export async function selectedIds(
-  store: Store,
+  store: StoreContext,
   selection: Selection,
   ids: readonly string[],
 ): Promise<ReadonlySet<string>> {
@@ -178,20 +178,20 @@ export async function selectedIds(
 export const IN_COMPARTMENT = `split_part(v.meta_ext, '"compartment":[', 2) like '%"Patient/%'`
 
 function currentSql(selection: Selection, range: Range, bind: Bind): string {
-  const { scene, reach, at, since, job, filter } = selection
+  const { scene: scope, reach, at, since, job, filter } = selection
   const tests = [
-    ...scopeSql(scene.project, [numberOf(scene)], bind, false),
+    ...scopeSql(scope.project, [scopeTypeNumber(scope)], bind, false),
     ...(reach === 'listed' ? ['r.id = e.id'] : rangeSql('r.id', range, bind)),
     `r.lu <= ${bind(at, 'timestamptz')}`,
     ...(since === undefined ? [] : [`r.lu > ${bind(since, 'timestamptz')}`]),
-    allSql(filter === undefined ? scene.visible : [...scene.visible, filter.test], bind),
+    allSql(filter === undefined ? scope.visible : [...scope.visible, filter.test], bind),
   ]
   const where = tests.join(' and ')
   const select = `select r.id, r.ver, ${rulingSql(selection, bind)} as ruling`
   if (reach !== 'listed') return `${select} from resource r where ${where}`
   // PostgreSQL has no statistics of the list, which is new: it read all of it for each row of the
   // type, which took 40 s for 2,500 of 25,000.
-  return `${select} from (${listedIdsSql(job, numberOf(scene), range, bind)} offset 0) e
+  return `${select} from (${listedIdsSql(job, scopeTypeNumber(scope), range, bind)} offset 0) e
     cross join lateral (select r.* from resource r where ${where} offset 0) r`
 }
 
@@ -220,10 +220,10 @@ export function rowTestsSql(
   const rulings: string[] = []
   const tests: string[] = []
   for (const selection of selections) {
-    const { scene, filter, ruled } = selection
-    const when = `when ${numberOf(scene)} then`
+    const { scene: scope, filter, ruled } = selection
+    const when = `when ${scopeTypeNumber(scope)} then`
     if (ruled !== undefined) rulings.push(`${when} ${rulingSql(selection, bind)}`)
-    const own = filter === undefined ? scene.visible : [...scene.visible, filter.test]
+    const own = filter === undefined ? scope.visible : [...scope.visible, filter.test]
     if (own.length > 0) tests.push(`${when} ${allSql(own, bind)}`)
   }
   return [
@@ -233,9 +233,9 @@ export function rowTestsSql(
 }
 
 /** Selects for a row `r` the place of the grant that governs it, where grants differ in what they hide. */
-function rulingSql({ ruled, scene, principal }: Selection, bind: Bind): string {
+function rulingSql({ ruled, scene: scope, principal }: Selection, bind: Bind): string {
   if (ruled === undefined) return 'null::int'
-  const place = createTypeScope(scene.keys, principal, scene.type, scene.project)
+  const place = createTypeScope(scope.keys, principal, scope.type, scope.project)
   const cases = ruled.map(
     (grant, i) => `when ${allSql(compileGrant(place, grant).tests, bind)} then ${i}`,
   )
@@ -248,20 +248,20 @@ const RULED = 200
 
 /** Returns rows in the range, up to `high` of the answer, which is that of the range when there are no more. */
 export async function changedRows(
-  store: Store,
+  store: StoreContext,
   connection: Connection,
   selection: Selection,
   range: Range,
 ): Promise<{ readonly rows: readonly ChangedRow[]; readonly high: string | undefined }> {
-  const { principal, scene, ruled, filter, codes } = selection
-  const isRuled = scene.visible.length > 0 || ruled !== undefined || filter !== undefined
+  const { principal, scene: scope, ruled, filter, codes } = selection
+  const isRuled = scope.visible.length > 0 || ruled !== undefined || filter !== undefined
   const most = isRuled ? RULED : CHANGED
   const { values, bind } = binder()
   const columns = isRuled ? versionColumns('v') : 'v.id, v.ver'
   const found = await connection.query<VersionRow>({
     // Earlier states are read for newer rows only: ruling on all versions took 6 s for 2,500 of 25,000.
     text: `select ${columns} from version n cross join lateral (select v.* from version v
-        where v.project = ${bind(scene.project, 'int')} and v.type = n.type and v.id = n.id and v.ver = n.ver - 1
+        where v.project = ${bind(scope.project, 'int')} and v.type = n.type and v.id = n.id and v.ver = n.ver - 1
         offset 0) v
       where ${changedTests(selection, range, bind).join(' and ')}
       order by n.id limit ${bind(most + 1, 'int')}`,
@@ -271,12 +271,12 @@ export async function changedRows(
   const high = found.length > most ? rows.at(-1)?.id : range.high
   if (!isRuled) return { rows: rows.map(({ id, ver }) => ({ id, ver, ruling: undefined })), high }
   const asking = { ...store, connection }
-  const wanted = filter === undefined ? rows : await filtered(asking, filter, rows)
+  const wanted = filter === undefined ? rows : await applyTypeFilter(asking, filter, rows)
   const rulings = await decideContents(asking, principal, ['search'], wanted)
   const changed = wanted.flatMap(({ id, ver }, i): ChangedRow[] => {
     const ruling = rulings[i]?.search
     if (ruling === undefined) return []
-    if (ruling !== 'all' && hidesAny(ruling, scene.type, codes, scene.own)) return []
+    if (ruling !== 'all' && hidesAny(ruling, scope.type, codes, scope.own)) return []
     const place = ruling === 'all' ? -1 : (ruled?.indexOf(ruling) ?? -1)
     return [{ id, ver, ruling: place === -1 ? undefined : place }]
   })
@@ -285,7 +285,7 @@ export async function changedRows(
 
 /** All changed rows of a selection, a page at a time. */
 export async function* changedPages(
-  store: Store,
+  store: StoreContext,
   selection: Selection,
 ): AsyncGenerator<readonly ChangedRow[]> {
   let low: string | undefined
@@ -298,16 +298,16 @@ export async function* changedPages(
 }
 
 function changedTests(selection: Selection, range: Range, bind: Bind): string[] {
-  const { scene, principal, at, since, reach, job } = selection
-  const { metaPrefix } = scopeOf(principal, scene.type)
+  const { scene: scope, principal, at, since, reach, job } = selection
+  const { metaPrefix } = rowScope(principal, scope.type)
   const time = bind(at, 'timestamptz')
   return [
-    `n.project = ${bind(scene.project, 'int')}`,
-    `n.type = ${bind(numberOf(scene), 'smallint')}`,
+    `n.project = ${bind(scope.project, 'int')}`,
+    `n.type = ${bind(scopeTypeNumber(scope), 'smallint')}`,
     `n.lu > ${time} and n.ver > 1 and v.lu <= ${time} and v.content is not null`,
     ...(since === undefined ? [] : [`v.lu > ${bind(since, 'timestamptz')}`]),
     ...rangeSql('n.id', range, bind),
-    ...(reach === 'listed' ? [listedSql(job, scene.type, bind, 'm.key <> 0')] : []),
+    ...(reach === 'listed' ? [listedSql(job, scope.type, bind, 'm.key <> 0')] : []),
     ...ownSql(metaPrefix, bind),
   ]
 }
@@ -340,6 +340,6 @@ export function rangeSql(column: string, { low, high, ids }: Range, bind: Bind):
   ]
 }
 
-function numberOf({ type }: Scene): number {
+function scopeTypeNumber({ type }: SearchScope): number {
   return typeNumber(type)
 }

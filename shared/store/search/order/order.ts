@@ -17,10 +17,10 @@ import {
   UUID,
   writeTermCursor,
 } from './sort-cursor.ts'
-import { termOf } from './sort-terms.ts'
+import { compileSortTerm } from './sort-terms.ts'
 
 /** Newest first when nothing is asked. Errors: 400 for values that are not kept in any order. */
-export function orderOf(request: SearchRequest, keys: Keys, own?: OwnParameters): Order {
+export function resolveOrder(request: SearchRequest, keys: Keys, own?: OwnParameters): Order {
   const { type, sort, conditions } = request
   const [rule = { code: '_lastUpdated', descending: true }, second] = sort
   const { code, descending } = rule
@@ -30,7 +30,7 @@ export function orderOf(request: SearchRequest, keys: Keys, own?: OwnParameters)
     if (code === '_id') return { ...plain, column: 'id' }
     if (code === mainDate(type)) return { ...plain, column: 'd_lo' }
   }
-  const terms = sort.map((one) => termOf(keys, type, one, { own, conditions }))
+  const terms = sort.map((one) => compileSortTerm(keys, type, one, { own, conditions }))
   return { column: 'id', descending: false, byType: false, terms }
 }
 
@@ -42,7 +42,7 @@ export function reversed(order: Order): Order {
 
 /** The order over several types. Errors: 400 for what is not in the row of every type. */
 export function orderOfTypes(request: SearchRequest, keys: Keys): Order {
-  const order = orderOf(request, keys)
+  const order = resolveOrder(request, keys)
   if (order.column !== 'd_lo' && order.terms.length === 0) return { ...order, byType: true }
   throw notSupported('Several types are sorted by _lastUpdated or _id', '_sort')
 }
@@ -53,7 +53,8 @@ const TYPE_NUMBERS = new Set([0, ...resourceTypes.map(typeNumber)])
 /** `isBackwards`: of the page that ends before the row. */
 export function writeCursor(order: Order, row: SortedRow, isBackwards = false): string {
   if (order.terms.length > 0) return writeTermCursor(order.terms, row, isBackwards)
-  const value = order.column === 'id' ? null : timeOf(order.column === 'lu' ? row.lu : row.d_lo)
+  const value =
+    order.column === 'id' ? null : timestampLiteral(order.column === 'lu' ? row.lu : row.d_lo)
   const type = order.byType ? [row.type] : []
   return encodeCursor([`${isBackwards ? BACK : ''}${name(order)}`, value, row.id, ...type])
 }
@@ -88,7 +89,7 @@ function foreignPosition([, version, ms, ids = '']: RegExpExecArray): Position {
   return { value, values: [], id, type: 0, isBackwards: false }
 }
 
-function timeOf(time: Date | number | null): string | null {
+function timestampLiteral(time: Date | number | null): string | null {
   if (time === null) return null
   if (typeof time === 'number') return time > 0 ? 'infinity' : '-infinity'
   return time.toISOString()
@@ -101,7 +102,7 @@ const name = ({ column, descending, byType }: Order) =>
 export function orderSql({ column, descending, byType, terms }: Order, alias: string): string {
   if (terms.length > 0) return termOrderSql(terms, descending, alias)
   const direction = descending ? ' desc' : ''
-  return columnsOf(column, byType)
+  return orderColumns(column, byType)
     .map((name) => `${alias}.${name}${direction}`)
     .join(', ')
 }
@@ -111,7 +112,7 @@ export function orderAfterSql(order: Order, alias: string): string {
   // The index of dates holds only rows that have one, so it cannot serve all of them anyway.
   if (order.column === 'd_lo') return orderSql(order, alias)
   const direction = order.descending ? 'desc nulls last' : 'asc nulls first'
-  return columnsOf(order.column, order.byType)
+  return orderColumns(order.column, order.byType)
     .map((name) => `${alias}.${name} ${direction}`)
     .join(', ')
 }
@@ -130,12 +131,12 @@ export function afterSql(order: Order, position: Position, bind: Bind): string {
     id,
     ...(byType ? [bind(position.type, 'smallint')] : []),
   ]
-  const columns = columnsOf(column, byType).map((name) => `r.${name}`)
+  const columns = orderColumns(column, byType).map((name) => `r.${name}`)
   const later = `(${columns.join(', ')}) ${beyond} (${place.join(', ')})`
   return column === 'd_lo' && !descending ? `(${later} or r.d_lo is null)` : later
 }
 
 /** The columns that no two rows share. */
-export function columnsOf(column: Order['column'], byType: boolean): readonly string[] {
+export function orderColumns(column: Order['column'], byType: boolean): readonly string[] {
   return [...(column === 'id' ? [] : [column]), 'id', ...(byType ? ['type'] : [])]
 }

@@ -19,13 +19,13 @@ export function writeTermCursor(
   isBackwards: boolean,
 ): string {
   const values = terms.map(({ type }, i) => termValue(type, row[`s${i}`] ?? null))
-  return encodeCursor([`${isBackwards ? BACK : ''}${nameOf(terms)}`, values, row.id])
+  return encodeCursor([`${isBackwards ? BACK : ''}${joinTermNames(terms)}`, values, row.id])
 }
 
 /** Errors: 400 for a damaged cursor or one of another order. */
 export function readTermCursor(terms: readonly Term[], cursor: string): Position {
   const parts = decodeCursor(cursor)
-  const names = [nameOf(terms), BACK + nameOf(terms)]
+  const names = [joinTermNames(terms), BACK + joinTermNames(terms)]
   if (Array.isArray(parts) && parts.length === 3 && names.includes(parts[0])) {
     const [start, values, id]: unknown[] = parts
     const isId = typeof id === 'string' && UUID.test(id)
@@ -67,7 +67,7 @@ export function afterTermsSql(
   )
 }
 
-const nameOf = (terms: readonly Term[]) => terms.map(({ name }) => name).join(',')
+const joinTermNames = (terms: readonly Term[]) => terms.map(({ name }) => name).join(',')
 
 function termValue(type: Term['type'], value: SortedRow['s0']): TermValue {
   if (value instanceof Date) return value.toISOString()

@@ -40,14 +40,14 @@ interface TermScope {
 }
 
 /** Errors: 400 for a parameter whose values are not kept in any order. */
-export function termOf(
+export function compileSortTerm(
   keys: Keys,
   type: string,
   { code, descending }: SortRule,
   { own, conditions }: TermScope,
 ): Term {
   const name = `${descending ? '-' : ''}${code}`
-  const column = columnOf(type, code)
+  const column = sortColumn(type, code)
   if (column !== undefined) {
     return { name, descending, type: column.type, one: () => column.sql }
   }
@@ -67,7 +67,12 @@ export function termOf(
   }
   switch (parameter?.type) {
     case 'special':
-      return { name, descending, type: 'float8', ...distance(nearOf(conditions), pick, ps) }
+      return {
+        name,
+        descending,
+        type: 'float8',
+        ...distance(requireNearValues(conditions), pick, ps),
+      }
     case 'string': {
       const values = sideTable('idx_string', 's.v', pick, ps)
       return { name, descending, type: 'text', ...values, side: { ...values.side, absent } }
@@ -85,14 +90,14 @@ export function termOf(
   }
 }
 
-function columnOf(type: string, code: string): { type: Term['type']; sql: string } | undefined {
+function sortColumn(type: string, code: string): { type: Term['type']; sql: string } | undefined {
   if (code === '_id') return { type: 'uuid', sql: 'r.id' }
   if (code === '_lastUpdated') return { type: 'timestamptz', sql: 'r.lu' }
   return code === mainDate(type) ? { type: 'timestamptz', sql: 'r.d_lo' } : undefined
 }
 
 /** The places that a search asks for. Errors: 400 without any. */
-function nearOf(conditions: readonly Criterion[]): readonly NearValue[] {
+function requireNearValues(conditions: readonly Criterion[]): readonly NearValue[] {
   const near = conditions.find((one) => isCondition(one) && one.type === 'special')
   if (near === undefined || !isCondition(near)) {
     throw badRequest('Sorting by near needs a place to be near to', '_sort')

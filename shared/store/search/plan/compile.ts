@@ -9,21 +9,25 @@ import { BARE_COLUMNS } from '../../rows/recent.ts'
 import { versionColumns, withVersions } from '../../rows/rows.ts'
 import { orderSql } from '../order/order.ts'
 import type { SortedRow } from '../order/position.ts'
-import { CHUNK, isSteady, scopeSql } from '../tests/test.ts'
-import type { Facts, Part, Query } from './query.ts'
+import { CHUNK, hasStablePlan, scopeSql } from '../tests/test.ts'
+import type { PlannedQuery, PlannerStats, Query } from './query.ts'
 import { sortedSql } from './sorted.ts'
-import { behindSelect, foundSql } from './stages.ts'
+import { hideFromPlanner, indexScanSql } from './stages.ts'
 import { countedSql, fewKeys, isPlannedOnce } from './ways.ts'
 
 const MAX_BINDINGS = 65_535
 
 /** Rows are SortedRow, in order; bare: without contents. Parts differ in type and tests only: several are several types. */
-export function pageStatement(parts: readonly Part[], isBare = false): Statement {
+export function pageStatement(plans: readonly PlannedQuery[], isBare = false): Statement {
   const { bind, statement } = statementBuilder()
-  const isKept = parts.every(({ query }) => isPlannedOnce(query))
+  const isKept = plans.every(({ query }) => isPlannedOnce(query))
   // One plan for all values is one whose work is bounded, but for sorts that no index serves.
-  const isBrief = isKept && parts.every(({ query }) => query.order.terms.length === 0)
-  return { ...statement(pageSql(parts, { isKept, isBare }, bind)), isKept, isBrief }
+  const isBrief = isKept && plans.every(({ query }) => query.order.terms.length === 0)
+  return {
+    ...statement(pageSql(plans, { isKept, isBare }, bind)),
+    isPreparable: isKept,
+    isPipelined: isBrief,
+  }
 }
 
 const FEW = '(select k from j)'
@@ -33,31 +37,32 @@ const FEW = '(select k from j)'
  * `fewKeysResult`. Undefined where no join leads to the rows, or many are expected.
  */
 export function fewKeysStatement(
-  { query, facts, way }: Part,
+  { query, stats, accessPath }: PlannedQuery,
   isBare: boolean,
 ): Statement | undefined {
-  const { project, typeNumbers, tests, order, limit, offset } = query
-  const joins = tests.filter((test) => test.kind === 'join')
+  const { project, typeNumbers, predicates, order, limit, offset } = query
+  const joins = predicates.filter((predicate) => predicate.kind === 'join')
   const [first] = joins
-  if (way.name !== 'join' || first?.some === undefined || !isPlannedOnce(query)) return undefined
-  const many = first.many?.(facts.statistics)
-  const walksFirst = joins.some(({ walk }) => (walk?.rows(facts.statistics) ?? 0) > 0)
+  if (accessPath.name !== 'join' || first?.some === undefined || !isPlannedOnce(query))
+    return undefined
+  const many = first.fanOut?.(stats.statistics)
+  const walksFirst = joins.some(({ walk }) => (walk?.rows(stats.statistics) ?? 0) > 0)
   if (many === undefined || walksFirst || order.terms.length > 0 || offset > 0) return undefined
   const { bind: plainBind, statement } = statementBuilder()
-  const bind = behindSelect(plainBind)
-  const few = bind(Math.min(fewKeys(query, many, facts), CHUNK), 'int')
+  const bind = hideFromPlanner(plainBind)
+  const few = bind(Math.min(fewKeys(query, many, stats), CHUNK), 'int')
   const scope = scopeSql(project, typeNumbers, bind, true)
   const found = {
     from: 'resource r',
     conditions: [...scope, `r.keys && ${FEW} and cardinality(${FEW}) <= ${few}`],
-    others: tests.filter((test) => test !== first),
+    others: predicates.filter((predicate) => predicate !== first),
   }
-  const rows = foundSql(query, found, bind(limit, 'int'), bind)
+  const rows = indexScanSql(query, found, bind(limit, 'int'), bind)
   const nulls = shownColumns(isBare).replaceAll(/[^,]+/g, 'null')
   const text = `with j as materialized (select array(${first.some(bind)} limit ${few} + 1) as k)
     (${shownSql([{ query }], rows, isBare, bind)})
     union all select null, ${nulls} from j where cardinality(k) > ${few}`
-  return { ...statement(text), isKept: true, isBrief: true }
+  return { ...statement(text), isPreparable: true, isPipelined: true }
 }
 
 /** The rows that `fewKeysStatement` has found; undefined: there are more keys, so the rows have to be found otherwise. */
@@ -69,7 +74,9 @@ export function fewKeysResult(
 }
 
 /** The same of several searches at once: `n` says whose row it is. */
-export function pagesStatement(pages: readonly (Part & { readonly n: number })[]): Statement {
+export function pagesStatement(
+  pages: readonly (PlannedQuery & { readonly n: number })[],
+): Statement {
   const { bind, statement } = statementBuilder()
   const rows = pages.map((part) => {
     const page = pageSql([part], { isKept: isPlannedOnce(part.query), isBare: false }, bind)
@@ -83,13 +90,17 @@ interface PageForm {
   readonly isBare: boolean
 }
 
-function pageSql(parts: readonly Part[], { isKept, isBare }: PageForm, plainBind: Bind): string {
-  const [first] = parts
+function pageSql(
+  plans: readonly PlannedQuery[],
+  { isKept, isBare }: PageForm,
+  plainBind: Bind,
+): string {
+  const [first] = plans
   if (first === undefined) throw new Error('A search has at least one type')
-  const bind = isKept ? behindSelect(plainBind) : plainBind
+  const bind = isKept ? hideFromPlanner(plainBind) : plainBind
   const { order, limit, offset } = first.query
   const most = bind(offset + limit, 'int')
-  const rows = parts.map((part) => rowsSql(part, most, bind))
+  const rows = plans.map((planned) => rowsSql(planned, most, bind))
   const [only = '', other] = rows
   const found =
     other === undefined
@@ -98,12 +109,12 @@ function pageSql(parts: readonly Part[], { isKept, isBare }: PageForm, plainBind
   // Each level of a statement takes planning.
   const isPage = other === undefined && offset === 0
   const page = isPage ? only : `select * from ${found} limit ${most} offset ${bind(offset, 'int')}`
-  return shownSql(parts, page, isBare, bind)
+  return shownSql(plans, page, isBare, bind)
 }
 
 /** The rows of a page with their versions. */
 function shownSql(
-  parts: readonly Pick<Part, 'query'>[],
+  parts: readonly Pick<PlannedQuery, 'query'>[],
   page: string,
   isBare: boolean,
   bind: Bind,
@@ -126,28 +137,28 @@ function shownSql(
 
 const shownColumns = (isBare: boolean) => (isBare ? BARE_COLUMNS : versionColumns('v'))
 
-function rowsSql(part: Part, most: string, bind: Bind): string {
-  const { query, way } = part
-  if (query.order.terms.length === 0) return way.sql(part, most, bind)
-  return sortedSql(part, most, bind)
+function rowsSql(planned: PlannedQuery, most: string, bind: Bind): string {
+  const { query, accessPath } = planned
+  if (query.order.terms.length === 0) return accessPath.sql(planned, most, bind)
+  return sortedSql(planned, most, bind)
 }
 
 const BY_ID = { column: 'id', descending: false, byType: false, terms: [] } as const
 
 /** The rows that are counted, up to `max` when given. */
 export function countedStatement(
-  queries: readonly { readonly query: Query; readonly facts: Facts }[],
+  queries: readonly { readonly query: Query; readonly facts: PlannerStats }[],
   max: number | undefined,
 ): Statement {
   const { bind, statement } = statementBuilder()
-  const isKept = queries.every(({ query }) => query.tests.every(isSteady))
-  const valueBind = isKept ? behindSelect(bind) : bind
-  const rows = queries.map(({ query, facts }) =>
-    countedSql({ ...query, order: BY_ID, after: undefined }, facts, valueBind),
+  const isKept = queries.every(({ query }) => query.predicates.every(hasStablePlan))
+  const valueBind = isKept ? hideFromPlanner(bind) : bind
+  const rows = queries.map(({ query, facts: stats }) =>
+    countedSql({ ...query, order: BY_ID, after: undefined }, stats, valueBind),
   )
   const all = rows.map((sql) => `(${sql})`).join(' union all ')
   const capped = max === undefined ? all : `${all} limit ${bind(max, 'int')}`
-  return { ...statement(capped), isKept }
+  return { ...statement(capped), isPreparable: isKept }
 }
 
 function statementBuilder() {

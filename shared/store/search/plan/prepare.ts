@@ -16,15 +16,22 @@ import {
   type SearchRequest,
 } from '../../../query/search-request.ts'
 import { unescapeValue } from '../../../query/values.ts'
-import { projectKey, type Store } from '../../rows/context.ts'
+import { projectKey, type StoreContext } from '../../rows/context.ts'
 import { readCursor, reversed } from '../order/order.ts'
 import type { Order, Position } from '../order/position.ts'
-import { testOf } from '../tests/conditions.ts'
-import { othersTest } from '../tests/dictionary.ts'
-import { codesRead, type IdsTest, probeSql, reachOf, type Scene, type Test } from '../tests/test.ts'
-import { scoreOf } from '../tests/texts.ts'
-import { factsOf, matchesOf, type Part, type Query, rareBelow } from './query.ts'
-import { wayOf } from './ways.ts'
+import { compilePredicate } from '../tests/conditions.ts'
+import { otherCodesPredicate } from '../tests/dictionary.ts'
+import {
+  codesRead,
+  type IdsPredicate,
+  type Predicate,
+  predicateReadScope,
+  probeSql,
+  type SearchScope,
+} from '../tests/test.ts'
+import { scoreSql } from '../tests/texts.ts'
+import { estimateMatches, factsOf, type PlannedQuery, type Query, rareBelow } from './query.ts'
+import { chooseAccessPath } from './ways.ts'
 
 export interface Prepared {
   /** The Principal's own or the one it names, then linked ones; none: none is visible. */
@@ -35,7 +42,7 @@ export interface Prepared {
 
 /** The requests differ in type and conditions only. Errors: 400, 403. */
 export async function prepare(
-  store: Store,
+  store: StoreContext,
   principal: Principal,
   order: Order,
   requests: readonly [SearchRequest, ...SearchRequest[]],
@@ -48,7 +55,7 @@ export async function prepare(
     throw badRequest('Cannot use both offset and cursor', '_cursor')
   }
   const after = cursor === undefined ? undefined : readCursor(order, cursor)
-  const projects = await projectsOf(store, principal, requests)
+  const projects = await searchedProjects(store, principal, requests)
   const page = {
     order: after?.isBackwards ? reversed(order) : order,
     after,
@@ -60,7 +67,7 @@ export async function prepare(
     projects.map(async (project) => {
       const shared = requests.filter(({ type }) => isShared(principal, project, type))
       const units = await unitsOf(store, project, shared)
-      return wantedOf(store, principal, { project, units, requests: shared })
+      return compileRequests(store, principal, { project, units, requests: shared })
     }),
   )
   return { projects, after, queries: wanted.flat().map((query) => ({ ...query, ...page })) }
@@ -72,11 +79,17 @@ export function isShared(principal: Principal, project: number, type: string): b
   return linkedProjects(principal, type).some(({ number }) => number === project)
 }
 
-export function partOf({ statistics }: Pick<Store, 'statistics'>, query: Query): Part {
-  return wayOf(query, factsOf(statistics, query))
+export function planQuery(
+  { statistics }: Pick<StoreContext, 'statistics'>,
+  query: Query,
+): PlannedQuery {
+  return chooseAccessPath(query, factsOf(statistics, query))
 }
 
-type Wanted = Pick<Query, 'project' | 'typeNumbers' | 'tests' | 'isLimited' | 'score'>
+type CompiledRequest = Pick<
+  Query,
+  'project' | 'typeNumbers' | 'predicates' | 'hasPolicyTests' | 'score'
+>
 
 interface WantedScope {
   readonly project: number
@@ -85,17 +98,17 @@ interface WantedScope {
 }
 
 /** Planning a type costs half a millisecond; a compartment says the same of all its types. */
-function wantedOf(
-  store: Store,
+function compileRequests(
+  store: StoreContext,
   principal: Principal,
   { project, units, requests }: WantedScope,
-): readonly Wanted[] {
+): readonly CompiledRequest[] {
   const wanted = requests.map((request) =>
-    wantedOfType(store, principal, { project, units, request }),
+    compileRequest(store, principal, { project, units, request }),
   )
   const isAlike = ({ conditions }: SearchRequest, i: number) =>
     wanted[i]?.project === project &&
-    wanted[i]?.tests.length === conditions.length &&
+    wanted[i]?.predicates.length === conditions.length &&
     conditions.length > 0 &&
     conditions.every((criterion) => 'kind' in criterion && criterion.kind === 'compartment')
   if (!requests.every(isAlike)) return wanted
@@ -105,34 +118,37 @@ function wantedOf(
   }))
 }
 
-interface WantedType {
+interface TypeRequest {
   readonly project: number
   readonly units: readonly string[]
   readonly request: SearchRequest
 }
 
 /** The caller has asked whether the type may be searched. */
-function wantedOfType(
-  store: Store,
+function compileRequest(
+  store: StoreContext,
   principal: Principal,
-  { project, units, request: { type, conditions, sort, count, offset } }: WantedType,
-): Wanted {
+  { project, units, request: { type, conditions, sort, count, offset } }: TypeRequest,
+): CompiledRequest {
   const { parameters } = principal.project
   const codes = [
     ...conditions.flatMap((criterion) => codesRead(type, criterion, parameters)),
     ...sort.map(({ code }) => code),
   ]
-  const scene = visibleRows(store, principal, type, {
+  const scope = visibleRows(store, principal, type, {
     interaction: 'search',
     project,
     units,
     codes,
   })
-  if (scene === undefined) throw forbidden(`no right to search ${type}`)
-  const tests = conditions.flatMap((criterion): Test | readonly Test[] => {
+  if (scope === undefined) throw forbidden(`no right to search ${type}`)
+  const tests = conditions.flatMap((criterion): Predicate | readonly Predicate[] => {
     if (!isNamed(criterion)) {
-      const test = testOf(scene, criterion)
-      return [test, ...leadingTo(store, scene, criterion, { test, limit: count + offset })]
+      const predicate = compilePredicate(scope, criterion)
+      return [
+        predicate,
+        ...leadingTo(store, scope, criterion, { test: predicate, limit: count + offset }),
+      ]
     }
     // Outside the registry the project itself was chosen by it.
     if (!REGISTRY_TYPES.has(type)) return []
@@ -140,36 +156,36 @@ function wantedOfType(
     return { kind: 'keys', any }
   })
   return {
-    project: scene.project,
+    project: scope.project,
     typeNumbers: [typeNumber(type)],
-    score: codes.some(isOfWords) ? scoreOf(conditions) : undefined,
-    isLimited: scene.visible.length > 0,
-    tests: withVisible(scene.visible, joinable(store, tests), (test) =>
-      isRare(store, scene, test, count + offset),
+    score: codes.some(isOfWords) ? scoreSql(conditions) : undefined,
+    hasPolicyTests: scope.visible.length > 0,
+    predicates: withVisible(scope.visible, joinable(store, tests), (predicate) =>
+      isRare(store, scope, predicate, count + offset),
     ),
   }
 }
 
 interface Led {
-  readonly test: Test
+  readonly test: Predicate
   readonly limit: number
 }
 
 /** Leads to the rows that `:not` lets through, where a walk may pass by many others first. */
 function leadingTo(
-  { statistics }: Pick<Store, 'statistics'>,
-  scene: Scene,
+  { statistics }: Pick<StoreContext, 'statistics'>,
+  scope: SearchScope,
   criterion: Criterion,
-  { test, limit }: Led,
-): readonly Test[] {
+  { test: predicate, limit }: Led,
+): readonly Predicate[] {
   if (!isCondition(criterion) || criterion.modifier !== 'not') return []
-  if (test.kind !== 'filter' || test.none === undefined) return []
-  const number = typeNumber(scene.type)
-  const rows = statistics.rowsOf(scene.project, number)
-  const passing = rows - matchesOf(statistics, test.none)
-  const isKnown = statistics.knows(scene.project, number)
+  if (predicate.kind !== 'filter' || predicate.none === undefined) return []
+  const number = typeNumber(scope.type)
+  const rows = statistics.typeRows(scope.project, number)
+  const passing = rows - estimateMatches(statistics, predicate.none)
+  const isKnown = statistics.knows(scope.project, number)
   if (isKnown && passing > rareBelow(rows, limit)) return []
-  return [othersTest(scene, criterion.code, test.none) ?? []].flat()
+  return [otherCodesPredicate(scope, criterion.code, predicate.none) ?? []].flat()
 }
 
 /**
@@ -179,35 +195,38 @@ function leadingTo(
 const MOST_JOINED = 4
 
 /** The first ones, those before others that are known to be rare. */
-function joinable({ statistics }: Pick<Store, 'statistics'>, tests: readonly Test[]) {
-  const expected = (test: IdsTest) => test.expected?.(statistics) ?? Infinity
-  const ids = tests.filter((test) => test.kind === 'ids')
-  if (ids.length <= MOST_JOINED) return tests
+function joinable(
+  { statistics }: Pick<StoreContext, 'statistics'>,
+  predicates: readonly Predicate[],
+) {
+  const expected = (predicate: IdsPredicate) => predicate.expected?.(statistics) ?? Infinity
+  const ids = predicates.filter((predicate) => predicate.kind === 'ids')
+  if (ids.length <= MOST_JOINED) return predicates
   const few = ids.toSorted((a, b) => expected(a) - expected(b)).slice(0, MOST_JOINED)
-  return tests.map((test): Test => {
-    if (test.kind !== 'ids' || few.includes(test)) return test
-    const sql = (bind: Bind) => probeSql(test, bind)
-    return { kind: 'filter', sql, isCostly: true, reach: reachOf(test) }
+  return predicates.map((predicate): Predicate => {
+    if (predicate.kind !== 'ids' || few.includes(predicate)) return predicate
+    const sql = (bind: Bind) => probeSql(predicate, bind)
+    return { kind: 'filter', sql, isCostly: true, reach: predicateReadScope(predicate) }
   })
 }
 
 /** As the driver would find its rows by it. */
 export function isRare(
-  { statistics }: Pick<Store, 'statistics'>,
-  { project, type }: Scene,
-  test: Test,
+  { statistics }: Pick<StoreContext, 'statistics'>,
+  { project, type }: SearchScope,
+  predicate: Predicate,
   limit: number,
 ): boolean {
-  if (test.kind === 'join')
-    return test.walk?.share !== undefined && test.walk.rows(statistics) === 0
-  if (test.kind !== 'keys') return false
-  const rows = statistics.rowsOf(project, typeNumber(type))
-  return matchesOf(statistics, test) <= rareBelow(rows, limit)
+  if (predicate.kind === 'join')
+    return predicate.walk?.share !== undefined && predicate.walk.rows(statistics) === 0
+  if (predicate.kind !== 'keys') return false
+  const rows = statistics.typeRows(project, typeNumber(type))
+  return estimateMatches(statistics, predicate) <= rareBelow(rows, limit)
 }
 
 /** The Principal's own Project and those it is linked to, or the ones that `_project` names of them. */
-async function projectsOf(
-  store: Store,
+async function searchedProjects(
+  store: StoreContext,
   principal: Principal,
   requests: readonly SearchRequest[],
 ): Promise<readonly number[]> {
@@ -234,7 +253,7 @@ function projectIds({ values }: Condition): string[] {
 
 /** A super admin names any one Project. */
 async function namedProjects(
-  store: Store,
+  store: StoreContext,
   { project }: Principal,
   named: readonly (readonly string[])[],
 ): Promise<readonly number[]> {
@@ -243,7 +262,7 @@ async function namedProjects(
   const [id, second] = ids
   if (id === undefined || second !== undefined) throw badRequest('_project takes one Project')
   if (named.some((others) => others[0] !== id)) return []
-  const found = await store.tenants.numberOf(store.connection, store.keys.rowId('Project', id))
+  const found = await store.tenants.projectNumber(store.connection, store.keys.rowId('Project', id))
   return found === undefined ? [] : [found]
 }
 
@@ -251,7 +270,7 @@ async function namedProjects(
 
 /** One small statement, and only for what names a unit of UCUM somewhere. */
 export async function unitsOf(
-  { connection, keys }: Pick<Store, 'connection' | 'keys'>,
+  { connection, keys }: Pick<StoreContext, 'connection' | 'keys'>,
   project: number,
   requests: readonly Pick<SearchRequest, 'conditions'>[],
 ): Promise<readonly string[]> {

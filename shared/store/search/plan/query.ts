@@ -1,23 +1,23 @@
 /** A compiled search, the parts it is put together from, and how many rows they are expected to find. */
 import type { Bind } from '../../../platform/postgres/statement.ts'
 import type { Order, Position } from '../order/position.ts'
-import type { KeysTest, Matches, Test } from '../tests/test.ts'
+import type { KeysPredicate, Matches, Predicate } from '../tests/test.ts'
 import type { KeyStatistics } from './statistics.ts'
 
 /** A type of a search, and how its rows are found. */
-export interface Part {
+export interface PlannedQuery {
   readonly query: Query
-  readonly facts: Facts
-  readonly way: Way
+  readonly stats: PlannerStats
+  readonly accessPath: AccessPath
 }
 
 export interface Query {
   readonly project: number
   /** More than one: tests and order are the same for all of them, and keys are found first. */
   readonly typeNumbers: readonly number[]
-  readonly tests: readonly Test[]
+  readonly predicates: readonly Predicate[]
   /** Some of the tests are a policy's: statistics of all rows must not be revealed. */
-  readonly isLimited?: boolean
+  readonly hasPolicyTests?: boolean
   readonly order: Order
   /** The score of a row of the page, where words are searched. */
   readonly score?: ((project: string, bind: Bind) => string) | undefined
@@ -27,7 +27,7 @@ export interface Query {
 }
 
 /** The numbers that a way is chosen by. */
-export interface Facts {
+export interface PlannerStats {
   readonly statistics: KeyStatistics
   /** Live rows of the types; a middling number where nobody knows. */
   readonly rows: number
@@ -38,29 +38,29 @@ export interface Facts {
 }
 
 /** A way from the tests of a search to its rows; ways.ts has all of them. */
-export interface Way {
+export interface AccessPath {
   readonly name: 'keys' | 'ids' | 'dates' | 'join' | 'walk'
   readonly fits: (query: Query) => boolean
   /** Rows that it is expected to fetch; four that are walked past cost as much as one. */
-  readonly cost: (query: Query, facts: Facts) => number
+  readonly cost: (query: Query, stats: PlannerStats) => number
   /** Rows in order, at most `most` of them. */
-  readonly sql: (part: Part, most: string, bind: Bind) => string
+  readonly sql: (planned: PlannedQuery, most: string, bind: Bind) => string
 }
 
 /** The number of rows of a query's types. */
 export function rowsOf(statistics: KeyStatistics, { project, typeNumbers }: Query): number {
-  return typeNumbers.reduce((sum, number) => sum + statistics.rowsOf(project, number), 0)
+  return typeNumbers.reduce((sum, number) => sum + statistics.typeRows(project, number), 0)
 }
 
 /** The numbers that the way of a query is chosen by. */
-export function factsOf(statistics: KeyStatistics, query: Query): Facts {
+export function factsOf(statistics: KeyStatistics, query: Query): PlannerStats {
   const { project, typeNumbers, limit, offset } = query
   const isKnown = typeNumbers.every((number) => statistics.knows(project, number))
   return { statistics, rows: rowsOf(statistics, query), limit: limit + offset, isKnown }
 }
 
 /** Rows that hold one of the keys; 0 when all of them are rare. */
-export function matchesOf(statistics: Pick<Matches, 'matches'>, test: KeysTest): number {
+export function estimateMatches(statistics: Pick<Matches, 'matches'>, test: KeysPredicate): number {
   return test.any.reduce((sum, key) => sum + (statistics.matches(key) ?? 0), 0)
 }
 
@@ -73,18 +73,19 @@ export function rareBelow(rows: number, limit: number): number {
 }
 
 /** The share of a type's rows that fulfil all tests, by the statistics of their keys; 0 without any. */
-export function shareOf(
+export function estimateSelectivity(
   statistics: KeyStatistics,
   { project, number }: { readonly project: number; readonly number: number },
-  tests: readonly Test[],
+  predicates: readonly Predicate[],
 ): number {
-  const rows = statistics.rowsOf(project, number)
-  const holding = (test: KeysTest) => Math.min(1, matchesOf(statistics, test) / rows)
-  const shares = tests.map((test) => {
+  const rows = statistics.typeRows(project, number)
+  const holding = (test: KeysPredicate) => Math.min(1, estimateMatches(statistics, test) / rows)
+  const shares = predicates.map((predicate) => {
     if (rows === 0) return 0
-    if (test.kind === 'keys') return holding(test)
-    if (test.kind === 'filter' && test.none !== undefined) return 1 - holding(test.none)
-    return test.kind === 'join' ? (test.walk?.share?.(statistics) ?? 0) : 0
+    if (predicate.kind === 'keys') return holding(predicate)
+    if (predicate.kind === 'filter' && predicate.none !== undefined)
+      return 1 - holding(predicate.none)
+    return predicate.kind === 'join' ? (predicate.walk?.share?.(statistics) ?? 0) : 0
   })
   return shares.reduce((product, share) => product * share, 1)
 }

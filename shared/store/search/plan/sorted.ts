@@ -7,8 +7,21 @@ import type { Bind } from '../../../platform/postgres/statement.ts'
 import type { Order } from '../order/position.ts'
 import { afterTermsSql, termOrderSql } from '../order/sort-cursor.ts'
 import type { Side, Term } from '../order/sort-terms.ts'
-import { fewSql, isByKeys, oneRowSql, scopeSql, sqlOf, type Test } from '../tests/test.ts'
-import { type Facts, matchesOf, type Part, type Query, rareBelow } from './query.ts'
+import {
+  fewSql,
+  isByKeys,
+  oneRowSql,
+  type Predicate,
+  predicateSql,
+  scopeSql,
+} from '../tests/test.ts'
+import {
+  estimateMatches,
+  type PlannedQuery,
+  type PlannerStats,
+  type Query,
+  rareBelow,
+} from './query.ts'
 import { COLUMNS, testedSql } from './stages.ts'
 import { countedSql } from './ways.ts'
 
@@ -20,36 +33,45 @@ const MIN_WALK = 500
 const PROBED = 2000
 
 /** Selects at most `most` rows with `s0`, `s1`, …, in order. */
-export function sortedSql(part: Part, most: string, bind: Bind): string {
-  const { query, facts } = part
+export function sortedSql(planned: PlannedQuery, most: string, bind: Bind): string {
+  const { query, stats } = planned
   const [first] = query.order.terms
-  const isFew = fewMatches(query, facts)
-  if (first?.side === undefined || isFew === true) return allSorted(part, most, bind)
-  return walkSorted({ part, first, side: first.side, most, bind }, isFew)
+  const isFew = fewMatches(query, stats)
+  if (first?.side === undefined || isFew === true) return allSorted(planned, most, bind)
+  return walkSorted({ part: planned, first, side: first.side, most, bind }, isFew)
 }
 
 /** True where few rows match; a number: so many matches are few, and only the rows can tell how many there are. */
 function fewMatches(
-  { tests }: Query,
-  { rows, limit, statistics, isKnown }: Facts,
+  { predicates }: Query,
+  { rows, limit, statistics, isKnown }: PlannerStats,
 ): number | boolean {
-  if (tests.some(({ kind }) => kind === 'narrow')) return true
+  if (predicates.some(({ kind }) => kind === 'narrow')) return true
   const few = Math.round(rareBelow(rows, limit))
-  const isOpen = (test: Test) => {
-    if (test.kind === 'keys') return !isKnown && test.isIdentifying !== true
-    return test.kind === 'ids' || test.kind === 'join' || (test.kind === 'date' && test.begins)
+  const isOpen = (predicate: Predicate) => {
+    if (predicate.kind === 'keys') return !isKnown && predicate.isIdentifying !== true
+    return (
+      predicate.kind === 'ids' ||
+      predicate.kind === 'join' ||
+      (predicate.kind === 'date' && predicate.begins)
+    )
   }
-  const known = tests.filter((test) => test.kind === 'keys' && !isOpen(test))
-  if (known.some((test) => test.kind === 'keys' && matchesOf(statistics, test) <= few)) return true
-  return tests.some(isOpen) ? few : false
+  const known = predicates.filter((predicate) => predicate.kind === 'keys' && !isOpen(predicate))
+  if (
+    known.some(
+      (predicate) => predicate.kind === 'keys' && estimateMatches(statistics, predicate) <= few,
+    )
+  )
+    return true
+  return predicates.some(isOpen) ? few : false
 }
 
 /** All matches with their values, which are looked up one by one. */
-function allSorted({ query, way }: Part, most: string, bind: Bind): string {
-  const { project, typeNumbers, tests } = query
-  const scope = scopeSql(project, typeNumbers, bind, isByKeys(tests))
-  const testSql = way.name === 'keys' ? fewSql : sqlOf
-  const where = [...scope, ...tests.map((test) => testSql(test, bind))].join(' and ')
+function allSorted({ query, accessPath }: PlannedQuery, most: string, bind: Bind): string {
+  const { project, typeNumbers, predicates } = query
+  const scope = scopeSql(project, typeNumbers, bind, isByKeys(predicates))
+  const testSql = accessPath.name === 'keys' ? fewSql : predicateSql
+  const where = [...scope, ...predicates.map((predicate) => testSql(predicate, bind))].join(' and ')
   return sortedRows(query, `resource r where ${where}`, most, bind)
 }
 
@@ -62,18 +84,20 @@ function sortedRows(query: Query, from: string, most: string, bind: Bind): strin
 }
 
 /** Ids of rows that may match, one after the other, so that a limit cuts the search for them short; some come twice. */
-function candidatesSql({ query, facts }: Part, bind: Bind): string {
-  const ids = query.tests.find((test) => test.kind === 'ids')
+function candidatesSql({ query, stats }: PlannedQuery, bind: Bind): string {
+  const ids = query.predicates.find((predicate) => predicate.kind === 'ids')
   if (ids?.kind === 'ids') return `select x.id from (${ids.ids(bind)}) x(id)`
-  return countedSql({ ...query, after: undefined }, facts, bind, 'r.id')
+  return countedSql({ ...query, after: undefined }, stats, bind, 'r.id')
 }
 
 /** The matches among the candidates `n`, which are few. */
-function fewSorted({ query }: Part, most: string, bind: Bind): string {
-  const { project, typeNumbers, tests } = query
+function fewSorted({ query }: PlannedQuery, most: string, bind: Bind): string {
+  const { project, typeNumbers, predicates } = query
   // Others are matches already.
-  const isOpen = tests.some(({ kind }) => kind === 'ids')
-  const tested = isOpen ? tests.map((test) => `(${oneRowSql(test, bind)}) is true`) : []
+  const isOpen = predicates.some(({ kind }) => kind === 'ids')
+  const tested = isOpen
+    ? predicates.map((predicate) => `(${oneRowSql(predicate, bind)}) is true`)
+    : []
   const where = [...scopeSql(project, typeNumbers, bind, false), 'r.id = n.id', ...tested]
   const from = `(select distinct id from n) n cross join lateral (select * from resource r
     where ${where.join(' and ')} offset 0) r`
@@ -81,7 +105,7 @@ function fewSorted({ query }: Part, most: string, bind: Bind): string {
 }
 
 interface Walk {
-  readonly part: Part
+  readonly part: PlannedQuery
   readonly first: Term
   readonly side: Side
   readonly most: string
@@ -90,8 +114,8 @@ interface Walk {
 
 /** `few`: matches up to which they are all sorted; false: they are known to be more. */
 function walkSorted(walk: Walk, few: number | false): string {
-  const { part, first, side, most, bind } = walk
-  const { query, facts } = part
+  const { part: planned, first, side, most, bind } = walk
+  const { query, stats } = planned
   const { order, after, offset, limit, project } = query
   const isMissing = after !== undefined && (after.values[0] ?? null) === null
   const isFull = (...names: readonly string[]) =>
@@ -100,7 +124,7 @@ function walkSorted(walk: Walk, few: number | false): string {
   let isWalked = 'true'
   if (few !== false) {
     const bound = bind(few, 'int')
-    steps.push(`n(id) as materialized (${candidatesSql(part, bind)} limit ${bound} + 1)`)
+    steps.push(`n(id) as materialized (${candidatesSql(planned, bind)} limit ${bound} + 1)`)
     isWalked = `(select count(*) from n) > ${bound}`
   }
   if (isMissing && !first.descending) {
@@ -109,7 +133,7 @@ function walkSorted(walk: Walk, few: number | false): string {
   }
   const hasMissingFirst = first.descending && (after === undefined || isMissing)
   if (hasMissingFirst) steps.push(...missingRows(walk, isWalked))
-  const cap = bind(Math.round(PATIENCE * rareBelow(facts.rows, limit + offset)) + MIN_WALK, 'int')
+  const cap = bind(Math.round(PATIENCE * rareBelow(stats.rows, limit + offset)) + MIN_WALK, 'int')
   const bound = boundSql(walk, isMissing ? undefined : after)
   const when = hasMissingFirst ? `${isWalked} and not (${isFull('m')})` : isWalked
   const isFilled = hasMissingFirst ? isFull('m', 'w') : isFull('w')
@@ -134,20 +158,23 @@ function walkSorted(walk: Walk, few: number | false): string {
 }
 
 /** The rows that the steps have found where they are the page, else the sorted matches. */
-function chosen({ part, most, bind }: Walk, { steps, found, isWalked, isDone }: Chosen): string {
+function chosen(
+  { part: planned, most, bind }: Walk,
+  { steps, found, isWalked, isDone }: Chosen,
+): string {
   // The rows of the last value come twice.
-  const union = part.query.order.terms.length > 1 ? ' union ' : ' union all '
+  const union = planned.query.order.terms.length > 1 ? ' union ' : ' union all '
   const few =
     isWalked === 'true'
       ? ''
-      : `union all select * from (${fewSorted(part, most, bind)}) b where not (${isWalked})`
+      : `union all select * from (${fewSorted(planned, most, bind)}) b where not (${isWalked})`
   return `with ${[...steps, `d as materialized (select ${isDone} as is_done)`].join(', ')}
     select * from (
       select * from (${found.join(union)}) u where ${isWalked} and (select is_done from d)
       union all
-      select * from (${allSorted(part, most, bind)}) a where ${isWalked} and not (select is_done from d)
+      select * from (${allSorted(planned, most, bind)}) a where ${isWalked} and not (select is_done from d)
       ${few}
-    ) r order by ${orderBy(part.query.order)} limit ${most}`
+    ) r order by ${orderBy(planned.query.order)} limit ${most}`
 }
 
 interface Chosen {
@@ -167,15 +194,15 @@ interface Values {
 
 /** Matches by the side table, each by the value that it is sorted by. */
 function valueRows(walk: Walk, { bound, cap, when }: Values): string {
-  const { part, first, side, bind } = walk
-  const { query } = part
-  const { project, typeNumbers, tests, order, after } = query
+  const { part: planned, first, side, bind } = walk
+  const { query } = planned
+  const { project, typeNumbers, predicates, order, after } = query
   const by = sideOrder(walk)
   const rows = `select distinct on (s.v, s.id) s.id, s.v from (${side.rows(project, bind)}) s
     where ${bound} order by ${by}${cap === undefined ? '' : ` limit ${cap}`}`
   const where = [
     ...scopeSql(project, typeNumbers, bind, false),
-    ...tests.map((test) => `(${testedSql(test, bind)}) is true`),
+    ...predicates.map((predicate) => `(${testedSql(predicate, bind)}) is true`),
     'r.id = s.id',
     `${first.one(project, bind)} = s.v`,
   ].join(' and ')
@@ -192,9 +219,9 @@ function valueRows(walk: Walk, { bound, cap, when }: Values): string {
 }
 
 /** The rows of the side table behind a position; with further terms those of its value, too. */
-function boundSql({ first, part, bind }: Walk, after: Query['after']): string {
+function boundSql({ first, part: planned, bind }: Walk, after: Query['after']): string {
   if (after === undefined) return 'true'
-  const { order } = part.query
+  const { order } = planned.query
   const value = bind(after.values[0] ?? null, first.type)
   const inclusive = `s.v ${first.descending ? '<=' : '>='} ${value}`
   if (order.terms.length > 1) return inclusive
@@ -204,8 +231,8 @@ function boundSql({ first, part, bind }: Walk, after: Query['after']): string {
   return `${inclusive} and (s.v ${beyond} ${value} or s.id ${order.descending ? '<' : '>'} ${id})`
 }
 
-function sideOrder({ first, part }: Walk): string {
-  const { descending } = part.query.order
+function sideOrder({ first, part: planned }: Walk): string {
+  const { descending } = planned.query.order
   return `s.v${first.descending ? ' desc' : ''}, s.id${descending ? ' desc' : ''}`
 }
 
@@ -214,9 +241,9 @@ function sideOrder({ first, part }: Walk): string {
  * these do not fill the page the ids of all rows are compared with those of the side table.
  */
 function missingRows(walk: Walk, when: string): readonly string[] {
-  const { part, first, side, most, bind } = walk
-  const { query, facts } = part
-  const { project, typeNumbers, tests, order, after } = query
+  const { part: planned, first, side, most, bind } = walk
+  const { query, stats } = planned
+  const { project, typeNumbers, predicates, order, after } = query
   const isSingle = order.terms.length === 1
   const place = after !== undefined && (after.values[0] ?? null) === null ? after : undefined
   const values = [`null::${first.type} as s0`, ...(isSingle ? [] : [valuesSql(query, 1, bind)])]
@@ -225,11 +252,11 @@ function missingRows(walk: Walk, when: string): readonly string[] {
     place === undefined || !isSingle
       ? []
       : [`r.id ${order.descending ? '<' : '>'} ${bind(place.id, 'uuid')}`]
-  const tested = tests.map((test) => `(${testedSql(test, bind)}) is true`)
+  const tested = predicates.map((predicate) => `(${testedSql(predicate, bind)}) is true`)
   const sorted = (from: string, where: readonly string[]) =>
     `select * from (select ${COLUMNS}, ${values.join(', ')} from ${from}
       where ${where.join(' and ')} offset 0) r ${rest} order by ${orderBy(order)} limit ${most}`
-  const absent = facts.statistics.isIndexed ? side.absent(project) : undefined
+  const absent = stats.statistics.isIndexed ? side.absent(project) : undefined
   if (absent !== undefined) {
     const held = [
       `r.keys @> array[${bind(absent, 'bigint')}]`,

@@ -2,19 +2,19 @@
 
 import { timestamp } from '../../../fhir/values.ts'
 import type { Bind } from '../../../platform/postgres/statement.ts'
-import { afterSql, columnsOf, orderAfterSql, orderSql } from '../order/order.ts'
+import { afterSql, orderAfterSql, orderColumns, orderSql } from '../order/order.ts'
 import type { Order, Position } from '../order/position.ts'
 import {
   foundBySql,
-  type IdsTest,
+  type IdsPredicate,
   oneRowSql,
+  type Predicate,
+  predicateReadScope,
+  predicateSql,
   probeSql,
-  reachOf,
   scopeSql,
-  sqlOf,
-  type Test,
 } from '../tests/test.ts'
-import type { Facts, Query } from './query.ts'
+import type { PlannerStats, Query } from './query.ts'
 
 /** A walk of at most `cap` rows, where `when` holds. */
 export interface Walk {
@@ -35,7 +35,7 @@ interface Stages {
  * Selects what the walk finds if it fills the page, else the rest. The walk is in order already; to ask for that order
  * again would make PostgreSQL walk to the cap before it sorts.
  */
-export function staged(
+export function walkThenFallbackSql(
   query: Query,
   most: string,
   bind: Bind,
@@ -48,8 +48,8 @@ export function staged(
   const walked =
     walk.targets === undefined
       ? `select ${COLUMNS} ${selected} limit ${most}`
-      : `select distinct on (${placeOf(query, '')}) ${COLUMNS} ${selected}
-        order by ${placeOf(query, query.order.descending ? ' desc' : '')} limit ${most}`
+      : `select distinct on (${walkOrderSql(query, '')}) ${COLUMNS} ${selected}
+        order by ${walkOrderSql(query, query.order.descending ? ' desc' : '')} limit ${most}`
   const isFilled = `(select count(*) from w) >= ${most}`
   return `with ${[...first, `w as materialized (${walked})`].join(', ')}
     select * from (
@@ -60,8 +60,8 @@ export function staged(
 }
 
 /** The columns of the walk's index, whose order PostgreSQL then need not make again. */
-function placeOf({ order: { column, byType } }: Query, direction: string): string {
-  const names = new Set(['project', 'type', ...columnsOf(column, byType)])
+function walkOrderSql({ order: { column, byType } }: Query, direction: string): string {
+  const names = new Set(['project', 'type', ...orderColumns(column, byType)])
   return [...names].map((name) => `r.${name}${direction}`).join(', ')
 }
 
@@ -78,54 +78,58 @@ export function walkedOn(
 }
 
 /** A test of a row that is walked past: many are, so what it leads to is not looked up for each. */
-export function testedSql(test: Test, bind: Bind): string {
-  if (test.kind === 'ids') return probeSql(test, bind)
-  const look = test.kind === 'join' ? test.walk?.test?.(bind) : undefined
-  return look ?? sqlOf(test, bind, true)
+export function testedSql(predicate: Predicate, bind: Bind): string {
+  if (predicate.kind === 'ids') return probeSql(predicate, bind)
+  const look = predicate.kind === 'join' ? predicate.walk?.test?.(bind) : undefined
+  return look ?? predicateSql(predicate, bind, true)
 }
 
 /** The tests of a walk; a join that leads to its targets by their own index is joined, where the order is known. */
-export function led(
-  tests: readonly Test[],
+export function splitIndexJoin(
+  predicates: readonly Predicate[],
   { order }: Query,
   bind: Bind,
 ): Pick<Walk, 'tested' | 'targets'> {
-  const first = tests.find((test) => test.kind === 'join' && test.walk?.targets !== undefined)
+  const first = predicates.find(
+    (predicate) => predicate.kind === 'join' && predicate.walk?.targets !== undefined,
+  )
   // An order by date is two runs, of which PostgreSQL does not know that they are in order.
   const isLed = first?.kind === 'join' && order.column !== 'd_lo'
-  const others = isLed ? tests.filter((test) => test !== first) : tests
+  const others = isLed ? predicates.filter((predicate) => predicate !== first) : predicates
   const targets = isLed ? first.walk?.targets?.(bind) : undefined
-  return { targets, tested: others.map((test) => testedSql(test, bind)) }
+  return { targets, tested: others.map((predicate) => testedSql(predicate, bind)) }
 }
 
 // Rows that an index finds by some of the tests; the other tests are looked at on each row, then comes the order.
 
 /** The index that finds rows `r`, and the tests that are left. */
-export interface Finding {
+export interface IndexScan {
   readonly from: string
   readonly conditions: readonly string[]
-  readonly others: readonly Test[]
+  readonly others: readonly Predicate[]
 }
 
 /** By `_id`, else by keys, else by nothing: all rows of the type. */
-export function byIndex({ project, typeNumbers, tests }: Query, bind: Bind): Finding {
-  const kind = ['narrow', 'keys'].find((one) => tests.some((test) => test.kind === one))
-  const leading = tests.filter((test) => test.kind === kind)
+export function indexScan({ project, typeNumbers, predicates }: Query, bind: Bind): IndexScan {
+  const kind = ['narrow', 'keys'].find((one) =>
+    predicates.some((predicate) => predicate.kind === one),
+  )
+  const leading = predicates.filter((predicate) => predicate.kind === kind)
   const scope = scopeSql(project, typeNumbers, bind, kind === 'keys')
   return {
     from: 'resource r',
     conditions: [...scope, ...foundBySql(leading, bind)],
-    others: tests.filter((test) => !leading.includes(test)),
+    others: predicates.filter((predicate) => !leading.includes(predicate)),
   }
 }
 
 /** By ids, which `ids` selects; without statistics PostgreSQL would read all rows of a type to find some. */
 export function byIds(
-  { project, typeNumbers, tests: others }: Query,
-  { statistics }: Pick<Facts, 'statistics'>,
+  { project, typeNumbers, predicates: others }: Query,
+  { statistics }: Pick<PlannerStats, 'statistics'>,
   ids: string,
   bind: Bind,
-): Finding {
+): IndexScan {
   const scope = scopeSql(project, typeNumbers, bind, false)
   if (statistics.rows > 0) {
     const conditions = [...scope, `r.id = any(array(${ids}))`]
@@ -137,23 +141,23 @@ export function byIds(
 }
 
 /** The ids of all tests together: PostgreSQL knows which of them is rare. */
-export function idsSql(ids: readonly IdsTest[], bind: Bind): string {
-  const [first = '', ...others] = ids.map((test) => test.ids(bind))
+export function idsSql(ids: readonly IdsPredicate[], bind: Bind): string {
+  const [first = '', ...others] = ids.map((predicate) => predicate.ids(bind))
   if (others.length === 0) return first
   const among = others.map((sql) => `x.id in (${sql})`).join(' and ')
   return `select x.id from (${first}) x(id) where ${among}`
 }
 
 /** Rows in order, at most `most` of them. */
-export function foundSql(
+export function indexScanSql(
   { order, after }: Query,
-  { from, conditions, others }: Finding,
+  { from, conditions, others }: IndexScan,
   most: string,
   bind: Bind,
 ): string {
-  const near = others.filter((test) => reachOf(test) === 'row')
-  const far = others.filter((test) => !near.includes(test))
-  const tested = near.map((test) => oneRowSql(test, bind))
+  const near = others.filter((predicate) => predicateReadScope(predicate) === 'row')
+  const far = others.filter((predicate) => !near.includes(predicate))
+  const tested = near.map((predicate) => oneRowSql(predicate, bind))
   if (after !== undefined) tested.push(afterSql(order, after, bind))
   const where = [...conditions, ...tested.map((sql) => `(${sql}) is true`)]
   const columns = far.length === 0 ? COLUMNS : WALKED
@@ -161,7 +165,7 @@ export function foundSql(
     order by ${orderAfterSql(order, 'r')}`
   if (far.length === 0) return `${rows} limit ${most}`
   // Looked for in that order, until the page is full.
-  const seen = far.map((test) => `(${oneRowSql(test, bind)}) is true`).join(' and ')
+  const seen = far.map((predicate) => `(${oneRowSql(predicate, bind)}) is true`).join(' and ')
   return `select ${COLUMNS} from (${rows} offset 0) r where ${seen} limit ${most}`
 }
 
@@ -178,7 +182,7 @@ const FIRST_ID = '00000000-0000-0000-0000-000000000000'
 const LAST_ID = 'ffffffff-ffff-ffff-ffff-ffffffffffff'
 
 /** Values at which PostgreSQL does not look when it plans. */
-export function behindSelect(bind: Bind): Bind {
+export function hideFromPlanner(bind: Bind): Bind {
   // The cast makes it a value, also where a select would be one of rows: `= any(…)`.
   return (value, type) => {
     const bound = bind(value, type)
@@ -186,21 +190,24 @@ export function behindSelect(bind: Bind): Bind {
   }
 }
 
-type Walked = Pick<Query, 'project' | 'typeNumbers' | 'tests' | 'after'> & {
+type Walked = Pick<Query, 'project' | 'typeNumbers' | 'predicates' | 'after'> & {
   readonly order: Pick<Order, 'column' | 'descending'>
 }
 
 /** The first and the last time of a column, in epoch ms. */
-interface Span {
+interface ColumnRange {
   readonly from: number
   readonly to: number
   readonly isBounded: boolean
 }
 
 /** Returns the range of the column that all tests leave. */
-export function spanOf(tests: readonly Test[], column: Order['column']): Span {
-  const spans = tests.flatMap((test) =>
-    'within' in test && test.within?.column === column ? [test.within] : [],
+export function intersectRanges(
+  predicates: readonly Predicate[],
+  column: Order['column'],
+): ColumnRange {
+  const spans = predicates.flatMap((predicate) =>
+    'within' in predicate && predicate.within?.column === column ? [predicate.within] : [],
   )
   const from = Math.max(...spans.map((span) => Math.floor(span.from)), -Infinity)
   const to = Math.min(...spans.map((span) => Math.floor(span.to)), Infinity)
@@ -213,15 +220,15 @@ export function spanOf(tests: readonly Test[], column: Order['column']): Span {
  * `most`: absent, as many as are read of it; a fence keeps the tests around it from finding rows by other indexes.
  */
 export function walkSql(walked: Walked, most: string | undefined, bind: Bind): string {
-  const { tests, order, after } = walked
+  const { predicates, order, after } = walked
   const { column, descending } = order
-  const span = spanOf(tests, column)
+  const span = intersectRanges(predicates, column)
   const end = most === undefined ? 'offset 0' : `limit ${most}`
   if (column === 'id') return runSql(walked, { where: '', column: undefined, after }, end, bind)
   if (column === 'lu') return runSql(walked, { where: '', column, span, after }, end, bind)
   const isAmongDateless = after !== undefined && after.value === null
   const wantsDateless =
-    !tests.some((test) => test.kind === 'date') &&
+    !predicates.some((predicate) => predicate.kind === 'date') &&
     (after === undefined || isAmongDateless || !descending)
   const wantsDated = descending || !isAmongDateless
   const from = isAmongDateless ? undefined : after
@@ -239,7 +246,7 @@ export function walkSql(walked: Walked, most: string | undefined, bind: Bind): s
 interface Run {
   /** Absent: by id alone. */
   readonly column: 'lu' | 'd_lo' | undefined
-  readonly span?: Pick<Span, 'from' | 'to'>
+  readonly span?: Pick<ColumnRange, 'from' | 'to'>
   /** Its rows come behind this one. */
   readonly after: Position | undefined
   /** The condition of a partial index. */

@@ -19,7 +19,7 @@ export interface KeyStatistics {
   /** False for a Project or a type that was not there, or hardly, when PostgreSQL last looked. */
   knows(project: number, type: number): boolean
   /** Estimated live rows of a type in a project; a middling number where it is not known. */
-  rowsOf(project: number, type: number): number
+  typeRows(project: number, type: number): number
   /** No row was indexed by older code, as far as this process knows; else some may lack keys. */
   readonly isIndexed: boolean
   /** Reads the statistics now, e.g. after a bulk load. */
@@ -66,7 +66,7 @@ export function openStatistics(connection: Connection): KeyStatistics {
   }
 
   async function look(): Promise<void> {
-    const { analyzed, sizes, revision } = await stateOf(connection)
+    const { analyzed, sizes, revision } = await readAnalyzeState(connection)
     isIndexed = revision === INDEX_REVISION
     if (size !== undefined && size !== sizes) connection.renewPlans?.()
     size = sizes
@@ -95,10 +95,10 @@ export function openStatistics(connection: Connection): KeyStatistics {
     current()
     return isIndexed
   }
-  return statisticsOf(refresh, current, isIndexedNow)
+  return createStatistics(refresh, current, isIndexedNow)
 }
 
-function statisticsOf(
+function createStatistics(
   refresh: () => Promise<void>,
   current: () => Snapshot,
   isIndexed: () => boolean,
@@ -126,7 +126,7 @@ function statisticsOf(
       return isIndexed()
     },
     knows,
-    rowsOf: (project, type) => {
+    typeRows: (project, type) => {
       const { rows, projects, types } = current()
       if (!knows(project, type)) return UNKNOWN_ROWS
       return rows * (projects.get(project) ?? 0) * (types.get(type) ?? 0)
@@ -146,7 +146,7 @@ interface State {
   readonly revision: number | null
 }
 
-async function stateOf(connection: Connection): Promise<State> {
+async function readAnalyzeState(connection: Connection): Promise<State> {
   const [row] = await connection.query<State>({
     name: 'last-analyzed',
     text: `select string_agg(concat_ws(' ', c.reltuples, pg_stat_get_last_analyze_time(c.oid),
@@ -157,7 +157,7 @@ async function stateOf(connection: Connection): Promise<State> {
       from pg_class c where c.oid in ('resource'::regclass, 'idx_string'::regclass,
         'idx_range'::regclass, 'version'::regclass)`,
     values: [],
-    isUpkeep: true,
+    isMaintenance: true,
   })
   return row ?? { analyzed: '', sizes: '', revision: null }
 }
@@ -182,7 +182,7 @@ async function readSnapshot(connection: Connection): Promise<Snapshot> {
       where s.schemaname = c.relnamespace::regnamespace::text and s.tablename = 'resource'
         and s.attname in ('keys', 'project', 'type') and x.value is not null`,
     values: [],
-    isUpkeep: true,
+    isMaintenance: true,
   })
   const of = (name: string) => rows.filter(({ attname }) => attname === name)
   const numbers = (name: string) =>
@@ -220,7 +220,7 @@ async function readTextStatistics(connection: Connection): Promise<TextStatistic
       where s.schemaname = c.relnamespace::regnamespace::text and s.tablename = c.relname
         and s.attname = 'v'`,
     values: [],
-    isUpkeep: true,
+    isMaintenance: true,
   })
   if (found === undefined) return NO_TEXTS
   const { rows, values, frequencies, bounds } = found

@@ -1,8 +1,8 @@
 /** How many there are: counted, or estimated by PostgreSQL's own statistics where everything is visible. */
-import type { Store } from '../../rows/context.ts'
+import type { StoreContext } from '../../rows/context.ts'
 import { countNow } from '../../rows/counts.ts'
 import { countedStatement } from './compile.ts'
-import { factsOf, matchesOf, type Query, rowsOf } from './query.ts'
+import { estimateMatches, factsOf, type Query, rowsOf } from './query.ts'
 import type { KeyStatistics } from './statistics.ts'
 
 /** Up to here even an estimated total is counted: 9 ms, and pages of small results stay exact. */
@@ -13,14 +13,14 @@ const LIMITED_COUNT = 100_000
 const MAX_COUNTED = 1_000_000
 
 export async function countRows(
-  { statistics, connection, counts }: Store,
+  { statistics, connection, counts }: StoreContext,
   queries: readonly Query[],
   total: 'estimate' | 'accurate',
 ): Promise<number> {
   if (queries.length === 0) return 0
-  const guesses = queries.map((query) => estimateOf(statistics, query))
+  const guesses = queries.map((query) => estimateTotal(statistics, query))
   const estimate = Math.round(guesses.reduce((sum, guess) => sum + guess, 0))
-  const isLimited = queries.some((query) => query.isLimited)
+  const isLimited = queries.some((query) => query.hasPolicyTests)
   const isCounted = total === 'accurate' && estimate <= MAX_COUNTED
   const most = total === 'accurate' ? MAX_COUNTED : LIMITED_COUNT
   const max = isCounted ? undefined : isLimited ? most : EXACT_COUNT + 1
@@ -34,12 +34,14 @@ export async function countRows(
 }
 
 /** Estimates by the rarest of the keys; before there are statistics keys say nothing. */
-function estimateOf(statistics: KeyStatistics, query: Query): number {
+function estimateTotal(statistics: KeyStatistics, query: Query): number {
   const { rare } = statistics
   const all = rowsOf(statistics, query)
   if (rare === undefined) return all
-  const matches = query.tests.flatMap((test) =>
-    test.kind === 'keys' ? Math.max(matchesOf(statistics, test), rare * test.any.length) : [],
+  const matches = query.predicates.flatMap((predicate) =>
+    predicate.kind === 'keys'
+      ? Math.max(estimateMatches(statistics, predicate), rare * predicate.any.length)
+      : [],
   )
   return Math.min(all, ...matches)
 }

@@ -20,40 +20,40 @@
 import type { Bind } from '../../../platform/postgres/statement.ts'
 import { afterSql, orderSql } from '../order/order.ts'
 import {
+  type FanOut,
+  hasStablePlan,
   heldRows,
-  type IdsTest,
-  isSteady,
-  type JoinTest,
-  type Many,
+  type IdsPredicate,
+  type JoinPredicate,
   oneRowSql,
+  type Predicate,
+  predicateReadScope,
   probeSql,
-  reachOf,
   scopeSql,
-  type Test,
 } from '../tests/test.ts'
 import {
-  type Facts,
-  matchesOf,
-  type Part,
+  type AccessPath,
+  estimateMatches,
+  estimateSelectivity,
+  type PlannedQuery,
+  type PlannerStats,
   type Query,
   rareBelow,
-  shareOf,
-  type Way,
 } from './query.ts'
 import {
   byIds,
-  byIndex,
   COLUMNS,
-  type Finding,
-  foundSql,
+  type IndexScan,
   idsSql,
-  led,
-  spanOf,
-  staged,
+  indexScan,
+  indexScanSql,
+  intersectRanges,
+  splitIndexJoin,
   testedSql,
   type Walk,
   walkedOn,
   walkSql,
+  walkThenFallbackSql,
 } from './stages.ts'
 
 const MIN_WALK = 2000
@@ -76,62 +76,64 @@ const UNKNOWN_PATIENCE = 20
 const FEW_KEYS = 200
 
 /** Errors: none; the last way fits every search of one type, the first every search of several. */
-export function wayOf(asked: Query, facts: Facts): Part {
-  const tests = asked.tests.map((test) =>
-    test.kind === 'join' && test.informed !== undefined ? test.informed(facts.statistics) : test,
+export function chooseAccessPath(asked: Query, stats: PlannerStats): PlannedQuery {
+  const predicates = asked.predicates.map((predicate) =>
+    predicate.kind === 'join' && predicate.withStatistics !== undefined
+      ? predicate.withStatistics(stats.statistics)
+      : predicate,
   )
-  const query = { ...asked, tests }
-  const fitting = WAYS.filter(({ fits }) => fits(query))
-  const costs = fitting.map((way) => way.cost(query, facts))
-  const way = fitting[costs.indexOf(Math.min(...costs))] ?? keys
-  return { query, facts, way }
+  const query = { ...asked, tests: predicates }
+  const fitting = ACCESS_PATHS.filter(({ fits }) => fits(query))
+  const costs = fitting.map((accessPath) => accessPath.cost(query, stats))
+  const accessPath = fitting[costs.indexOf(Math.min(...costs))] ?? keys
+  return { query, stats, accessPath }
 }
 
 /** True where one plan serves all values. */
-export function isPlannedOnce({ tests, order, score }: Query): boolean {
+export function isPlannedOnce({ predicates, order, score }: Query): boolean {
   if (score !== undefined) return false
-  if (order.terms.length > 0) return tests.every(({ kind }) => kind === 'keys')
-  return tests.every(isSteady)
+  if (order.terms.length > 0) return predicates.every(({ kind }) => kind === 'keys')
+  return predicates.every(hasStablePlan)
 }
 
 const isOne = ({ typeNumbers }: Query) => typeNumbers.length === 1
-const has = ({ tests }: Query, ...kinds: readonly Test['kind'][]) =>
-  tests.some(({ kind }) => kinds.includes(kind))
+const has = ({ predicates }: Query, ...kinds: readonly Predicate['kind'][]) =>
+  predicates.some(({ kind }) => kinds.includes(kind))
 /** The cost of a way that counts first: it wins from keys that are common, and from a walk without an end. */
-const counted = (_query: Query, { rows, limit }: Facts) =>
+const counted = (_query: Query, { rows, limit }: PlannerStats) =>
   Math.min(rareBelow(rows, limit) + 1, rows / FETCH_COST)
 
-const keys: Way = {
+const keys: AccessPath = {
   name: 'keys',
   fits: (query) => !isOne(query) || has(query, 'keys', 'narrow'),
-  cost: ({ tests }, facts) => {
-    if (tests.some(({ kind }) => kind === 'narrow')) return 0
-    return Math.min(...tests.map((test) => foundBy(test, facts)))
+  cost: ({ predicates }, stats) => {
+    if (predicates.some(({ kind }) => kind === 'narrow')) return 0
+    return Math.min(...predicates.map((predicate) => foundBy(predicate, stats)))
   },
-  sql: ({ query }, most, bind) => foundSql(query, byIndex(query, bind), most, bind),
+  sql: ({ query }, most, bind) => indexScanSql(query, indexScan(query, bind), most, bind),
 }
 
 /** Rows that a test finds by its keys. Where nothing is known of the rows any key may be that of most. */
-function foundBy(test: Test, { statistics, isKnown }: Facts): number {
-  if (test.kind !== 'keys') return Infinity
-  return isKnown || test.isIdentifying ? matchesOf(statistics, test) : Infinity
+function foundBy(predicate: Predicate, { statistics, isKnown }: PlannerStats): number {
+  if (predicate.kind !== 'keys') return Infinity
+  return isKnown || predicate.isIdentifying ? estimateMatches(statistics, predicate) : Infinity
 }
 
-const ids: Way = {
+const ids: AccessPath = {
   name: 'ids',
   fits: (query) => isOne(query) && has(query, 'ids'),
   cost: counted,
-  sql: ({ query, facts }, most, bind) => {
-    const { rows, limit, isKnown, statistics } = facts
-    const all = query.tests.filter((test) => test.kind === 'ids')
+  sql: ({ query, stats }, most, bind) => {
+    const { rows, limit, isKnown, statistics } = stats
+    const all = query.predicates.filter((predicate) => predicate.kind === 'ids')
     const [first] = all
     if (first === undefined) throw new Error('There is no test on a side table')
-    const isRare = ({ expected }: IdsTest) => (expected?.(statistics) ?? Infinity) <= RARE_IDS
+    const isRare = ({ expected }: IdsPredicate) => (expected?.(statistics) ?? Infinity) <= RARE_IDS
     if (isKnown && (rows <= FEW_ROWS || all.some(isRare))) {
-      const others = query.tests.filter(({ kind }) => kind !== 'ids')
-      return foundSql(
+      const others = query.predicates.filter(({ kind }) => kind !== 'ids')
+      return indexScanSql(
         query,
-        byIds({ ...query, tests: others }, facts, idsSql(all, bind), bind),
+        byIds({ ...query, predicates: others }, stats, idsSql(all, bind), bind),
         most,
         bind,
       )
@@ -139,13 +141,13 @@ const ids: Way = {
     const few = Math.round(Math.min(rareBelow(rows, limit), MAX_IDS))
     const isFew = `(select n from c) <= ${bind(few, 'int')}`
     const isAll = `(select n from c) <= ${bind(READ * few, 'int')}`
-    const among = (ids: string) => (test: Test) =>
-      test === first ? `(r.id in (select id from ${ids})) is true` : testedSql(test, bind)
+    const among = (ids: string) => (predicate: Predicate) =>
+      predicate === first ? `(r.id in (select id from ${ids})) is true` : testedSql(predicate, bind)
     const looked = `case when ${isAll} then ${among('f')(first)} else ${probeSql(first, bind)} end`
-    const rest = { ...query, tests: query.tests.filter((test) => test !== first) }
+    const rest = { ...query, tests: query.predicates.filter((predicate) => predicate !== first) }
     const isMany = `(select count(*) from k) > ${bind(Math.round(rows / FETCH_COST), 'int')}`
-    const found = byIds(rest, facts, `select id from k where not (${isMany})`, bind)
-    return staged(query, most, bind, {
+    const found = byIds(rest, stats, `select id from k where not (${isMany})`, bind)
+    return walkThenFallbackSql(query, most, bind, {
       with: [
         `f(id) as materialized (select x.id from (${first.ids(bind)}) x(id) limit ${bind(READ * few + 1, 'int')})`,
         'c as materialized (select count(*) as n from f)',
@@ -155,62 +157,66 @@ const ids: Way = {
       walk: {
         when: `not (${isFew})`,
         cap: clamped(2 * PATIENCE * few),
-        tested: query.tests.map((test) => (test === first ? looked : testedSql(test, bind))),
+        tested: query.predicates.map((predicate) =>
+          predicate === first ? looked : testedSql(predicate, bind),
+        ),
       },
-      rest: `select * from (${foundSql(query, found, most, bind)}) a union all
-        select * from (${walkedOn(query, [isMany, ...query.tests.map(among('k'))], most, bind)}) b`,
+      rest: `select * from (${indexScanSql(query, found, most, bind)}) a union all
+        select * from (${walkedOn(query, [isMany, ...query.predicates.map(among('k'))], most, bind)}) b`,
     })
   },
 }
 
-const dates: Way = {
+const dates: AccessPath = {
   name: 'dates',
-  fits: ({ tests, order, typeNumbers }) =>
+  fits: ({ predicates, order, typeNumbers }) =>
     typeNumbers.length === 1 &&
     order.terms.length === 0 &&
     order.column !== 'd_lo' &&
-    tests.some(({ kind }) => kind === 'date') &&
-    tests.every((test) => test.kind !== 'date' || test.begins !== undefined),
+    predicates.some(({ kind }) => kind === 'date') &&
+    predicates.every((predicate) => predicate.kind !== 'date' || predicate.begins !== undefined),
   cost: counted,
-  sql: ({ query, facts: { rows, limit } }, most, bind) => {
+  sql: ({ query, stats: { rows, limit } }, most, bind) => {
     const few = Math.round(Math.min(rareBelow(rows, limit), MAX_IDS))
-    const along = (tests: readonly Test[], end: string | undefined) => {
+    const along = (predicates: readonly Predicate[], end: string | undefined) => {
       const order = { column: 'd_lo', descending: false } as const
-      return walkSql({ ...query, tests, order, after: undefined }, end, bind)
+      return walkSql({ ...query, predicates, order, after: undefined }, end, bind)
     }
-    const tests = query.tests.map((test) =>
-      test.kind === 'date' && test.begins !== undefined ? { ...test, within: test.begins } : test,
+    const predicates = query.predicates.map((predicate) =>
+      predicate.kind === 'date' && predicate.begins !== undefined
+        ? { ...predicate, within: predicate.begins }
+        : predicate,
     )
-    const from = `(${along(query.tests, undefined)}) r`
-    return staged(query, most, bind, {
+    const from = `(${along(query.predicates, undefined)}) r`
+    return walkThenFallbackSql(query, most, bind, {
       with: [
-        `c as materialized (select count(*) as n from (${along(tests, bind(few + 1, 'int'))}) b)`,
+        `c as materialized (select count(*) as n from (${along(predicates, bind(few + 1, 'int'))}) b)`,
       ],
       walk: {
         when: `(select n from c) > ${bind(few, 'int')}`,
         cap: clamped(2 * PATIENCE * few),
-        tested: query.tests.map((test) => testedSql(test, bind)),
+        tested: query.predicates.map((predicate) => testedSql(predicate, bind)),
       },
-      rest: foundSql(query, { from, conditions: [], others: query.tests }, most, bind),
+      rest: indexScanSql(query, { from, conditions: [], others: query.predicates }, most, bind),
     })
   },
 }
 
-const join: Way = {
+const join: AccessPath = {
   name: 'join',
   fits: (query) => isOne(query) && has(query, 'join'),
   cost: counted,
-  sql: ({ query, facts }, most, bind) => {
-    const found = query.tests.filter((test) => test.kind === 'join')
+  sql: ({ query, stats }, most, bind) => {
+    const found = query.predicates.filter((predicate) => predicate.kind === 'join')
     // Tests that suit a walk come last: most rows hold their keys, as they do those of a policy.
     const joins = found.toSorted(
       (a, b) => Number(a.walk !== undefined) - Number(b.walk !== undefined),
     )
     const [first] = joins
     if (first === undefined) throw new Error('There is nothing to join')
-    return staged(query, most, bind, {
+    return walkThenFallbackSql(query, most, bind, {
       with: [`j as materialized (select ${first.keys(bind)} as k)`],
-      walk: joinWalk(query, joins, facts, bind),
+      walk: joinWalk(query, joins, stats, bind),
       rest: joinedSql(query, first, most, bind),
     })
   },
@@ -221,42 +227,43 @@ const FOUND = '(select k from j)'
 /** Undefined: the keys are looked for at once. */
 function joinWalk(
   query: Query,
-  joins: readonly JoinTest[],
-  facts: Facts,
+  joins: readonly JoinPredicate[],
+  stats: PlannerStats,
   bind: Bind,
 ): Walk | undefined {
-  const { statistics } = facts
+  const { statistics } = stats
   const [first] = joins
-  const tested = (test: Test) => (test === first ? first.check(FOUND, true) : testedSql(test, bind))
+  const tested = (predicate: Predicate) =>
+    predicate === first ? first.check(FOUND, true) : testedSql(predicate, bind)
   const cap = Math.min(...joins.map(({ walk }) => walk?.rows(statistics) ?? 0))
-  if (cap > 0) return { cap, ...led(query.tests, query, bind) }
-  const many = first?.many?.(statistics)
+  if (cap > 0) return { cap, ...splitIndexJoin(query.predicates, query, bind) }
+  const many = first?.fanOut?.(statistics)
   if (many === undefined) return undefined
   if (many.walk !== undefined) {
     const when = many.walk.isMany(bind)
-    return { cap: many.walk.rows, when, ...led(query.tests, query, bind) }
+    return { cap: many.walk.rows, when, ...splitIndexJoin(query.predicates, query, bind) }
   }
-  const few = fewKeys(query, many, facts)
+  const few = fewKeys(query, many, stats)
   if (few >= FEW_KEYS) return undefined
   const isMany = `cardinality(${FOUND}) > ${bind(few, 'int')}`
-  return { cap: MIN_WALK, when: isMany, tested: query.tests.map(tested) }
+  return { cap: MIN_WALK, when: isMany, tested: query.predicates.map(tested) }
 }
 
 /** More keys are held by more rows than are found and sorted as quickly as a walk fills the page. */
-export function fewKeys(query: Query, many: Many, facts: Facts): number {
-  const { rows, limit } = facts
-  const share = matchesOfAll(query.tests, facts) / Math.max(rows, 1)
-  return Math.ceil(rareBelow(rows, limit) / many.held(rows) / share)
+export function fewKeys(query: Query, many: FanOut, stats: PlannerStats): number {
+  const { rows, limit } = stats
+  const share = estimateAllMatches(query.predicates, stats) / Math.max(rows, 1)
+  return Math.ceil(rareBelow(rows, limit) / many.matchingRows(rows) / share)
 }
 
-function joinedSql(query: Query, first: JoinTest, most: string, bind: Bind): string {
+function joinedSql(query: Query, first: JoinPredicate, most: string, bind: Bind): string {
   return `select * from (${joinedRows({ query, first, columns: COLUMNS, most }, bind)}) r
     order by ${orderSql(query.order, 'r')} limit ${most}`
 }
 
 interface Joined {
   readonly query: Query
-  readonly first: JoinTest
+  readonly first: JoinPredicate
   readonly columns: string
   readonly most: string | undefined
 }
@@ -264,123 +271,146 @@ interface Joined {
 /** By the keys of a join when they are few, else looked up in order. A row may hold several of them. */
 function joinedRows({ query, first, columns, most }: Joined, bind: Bind): string {
   const { project, typeNumbers, order, after } = query
-  const others = query.tests.filter((test) => test !== first)
-  const tested = others.map((test) => `(${oneRowSql(test, bind)}) is true`)
+  const others = query.predicates.filter((predicate) => predicate !== first)
+  const tested = others.map((predicate) => `(${oneRowSql(predicate, bind)}) is true`)
   const scope = scopeSql(project, typeNumbers, bind, true)
   const rest = after === undefined ? [] : [`(${afterSql(order, after, bind)}) is true`]
   const found = (overlap: string) =>
     `select ${columns} from resource r where ${[...scope, overlap, ...tested, ...rest].join(' and ')}`
-  const looked = [first.check(FOUND, true), ...others.map((test) => testedSql(test, bind))]
+  const looked = [
+    first.check(FOUND, true),
+    ...others.map((predicate) => testedSql(predicate, bind)),
+  ]
   const { few, many } = heldRows(FOUND, found, walkedOn(query, looked, most, bind))
   return `select distinct * from (${few}) a union all select ${columns} from (${many}) r`
 }
 
-const walk: Way = {
+const walk: AccessPath = {
   name: 'walk',
   fits: isOne,
-  cost: (query, facts) => {
+  cost: (query, stats) => {
     const isOpen = has(query, 'ids', 'join') || dates.fits(query)
-    const { rows, limit } = facts
-    const matches = isOpen ? limit : matchesOfAll(query.tests, facts)
+    const { rows, limit } = stats
+    const matches = isOpen ? limit : estimateAllMatches(query.predicates, stats)
     return (limit * rows) / Math.max(matches, limit) / FETCH_COST
   },
-  sql: ({ query, facts }, most, bind) => {
-    const { rows, limit, isKnown } = facts
-    const matches = matchesOfAll(query.tests, facts)
-    const isLight = query.tests.every((test) => reachOf(test) === 'row')
+  sql: ({ query, stats }, most, bind) => {
+    const { rows, limit, isKnown } = stats
+    const matches = estimateAllMatches(query.predicates, stats)
+    const isLight = query.predicates.every((predicate) => predicateReadScope(predicate) === 'row')
     const isForMost = isKnown && isLight && matches * FETCH_COST >= rows
     if (isForMost || !has(query, 'keys')) {
-      const tested = query.tests.map((test) => testedSql(test, bind))
+      const tested = query.predicates.map((predicate) => testedSql(predicate, bind))
       return walkedOn(query, tested, most, bind)
     }
     const even = (limit * rows) / Math.max(matches, 1)
     const cap = isKnown
       ? clamped(Math.max(PATIENCE * even, FETCH_COST * matches))
       : Math.min(UNKNOWN_PATIENCE * limit, MIN_WALK)
-    return staged(query, most, bind, {
+    return walkThenFallbackSql(query, most, bind, {
       with: [],
-      walk: walkOf(query, facts, cap, bind),
-      rest: foundSql(query, byIndex(query, bind), most, bind),
+      walk: planWalk(query, stats, cap, bind),
+      rest: indexScanSql(query, indexScan(query, bind), most, bind),
     })
   },
 }
 
 /** Matches of all keys if they are spread evenly; where nothing is known, as few as are wanted. */
-function matchesOfAll(tests: readonly Test[], { statistics, rows, limit, isKnown }: Facts): number {
-  const held = tests.filter((test) => test.kind === 'keys')
+function estimateAllMatches(
+  predicates: readonly Predicate[],
+  { statistics, rows, limit, isKnown }: PlannerStats,
+): number {
+  const held = predicates.filter((predicate) => predicate.kind === 'keys')
   if (held.length > 0 && !isKnown) return limit
-  return held.reduce((left, test) => left * Math.min(matchesOf(statistics, test) / rows, 1), rows)
+  return held.reduce(
+    (left, test) => left * Math.min(estimateMatches(statistics, test) / rows, 1),
+    rows,
+  )
 }
 
 /** Rows that are walked are looked at one by one; what a policy asks of them is looked up where that fills the page. */
-function walkOf(query: Query, { statistics, rows, limit }: Facts, cap: number, bind: Bind): Walk {
-  const { project, typeNumbers, tests } = query
-  const each = tests.flatMap((test) => (test.kind === 'filter' && test.of) || [test])
+function planWalk(
+  query: Query,
+  { statistics, rows, limit }: PlannerStats,
+  cap: number,
+  bind: Bind,
+): Walk {
+  const { project, typeNumbers, predicates } = query
+  const each = predicates.flatMap(
+    (predicate) => (predicate.kind === 'filter' && predicate.of) || [predicate],
+  )
   const place = { project, number: typeNumbers[0] ?? 0 }
   const near = Math.min(cap, MIN_WALK)
   const isSure =
-    has({ ...query, tests: each }, 'join') &&
-    shareOf(statistics, place, each) * Math.min(near, rows) >= PATIENCE * limit
-  return isSure ? { cap: near, ...led(each, query, bind) } : { cap, ...led(tests, query, bind) }
+    has({ ...query, predicates: each }, 'join') &&
+    estimateSelectivity(statistics, place, each) * Math.min(near, rows) >= PATIENCE * limit
+  return isSure
+    ? { cap: near, ...splitIndexJoin(each, query, bind) }
+    : { cap, ...splitIndexJoin(predicates, query, bind) }
 }
 
 /** Rows to be counted, or a column of them. Where keys are known to find few the rest is looked up for each, else it is read at once. */
-export function countedSql(query: Query, facts: Facts, bind: Bind, column = '1'): string {
-  const { tests } = query
-  const rows = (found: Finding, testSql: typeof testedSql) => rowsSql(found, testSql, bind, column)
+export function countedSql(query: Query, stats: PlannerStats, bind: Bind, column = '1'): string {
+  const { predicates } = query
+  const rows = (found: IndexScan, testSql: typeof testedSql) =>
+    rowsSql(found, testSql, bind, column)
   if (has(query, 'keys', 'narrow')) {
-    const isFew = keys.cost(query, facts) <= rareBelow(facts.rows, MIN_WALK)
-    return isFew ? rows(byIndex(query, bind), oneRowSql) : manyRowsSql(query, bind, column)
+    const isFew = keys.cost(query, stats) <= rareBelow(stats.rows, MIN_WALK)
+    return isFew ? rows(indexScan(query, bind), oneRowSql) : manyRowsSql(query, bind, column)
   }
-  const ids = tests.filter((test) => test.kind === 'ids')
+  const ids = predicates.filter((predicate) => predicate.kind === 'ids')
   if (ids.length > 0) {
-    const others = tests.filter(({ kind }) => kind !== 'ids')
-    return rows(byIds({ ...query, tests: others }, facts, idsSql(ids, bind), bind), testedSql)
+    const others = predicates.filter(({ kind }) => kind !== 'ids')
+    return rows(byIds({ ...query, predicates: others }, stats, idsSql(ids, bind), bind), testedSql)
   }
-  const first = tests.find((test) => test.kind === 'join')
+  const first = predicates.find((predicate) => predicate.kind === 'join')
   if (first !== undefined && isOne(query)) {
     return `with j as materialized (select ${first.keys(bind)} as k)
       select ${column} from (${joinedRows({ query, first, columns: 'r.id', most: undefined }, bind)}) r`
   }
   const order = {
-    column: spanOf(tests, 'd_lo').isBounded ? 'd_lo' : 'id',
+    column: intersectRanges(predicates, 'd_lo').isBounded ? 'd_lo' : 'id',
     descending: false,
   } as const
   const from = `(${walkSql({ ...query, order, after: undefined }, undefined, bind)}) r`
-  return rows({ from, conditions: [], others: tests }, testedSql)
+  return rows({ from, conditions: [], others: predicates }, testedSql)
 }
 
 /** The keys of a policy's joins are found once, before the rows are looked at. */
 function manyRowsSql(query: Query, bind: Bind, column: string): string {
-  const found = byIndex(query, bind)
-  const others = found.others.flatMap((test) => (test.kind === 'filter' && test.of) || [test])
-  const joins = others.filter((test) => test.kind === 'join' && !query.tests.includes(test))
-  const names = new Map(joins.map((test, i) => [test, `j${i}`]))
-  const named = joins.flatMap((test) => {
-    if (test.kind !== 'join') return []
-    return `${names.get(test)} as materialized (select ${test.keys(bind)} as k)`
+  const found = indexScan(query, bind)
+  const others = found.others.flatMap(
+    (predicate) => (predicate.kind === 'filter' && predicate.of) || [predicate],
+  )
+  const joins = others.filter(
+    (predicate) => predicate.kind === 'join' && !query.predicates.includes(predicate),
+  )
+  const names = new Map(joins.map((predicate, i) => [predicate, `j${i}`]))
+  const named = joins.flatMap((predicate) => {
+    if (predicate.kind !== 'join') return []
+    return `${names.get(predicate)} as materialized (select ${predicate.keys(bind)} as k)`
   })
-  const tested = (test: Test) => {
-    const name = names.get(test)
-    const isNamed = test.kind === 'join' && name !== undefined
-    return isNamed ? test.check(`(select k from ${name})`, true) : testedSql(test, bind)
+  const tested = (predicate: Predicate) => {
+    const name = names.get(predicate)
+    const isNamed = predicate.kind === 'join' && name !== undefined
+    return isNamed ? predicate.check(`(select k from ${name})`, true) : testedSql(predicate, bind)
   }
   const first = named.length === 0 ? '' : `with ${named.join(', ')} `
   return `${first}${rowsSql({ ...found, others }, tested, bind, column)}`
 }
 
 function rowsSql(
-  { from, conditions, others }: Finding,
-  testSql: (test: Test, bind: Bind) => string,
+  { from, conditions, others }: IndexScan,
+  testSql: (predicate: Predicate, bind: Bind) => string,
   bind: Bind,
   column: string,
 ): string {
-  const tested = others.map((test) => `(${testSql(test, bind)}) is true`)
+  const tested = others.map((predicate) => `(${testSql(predicate, bind)}) is true`)
   return `select ${column} from ${from} where ${[...conditions, ...tested].join(' and ') || 'true'}`
 }
 
 /** From the cheapest: what costs the same is taken in this order. */
-export const WAYS: readonly Way[] = [keys, ids, dates, join, walk]
+export const ACCESS_PATHS: readonly AccessPath[] = [keys, ids, dates, join, walk]
 
 function clamped(cap: number): number {
   return Math.round(Math.min(Math.max(cap, MIN_WALK), MAX_WALK))

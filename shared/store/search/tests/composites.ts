@@ -13,9 +13,9 @@ import {
 } from '../../../query/values.ts'
 import { keysLiteral } from '../../index/keys.ts'
 import { isImpliedPart } from './dictionary.ts'
-import { anyOf, dateSql, numberBounds, quantityBounds } from './ranges.ts'
-import { prefixSql, wordsOf } from './strings.ts'
-import { parameterSql, type Scene, type Test } from './test.ts'
+import { dateSql, numberBounds, orSql, quantityBounds } from './ranges.ts'
+import { prefixSql, searchWords } from './strings.ts'
+import { type Predicate, parameterSql, type SearchScope } from './test.ts'
 
 type Component = NonNullable<SearchParameter['components']>[number]
 
@@ -26,12 +26,12 @@ interface Part {
   readonly value: string
 }
 
-export function compositeTest(
-  scene: Scene,
+export function compositePredicate(
+  scope: SearchScope,
   ps: readonly bigint[],
   parameter: SearchParameter,
   { code, values }: Condition,
-): Test {
+): Predicate {
   const alternatives = values.map((value) => {
     const texts = splitComposite(parameter, value)
     const parts = (parameter.components ?? []).map(({ type }, position) => ({
@@ -41,20 +41,20 @@ export function compositeTest(
     }))
     const ranged = parts.filter(({ kind }) => !isKey(kind)).flatMap((part) => byWords(part, code))
     const keyed = parts.filter(isKeyed)
-    const keys = ps.flatMap((p) => joinedKeys(scene, code, p, keyed))
+    const keys = ps.flatMap((p) => joinedKeys(scope, code, p, keyed))
     return { keys, ranged, isInDictionary: keyed.length === 1 && hasNoSystem(keyed) }
   })
   if (alternatives.every(({ ranged }) => ranged.length === 0)) {
     return { kind: 'keys', any: alternatives.flatMap(({ keys }) => keys) }
   }
-  const rowsOf = (bind: Bind, isRow: boolean) =>
-    alternatives.map((alternative) => rowsSql(scene, alternative, bind, isRow)).join(' union all ')
+  const unionRowsSql = (bind: Bind, isRow: boolean) =>
+    alternatives.map((alternative) => rowsSql(scope, alternative, bind, isRow)).join(' union all ')
   return {
     kind: 'ids',
-    ids: (bind) => rowsOf(bind, false),
-    few: (bind) => rowsOf(bind, true),
+    ids: (bind) => unionRowsSql(bind, false),
+    few: (bind) => unionRowsSql(bind, true),
     // The rarest of several ranges is read first.
-    isSteady: alternatives.every(({ ranged }) => ranged.length === 1),
+    hasStablePlan: alternatives.every(({ ranged }) => ranged.length === 1),
   }
 }
 
@@ -68,7 +68,7 @@ interface Alternative {
 /** Each word of a string has rows of its own. */
 function byWords(part: Part, code: string): readonly Part[] {
   if (part.kind !== 'string') return [part]
-  return wordsOf(unescapeValue(part.value), code).map((value) => ({ ...part, value }))
+  return searchWords(unescapeValue(part.value), code).map((value) => ({ ...part, value }))
 }
 
 function hasNoSystem([first]: readonly Part[]): boolean {
@@ -80,29 +80,34 @@ const isKey = (kind: Component['type']) =>
 const isKeyed = ({ kind }: Part) => isKey(kind)
 
 function joinedKeys(
-  scene: Scene,
+  scope: SearchScope,
   name: string,
   p: bigint,
   [first, ...others]: readonly Part[],
 ): bigint[] {
   if (first === undefined) return []
-  let joined = componentKeys(scene, name, p, first)
+  let joined = componentKeys(scope, name, p, first)
   for (const other of others) {
-    const seconds = componentKeys(scene, name, p, other)
+    const seconds = componentKeys(scope, name, p, other)
     joined = joined.flatMap((key) =>
-      seconds.map((second) => scene.keys.composite(key, other.position, second)),
+      seconds.map((second) => scope.keys.composite(key, other.position, second)),
     )
   }
   return joined
 }
 
-function componentKeys(scene: Scene, name: string, p: bigint, { kind, value }: Part): bigint[] {
-  const { keys, project } = scene
+function componentKeys(
+  scope: SearchScope,
+  name: string,
+  p: bigint,
+  { kind, value }: Part,
+): bigint[] {
+  const { keys, project } = scope
   if (kind === 'uri') return [keys.uri(p, unescapeValue(value))]
   if (kind === 'token') {
     const token = parseTokenValue(value)
     if (token.code === undefined) return []
-    const any = isImpliedPart(scene, name, token) ? [keys.token(p, undefined, token.code)] : []
+    const any = isImpliedPart(scope, name, token) ? [keys.token(p, undefined, token.code)] : []
     return [keys.token(p, token.system, token.code), ...any]
   }
   return parseReferenceValue(undefined, undefined, value).map((reference) =>
@@ -112,7 +117,7 @@ function componentKeys(scene: Scene, name: string, p: bigint, { kind, value }: P
 
 /** The rows of several ranges belong to one element when they carry one mark in `u`. */
 function rowsSql(
-  scene: Scene,
+  scene: SearchScope,
   { keys, ranged: parts, isInDictionary }: Alternative,
   bind: Bind,
   isRow: boolean,
@@ -145,7 +150,7 @@ function rowsSql(
   // One range is read by each part of the index that it bounds; several are looked up from the first.
   if (others.length === 0)
     return (first ?? []).map((sql) => `${rows} and ${sql}`).join(' union all ')
-  const each = [first ?? [], ...others].map((values) => anyOf(values.map((sql) => `(${sql})`)))
+  const each = [first ?? [], ...others].map((values) => orSql(values.map((sql) => `(${sql})`)))
   return `${rows} and ${each.join(' and ')}`
 }
 
@@ -158,7 +163,7 @@ interface PartPlace {
 
 /** Alternatives. */
 function partSql(
-  scene: Scene,
+  scope: SearchScope,
   { kind, value }: Part,
   { alias, bind, isMarked, isRow }: PartPlace,
 ): readonly string[] {
@@ -170,5 +175,5 @@ function partSql(
   if (kind === 'number' || isMarked) {
     return numberBounds(parseNumberValue(value), alias, bind, isRow)
   }
-  return quantityBounds(scene, parseQuantityValue(value), { alias, bind, isRow })
+  return quantityBounds(scope, parseQuantityValue(value), { alias, bind, isRow })
 }

@@ -19,57 +19,57 @@ import {
 import { isCanonicalParameter, plannedParameter } from '../../index/index-plan.ts'
 import { CANONICAL_KEY } from '../../index/type-constants.ts'
 import { normalId } from '../../rows/context.ts'
-import { compositeTest } from './composites.ts'
+import { compositePredicate } from './composites.ts'
 import {
   aboveKeys,
   BARE,
-  belowTest,
+  belowPredicate,
+  codeTextPredicate,
   impliedCodes,
   isImplied,
-  knownTest,
-  systemTest,
-  textTest,
-  uriContainsTest,
-  versionsTest,
+  knownCodesPredicate,
+  systemPredicate,
+  uriContainsPredicate,
+  versionsPredicate,
 } from './dictionary.ts'
-import { joinTest } from './joins.ts'
+import { joinPredicate } from './joins.ts'
 import {
-  dateTest,
-  lastUpdatedTest,
-  mainDateTest,
-  nearTest,
-  numberTest,
-  quantityTest,
+  datePredicate,
+  lastUpdatedPredicate,
+  mainDatePredicate,
+  nearPredicate,
+  numberPredicate,
+  quantityPredicate,
 } from './ranges.ts'
-import { containsTest, stringTest } from './strings.ts'
+import { containsPredicate, stringPredicate } from './strings.ts'
 import {
-  absentTest,
+  absentPredicate,
   alternativeSql,
   filter,
   isMissing,
-  reachOf,
-  type Scene,
-  sqlOf,
-  type Test,
+  type Predicate,
+  predicateReadScope,
+  predicateSql,
+  type SearchScope,
 } from './test.ts'
-import { wordsTest } from './texts.ts'
+import { wordsPredicate } from './texts.ts'
 
 /** Errors: 400 for what cannot be searched. */
-export function testOf(scene: Scene, criterion: Criterion): Test {
-  if (isCondition(criterion)) return conditionTest(scene, criterion)
+export function compilePredicate(scope: SearchScope, criterion: Criterion): Predicate {
+  if (isCondition(criterion)) return conditionPredicate(scope, criterion)
   switch (criterion.kind) {
     case 'chain':
     case 'has':
-      return joinTest(scene, criterion, testOf)
+      return joinPredicate(scope, criterion, compilePredicate)
     case 'compartment':
-      return { kind: 'keys', any: [scene.keys.compartment(scene.project, criterion.reference)] }
+      return { kind: 'keys', any: [scope.keys.compartment(scope.project, criterion.reference)] }
     case 'not':
-      return negation(testOf(scene, criterion.criterion))
+      return negation(compilePredicate(scope, criterion.criterion))
     case 'and':
     case 'or':
       return groupTest(
         criterion.kind,
-        criterion.criteria.map((item) => testOf(scene, item)),
+        criterion.criteria.map((item) => compilePredicate(scope, item)),
       )
     default:
       return criterion satisfies never
@@ -77,24 +77,24 @@ export function testOf(scene: Scene, criterion: Criterion): Test {
 }
 
 /** An `or` narrows when each alternative does, an `and` when one part does. */
-function groupTest(kind: 'and' | 'or', tests: readonly Test[]): Test {
-  const isNarrow = ({ kind }: Test) => kind === 'keys' || kind === 'ids' || kind === 'narrow'
-  const narrows = kind === 'or' ? tests.every(isNarrow) : tests.some(isNarrow)
+function groupTest(kind: 'and' | 'or', predicates: readonly Predicate[]): Predicate {
+  const isNarrow = ({ kind }: Predicate) => kind === 'keys' || kind === 'ids' || kind === 'narrow'
+  const narrows = kind === 'or' ? predicates.every(isNarrow) : predicates.some(isNarrow)
   const sql = (bind: Bind) =>
-    `(${tests.map((test) => alternativeSql(test, bind)).join(` ${kind} `)})`
+    `(${predicates.map((predicate) => alternativeSql(predicate, bind)).join(` ${kind} `)})`
   return { kind: narrows ? 'narrow' : 'filter', sql }
 }
 
-function conditionTest(scene: Scene, condition: Condition): Test {
-  const { type, keys, project, own } = scene
+function conditionPredicate(scope: SearchScope, condition: Condition): Predicate {
+  const { type, keys, project, own } = scope
   const { code, values, modifier } = condition
-  if (code === '_id') return idTest(scene, condition)
+  if (code === '_id') return idTest(scope, condition)
   if (ALWAYS.has(code) && modifier === 'missing') {
     return filter(() => (isMissing(values) ? 'false' : 'true'))
   }
-  if (code === '_lastUpdated') return lastUpdatedTest(condition)
-  if (code === '_compartment') return compartmentTest(scene, values)
-  if (isOfWords(code)) return wordsTest(scene, condition)
+  if (code === '_lastUpdated') return lastUpdatedPredicate(condition)
+  if (code === '_compartment') return compartmentTest(scope, values)
+  if (isOfWords(code)) return wordsPredicate(scope, condition)
   if (code === '_project') throw notSupported('_project belongs to the searched type itself')
   const parameter = searchParameter(type, code, own)
   if (parameter === undefined) throw badRequest(`Unknown search parameter: ${code}`)
@@ -102,25 +102,25 @@ function conditionTest(scene: Scene, condition: Condition): Test {
   switch (parameter.type) {
     case 'token':
       if (modifier !== undefined && LISTED.has(modifier)) {
-        return negated(modifier, codesTest(scene, ps, condition))
+        return negated(modifier, codesTest(scope, ps, condition))
       }
-      return negated(modifier, tokenTest(scene, ps, condition))
+      return negated(modifier, tokenTest(scope, ps, condition))
     case 'reference':
-      return negated(modifier, referenceTest(scene, ps, parameter, condition))
+      return negated(modifier, referenceTest(scope, ps, parameter, condition))
     case 'uri':
-      return uriTest(scene, ps, condition)
+      return uriTest(scope, ps, condition)
     case 'string':
-      return stringTest(scene, ps, condition)
+      return stringPredicate(scope, ps, condition)
     case 'date':
-      return mainDateTest(scene, condition) ?? dateTest(scene, ps, condition)
+      return mainDatePredicate(scope, condition) ?? datePredicate(scope, ps, condition)
     case 'number':
-      return numberTest(scene, ps, condition)
+      return numberPredicate(scope, ps, condition)
     case 'quantity':
-      return quantityTest(scene, ps, condition)
+      return quantityPredicate(scope, ps, condition)
     case 'composite':
-      return compositeTest(scene, ps, parameter, condition)
+      return compositePredicate(scope, ps, parameter, condition)
     case 'special':
-      return nearTest(scene, ps, condition)
+      return nearPredicate(scope, ps, condition)
     default:
       return parameter.type satisfies never
   }
@@ -129,29 +129,38 @@ function conditionTest(scene: Scene, condition: Condition): Test {
 /** Parameters that every resource has. */
 const ALWAYS: ReadonlySet<string> = new Set(['_lastUpdated', '_project'])
 
-function negated(modifier: string | undefined, test: Test): Test {
-  return modifier === 'not' || modifier === 'not-in' ? negation(test) : test
+function negated(modifier: string | undefined, predicate: Predicate): Predicate {
+  return modifier === 'not' || modifier === 'not-in' ? negation(predicate) : predicate
 }
 
-function negation(test: Test): Test {
+function negation(predicate: Predicate): Predicate {
   return {
     kind: 'filter',
-    sql: (bind) => `not coalesce(${sqlOf(test, bind, true)}, false)`,
-    reach: reachOf(test) === 'row' ? 'row' : undefined,
-    ...(test.kind === 'keys' ? { none: test } : {}),
+    sql: (bind) => `not coalesce(${predicateSql(predicate, bind, true)}, false)`,
+    reach: predicateReadScope(predicate) === 'row' ? 'row' : undefined,
+    ...(predicate.kind === 'keys' ? { none: predicate } : {}),
   }
 }
 
 /** `:missing` by the presence key, or by that of the absence where few lack a value. */
-function presence(scene: Scene, ps: readonly bigint[], { code, values }: Condition): Test {
-  const test: Test = { kind: 'keys', any: ps.map((p) => scene.keys.present(p)) }
-  if (!isMissing(values)) return test
-  const absent = absentTest(scene, ps, code)
+function presence(
+  scope: SearchScope,
+  ps: readonly bigint[],
+  { code, values }: Condition,
+): Predicate {
+  const predicate: Predicate = { kind: 'keys', any: ps.map((p) => scope.keys.present(p)) }
+  if (!isMissing(values)) return predicate
+  const absent = absentPredicate(scope, ps, code)
   if (absent !== undefined) return absent
-  return { kind: 'filter', sql: (bind) => `not (${sqlOf(test, bind)})`, reach: 'row', none: test }
+  return {
+    kind: 'filter',
+    sql: (bind) => `not (${predicateSql(predicate, bind)})`,
+    reach: 'row',
+    none: predicate,
+  }
 }
 
-function idTest({ keys, type }: Scene, { values, modifier }: Condition): Test {
+function idTest({ keys, type }: SearchScope, { values, modifier }: Condition): Predicate {
   const ids = values.map((value) => {
     const text = unescapeValue(value)
     const id = text.startsWith(`${type}/`) ? text.slice(type.length + 1) : text
@@ -162,7 +171,10 @@ function idTest({ keys, type }: Scene, { values, modifier }: Condition): Test {
 }
 
 /** A compartment of the standard, or an account; a bare id may be that of any compartment. */
-function compartmentTest({ keys, project, type }: Scene, values: readonly string[]): Test {
+function compartmentTest(
+  { keys, project, type }: SearchScope,
+  values: readonly string[],
+): Predicate {
   const account = keys.param(project, type, '_account')
   const any = values.flatMap((value) => {
     const text = unescapeValue(value)
@@ -175,12 +187,12 @@ function compartmentTest({ keys, project, type }: Scene, values: readonly string
   return { kind: 'keys', any }
 }
 
-function tokenTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
-  const { keys } = scene
+function tokenTest(scope: SearchScope, ps: readonly bigint[], condition: Condition): Predicate {
+  const { keys } = scope
   const { code, modifier, values } = condition
-  if (modifier === 'missing') return presence(scene, ps, condition)
-  if (modifier === 'text') return textTest(scene, ps, values)
-  if (modifier === 'contains') return containsTest(scene, ps, values.map(unescapeValue))
+  if (modifier === 'missing') return presence(scope, ps, condition)
+  if (modifier === 'text') return codeTextPredicate(scope, ps, values)
+  if (modifier === 'contains') return containsPredicate(scope, ps, values.map(unescapeValue))
   if (modifier === 'of-type') {
     const any = values
       .map(parseOfTypeValue)
@@ -188,7 +200,7 @@ function tokenTest(scene: Scene, ps: readonly bigint[], condition: Condition): T
     return { kind: 'keys', any }
   }
   const isFolded = code === 'email' || code === 'phone'
-  const isTruth = plannedParameter(scene.type, code, scene.own)?.types.includes('boolean') === true
+  const isTruth = plannedParameter(scope.type, code, scope.own)?.types.includes('boolean') === true
   const folded = (text: string) =>
     isFolded || (isTruth && /^(true|false)$/i.test(text)) ? text.toLowerCase() : text
   const any: bigint[] = []
@@ -197,17 +209,17 @@ function tokenTest(scene: Scene, ps: readonly bigint[], condition: Condition): T
     const token = parseTokenValue(value)
     if (token.code === undefined) systems.push(value)
     // `email` and `phone` are the systems of what they find.
-    const system = isFolded || isImplied(scene, code, token) ? undefined : token.system
+    const system = isFolded || isImplied(scope, code, token) ? undefined : token.system
     for (const p of ps) {
-      for (const listed of impliedCodes(scene, code, token)) {
+      for (const listed of impliedCodes(scope, code, token)) {
         any.push(keys.token(p, undefined, listed))
       }
       if (token.code === undefined) any.push(keys.system(p, token.system ?? ''))
       else any.push(keys.token(p, system, folded(token.code)))
     }
   }
-  if (systems.length > 0) return systemTest(scene, ps, systems, any)
-  const isIdentifying = plannedParameter(scene.type, code, scene.own)?.types.includes('Identifier')
+  if (systems.length > 0) return systemPredicate(scope, ps, systems, any)
+  const isIdentifying = plannedParameter(scope.type, code, scope.own)?.types.includes('Identifier')
   return { kind: 'keys', any, ...(isIdentifying ? { isIdentifying } : {}) }
 }
 
@@ -216,8 +228,8 @@ const LISTED: ReadonlySet<string> = new Set(['in', 'not-in', 'above', 'below'])
 const MANY_KEYS = 64
 
 /** One of the codes that a ValueSet or a hierarchy lists. */
-function codesTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
-  const { keys, type, own } = scene
+function codesTest(scope: SearchScope, ps: readonly bigint[], condition: Condition): Predicate {
+  const { keys, type, own } = scope
   const { code, modifier, codes } = condition
   if (codes === undefined) throw notSupported(`:${modifier} is not supported here`, code)
   const types = storedParameters(type, code).flatMap(
@@ -230,32 +242,32 @@ function codesTest(scene: Scene, ps: readonly bigint[], condition: Condition): T
       ...(isBare ? [keys.token(p, undefined, listed.code)] : []),
     ]),
   )
-  return any.length <= MANY_KEYS ? { kind: 'keys', any } : knownTest(scene, ps, any)
+  return any.length <= MANY_KEYS ? { kind: 'keys', any } : knownCodesPredicate(scope, ps, any)
 }
 
 function referenceTest(
-  scene: Scene,
+  scope: SearchScope,
   ps: readonly bigint[],
   parameter: SearchParameter,
   condition: Condition,
-): Test {
-  const { keys, project } = scene
+): Predicate {
+  const { keys, project } = scope
   const { code, modifier, values } = condition
-  if (modifier === 'missing') return presence(scene, ps, condition)
+  if (modifier === 'missing') return presence(scope, ps, condition)
   if (modifier === 'identifier') {
     const logical = { code: '', type: 'token', modifier: undefined, values } as const
     return tokenTest(
-      scene,
+      scope,
       ps.map((p) => keys.logical(p)),
       logical,
     )
   }
   if (modifier === 'above' || modifier === 'below') {
-    if (!isCanonicalParameter(scene.type, code, scene.own)) {
+    if (!isCanonicalParameter(scope.type, code, scope.own)) {
       const why = 'it has no versions, and hierarchies of resources are not walked'
       throw badRequest(`Invalid modifier :${modifier} for ${code}: ${why}`, code)
     }
-    return versionTest(scene, ps, modifier, values)
+    return versionTest(scope, ps, modifier, values)
   }
   const targetType = resourceTypes.includes(modifier ?? '') ? modifier : undefined
   const any = values.flatMap((value) =>
@@ -268,37 +280,39 @@ function referenceTest(
 
 /** Tests a canonical: versions below `url|1` begin with it and a point, those above it are its beginnings. */
 function versionTest(
-  scene: Scene,
+  scope: SearchScope,
   ps: readonly bigint[],
   modifier: 'above' | 'below',
   values: readonly string[],
-): Test {
-  const { keys, project } = scene
-  const keysOf = (canonical: string) =>
+): Predicate {
+  const { keys, project } = scope
+  const targetKeys = (canonical: string) =>
     ps.map((p) => keys.reference(p, keys.target(project, canonical)))
   const texts = values.map(unescapeValue)
-  if (modifier === 'below') return versionsTest(scene, ps, texts, texts.flatMap(keysOf))
+  if (modifier === 'below') return versionsPredicate(scope, ps, texts, texts.flatMap(targetKeys))
   const any = texts.flatMap((text) => {
     const bar = text.indexOf('|')
     const ends = bar < 0 ? [] : [...text.matchAll(/\./g)].map(({ index }) => index)
-    return [text, ...ends.filter((at) => at > bar).map((at) => text.slice(0, at))].flatMap(keysOf)
+    return [text, ...ends.filter((at) => at > bar).map((at) => text.slice(0, at))].flatMap(
+      targetKeys,
+    )
   })
   return { kind: 'keys', any }
 }
 
-function uriTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
+function uriTest(scope: SearchScope, ps: readonly bigint[], condition: Condition): Predicate {
   const { code, modifier, values } = condition
-  if (modifier === 'missing') return presence(scene, ps, condition)
-  if (modifier === 'below') return belowTest(scene, ps, values)
-  if (modifier === 'contains') return uriContainsTest(scene, ps, values)
-  if (modifier === 'above') return { kind: 'keys', any: aboveKeys(scene, ps, values) }
+  if (modifier === 'missing') return presence(scope, ps, condition)
+  if (modifier === 'below') return belowPredicate(scope, ps, values)
+  if (modifier === 'contains') return uriContainsPredicate(scope, ps, values)
+  if (modifier === 'above') return { kind: 'keys', any: aboveKeys(scope, ps, values) }
   const texts = values.map(unescapeValue)
-  const any = texts.flatMap((text) => ps.map((p) => scene.keys.uri(p, text)))
-  return { kind: 'keys', any: code === 'url' ? [...any, ...canonicalKeys(scene, texts)] : any }
+  const any = texts.flatMap((text) => ps.map((p) => scope.keys.uri(p, text)))
+  return { kind: 'keys', any: code === 'url' ? [...any, ...canonicalKeys(scope, texts)] : any }
 }
 
 /** A resource is found by its url with its version, too. */
-function canonicalKeys({ keys, project, type }: Scene, texts: readonly string[]): bigint[] {
+function canonicalKeys({ keys, project, type }: SearchScope, texts: readonly string[]): bigint[] {
   const p = keys.param(project, type, CANONICAL_KEY)
   return texts
     .filter((text) => text.includes('|'))

@@ -3,8 +3,8 @@
  * rows that hold one of them, as in a join. The dictionary of a parameter is small, so it is read whole.
  */
 
-import { elementsOf, valueSet } from '../../../fhir/definitions.ts'
-import { urlOf } from '../../../fhir/resource.ts'
+import { typeElements, valueSet } from '../../../fhir/definitions.ts'
+import { canonicalUrl } from '../../../fhir/resource.ts'
 import { plainWords } from '../../../fhir/values.ts'
 import type { Bind } from '../../../platform/postgres/statement.ts'
 import { pathsRead } from '../../../query/parameter-paths.ts'
@@ -12,21 +12,25 @@ import { parseTokenValue, type TokenValue, unescapeValue } from '../../../query/
 import { plannedParameter } from '../../index/index-plan.ts'
 import { keysLiteral } from '../../index/keys.ts'
 import {
-  absentTest,
+  absentPredicate,
   isHeldSql,
-  type JoinTest,
-  type KeysTest,
+  type JoinPredicate,
+  type KeysPredicate,
+  type Predicate,
   parameterSql,
-  type Scene,
-  type Test,
+  type SearchScope,
 } from './test.ts'
 
 /** `:text`: each word of the value begins some word of one display, concept or identifier type. */
-export function textTest(scene: Scene, ps: readonly bigint[], values: readonly string[]): Test {
+export function codeTextPredicate(
+  scope: SearchScope,
+  ps: readonly bigint[],
+  values: readonly string[],
+): Predicate {
   const texts = values.map((value) => plainWords(unescapeValue(value)).split(' '))
   return held(
-    scene,
-    ps.map((p) => scene.keys.texts(p)),
+    scope,
+    ps.map((p) => scope.keys.texts(p)),
     (bind) =>
       texts.map((words) => {
         // A value without letters and digits names nothing.
@@ -38,19 +42,23 @@ export function textTest(scene: Scene, ps: readonly bigint[], values: readonly s
 }
 
 /** `system|` on coded elements, which hold no key for a system alone. */
-export function systemTest(
-  scene: Scene,
+export function systemPredicate(
+  scope: SearchScope,
   ps: readonly bigint[],
   values: readonly string[],
   keys: readonly bigint[],
-): Test {
+): Predicate {
   const systems = values.map((value) => parseTokenValue(value).system ?? '')
-  return held(scene, ps, (bind) => [`c.system = any(${bind(systems, 'text[]')})`], keys)
+  return held(scope, ps, (bind) => [`c.system = any(${bind(systems, 'text[]')})`], keys)
 }
 
 /** `:below` of a uri: the value itself, its paths, and for a canonical its versions. */
-export function belowTest(scene: Scene, ps: readonly bigint[], values: readonly string[]): Test {
-  return held(scene, ps, (bind) =>
+export function belowPredicate(
+  scope: SearchScope,
+  ps: readonly bigint[],
+  values: readonly string[],
+): Predicate {
+  return held(scope, ps, (bind) =>
     values.map((value) => {
       const [uri = '', version] = unescapeValue(value).replace(/\/$/, '').split('|')
       const whole = version === undefined ? uri : `${uri}|${version}`
@@ -62,8 +70,12 @@ export function belowTest(scene: Scene, ps: readonly bigint[], values: readonly 
 }
 
 /** Narrows many keys to those that are in use at all. */
-export function knownTest(scene: Scene, ps: readonly bigint[], any: readonly bigint[]): Test {
-  return held(scene, ps, (bind) => [`c.k = any(${bind(keysLiteral(any), 'bigint[]')})`])
+export function knownCodesPredicate(
+  scope: SearchScope,
+  ps: readonly bigint[],
+  any: readonly bigint[],
+): Predicate {
+  return held(scope, ps, (bind) => [`c.k = any(${bind(keysLiteral(any), 'bigint[]')})`])
 }
 
 /**
@@ -71,11 +83,15 @@ export function knownTest(scene: Scene, ps: readonly bigint[], any: readonly big
  * those without one. Undefined where elements may say more than a code. It is asked for beside `:not` itself, so rows
  * that are walked are not tested by it.
  */
-export function othersTest(scene: Scene, code: string, none: KeysTest): JoinTest | undefined {
-  const { keys, project, type, own } = scene
+export function otherCodesPredicate(
+  scope: SearchScope,
+  code: string,
+  none: KeysPredicate,
+): JoinPredicate | undefined {
+  const { keys, project, type, own } = scope
   if (plannedParameter(type, code, own)?.types.join() !== 'code') return undefined
   const p = keys.param(project, type, code)
-  const absent = absentTest(scene, [p], code)
+  const absent = absentPredicate(scope, [p], code)
   if (absent === undefined) return undefined
   const beside = keysLiteral([...absent.any, keys.system(p, '')])
   return {
@@ -85,31 +101,31 @@ export function othersTest(scene: Scene, code: string, none: KeysTest): JoinTest
         and ${parameterSql('c', [p], bind)} and c.k <> all(${bind(keysLiteral(none.any), 'bigint[]')})))`,
     check: () => 'true',
     probe: () => 'true',
-    isSteady: true,
+    hasStablePlan: true,
     reach: 'row',
     walk: { rows: () => WALK, test: () => 'true' },
   }
 }
 
 /** Versions of canonical references that begin with one of these; `keys` are those of the texts themselves. */
-export function versionsTest(
-  scene: Scene,
+export function versionsPredicate(
+  scope: SearchScope,
   ps: readonly bigint[],
   texts: readonly string[],
   keys: readonly bigint[],
-): Test {
+): Predicate {
   const alternatives = (bind: Bind) =>
     texts.map((text) => `starts_with(c.code, ${bind(`${text}.`, 'text')})`)
-  return held(scene, ps, alternatives, keys)
+  return held(scope, ps, alternatives, keys)
 }
 
 /** `:contains` of a uri, case-insensitive. */
-export function uriContainsTest(
-  scene: Scene,
+export function uriContainsPredicate(
+  scope: SearchScope,
   ps: readonly bigint[],
   values: readonly string[],
-): Test {
-  return held(scene, ps, (bind) =>
+): Predicate {
+  return held(scope, ps, (bind) =>
     values.map((value) => {
       const text = escaped(unescapeValue(value).toLowerCase())
       return `lower(c.code) like ${like(`%${text}%`, bind)}`
@@ -119,7 +135,7 @@ export function uriContainsTest(
 
 /** `:above` of a uri needs no dictionary: the value itself and every path it is in. */
 export function aboveKeys(
-  { keys }: Scene,
+  { keys }: SearchScope,
   ps: readonly bigint[],
   values: readonly string[],
 ): bigint[] {
@@ -132,11 +148,11 @@ export function aboveKeys(
 }
 
 function held(
-  { project }: Scene,
+  { project }: SearchScope,
   ps: readonly bigint[],
   alternatives: (bind: Bind) => readonly string[],
   keys: readonly bigint[] = [],
-): Test {
+): Predicate {
   const own = (bind: Bind) => `(${bind(keysLiteral(keys), 'bigint[]')} || array(
     select c.k from code c where c.project = ${bind(project, 'int')}
       and ${parameterSql('c', ps, bind)}
@@ -150,7 +166,7 @@ function held(
     keys: own,
     check,
     probe: (bind) => `r.keys && ${own(bind)}`,
-    isSteady: true,
+    hasStablePlan: true,
     walk: { rows: () => WALK, test: (bind) => check(own(bind)) },
   }
 }
@@ -171,7 +187,7 @@ export const BARE: ReadonlySet<string> = new Set(['code', 'boolean', 'string', '
  * https://hl7.org/fhir/R4/search.html#token
  */
 export function isImplied(
-  { type, own }: Place,
+  { type, own }: TypeScope,
   code: string,
   { system, code: value }: TokenValue,
 ): boolean {
@@ -184,7 +200,7 @@ export function isImplied(
 
 /** The codes of `system|` where elements have no place for the system but are bound to it. */
 export function impliedCodes(
-  { type, own }: Place,
+  { type, own }: TypeScope,
   code: string,
   { system, code: value }: TokenValue,
 ): readonly string[] {
@@ -195,12 +211,12 @@ export function impliedCodes(
 }
 
 /** True for a part of a composite that is a code bound to a value set with this system. */
-export function isImpliedPart(place: Place, code: string, { system, code: value }: TokenValue) {
+export function isImpliedPart(place: TypeScope, code: string, { system, code: value }: TokenValue) {
   if (!system || value === undefined) return false
   return isBoundTo(place, code, system, value)
 }
 
-function isBoundTo(place: Place, code: string, system: string, value: string): boolean {
+function isBoundTo(place: TypeScope, code: string, system: string, value: string): boolean {
   return boundSets(place, code).some((codes) => listed(codes, system).includes(value))
 }
 
@@ -208,14 +224,14 @@ function listed(codes: Codes, system: string): readonly string[] {
   return Object.hasOwn(codes, system) ? (codes[system] ?? []) : []
 }
 
-type Place = Pick<Scene, 'type' | 'own'>
+type TypeScope = Pick<SearchScope, 'type' | 'own'>
 
 /** The codes by system of each `code` element that a parameter reads. */
-function boundSets({ type, own }: Place, code: string): readonly Codes[] {
+function boundSets({ type, own }: TypeScope, code: string): readonly Codes[] {
   const paths = pathsRead(type, code, own) ?? []
-  return elementsOf(type)
+  return typeElements(type)
     .filter(({ path, types }) => paths.includes(path) && types.some((one) => one.code === 'code'))
-    .map(({ binding = '' }) => valueSet(urlOf(binding))?.systems)
+    .map(({ binding = '' }) => valueSet(canonicalUrl(binding))?.systems)
     .filter((codes) => codes !== undefined)
 }
 

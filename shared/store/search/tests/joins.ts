@@ -10,26 +10,26 @@ import { type Criterion, isCondition, type Join } from '../../../query/search-re
 import { isCanonicalParameter, plannedParameter } from '../../index/index-plan.ts'
 import { REMOVED_KEY } from '../../index/rows.ts'
 import { CANONICAL_KEY } from '../../index/type-constants.ts'
-import { matchesOf, shareOf } from '../plan/query.ts'
+import { estimateMatches, estimateSelectivity } from '../plan/query.ts'
 import { walkSql } from '../plan/stages.ts'
 import type { KeyStatistics } from '../plan/statistics.ts'
 import {
   alternativeSql,
   codesRead,
-  farthest,
+  type FanOut,
   filter,
+  hasStablePlan,
   heldRows,
   holdsSql,
   isHeldSql,
-  isSteady,
-  type JoinTest,
-  type Many,
+  type JoinPredicate,
   type Matches,
   oneRowSql,
-  type Scene,
-  sqlOf,
-  type Test,
+  type Predicate,
+  predicateSql,
+  type SearchScope,
   whereSql,
+  widestReadScope,
 } from './test.ts'
 
 /** More than this on one side of a join is 400 too-costly. */
@@ -37,74 +37,79 @@ const MAX_KEYS = 50_000
 /** The largest int of PostgreSQL, with room for one more. */
 const UNLIMITED = 2_000_000_000
 
-type TestOf = (scene: Scene, criterion: Criterion) => Test
+type CompilePredicate = (scope: SearchScope, criterion: Criterion) => Predicate
 
 /** Errors: 400 for a join between the registry and a Project, which only searches have resolved before. */
-export function joinTest(scene: Scene, join: Join, testOf: TestOf): Test {
-  const byId = referenceTest(scene, join, testOf)
+export function joinPredicate(scope: SearchScope, join: Join, testOf: CompilePredicate): Predicate {
+  const byId = referenceTest(scope, join, testOf)
   if (byId !== undefined) return byId
   const entered = join.ends.flatMap(({ type, criterion }) => {
-    const codes = codesRead(type, criterion, scene.own)
-    const isByUrl = join.kind === 'chain' && isCanonicalParameter(scene.type, join.code, scene.own)
+    const codes = codesRead(type, criterion, scope.own)
+    const isByUrl = join.kind === 'chain' && isCanonicalParameter(scope.type, join.code, scope.own)
     const link = join.kind === 'has' ? [join.code] : isByUrl ? ['url'] : []
-    const inner = scene.enter(type, [...link, ...codes])
+    const inner = scope.enter(type, [...link, ...codes])
     return inner === undefined ? [] : [{ inner, criterion }]
   })
   if (entered.length === 0) return filter(() => 'false')
-  const sides = entered.filter(({ inner }) => inner.project === scene.project)
+  const sides = entered.filter(({ inner }) => inner.project === scope.project)
   if (sides.length === 0) {
     const [other] = entered
-    const types = `${scene.type} and ${other?.inner.type}`
+    const types = `${scope.type} and ${other?.inner.type}`
     throw notSupported(`Filters and criteria cannot join ${types}`, join.code)
   }
   const parts = sides.flatMap(({ inner, criterion }) => {
-    const test = testOf(inner, criterion)
+    const predicate = testOf(inner, criterion)
     const links =
       join.kind === 'chain'
-        ? linksOf(scene, scene.type, join.code, inner.type)
-        : linksOf(scene, inner.type, join.code, scene.type)
+        ? joinLinks(scope, scope.type, join.code, inner.type)
+        : joinLinks(scope, inner.type, join.code, scope.type)
     const removed = join.isList === true ? removedConstant(inner, join.code) : undefined
-    return links.map((link): Side => ({ link, inner, test, removed }))
+    return links.map((link): Side => ({ link, inner, test: predicate, removed }))
   })
   const isChain = join.kind === 'chain'
   const bySelf = !isChain && parts.every(({ link }) => !link.isCanonical)
   const some = (bind: Bind) => parts.map((part) => keysSql(isChain, part, bind)).join(' union all ')
-  const test: JoinTest = {
+  const predicate: JoinPredicate = {
     kind: 'join',
-    ...(scene.isPolicy ? {} : { some }),
+    ...(scope.isPolicy ? {} : { some }),
     keys: (bind) => {
       const found = some(bind)
-      const most = bind(scene.isPolicy ? UNLIMITED : MAX_KEYS, 'int')
+      const most = bind(scope.isPolicy ? UNLIMITED : MAX_KEYS, 'int')
       return `(select search_cap(array(
         select distinct k from (${found}) j(k) limit ${most} + 1), ${most}))`
     },
     check: (keys, isNamed) => (bySelf ? isHeldSql('r.keys[1]', keys) : holdsSql(keys, isNamed)),
-    many: (statistics) => manyOf(isChain, parts, statistics),
+    fanOut: (statistics) => estimateFanOut(isChain, parts, statistics),
     ...(isChain ? {} : probing(parts)),
-    ...(scene.isPolicy ? policyBounds(isChain, parts) : {}),
-    isSteady: parts.every(({ inner, test }) => [...inner.visible, test].every(isSteady)),
+    ...(scope.isPolicy ? policyBounds(isChain, parts) : {}),
+    hasStablePlan: parts.every(({ inner, test: predicate }) =>
+      [...inner.visible, predicate].every(hasStablePlan),
+    ),
   }
-  if (isChain || scene.isPolicy) return test
-  const informed = (statistics: KeyStatistics): JoinTest => ({
-    ...test,
+  if (isChain || scope.isPolicy) return predicate
+  const informed = (statistics: KeyStatistics): JoinPredicate => ({
+    ...predicate,
     ...probing(parts.map((part) => ({ ...part, isCommon: isCommon(part, statistics) }))),
   })
-  return { ...test, informed }
+  return { ...predicate, withStatistics: informed }
 }
 
 /** Most rows of the other side match: any that refers to the row at hand will do. */
-function isCommon({ inner: { project, type }, test }: Side, statistics: KeyStatistics): boolean {
+function isCommon(
+  { inner: { project, type }, test: predicate }: Side,
+  statistics: KeyStatistics,
+): boolean {
   const number = typeNumber(type)
-  if (test.kind !== 'keys' || !statistics.knows(project, number)) return false
-  return matchesOf(statistics, test) >= statistics.rowsOf(project, number) / 4
+  if (predicate.kind !== 'keys' || !statistics.knows(project, number)) return false
+  return estimateMatches(statistics, predicate) >= statistics.typeRows(project, number) / 4
 }
 
 /** For `_has`: where very many rows of the other side match, the first rows that are looked at fill a page. */
-function probing(parts: readonly Side[]): Pick<JoinTest, 'probe' | 'walk'> {
+function probing(parts: readonly Side[]): Pick<JoinPredicate, 'probe' | 'walk'> {
   const probe = (bind: Bind) => `(${parts.map((part) => probeSql(false, part, bind)).join(' or ')})`
   const rows = (statistics: Matches) => {
-    const matches = parts.map(({ test }) =>
-      test.kind === 'keys' ? matchesOf(statistics, test) : 0,
+    const matches = parts.map(({ test: predicate }) =>
+      predicate.kind === 'keys' ? estimateMatches(statistics, predicate) : 0,
     )
     const walked = Math.min(...matches) / MATCHES_A_PROBE
     return walked < FEWEST_PROBES ? 0 : Math.min(Math.round(walked), MOST_PROBES)
@@ -113,21 +118,26 @@ function probing(parts: readonly Side[]): Pick<JoinTest, 'probe' | 'walk'> {
 }
 
 /** A key of a chain is held by all that refers to one target, one of `_has` by one row. */
-function manyOf(isChain: boolean, parts: readonly Side[], statistics: KeyStatistics): Many {
+function estimateFanOut(
+  isChain: boolean,
+  parts: readonly Side[],
+  statistics: KeyStatistics,
+): FanOut {
   const ends = parts.map(({ inner }) => [inner.project, typeNumber(inner.type)] as const)
   if (isChain) {
-    const targets = ends.reduce((sum, end) => sum + statistics.rowsOf(...end), 0)
-    return { held: (rows) => Math.max(1, rows / Math.max(targets, 1)) }
+    const targets = ends.reduce((sum, end) => sum + statistics.typeRows(...end), 0)
+    return { matchingRows: (rows) => Math.max(1, rows / Math.max(targets, 1)) }
   }
-  const isCounted = parts.every(({ test }) => test.kind === 'keys')
+  const isCounted = parts.every(({ test: predicate }) => predicate.kind === 'keys')
   const isKnown = isCounted && ends.every((end) => statistics.knows(...end))
-  if (isKnown || parts.some(({ test }) => test.kind === 'join')) return { held: () => 1 }
+  if (isKnown || parts.some(({ test: predicate }) => predicate.kind === 'join'))
+    return { matchingRows: () => 1 }
   const isMany = (bind: Bind) => {
-    const rows = parts.map(({ inner, test }) => `(${rowsSql(inner, test, bind)})`)
+    const rows = parts.map(({ inner, test: predicate }) => `(${rowsSql(inner, predicate, bind)})`)
     const most = bind(MANY_MATCHES, 'int')
     return `(select count(*) from (${rows.join(' union all ')} limit ${most} + 1) m) > ${most}`
   }
-  return { held: () => 1, walk: { isMany, rows: MANY_MATCHES / MATCHES_A_PROBE } }
+  return { matchingRows: () => 1, walk: { isMany, rows: MANY_MATCHES / MATCHES_A_PROBE } }
 }
 
 /** Rows of the other side up to which they are not many. */
@@ -137,15 +147,18 @@ const MANY_MATCHES = 1000
 function policyBounds(
   isChain: boolean,
   parts: readonly Side[],
-): Pick<JoinTest, 'probe' | 'walk' | 'reach'> {
+): Pick<JoinPredicate, 'probe' | 'walk' | 'reach'> {
   const probe = (bind: Bind) =>
     `(${parts.map((part) => probeSql(isChain, part, bind)).join(' or ')})`
   const isLight = isChain && parts.every(isBySelf)
   if (!isLight) return { probe, walk: { rows: () => POLICY_WALK } }
   const share = (statistics: KeyStatistics) =>
     Math.min(
-      ...parts.map(({ inner: { project, type, visible }, test }) =>
-        shareOf(statistics, { project, number: typeNumber(type) }, [...visible, test]),
+      ...parts.map(({ inner: { project, type, visible }, test: predicate }) =>
+        estimateSelectivity(statistics, { project, number: typeNumber(type) }, [
+          ...visible,
+          predicate,
+        ]),
       ),
     )
   const [only, ...others] = parts
@@ -153,12 +166,14 @@ function policyBounds(
     only === undefined || others.length > 0
       ? {}
       : { targets: (bind: Bind) => targetsSql(only, bind) }
-  const isOneWay = parts.every(({ inner, test }) => farthest([...inner.visible, test]))
+  const isOneWay = parts.every(({ inner, test: predicate }) =>
+    widestReadScope([...inner.visible, predicate]),
+  )
   // Few are let through: what refers to them is looked for at once.
   const isRare = (statistics: Matches) =>
-    parts.every(({ inner, test }) =>
-      [...inner.visible, test].some(
-        (one) => one.kind === 'keys' && matchesOf(statistics, one) === 0,
+    parts.every(({ inner, test: predicate }) =>
+      [...inner.visible, predicate].some(
+        (one) => one.kind === 'keys' && estimateMatches(statistics, one) === 0,
       ),
     )
   const rows = (statistics: Matches) => (isRare(statistics) ? 0 : MOST_PROBES)
@@ -178,8 +193,12 @@ const MOST_PROBES = 500
 const POLICY_WALK = 2000
 
 /** `subject._id=x` says what `subject=x` says. */
-function referenceTest(scene: Scene, join: Join, testOf: TestOf): Test | undefined {
-  if (join.kind !== 'chain' || isCanonicalParameter(scene.type, join.code, scene.own))
+function referenceTest(
+  scope: SearchScope,
+  join: Join,
+  testOf: CompilePredicate,
+): Predicate | undefined {
+  if (join.kind !== 'chain' || isCanonicalParameter(scope.type, join.code, scope.own))
     return undefined
   const values: string[] = []
   for (const { type, criterion } of join.ends) {
@@ -189,7 +208,7 @@ function referenceTest(scene: Scene, join: Join, testOf: TestOf): Test | undefin
     values.push(...criterion.values.map((id) => `${type}/${id}`))
   }
   const { code } = join
-  return testOf(scene, { code, type: 'reference', modifier: undefined, values })
+  return testOf(scope, { code, type: 'reference', modifier: undefined, values })
 }
 
 interface Link {
@@ -199,8 +218,8 @@ interface Link {
 }
 
 /** From references of `source` to what identifies a `target`, and back. */
-function linksOf(
-  { keys, project, own }: Scene,
+function joinLinks(
+  { keys, project, own }: SearchScope,
   source: string,
   code: string,
   target: string,
@@ -221,22 +240,26 @@ function linksOf(
 /** The other end of a join, and how its rows are found. */
 interface Side {
   readonly link: Link
-  readonly inner: Scene
-  readonly test: Test
+  readonly inner: SearchScope
+  readonly test: Predicate
   /** True where most of its rows match. */
   readonly isCommon?: boolean
   /** For a List: from what it refers to, to what it has removed. */
   readonly removed: bigint | undefined
 }
 
-function removedConstant({ keys, project, type }: Scene, code: string): bigint {
+function removedConstant({ keys, project, type }: SearchScope, code: string): bigint {
   return keys.param(project, type, code) ^ keys.param(project, type, REMOVED_KEY)
 }
 
 /** A chain starts from what its target is, `_has` from all that its source refers to. */
-function keysSql(isChain: boolean, { link, inner, test, removed }: Side, bind: Bind): string {
+function keysSql(
+  isChain: boolean,
+  { link, inner, test: predicate, removed }: Side,
+  bind: Bind,
+): string {
   const c = bind(link.constant, 'bigint')
-  const rows = rowsSql(inner, test, bind)
+  const rows = rowsSql(inner, predicate, bind)
   if (isChain && !link.isCanonical) return `select r.keys[1] # ${c} from (${rows}) r`
   if (removed !== undefined) {
     return `select x # ${c} from (${rows}) r cross join lateral (select unnest(r.keys[2:r.nref])
@@ -245,27 +268,27 @@ function keysSql(isChain: boolean, { link, inner, test, removed }: Side, bind: B
   return `select x # ${c} from (${rows}) r cross join unnest(r.keys[2:r.nref]) x`
 }
 
-function rowsSql(inner: Scene, test: Test, bind: Bind): string {
-  const where = (tests: readonly Test[], isHeld = false) =>
-    `select r.keys, r.nref from resource r where ${whereSql(inner, tests, bind, isHeld)}`
-  if (test.kind === 'date' && test.begins !== undefined) {
+function rowsSql(inner: SearchScope, predicate: Predicate, bind: Bind): string {
+  const where = (predicates: readonly Predicate[], isHeld = false) =>
+    `select r.keys, r.nref from resource r where ${whereSql(inner, predicates, bind, isHeld)}`
+  if (predicate.kind === 'date' && predicate.begins !== undefined) {
     const { project, type } = inner
     const order = { column: 'd_lo', descending: true } as const
     const typeNumbers = [typeNumber(type)]
-    const walked = { project, typeNumbers, tests: [test], order, after: undefined }
-    const tested = [...inner.visible, test].map((one) => `(${oneRowSql(one, bind)}) is true`)
+    const walked = { project, typeNumbers, predicates: [predicate], order, after: undefined }
+    const tested = [...inner.visible, predicate].map((one) => `(${oneRowSql(one, bind)}) is true`)
     return `select r.keys, r.nref from (${walkSql(walked, undefined, bind)}) r
       where ${tested.join(' and ')}`
   }
-  if (test.kind === 'ids' && test.isSteady === true) {
+  if (predicate.kind === 'ids' && predicate.hasStablePlan === true) {
     // As an array they are looked up, where a subselect may seem to be worth a look at all rows.
-    return where([{ kind: 'narrow', sql: (b) => alternativeSql(test, b) }])
+    return where([{ kind: 'narrow', sql: (b) => alternativeSql(predicate, b) }])
   }
-  if (test.kind !== 'join') return where([test])
+  if (predicate.kind !== 'join') return where([predicate])
   const keys = '(select k from j)'
   const found = (overlap: string) => `${where([], true)} and ${overlap}`
-  const { few, many } = heldRows(keys, found, `${where([])} and ${test.check(keys, true)}`)
-  return `with j as materialized (select ${test.keys(bind)} as k) ${few} union all ${many}`
+  const { few, many } = heldRows(keys, found, `${where([])} and ${predicate.check(keys, true)}`)
+  return `with j as materialized (select ${predicate.keys(bind)} as k) ${few} union all ${many}`
 }
 
 /** Types of which an index holds the self keys (resource_self). */
@@ -278,8 +301,8 @@ function isBySelf({ link, inner }: Pick<Side, 'link' | 'inner'>): boolean {
 }
 
 /** Finds a target by its self key. */
-function selfSql(inner: Scene, test: Test, bind: Bind): string {
-  const tests = [...inner.visible, test].map((one) => oneRowSql(one, bind))
+function selfSql(inner: SearchScope, predicate: Predicate, bind: Bind): string {
+  const tests = [...inner.visible, predicate].map((one) => oneRowSql(one, bind))
   const own = `(r.project = ${bind(inner.project, 'int')}) is true`
   return `${HAS_SELF} and (r.type = ${typeNumber(inner.type)}) is true and ${[own, ...tests].join(' and ')}`
 }
@@ -288,19 +311,19 @@ function selfSql(inner: Scene, test: Test, bind: Bind): string {
  * Rows that follow each other are often about the same: as a join, unlike in an `exists`, PostgreSQL
  * remembers what it has found. Measured: 144 instead of 1,091 buffers for a page of 90 rows walked.
  */
-function targetsSql({ link, inner, test }: Side, bind: Bind): string {
+function targetsSql({ link, inner, test: predicate }: Side, bind: Bind): string {
   return `cross join unnest(r.keys[2:r.nref]) x join (
-    select r.keys[1] as self from resource r where ${selfSql(inner, test, bind)}) t
+    select r.keys[1] as self from resource r where ${selfSql(inner, predicate, bind)}) t
     on t.self = x # ${bind(link.constant, 'bigint')}`
 }
 
 /** Whether a row of the source refers to this one, or this one (of a chain) to a target. */
 function probeSql(isChain: boolean, side: Side, bind: Bind): string {
-  const { link, inner, test, removed } = side
+  const { link, inner, test: predicate, removed } = side
   const c = bind(link.constant, 'bigint')
   if (isChain && isBySelf(side)) {
     return `exists (select 1 from unnest(r.keys[2:r.nref]) x cross join lateral (
-      select 1 from resource r where r.keys[1] = x # ${c} and ${selfSql(inner, test, bind)} limit 1) s)`
+      select 1 from resource r where r.keys[1] = x # ${c} and ${selfSql(inner, predicate, bind)} limit 1) s)`
   }
   const own = isChain
     ? `select x # ${c} from unnest(r.keys[2:r.nref]) x`
@@ -311,8 +334,8 @@ function probeSql(isChain: boolean, side: Side, bind: Bind): string {
     removed === undefined ? '' : ` and not r.keys @> array[o.k # ${bind(removed, 'bigint')}]`
   // To look for a common key in the index as well takes longer than to test the few rows of a reference.
   const tested = side.isCommon
-    ? `${whereSql(inner, [], bind, true)} and ${sqlOf(test, bind, true)}`
-    : whereSql(inner, [test], bind, true)
+    ? `${whereSql(inner, [], bind, true)} and ${predicateSql(predicate, bind, true)}`
+    : whereSql(inner, [predicate], bind, true)
   return `exists (select 1 from (${own}) o(k) cross join lateral (
     select 1 from resource r where r.keys @> array[o.k]${kept} and ${tested} limit 1) s)`
 }

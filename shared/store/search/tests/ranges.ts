@@ -20,34 +20,46 @@ import {
   filter,
   isMissing,
   missingTest,
+  type Predicate,
   parameterSql,
-  type Scene,
-  type Test,
-  type Within,
+  type SearchScope,
+  type TimeRange,
 } from './test.ts'
 
-export function dateTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
-  if (condition.modifier === 'missing') return missingTest('idx_range', scene, ps, condition.values)
+export function datePredicate(
+  scope: SearchScope,
+  ps: readonly bigint[],
+  condition: Condition,
+): Predicate {
+  if (condition.modifier === 'missing') return missingTest('idx_range', scope, ps, condition.values)
   const values = dateValues(condition)
-  return inRanges(scene, ps, (bind) => {
+  return inRanges(scope, ps, (bind) => {
     const at = (ms: number) => bind(ms, 'float8')
-    return [anyOf(values.map((value) => dateSql(value, 'g.lo', 'g.hi', at)))]
+    return [orSql(values.map((value) => dateSql(value, 'g.lo', 'g.hi', at)))]
   })
 }
 
-export function numberTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
-  if (condition.modifier === 'missing') return missingTest('idx_range', scene, ps, condition.values)
+export function numberPredicate(
+  scope: SearchScope,
+  ps: readonly bigint[],
+  condition: Condition,
+): Predicate {
+  if (condition.modifier === 'missing') return missingTest('idx_range', scope, ps, condition.values)
   const values = condition.values.map((value) => parseNumberValue(value))
-  return inRanges(scene, ps, (bind, isRow) =>
+  return inRanges(scope, ps, (bind, isRow) =>
     values.flatMap((value) => numberBounds(value, 'g', bind, isRow)),
   )
 }
 
-export function quantityTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
-  if (condition.modifier === 'missing') return missingTest('idx_range', scene, ps, condition.values)
+export function quantityPredicate(
+  scope: SearchScope,
+  ps: readonly bigint[],
+  condition: Condition,
+): Predicate {
+  if (condition.modifier === 'missing') return missingTest('idx_range', scope, ps, condition.values)
   const values = condition.values.map((value) => parseQuantityValue(value))
-  return inRanges(scene, ps, (bind, isRow) =>
-    values.flatMap((value) => quantityBounds(scene, value, { alias: 'g', bind, isRow })),
+  return inRanges(scope, ps, (bind, isRow) =>
+    values.flatMap((value) => quantityBounds(scope, value, { alias: 'g', bind, isRow })),
   )
 }
 
@@ -56,7 +68,7 @@ export function quantityTest(scene: Scene, ps: readonly bigint[], condition: Con
  * one of UCUM is converted to every unit of the data that measures the same. A system alone is that of its unit.
  */
 export function quantityBounds(
-  { keys, project, units, isPolicy }: Scene,
+  { keys, project, units, isPolicy }: SearchScope,
   value: QuantityValue,
   { alias, bind, isRow }: { readonly alias: string; readonly bind: Bind; readonly isRow: boolean },
 ): readonly string[] {
@@ -99,9 +111,13 @@ export function convertNumber(
 }
 
 /** `near`: rows hold the latitude in `lo` and the longitude in `hi`; the latitude bounds the index. */
-export function nearTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
+export function nearPredicate(
+  scope: SearchScope,
+  ps: readonly bigint[],
+  condition: Condition,
+): Predicate {
   const places = condition.values.map((value) => parseNearValue(value))
-  return inRanges(scene, ps, (bind) =>
+  return inRanges(scope, ps, (bind) =>
     places.map((place) => {
       if (place.km === Infinity) return 'true'
       const degrees = (place.km / EARTH_KM) * (180 / Math.PI)
@@ -178,7 +194,7 @@ export function numberBounds(
   isRow: boolean,
 ): readonly string[] {
   const test = numberSql(number, alias, bind)
-  const least = leastOf(number)
+  const least = lowestHigh(number)
   if (isRow || least === undefined || least > LARGE) return [test]
   // Half as much again for what is lost in rounding.
   const floor = bind(least - 1.5 * NARROW, 'float8')
@@ -189,7 +205,7 @@ export function numberBounds(
 }
 
 /** The lower bound of `hi` of a match. */
-function leastOf({ prefix, value, low }: NumberValue): number | undefined {
+function lowestHigh({ prefix, value, low }: NumberValue): number | undefined {
   if (prefix === 'eq' || prefix === 'ap') return low
   return prefix === 'gt' || prefix === 'ge' ? value : undefined
 }
@@ -224,10 +240,10 @@ function numberSql(number: NumberValue, alias: string, bind: Bind): string {
 
 /** Alternatives are read one by one, each by the part of the index that it bounds. */
 function inRanges(
-  { project }: Scene,
+  { project }: SearchScope,
   ps: readonly bigint[],
   alternatives: (bind: Bind, isRow: boolean) => readonly string[],
-): Test {
+): Predicate {
   const scope = (bind: Bind) =>
     `g.project = ${bind(project, 'int')} and ${parameterSql('g', ps, bind)}`
   return {
@@ -240,30 +256,30 @@ function inRanges(
     },
     // Behind words that no index serves: the id of the row is all that finds it.
     few: (bind) => `select g.id from idx_range g
-      where (${scope(bind)} and ${anyOf(alternatives(bind, true))}) is true`,
-    isSteady: true,
+      where (${scope(bind)} and ${orSql(alternatives(bind, true))}) is true`,
+    hasStablePlan: true,
   }
 }
 
-export function anyOf(alternatives: readonly string[]): string {
+export function orSql(alternatives: readonly string[]): string {
   return `(${alternatives.join(' or ')})`
 }
 
 // The main date of a type, and when a row was written: columns of the row itself.
 
 /** Undefined when the parameter is not the main date of the type. */
-export function mainDateTest(scene: Scene, condition: Condition): Test | undefined {
-  const { type, own } = scene
+export function mainDatePredicate(scope: SearchScope, condition: Condition): Predicate | undefined {
+  const { type, own } = scope
   if (mainDate(type) !== condition.code) return undefined
   if (condition.modifier === 'missing') {
     return isMissing(condition.values)
-      ? datelessTest(scene)
+      ? datelessTest(scope)
       : filter(() => 'r.d_lo is not null', 'row')
   }
   const values = dateValues(condition)
   const types = plannedParameter(type, condition.code, own)?.types ?? []
   const isShort = types.length > 0 && types.every((one) => SHORT.has(one))
-  const bounds = values.map((value) => beginningOf(value, isShort))
+  const bounds = values.map((value) => startBounds(value, isShort))
   const known = bounds.filter((bound) => bound !== undefined)
   return {
     kind: 'date',
@@ -271,7 +287,7 @@ export function mainDateTest(scene: Scene, condition: Condition): Test | undefin
     ...(known.length < bounds.length ? {} : { begins: around(known) }),
     sql: (bind) => {
       const at = (ms: number) => bind(timestamp(Math.floor(ms)), 'timestamptz')
-      return anyOf(
+      return orSql(
         values.map((value) => {
           const sql = dateSql(value, 'r.d_lo', 'r.d_hi', at)
           const least = isShort ? leastEnd(value) : undefined
@@ -283,10 +299,10 @@ export function mainDateTest(scene: Scene, condition: Condition): Test | undefin
 }
 
 /** Rows without a main date have an index of their own; few of most types are in it. */
-function datelessTest({ project, type }: Scene): Test {
+function datelessTest({ project, type }: SearchScope): Predicate {
   const ids = (bind: Bind) => `select n.id from resource n where n.project = ${bind(project, 'int')}
     and n.type = ${bind(typeNumber(type), 'smallint')} and n.d_lo is null`
-  return { kind: 'ids', ids, isSteady: true }
+  return { kind: 'ids', ids, hasStablePlan: true }
 }
 
 /** Elements that last a year at most, so that an index on where they begin is bounded by where they end. */
@@ -299,7 +315,7 @@ interface Bounds {
 }
 
 /** Between what nearly all matches begin; undefined where they may begin anywhere. */
-function beginningOf({ prefix, low, high }: DateValue, isShort: boolean): Bounds | undefined {
+function startBounds({ prefix, low, high }: DateValue, isShort: boolean): Bounds | undefined {
   switch (prefix) {
     case 'eq':
       return { from: low, to: high }
@@ -332,11 +348,11 @@ function beginsWithin(value: DateValue, isShort: boolean): Bounds {
     return prefix === 'ap' ? { from, to: high } : { from }
   }
   if (prefix === 'ge' || prefix === 'gt') return {}
-  return beginningOf(value, isShort) ?? (prefix === 'ap' ? { to: high } : {})
+  return startBounds(value, isShort) ?? (prefix === 'ap' ? { to: high } : {})
 }
 
 /** Returns the range that holds all of the bounds. */
-function around(bounds: readonly Bounds[]): Within {
+function around(bounds: readonly Bounds[]): TimeRange {
   const from = Math.min(...bounds.map((bound) => bound.from ?? -Infinity))
   const to = Math.max(...bounds.map((bound) => bound.to ?? Infinity))
   return { column: 'd_lo', from, to }
@@ -349,7 +365,7 @@ function leastEnd({ prefix, low, high }: DateValue): number | undefined {
 }
 
 /** `_lastUpdated`: an instant, as a range of one millisecond. */
-export function lastUpdatedTest(condition: Condition): Test {
+export function lastUpdatedPredicate(condition: Condition): Predicate {
   const within = around(dateValues(condition).map(updatedWithin))
   const sql = lastUpdatedSql(condition)
   return { kind: 'filter', sql, within: { ...within, column: 'lu' }, reach: 'row' }
@@ -358,7 +374,7 @@ export function lastUpdatedTest(condition: Condition): Test {
 function updatedWithin(value: DateValue): Bounds {
   const { prefix, low, high } = value
   if (prefix === 'ge' || prefix === 'gt') return { from: low - 1 }
-  return prefix === 'ap' ? { from: low - 1, to: high } : (beginningOf(value, false) ?? {})
+  return prefix === 'ap' ? { from: low - 1, to: high } : (startBounds(value, false) ?? {})
 }
 
 export function lastUpdatedSql(condition: Condition): (bind: Bind) => string {
@@ -366,6 +382,6 @@ export function lastUpdatedSql(condition: Condition): (bind: Bind) => string {
   return (bind) => {
     const at = (ms: number) => bind(timestamp(Math.floor(ms)), 'timestamptz')
     const high = `(r.lu + interval '1 millisecond')`
-    return anyOf(parsed.map((value) => dateSql(value, 'r.lu', high, at)))
+    return orSql(parsed.map((value) => dateSql(value, 'r.lu', high, at)))
   }
 }

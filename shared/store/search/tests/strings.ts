@@ -1,68 +1,72 @@
 /** String parameters: ranges of `idx_string`, whose values are normalised and ordered bytewise. */
 
 import { tooCostly } from '../../../errors.ts'
-import { comparedText, comparedWords, windowsOf } from '../../../fhir/searched-text.ts'
+import { comparedText, comparedWords, splitWindows } from '../../../fhir/searched-text.ts'
 import type { Bind } from '../../../platform/postgres/statement.ts'
 import type { Condition } from '../../../query/search-request.ts'
 import { unescapeValue } from '../../../query/values.ts'
 import {
-  absentTest,
+  absentPredicate,
   filter,
   isMissing,
   type Matches,
   missingTest,
+  type Predicate,
   parameterSql,
-  type Scene,
-  sqlOf,
-  type Test,
+  predicateSql,
+  type SearchScope,
 } from './test.ts'
 
 /** No text sorts behind a prefix followed by this, bytewise. */
 const LAST = '\u{10ffff}'
 
 /** Each word of the value starts some word of the resource's values of the parameter. */
-export function stringTest(scene: Scene, ps: readonly bigint[], condition: Condition): Test {
+export function stringPredicate(
+  scope: SearchScope,
+  ps: readonly bigint[],
+  condition: Condition,
+): Predicate {
   const { modifier, values } = condition
   if (modifier === 'missing') {
-    const absent = isMissing(values) ? absentTest(scene, ps, condition.code) : undefined
+    const absent = isMissing(values) ? absentPredicate(scope, ps, condition.code) : undefined
     if (absent !== undefined) return absent
-    return missingTest('idx_string', scene, ps, values)
+    return missingTest('idx_string', scope, ps, values)
   }
   const texts = values.map(unescapeValue).filter((text) => comparedText(text) !== '')
   if (modifier === 'exact') {
-    return { kind: 'keys', any: texts.flatMap((text) => ps.map((p) => scene.keys.uri(p, text))) }
+    return { kind: 'keys', any: texts.flatMap((text) => ps.map((p) => scope.keys.uri(p, text))) }
   }
   if (texts.length === 0) return filter(() => (modifier === 'not' ? 'true' : 'false'))
   const alternative = ALTERNATIVES.get(modifier)
   if (alternative !== undefined) {
     return {
       kind: 'ids',
-      ids: (bind) => texts.map((text) => alternative(scene, ps, text, bind)).join(' union '),
+      ids: (bind) => texts.map((text) => alternative(scope, ps, text, bind)).join(' union '),
     }
   }
-  const wanted = texts.map((text) => wordsOf(text, condition.code))
+  const wanted = texts.map((text) => searchWords(text, condition.code))
   const isSteady = modifier === undefined && wanted.every((words) => words.length === 1)
-  const test: Test = {
+  const predicate: Predicate = {
     kind: 'ids',
-    ids: (bind) => wanted.map((words) => wordsSql(scene, ps, words, bind)).join(' union '),
-    ...(modifier === undefined ? { expected: expectedOf(wanted) } : {}),
-    ...(isSteady ? { few: (bind: Bind) => ofRow(scene, ps, wanted, bind) } : {}),
-    isSteady,
+    ids: (bind) => wanted.map((words) => wordsSql(scope, ps, words, bind)).join(' union '),
+    ...(modifier === undefined ? { expected: wordRowsEstimator(wanted) } : {}),
+    ...(isSteady ? { few: (bind: Bind) => ofRow(scope, ps, wanted, bind) } : {}),
+    hasStablePlan: isSteady,
   }
-  return modifier === 'not' ? filter((bind) => `not (${sqlOf(test, bind)})`) : test
+  return modifier === 'not' ? filter((bind) => `not (${predicateSql(predicate, bind)})`) : predicate
 }
 
 const MOST_WORDS = 200
 
 /** Errors: 400 too-costly for a text of more words than a statement can look for. */
-export function wordsOf(text: string, code: string): readonly string[] {
+export function searchWords(text: string, code: string): readonly string[] {
   const words = comparedWords(text)
   if (words.length <= MOST_WORDS) return words
   throw tooCostly(`A text that is searched may have ${MOST_WORDS} words`, code)
 }
 
 /** Each value by the rarest of its words. */
-function expectedOf(
+function wordRowsEstimator(
   values: readonly (readonly string[])[],
 ): (statistics: Pick<Matches, 'startingWith'>) => number {
   return (statistics) =>
@@ -73,7 +77,7 @@ function expectedOf(
 
 /** The row at hand is found by its id alone: the rest is in words that no index serves. */
 function ofRow(
-  { keys, project }: Scene,
+  { keys, project }: SearchScope,
   ps: readonly bigint[],
   wanted: readonly (readonly string[])[],
   bind: Bind,
@@ -85,7 +89,7 @@ function ofRow(
 }
 
 function wordsSql(
-  { keys, project }: Scene,
+  { keys, project }: SearchScope,
   ps: readonly bigint[],
   words: readonly string[],
   bind: Bind,
@@ -144,23 +148,27 @@ export function prefixSql(alias: string, value: string, bind: Bind): string {
 }
 
 /** Anywhere in a value; `text` is as the caller wrote it. */
-export function containsTest(scene: Scene, ps: readonly bigint[], texts: readonly string[]): Test {
+export function containsPredicate(
+  scope: SearchScope,
+  ps: readonly bigint[],
+  texts: readonly string[],
+): Predicate {
   return {
     kind: 'ids',
-    ids: (bind) => texts.map((text) => inside(scene, ps, text, bind)).join(' union '),
+    ids: (bind) => texts.map((text) => inside(scope, ps, text, bind)).join(' union '),
   }
 }
 
-function inside(scene: Scene, ps: readonly bigint[], text: string, bind: Bind): string {
-  const windows = windowsOf(comparedText(text))
-  return intersection(windows.map((window) => like(scene, ps, `%${escapeLike(window)}%`, bind)))
+function inside(scope: SearchScope, ps: readonly bigint[], text: string, bind: Bind): string {
+  const windows = splitWindows(comparedText(text))
+  return intersection(windows.map((window) => like(scope, ps, `%${escapeLike(window)}%`, bind)))
 }
 
-function atEnd(scene: Scene, ps: readonly bigint[], text: string, bind: Bind): string {
-  const windows = windowsOf(comparedText(text))
+function atEnd(scope: SearchScope, ps: readonly bigint[], text: string, bind: Bind): string {
+  const windows = splitWindows(comparedText(text))
   const last = escapeLike(windows.at(-1) ?? '')
   const before = windows.slice(0, -1).map((window) => `%${escapeLike(window)}%`)
-  return intersection([...before, `%${last}`].map((pattern) => like(scene, ps, pattern, bind)))
+  return intersection([...before, `%${last}`].map((pattern) => like(scope, ps, pattern, bind)))
 }
 
 function intersection(selects: readonly string[]): string {
@@ -172,7 +180,7 @@ function escapeLike(text: string): string {
 }
 
 function like(
-  { keys, project }: Scene,
+  { keys, project }: SearchScope,
   ps: readonly bigint[],
   pattern: string,
   bind: Bind,

@@ -12,12 +12,12 @@ import { isCanonicalParameter, plannedParameter } from '../../index/index-plan.t
 import { type Keys, keysLiteral } from '../../index/keys.ts'
 import type { KeyStatistics } from '../plan/statistics.ts'
 
-export type Test =
+export type Predicate =
   /** It holds one of the keys. */
-  | KeysTest
+  | KeysPredicate
   /** Its id is among those of a subselect on a side table. */
-  | IdsTest
-  | JoinTest
+  | IdsPredicate
+  | JoinPredicate
   /** `narrow`: found by an index of its own; `date`: a range of the main date; else a mere filter. */
   | {
       readonly kind: 'narrow' | 'date' | 'filter'
@@ -25,34 +25,34 @@ export type Test =
       /** The same for few rows. */
       readonly few?: (bind: Bind) => string
       /** The range of a column of the order that all matches are in. */
-      readonly within?: Within
+      readonly within?: TimeRange
       /** For a date: between what nearly all matches begin; absent where that is not bounded. */
-      readonly begins?: Within
+      readonly begins?: TimeRange
       /** Looks beyond the row: worth asking only of rows that may be on the page. */
       readonly isCostly?: boolean
       /** The scope of `few`; absent: whatever its values lead to. */
-      readonly reach?: Reach | undefined
+      readonly reach?: ReadScope | undefined
       /** The tests that it says in one. */
-      readonly of?: readonly Test[]
+      readonly of?: readonly Predicate[]
       /** Its opposite. */
-      readonly none?: KeysTest
+      readonly none?: KeysPredicate
     }
 
 /** A range of a time, bounds included, in epoch ms. */
-export interface Within {
+export interface TimeRange {
   readonly column: 'lu' | 'd_lo'
   readonly from: number
   readonly to: number
 }
 
-export interface KeysTest {
+export interface KeysPredicate {
   readonly kind: 'keys'
   readonly any: readonly bigint[]
   /** They are of identifiers: few rows hold one, also where no statistics say so. */
   readonly isIdentifying?: boolean
 }
 
-export interface IdsTest {
+export interface IdsPredicate {
   readonly kind: 'ids'
   readonly ids: (bind: Bind) => string
   /** The same in fewer words, for a row at hand: the ranges of the index that `ids` reads are no help then. */
@@ -60,11 +60,11 @@ export interface IdsTest {
   /** About how many ids there are at most; absent: nobody knows. */
   readonly expected?: (statistics: Pick<Matches, 'startingWith'>) => number
   /** Read by the same indexes whatever is looked for. */
-  readonly isSteady?: boolean
+  readonly hasStablePlan?: boolean
 }
 
 /** It holds one of the keys that the other side of a reference gives, or a dictionary. */
-export interface JoinTest {
+export interface JoinPredicate {
   readonly kind: 'join'
   /** One bigint[] of those keys; more than allowed is an error. */
   readonly keys: (bind: Bind) => string
@@ -75,26 +75,26 @@ export interface JoinTest {
   /** Tests this row alone; for few rows, where the keys may be many. */
   readonly probe?: (bind: Bind) => string
   /** Both sides are read by the same indexes whatever is looked for. */
-  readonly isSteady?: boolean
+  readonly hasStablePlan?: boolean
   /** A walk that is worth a try before the keys are looked for, which may be many or held by many rows. */
   readonly walk?: JoinWalk
   /** The same where the statistics say how to look rows up; absent: in one way. */
-  readonly informed?: (statistics: KeyStatistics) => JoinTest
+  readonly withStatistics?: (statistics: KeyStatistics) => JoinPredicate
   /** Says what to do where the keys may be many; absent: they are few, or `walk` says it. */
-  readonly many?: (statistics: KeyStatistics) => Many
+  readonly fanOut?: (statistics: KeyStatistics) => FanOut
   /** The scope of `probe`; absent: whatever its values lead to. */
-  readonly reach?: Reach | undefined
+  readonly reach?: ReadScope | undefined
 }
 
-export interface Many {
+export interface FanOut {
   /** Rows of the searched type, of so many, that hold one of the keys. */
-  readonly held: (rows: number) => number
+  readonly matchingRows: (rows: number) => number
   /** Counts the other side, to a bound, before its keys are asked for; with the rows to walk if it is not few. */
   readonly walk?: { readonly isMany: (bind: Bind) => string; readonly rows: number }
 }
 
 /** How far a test looks: at the row itself, or at rows beside it, each found by one key or id that the row holds. */
-export type Reach = 'row' | 'beside'
+export type ReadScope = 'row' | 'beside'
 
 export interface JoinWalk {
   /** How far; 0 is not worth it. */
@@ -113,21 +113,22 @@ export type Matches = Pick<KeyStatistics, 'matches' | 'startingWith'>
 // Which tests ask the same of every row, so that one plan serves whatever is looked for.
 
 /** Undefined: it reads whatever its values lead to. */
-export function reachOf(test: Test): Reach | undefined {
-  if (test.kind === 'keys' || test.kind === 'date') return 'row'
-  if (test.kind === 'ids') return test.isSteady ? 'beside' : undefined
-  return test.reach
+export function predicateReadScope(predicate: Predicate): ReadScope | undefined {
+  if (predicate.kind === 'keys' || predicate.kind === 'date') return 'row'
+  if (predicate.kind === 'ids') return predicate.hasStablePlan ? 'beside' : undefined
+  return predicate.reach
 }
 
 /** True when it is read by the same indexes whatever it looks for. */
-export function isSteady(test: Test): boolean {
-  if ((test.kind === 'ids' || test.kind === 'join') && test.isSteady === true) return true
-  return reachOf(test) !== undefined
+export function hasStablePlan(predicate: Predicate): boolean {
+  if ((predicate.kind === 'ids' || predicate.kind === 'join') && predicate.hasStablePlan === true)
+    return true
+  return predicateReadScope(predicate) !== undefined
 }
 
 /** The widest scope of several tests. */
-export function farthest(tests: readonly Test[]): Reach | undefined {
-  const all = tests.map(reachOf)
+export function widestReadScope(predicates: readonly Predicate[]): ReadScope | undefined {
+  const all = predicates.map(predicateReadScope)
   if (all.includes(undefined)) return undefined
   return all.includes('beside') ? 'beside' : 'row'
 }
@@ -148,7 +149,7 @@ export function codesRead(
 }
 
 /** The rows that are searched, as one Principal sees them. */
-export interface Scene {
+export interface SearchScope {
   readonly keys: Keys
   readonly project: number
   readonly type: string
@@ -157,12 +158,12 @@ export interface Scene {
   /** UCUM codes in the data of the project, for quantities with a unit; empty when none is asked for. */
   readonly units: readonly string[]
   /** The tests for visible rows: part of every statement that reads such rows. */
-  readonly visible: readonly Test[]
+  readonly visible: readonly Predicate[]
   /**
    * The other end of a join, whose rows `codes` tell apart; undefined for a type the Principal may not
    * search. Errors: 403 for a hidden one.
    */
-  readonly enter: (type: string, codes: readonly string[]) => Scene | undefined
+  readonly enter: (type: string, codes: readonly string[]) => SearchScope | undefined
   /** All rows have what this version indexes; absent: older ones may lack keys by which they were found. */
   readonly isIndexed?: boolean | undefined
   /** Its tests are a policy's: as many resources as there are may be at the other end of a join. */
@@ -170,25 +171,29 @@ export interface Scene {
 }
 
 /** `forced` keeps a test for keys from becoming an index condition. */
-export function sqlOf(test: Test, bind: Bind, forced = false): string {
-  if (test.kind === 'ids') return `r.id in (${test.ids(bind)})`
-  if (test.kind === 'join') return test.check(test.keys(bind), false)
-  if (test.kind !== 'keys') return test.sql(bind)
-  const [first] = test.any
+export function predicateSql(predicate: Predicate, bind: Bind, forced = false): string {
+  if (predicate.kind === 'ids') return `r.id in (${predicate.ids(bind)})`
+  if (predicate.kind === 'join') return predicate.check(predicate.keys(bind), false)
+  if (predicate.kind !== 'keys') return predicate.sql(bind)
+  const [first] = predicate.any
   // `@>` of an empty array would match every row, `&&` of one matches none.
   const held =
-    first !== undefined && test.any.length === 1
+    first !== undefined && predicate.any.length === 1
       ? `r.keys @> array[${bind(first, 'bigint')}]`
-      : `r.keys && ${bind(keysLiteral(test.any), 'bigint[]')}`
+      : `r.keys && ${bind(keysLiteral(predicate.any), 'bigint[]')}`
   return forced ? `(${held}) is true` : held
 }
 
 /** Tests that find rows together: keys that all must be held are one look into their index instead of several. */
-export function foundBySql(tests: readonly Test[], bind: Bind): string[] {
-  const isOne = (test: Test) => test.kind === 'keys' && test.any.length === 1
-  const keys = tests.flatMap((test) => (test.kind === 'keys' && isOne(test) ? test.any : []))
-  if (keys.length < 2) return tests.map((test) => sqlOf(test, bind))
-  const others = tests.filter((test) => !isOne(test)).map((test) => sqlOf(test, bind))
+export function foundBySql(predicates: readonly Predicate[], bind: Bind): string[] {
+  const isOne = (predicate: Predicate) => predicate.kind === 'keys' && predicate.any.length === 1
+  const keys = predicates.flatMap((predicate) =>
+    predicate.kind === 'keys' && isOne(predicate) ? predicate.any : [],
+  )
+  if (keys.length < 2) return predicates.map((predicate) => predicateSql(predicate, bind))
+  const others = predicates
+    .filter((predicate) => !isOne(predicate))
+    .map((predicate) => predicateSql(predicate, bind))
   return [`r.keys @> array[${keys.map((key) => bind(key, 'bigint')).join(', ')}]`, ...others]
 }
 
@@ -200,21 +205,21 @@ export function parameterSql(alias: string, ps: readonly bigint[], bind: Bind): 
 }
 
 /** As a test of rows that another test has found. */
-export function fewSql(test: Test, bind: Bind): string {
-  if (test.kind === 'filter' && test.few !== undefined) return test.few(bind)
-  if (test.kind !== 'join') return sqlOf(test, bind)
-  return test.probe?.(bind) ?? test.check(test.keys(bind), false)
+export function fewSql(predicate: Predicate, bind: Bind): string {
+  if (predicate.kind === 'filter' && predicate.few !== undefined) return predicate.few(bind)
+  if (predicate.kind !== 'join') return predicateSql(predicate, bind)
+  return predicate.probe?.(bind) ?? predicate.check(predicate.keys(bind), false)
 }
 
 /** The side table is asked for this row alone; `offset 0` keeps PostgreSQL from reading all of it. */
-export function probeSql({ ids, few = ids }: IdsTest, bind: Bind): string {
+export function probeSql({ ids, few = ids }: IdsPredicate, bind: Bind): string {
   return `exists (select 1 from (${few(bind)}) x(id) where x.id = r.id offset 0)`
 }
 
 /** Tests a row that is found already, whatever its keys and ids say of others. */
-export function oneRowSql(test: Test, bind: Bind): string {
-  if (test.kind === 'ids') return probeSql(test, bind)
-  return test.kind === 'keys' ? sqlOf(test, bind, true) : fewSql(test, bind)
+export function oneRowSql(predicate: Predicate, bind: Bind): string {
+  if (predicate.kind === 'ids') return probeSql(predicate, bind)
+  return predicate.kind === 'keys' ? predicateSql(predicate, bind, true) : fewSql(predicate, bind)
 }
 
 /** True when `key` is among the keys. Not as a condition, which PostgreSQL would make a join a row. */
@@ -267,29 +272,31 @@ export function heldRows(
 }
 
 /** In a group an array of ids can be a condition of an index, a subselect cannot. */
-export function alternativeSql(test: Test, bind: Bind): string {
-  return test.kind === 'ids' ? `r.id = any(array(${test.ids(bind)}))` : sqlOf(test, bind)
+export function alternativeSql(predicate: Predicate, bind: Bind): string {
+  return predicate.kind === 'ids'
+    ? `r.id = any(array(${predicate.ids(bind)}))`
+    : predicateSql(predicate, bind)
 }
 
 /** Rows of one type that are visible and fulfil the tests; `isHeld`: and hold a key that is looked for. */
 export function whereSql(
-  { project, type, visible }: Scene,
-  tests: readonly Test[],
+  { project, type, visible }: SearchScope,
+  predicates: readonly Predicate[],
   bind: Bind,
   isHeld = false,
 ): string {
-  const all = [...visible, ...tests]
+  const all = [...visible, ...predicates]
   return [
     ...scopeSql(project, [typeNumber(type)], bind, isHeld || isByKeys(all)),
-    ...all.map((test) => fewSql(test, bind)),
+    ...all.map((predicate) => fewSql(predicate, bind)),
   ].join(' and ')
 }
 
 /** Found by keys and by nothing else that has an index. */
-export function isByKeys(tests: readonly Test[]): boolean {
+export function isByKeys(predicates: readonly Predicate[]): boolean {
   return (
-    tests.some(({ kind }) => kind === 'keys') &&
-    !tests.some(({ kind }) => kind === 'ids' || kind === 'narrow')
+    predicates.some(({ kind }) => kind === 'keys') &&
+    !predicates.some(({ kind }) => kind === 'ids' || kind === 'narrow')
   )
 }
 
@@ -313,16 +320,16 @@ export function scopeSql(
   return isByKeys ? tests.map((test) => `(${test}) is true`) : tests
 }
 
-export function filter(sql: (bind: Bind) => string, reach?: Reach): Test {
+export function filter(sql: (bind: Bind) => string, reach?: ReadScope): Predicate {
   return { kind: 'filter', sql, reach }
 }
 
 /** The rows that lack a parameter, by a key of their own; undefined where only the walk can tell. */
-export function absentTest(
-  { keys, type, own, isIndexed }: Scene,
+export function absentPredicate(
+  { keys, type, own, isIndexed }: SearchScope,
   ps: readonly bigint[],
   code: string,
-): KeysTest | undefined {
+): KeysPredicate | undefined {
   const [p, another] = ps
   if (isIndexed !== true) return undefined
   // Several stored parameters are absent where all of them are.
@@ -339,10 +346,10 @@ export function isMissing([value]: readonly string[]): boolean {
 /** `:missing` of a parameter whose values are rows of a side table. */
 export function missingTest(
   table: 'idx_string' | 'idx_range',
-  { project }: Scene,
+  { project }: SearchScope,
   ps: readonly bigint[],
   values: readonly string[],
-): Test {
+): Predicate {
   return filter((bind) => {
     const exists = `exists (select 1 from ${table} s where s.id = r.id
       and s.project = ${bind(project, 'int')} and ${parameterSql('s', ps, bind)})`

@@ -6,7 +6,7 @@ import type { Bind } from '../../../platform/postgres/statement.ts'
 import { type Condition, type Criterion, isCondition } from '../../../query/search-request.ts'
 import { unescapeValue } from '../../../query/values.ts'
 import { hasFullText, markSql } from '../../rows/side-rows.ts'
-import type { IdsTest, Scene } from './test.ts'
+import type { IdsPredicate, SearchScope } from './test.ts'
 
 const COLUMNS: ReadonlyMap<string, string> = new Map([
   ['_text', 'narrative'],
@@ -14,7 +14,7 @@ const COLUMNS: ReadonlyMap<string, string> = new Map([
 ])
 
 /** Errors: 400 for a type whose words are not kept. The values are of the `websearch` syntax, one of them has to match. */
-export function wordsTest({ project, type }: Scene, condition: Condition): IdsTest {
+export function wordsPredicate({ project, type }: SearchScope, condition: Condition): IdsPredicate {
   const { code } = condition
   if (!hasFullText(type)) throw notSupported(`${code} is not supported for ${type}`, code)
   const rows = (bind: Bind, test: (matches: string) => string) => {
@@ -37,7 +37,7 @@ export function wordsTest({ project, type }: Scene, condition: Condition): IdsTe
  * How well `resource r` fits what a search says of words, from 0 to 1; undefined when it says nothing. `project` is the
  * SQL of the Project of the row.
  */
-export function scoreOf(
+export function scoreSql(
   conditions: readonly Criterion[],
 ): ((project: string, bind: Bind) => string) | undefined {
   const asked = conditions.filter((one) => isCondition(one)).filter(({ code }) => isOfWords(code))
@@ -56,7 +56,7 @@ export function scoreOf(
 export function scoreToSortBy(
   conditions: readonly Criterion[],
 ): (project: number, bind: Bind) => string {
-  const score = scoreOf(conditions)
+  const score = scoreSql(conditions)
   if (score === undefined) throw badRequest('Sorting by _score needs _text or _content', '_sort')
   return (project, bind) => score(bind(project, 'int'), bind)
 }

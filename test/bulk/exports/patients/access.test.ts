@@ -1,12 +1,12 @@
 import t from 'tap'
 import type { Resource } from '../../../../shared/fhir/resource.ts'
 import { openBotica } from '../../../fixtures/botica.ts'
-import { kickOff, linesOf, manifestOf } from '../../../fixtures/exports/exports.ts'
+import { fetchExportLines, fetchManifest, kickOff } from '../../../fixtures/exports/exports.ts'
 import {
   BY_PATIENT,
   exportByPatient,
   type Line,
-  nameOf,
+  lineReference,
   namesIn,
 } from '../../../fixtures/exports/patient-exports.ts'
 import { anObservation, aPatient } from '../../../fixtures/resources.ts'
@@ -23,11 +23,13 @@ const { admin: stranger } = await botica.createTenant()
 const [mine, theirs] = await Promise.all(
   ['1900-01-01', '2000-01-01'].map(async (birthDate) => {
     const telecom = [{ system: 'phone', value: '1' }]
-    return nameOf((await admin.create(aPatient({ birthDate, telecom }))) as Line)
+    return lineReference((await admin.create(aPatient({ birthDate, telecom }))) as Line)
   }),
 )
 if (mine === undefined || theirs === undefined) throw new Error('There are no patients')
-const foreign = nameOf((await stranger.create(aPatient({ birthDate: '1900-01-01' }))) as Line)
+const foreign = lineReference(
+  (await stranger.create(aPatient({ birthDate: '1900-01-01' }))) as Line,
+)
 const [pulse, draft, other] = [
   await pulseOf(mine),
   await pulseOf(mine, { status: 'preliminary' }),
@@ -53,7 +55,8 @@ t.test('a policy with criteria holds at every level', async (t) => {
     t.same([...blocks.keys()], [mine], path)
     t.same(namesIn({ blocks }, mine), [`Group/${group.id}`, mine, pulse].sort(), path)
     if (!path.startsWith('Group')) continue
-    const [line = ''] = (await linesOf(client, manifest.error)).get('OperationOutcome') ?? []
+    const [line = ''] =
+      (await fetchExportLines(client, manifest.error)).get('OperationOutcome') ?? []
     t.match(line, '2 members of the Group are not there or may not be read')
   }
   t.equal((await client.get(`${theirs}/$export?${BY_PATIENT}`)).status, 404)
@@ -70,8 +73,9 @@ t.test('hidden fields are in no line, and the first entry that fits says which',
   t.same([...blocks.keys()].sort(), [mine, theirs].sort())
   t.same(namesIn({ blocks }, mine), [mine, pulse, draft].sort())
   const lines = [...blocks.values()].flat()
-  for (const line of lines) t.same(line, (await client.get(nameOf(line))).body, nameOf(line))
-  const texts = new Map(lines.map((line) => [nameOf(line), JSON.stringify(line)]))
+  for (const line of lines)
+    t.same(line, (await client.get(lineReference(line))).body, lineReference(line))
+  const texts = new Map(lines.map((line) => [lineReference(line), JSON.stringify(line)]))
   t.notMatch(texts.get(mine), 'telecom')
   t.match(texts.get(mine), '"birthDate"')
   t.notMatch(texts.get(theirs), 'birthDate')
@@ -119,7 +123,7 @@ t.test('who may not read Patients is told at once', async (t) => {
 t.test('the files are their owner’s, and gone with the export', async (t) => {
   const client = await memberWith({ resourceType: 'Patient' })
   const url = await kickOff(client, `Patient/$export?${BY_PATIENT}`)
-  const [file] = (await manifestOf(client, url)).output
+  const [file] = (await fetchManifest(client, url)).output
   for (const caller of [stranger, await memberWith({ resourceType: 'Patient' })]) {
     t.equal((await caller.get(url)).status, 404)
     t.equal((await caller.get(file?.url ?? '')).status, 404)
@@ -135,5 +139,5 @@ async function memberWith(...resource: unknown[]) {
 }
 
 async function pulseOf(patient: string, more: Partial<Line> = {}): Promise<string> {
-  return nameOf((await admin.create(anObservation(patient, more))) as Line)
+  return lineReference((await admin.create(anObservation(patient, more))) as Line)
 }

@@ -1,10 +1,10 @@
 import t from 'tap'
 import { openBotica, until } from '../../../fixtures/botica.ts'
-import { linesOf } from '../../../fixtures/exports/exports.ts'
+import { fetchExportLines } from '../../../fixtures/exports/exports.ts'
 import {
   exportByPatient,
   type Line,
-  nameOf,
+  lineReference,
   namesIn,
 } from '../../../fixtures/exports/patient-exports.ts'
 import { anObservation, anOrganization, aPatient } from '../../../fixtures/resources.ts'
@@ -111,7 +111,7 @@ t.test('what is changed after the time of an export is there as it was', async (
     t.same(namesIn(exported, lostPatient), [own, lostPatient].sort())
     t.notOk(namesIn(exported, two).includes(moved))
     const lines = exported.blocks.get(patient) ?? []
-    for (const line of lines) t.match(line.meta, { versionId: '1' }, nameOf(line))
+    for (const line of lines) t.match(line.meta, { versionId: '1' }, lineReference(line))
   }
   await held.release()
   const now = await exportByPatient(admin, `Group/${group.id}/$export`)
@@ -136,7 +136,7 @@ t.test('a row that cannot be read is told, and its block is there without it', a
   const { blocks, manifest } = await exportByPatient(admin, `${patient}/$export`)
   t.equal(namesIn({ blocks }, patient).length, entry.length)
   t.notOk(namesIn({ blocks }, patient).includes(patient))
-  const lines = (await linesOf(admin, manifest.error)).get('OperationOutcome') ?? []
+  const lines = (await fetchExportLines(admin, manifest.error)).get('OperationOutcome') ?? []
   t.equal(lines.length, 2)
   for (const type of ['Patient', 'Observation']) {
     t.match(lines.join('\n'), `A ${type} cannot be read`)
@@ -154,11 +154,11 @@ async function untilPast(): Promise<void> {
 }
 
 async function aNewPatient(): Promise<string> {
-  return nameOf((await admin.create(aPatient())) as Line)
+  return lineReference((await admin.create(aPatient())) as Line)
 }
 
 async function pulseOf(patient: string): Promise<string> {
-  return nameOf((await admin.create(anObservation(patient))) as Line)
+  return lineReference((await admin.create(anObservation(patient))) as Line)
 }
 
 function about(...targets: string[]): Promise<string> {
@@ -166,7 +166,7 @@ function about(...targets: string[]): Promise<string> {
 }
 
 async function aboutAt(recorded: string, ...targets: string[]): Promise<string> {
-  return nameOf((await admin.create(aProvenance(recorded, ...targets))) as Line)
+  return lineReference((await admin.create(aProvenance(recorded, ...targets))) as Line)
 }
 
 function aProvenance(recorded: string, ...targets: string[]) {

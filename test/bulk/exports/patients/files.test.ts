@@ -3,29 +3,32 @@ import { once } from 'node:events'
 import { Registry } from 'prom-client'
 import t from 'tap'
 import { partEnds } from '../../../../shared/bulk/exports/patients/compartments.ts'
-import { type TakenPart, takePart } from '../../../../shared/bulk/exports/rows/parts.ts'
-import { memberOf } from '../../../../shared/bulk/exports/status.ts'
+import {
+  type LeasedExportPart,
+  leaseExportPart,
+} from '../../../../shared/bulk/exports/rows/parts.ts'
+import { activePrincipal } from '../../../../shared/bulk/exports/status.ts'
 import { openCopySessions } from '../../../../shared/platform/postgres/copy.ts'
 import { type Blocks, createBlocks } from '../../../../worker/bulk/exports/block.ts'
 import type { Exporting } from '../../../../worker/bulk/exports/exporting.ts'
 import { createExportMetrics, createPace } from '../../../../worker/bulk/exports/exporting.ts'
 import { runPart } from '../../../../worker/bulk/exports/run.ts'
 import { openBotica, until } from '../../../fixtures/botica.ts'
-import { kickOff, linesOf } from '../../../fixtures/exports/exports.ts'
+import { fetchExportLines, kickOff } from '../../../fixtures/exports/exports.ts'
 import { openGate } from '../../../fixtures/exports/gate.ts'
 import {
   BY_PATIENT,
-  blocksOf,
   exportByPatient,
   type Line,
-  nameOf,
+  lineReference,
   namesIn,
   organizedAt,
   type PatientManifest,
+  readPatientBlocks,
 } from '../../../fixtures/exports/patient-exports.ts'
 import { anObservation, aPatient } from '../../../fixtures/resources.ts'
 import { createDatabase } from '../../../fixtures/store/own-database.ts'
-import { statementsOf } from '../../../fixtures/store/store.ts'
+import { countStatements } from '../../../fixtures/store/store.ts'
 
 const botica = await openBotica(t, {
   // The parts of exports are in the database, which all files share.
@@ -48,7 +51,7 @@ t.test('a plan asks as often for one patient as for many', async (t) => {
     const counts: number[] = []
     for (let round = 0; round < 3; round++) {
       const url = await kickOff(admin, `${path}?${BY_PATIENT}`)
-      counts.push(await statementsOf(database, await nextPart('plan')))
+      counts.push(await countStatements(database, await nextPart('plan')))
       t.equal((await admin.del(url)).status, 202)
     }
     return Math.min(...counts)
@@ -126,7 +129,7 @@ t.test('whoever takes a part over goes on behind the last line, wherever that is
 
 t.test('an export whose worker is killed loses nothing and has nothing twice', async (t) => {
   const value = () => randomBytes(600_000).toString('base64')
-  const heavy = nameOf((await admin.create(aPatient())) as Line)
+  const heavy = lineReference((await admin.create(aPatient())) as Line)
   for (let i = 0; i < 9; i++) {
     const extension = [{ url: 'https://example.org/scan', valueString: value() }]
     await admin.create(anObservation(heavy, { extension }))
@@ -195,7 +198,7 @@ t.test('a page of a manifest has a file with those that it goes on in', async (t
   const page = await admin.get<PatientManifest>(url)
   t.equal(page.status, 202)
   t.equal(page.body.outputOrganizedBy, 'Patient')
-  const { blocks } = await blocksOf(admin, page.body.output)
+  const { blocks } = await readPatientBlocks(admin, page.body.output)
   for (const [patient, names] of whole) t.same(namesIn({ blocks }, patient), names)
   const urls = page.body.output.map(({ url }) => url)
   for (const { continuesInFile } of page.body.output) {
@@ -242,7 +245,8 @@ t.test('what would be in too many blocks is in none, and told of', async (t) => 
   const exported = await organizedAt(admin, url)
   t.equal(exported.blocks.size, patients.length)
   for (const lines of exported.blocks.values()) t.match(lines, [{ resourceType: 'Patient' }])
-  const [line = ''] = (await linesOf(admin, exported.manifest.error)).get('OperationOutcome') ?? []
+  const [line = ''] =
+    (await fetchExportLines(admin, exported.manifest.error)).get('OperationOutcome') ?? []
   t.match(line, `Group/${group.id} is in 101 compartments`)
 })
 
@@ -299,26 +303,30 @@ function blocksOfLines(lines: number): Blocks {
 
 /** Takes a part; what is answered does it. */
 async function nextPart(kind: string, exporting = exportingWith({})): Promise<() => Promise<void>> {
-  const taken = await takePart(database)
+  const taken = await leaseExportPart(database)
   if (taken?.part.kind !== kind) throw new Error(`There is no ${kind}`)
   return () => run(exporting, taken)
 }
 
-async function run(exporting: Exporting, taken: TakenPart): Promise<void> {
-  const principal = await memberOf(services, taken.job.input)
+async function run(exporting: Exporting, taken: LeasedExportPart): Promise<void> {
+  const principal = await activePrincipal(services, taken.job.input)
   if (principal === undefined) throw new Error('There is no member')
   await runPart(exporting, principal, taken, new AbortController().signal)
 }
 
 /** Runs all open parts. */
 async function runAll(exporting: Exporting): Promise<void> {
-  for (let taken = await takePart(database); taken; taken = await takePart(database)) {
+  for (
+    let taken = await leaseExportPart(database);
+    taken;
+    taken = await leaseExportPart(database)
+  ) {
     await run(exporting, taken)
   }
 }
 
 async function patientWith(observations: number): Promise<string> {
-  const patient = nameOf((await admin.create(aPatient())) as Line)
+  const patient = lineReference((await admin.create(aPatient())) as Line)
   for (let i = 0; i < observations; i++) await admin.create(anObservation(patient))
   return patient
 }

@@ -2,12 +2,12 @@ import t from 'tap'
 import type { Resource } from '../../../../shared/fhir/resource.ts'
 import { openBotica } from '../../../fixtures/botica.ts'
 import type { Client } from '../../../fixtures/client.ts'
-import { kickOff, linesOf, manifestOf } from '../../../fixtures/exports/exports.ts'
+import { fetchExportLines, fetchManifest, kickOff } from '../../../fixtures/exports/exports.ts'
 import {
   BY_PATIENT,
   exportByPatient,
   type Line,
-  nameOf,
+  lineReference,
   namesIn,
   type Organized,
 } from '../../../fixtures/exports/patient-exports.ts'
@@ -52,7 +52,7 @@ t.test('a block is a header, its Patient, and what else is in the compartment', 
     t.equal(exported.manifest.error.length, path === '$export' ? 1 : 0, 'what is left out')
     for (const reference of members) {
       const lines = exported.blocks.get(reference) ?? []
-      t.equal(nameOf(lines[0] as Line), reference, 'its Patient first')
+      t.equal(lineReference(lines[0] as Line), reference, 'its Patient first')
       t.same(namesIn(exported, reference), await compartmentOf(admin, reference))
       t.ok(lines.length > 20)
     }
@@ -63,7 +63,7 @@ t.test('a block is a header, its Patient, and what else is in the compartment', 
 t.test('lines are what a read answers', async (t) => {
   const { blocks } = await exportByPatient(admin, `${third}/$export`)
   for (const line of blocks.get(third) ?? []) {
-    t.same(line, (await admin.get(nameOf(line))).body, nameOf(line))
+    t.same(line, (await admin.get(lineReference(line))).body, lineReference(line))
   }
 })
 
@@ -118,7 +118,7 @@ t.test('since a time there is what was changed, and what was deleted is told', a
     t.same(namesIn(exported, first), [`Observation/${made.id}`], 'behind the header')
     const deleted = exported.manifest.deleted ?? []
     t.match(deleted, [{ type: 'Bundle', count: 1 }])
-    const [line = ''] = (await linesOf(admin, deleted)).get('Bundle') ?? []
+    const [line = ''] = (await fetchExportLines(admin, deleted)).get('Bundle') ?? []
     t.match(line, `"Observation/${lost.id}"`)
   }
   await admin.del(`Observation/${made.id}`)
@@ -132,8 +132,8 @@ t.test('until a time there is what was in the compartments then', async (t) => {
   )
   if (moved === undefined || gone === undefined) throw new Error('There are no Observations')
   const elsewhere = { ...moved, subject: { reference: first } }
-  t.equal((await admin.put(nameOf(moved), elsewhere)).status, 200)
-  t.equal((await admin.del(nameOf(gone))).status, 200)
+  t.equal((await admin.put(lineReference(moved), elsewhere)).status, 200)
+  t.equal((await admin.del(lineReference(gone))).status, 200)
   const added = await admin.create(anObservation(third))
   const after = await exportByPatient(admin, `Patient/$export?_until=${until}`)
   t.same([...after.blocks.keys()].sort(), [...before.blocks.keys()].sort())
@@ -161,7 +161,8 @@ t.test('what is left out of a Group is told as a number', async (t) => {
   })
   const exported = await exportByPatient(admin, `Group/${mixed.id}/$export`)
   t.same([...exported.blocks.keys()], [second])
-  const lines = (await linesOf(admin, exported.manifest.error)).get('OperationOutcome') ?? []
+  const lines =
+    (await fetchExportLines(admin, exported.manifest.error)).get('OperationOutcome') ?? []
   t.equal(lines.length, 2)
   t.match(lines.join('\n'), '1 members of the Group are no patients')
   t.match(lines.join('\n'), '1 members of the Group are not there')
@@ -178,7 +179,7 @@ t.test('output is organized by Patient alone', async (t) => {
   t.equal((await admin.get(`${types}&${BY_PATIENT}`)).status, 400, 'of no compartment')
   const lenient = { Prefer: 'respond-async, handling=lenient' }
   const url = await kickOff(admin, '$export?_type=Patient&organizeOutputBy=Group', lenient)
-  const manifest = await manifestOf(admin, url)
+  const manifest = await fetchManifest(admin, url)
   t.match(manifest, { output: [{ type: 'Patient' }], error: [{ count: 1 }] })
   const asked = { resourceType: 'Parameters', parameter: [] as unknown[] }
   asked.parameter.push({ name: 'organizeOutputBy', valueString: 'Patient' })
@@ -186,7 +187,7 @@ t.test('output is organized by Patient alone', async (t) => {
   const named = await admin.post('Patient/$export', asked)
   t.equal(named.status, 202)
   const status = named.headers.get('content-location') ?? ''
-  t.match(await manifestOf(admin, status), { outputOrganizedBy: 'Patient' })
+  t.match(await fetchManifest(admin, status), { outputOrganizedBy: 'Patient' })
   const record = `BulkDataExport/${status.slice(status.lastIndexOf('/') + 1)}`
   t.match((await admin.get<Resource>(record)).body, { output: [{ type: 'Patient' }] })
 })
@@ -214,5 +215,5 @@ async function compartmentOf(client: Client, reference: string): Promise<string[
   const { body } = await client.get<Page>(`${reference}/$everything?_count=5000`)
   if (body.link.some(({ relation }) => relation === 'next')) throw new Error('There is more')
   const found = body.entry.filter(({ search }) => search.mode === 'match')
-  return found.map(({ resource }) => nameOf(resource)).sort()
+  return found.map(({ resource }) => lineReference(resource)).sort()
 }

@@ -7,7 +7,7 @@ import { scopedPerson } from '../../../fixtures/attacks/scoped.ts'
 import { openBotica } from '../../../fixtures/botica.ts'
 import type { Client } from '../../../fixtures/client.ts'
 import { anEmail, mailsTo } from '../../../fixtures/invites.ts'
-import { aPerson, claimsOf, PASSWORD, type Person, pkce } from '../../../fixtures/people.ts'
+import { aPerson, decodeJwtClaims, PASSWORD, type Person, pkce } from '../../../fixtures/people.ts'
 
 const botica = await openBotica(t)
 const { admin, services, project } = botica
@@ -142,7 +142,7 @@ function signIn(person: Person): Promise<Client> {
 
 /** The sign-in of the token was a while ago. */
 async function age(client: Client): Promise<void> {
-  const id = String(claimsOf(client.token ?? '').login_id)
+  const id = String(decodeJwtClaims(client.token ?? '').login_id)
   const authTime = new Date(Date.now() - SIX_MINUTES_MS).toISOString()
   await services.repository.patch(system, { type: 'Login', id }, (login) => ({
     ...login,

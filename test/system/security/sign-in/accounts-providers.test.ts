@@ -6,10 +6,10 @@ import { exportJWK, generateKeyPair, SignJWT } from 'jose'
 import t from 'tap'
 import { systemPrincipal } from '../../../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../../../shared/access/project-context.ts'
-import { accountsOf } from '../../../fixtures/accounts.ts'
+import { createAccounts } from '../../../fixtures/accounts.ts'
 import { openBotica } from '../../../fixtures/botica.ts'
 import { createClient } from '../../../fixtures/client.ts'
-import { anEmail, invite, usersOf } from '../../../fixtures/invites.ts'
+import { anEmail, findInvitedUsers, invite } from '../../../fixtures/invites.ts'
 import { aPerson, askToken, PASSWORD } from '../../../fixtures/people.ts'
 
 const google = await generateKeyPair('RS256')
@@ -37,7 +37,7 @@ const SITE_CLIENT_ID = 'site.apps.googleusercontent.com'
 const env = { GOOGLE_CLIENT_ID, GOOGLE_JWKS_URL: `${origin}/certs` }
 const botica = await openBotica(t, { env })
 const { admin, superAdmin, anonymous, services, project, baseUrl } = botica
-const { asked, logIn, clientOf } = accountsOf(botica)
+const { asked, logIn, openClientSession } = createAccounts(botica)
 const foreign = await botica.createTenant()
 const redirectUri = 'https://app.example/callback'
 const identityProvider = {
@@ -101,7 +101,9 @@ t.test('a session by the provider of a Project has no hand in the User', async (
   t.equal((await claimed.get('/auth/mfa/status')).status, 403)
   t.equal((await foreign.admin.put(`ClientApplication/${app.id}`, app)).status, 200)
 
-  const own = await clientOf((await logIn(email, PASSWORD, { projectId: project.id })).body.code)
+  const own = await openClientSession(
+    (await logIn(email, PASSWORD, { projectId: project.id })).body.code,
+  )
   t.match(await own.get(path), { status: 200, body: { firstName: 'Ada' } })
   t.equal((await own.patch(path, names)).status, 200)
 })
@@ -136,7 +138,7 @@ t.test('its word neither proves an address nor ends work elsewhere', async (t) =
   t.equal((await invite(foreign.admin, foreign.project.id, { email })).status, 200)
   identities.set(email, { email })
   const client = createClient(baseUrl, (await exchange(email)).body.access_token)
-  t.notOk((await usersOf(services, email))[0]?.provenEmail)
+  t.notOk((await findInvitedUsers(services, email))[0]?.provenEmail)
   t.equal((await invite(admin, project.id, { email })).status, 200)
   t.equal((await client.get('/auth/me')).status, 200, 'an invite elsewhere disturbs nobody')
 })
@@ -224,11 +226,11 @@ t.test('a Google client of a Project signs in there, and touches no account', as
   t.equal((await signIn(SITE_CLIENT_ID, { projectId: project.id })).status, 400)
   const there = await signIn(SITE_CLIENT_ID, { projectId: foreign.project.id })
   t.equal(there.status, 200, there.text)
-  const claimed = await clientOf(there.body.code)
+  const claimed = await openClientSession(there.body.code)
   t.equal((await claimed.get('/auth/mfa/status')).status, 403)
   t.equal((await claimed.patch(`User/${user.id}`, names)).status, 403)
   const ours = await signIn(GOOGLE_CLIENT_ID, { projectId: project.id })
-  const own = await clientOf(ours.body.code)
+  const own = await openClientSession(ours.body.code)
   t.equal((await own.patch(`User/${user.id}`, names)).status, 200)
 })
 

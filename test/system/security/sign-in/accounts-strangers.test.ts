@@ -2,17 +2,17 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { totpToken } from '../../../../server/identity/auth/mfa.ts'
-import { accountsOf } from '../../../fixtures/accounts.ts'
+import { createAccounts } from '../../../fixtures/accounts.ts'
 import { openBotica, until } from '../../../fixtures/botica.ts'
 import { createClient } from '../../../fixtures/client.ts'
-import { anEmail, invite, mailsTo, usersOf } from '../../../fixtures/invites.ts'
+import { anEmail, findInvitedUsers, invite, mailsTo } from '../../../fixtures/invites.ts'
 import { aPerson, askToken, PASSWORD } from '../../../fixtures/people.ts'
 
 const STRANGERS = 'a password of some stranger'
 const OWNERS = 'a password of the very owner'
 const botica = await openBotica(t, { env: { REGISTER_ENABLED: 'true' } })
 const { admin, superAdmin, anonymous, services, project, baseUrl } = botica
-const { register, logIn, found, redeem, clientOf, link } = accountsOf(botica)
+const { register, logIn, found, redeem, openClientSession, link } = createAccounts(botica)
 const foreign = await botica.createTenant()
 const REFUSED = { status: 400, body: { issue: [{ details: { text: /is invalid$/ } }] } }
 
@@ -49,7 +49,7 @@ t.test('an administrator gives no password to a User of the whole service', asyn
     })
     t.match(refused, { status: 400, body: { issue: [{ expression: ['password'] }] } })
   }
-  t.same(await usersOf(services, email), [], 'nothing is left behind')
+  t.same(await findInvitedUsers(services, email), [], 'nothing is left behind')
   const own = { email, password: STRANGERS, scope: 'project' }
   t.equal((await invite(foreign.admin, foreign.project.id, own)).status, 200)
   t.match(await logIn(email, STRANGERS), REFUSED, 'known in its Project alone')
@@ -75,7 +75,7 @@ t.test('neither does SCIM, nor any write of the User', async (t) => {
   const set = { email, password: STRANGERS }
   t.equal((await foreign.admin.post('/admin/projects/setpassword', set)).status, 400)
   t.equal((await foreign.admin.post('/admin/super/setpassword', set)).status, 403)
-  const [before] = await usersOf(services, email)
+  const [before] = await findInvitedUsers(services, email)
   const path = `User/${before?.id}`
   const planted = { ...before, emailVerified: true, passwordHash: 'x' }
   const patch = [{ op: 'add', path: '/emailVerified', value: true }]
@@ -98,15 +98,15 @@ t.test('neither does SCIM, nor any write of the User', async (t) => {
     { 'Content-Type': 'application/json' },
   )
   t.ok(graph.body.errors)
-  t.same(await usersOf(services, email), [before])
+  t.same(await findInvitedUsers(services, email), [before])
 
   const own = { email: anEmail(), scope: 'project', sendEmail: false }
   await invite(foreign.admin, foreign.project.id, own)
-  const [scoped] = await usersOf(services, own.email)
+  const [scoped] = await findInvitedUsers(services, own.email)
   const given = { ...scoped, emailVerified: true, passwordHash: 'x' }
   const written = await foreign.admin.put(`User/${scoped?.id}`, { ...given, firstName: 'Other' })
   t.equal(written.status, 200, written.text)
-  const [after] = await usersOf(services, own.email)
+  const [after] = await findInvitedUsers(services, own.email)
   t.match(after, { firstName: 'Other' })
   for (const name of ['emailVerified', 'passwordHash']) t.notOk(after?.[name], name)
   const proof = [{ op: 'add', path: '/provenEmail', value: own.email }]
@@ -139,16 +139,16 @@ t.test('what a stranger has set ends when a Project invites the owner', async (t
   t.equal((await setByLink(email)).status, 200)
   const owner = await logIn(email, OWNERS, { projectId: project.id })
   t.notOk(owner.body.mfaRequired, 'the factor of the stranger is gone')
-  const me = await (await clientOf(owner.body.code)).get('/auth/me')
+  const me = await (await openClientSession(owner.body.code)).get('/auth/me')
   t.match(me.body, { membership: { id: invited.body.id } })
 })
 
 t.test('so it does by an upsert, and by a link to the address', async (t) => {
   const [email, reset] = [anEmail(), anEmail()]
   t.equal((await invite(admin, project.id, { email, scope: 'server' })).status, 200)
-  const [user] = await usersOf(services, email)
+  const [user] = await findInvitedUsers(services, email)
   t.match(await register(email, STRANGERS), { status: 200 }, 'nothing comes of it')
-  t.same(await usersOf(services, email), [user])
+  t.same(await findInvitedUsers(services, email), [user])
   t.match(await logIn(email, STRANGERS), REFUSED)
 
   const member = await aPerson(services, project, { isStranger: true })
@@ -172,7 +172,7 @@ t.test('a link to an address that the User has left opens nothing', async (t) =>
   const stranger = await aPerson(services, foreign.project, { email: left })
   t.match(await anonymous.post('/auth/resetpassword', { email: left }), { status: 200 })
   await until(async () => (await mailsTo(services, left)).length === 1, 60_000)
-  const client = await clientOf((await logIn(left, PASSWORD)).body.code)
+  const client = await openClientSession((await logIn(left, PASSWORD)).body.code)
   const moved = await client.post(`User/${stranger.user.id}/$update-email`, {
     resourceType: 'Parameters',
     parameter: [{ name: 'email', valueString: email }],
@@ -222,7 +222,7 @@ t.test('a Project that is made for an address, and a membership that is written'
   ]
   const made = await superAdmin.post('Project/$init', { resourceType: 'Parameters', parameter })
   t.equal(made.status, 201, made.text)
-  const [user] = await usersOf(services, member)
+  const [user] = await findInvitedUsers(services, member)
   const profile = await admin.create({ resourceType: 'Practitioner', name: [{ family: 'Lee' }] })
   const written = await superAdmin.post('ProjectMembership', {
     resourceType: 'ProjectMembership',
@@ -244,7 +244,7 @@ t.test(
   'whoever has proven the address keeps all, and so do the people of super admins',
   async (t) => {
     const person = await aPerson(services, foreign.project)
-    const client = await clientOf((await logIn(person.email, PASSWORD)).body.code)
+    const client = await openClientSession((await logIn(person.email, PASSWORD)).body.code)
     const given = { email: anEmail(), password: STRANGERS }
     t.equal((await invite(superAdmin, foreign.project.id, given)).status, 200)
     for (const email of [person.email, given.email]) {
@@ -258,7 +258,7 @@ t.test(
       { op: 'replace', path: '/firstName', value: 'Augusta' },
     ])
     t.equal(refreshed.status, 200, refreshed.text)
-    t.match(await usersOf(services, person.email), [
+    t.match(await findInvitedUsers(services, person.email), [
       { firstName: 'Augusta', provenEmail: person.email },
     ])
   },

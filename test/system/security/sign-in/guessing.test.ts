@@ -2,7 +2,7 @@ import t from 'tap'
 import { newTotpSecret, totpToken } from '../../../../server/identity/auth/mfa.ts'
 import { systemPrincipal } from '../../../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../../../shared/access/project-context.ts'
-import { checkGuess, strangersGuess } from '../../../../shared/identity/guesses.ts'
+import { anonymousGuess, checkGuess } from '../../../../shared/identity/guesses.ts'
 import { createSecurityRequest } from '../../../../shared/projects/security-requests.ts'
 import { patchUser } from '../../../../shared/projects/users.ts'
 import { openBotica } from '../../../fixtures/botica.ts'
@@ -49,7 +49,7 @@ const refused = (answers: readonly Answer<unknown>[]) =>
 /** Guesses of strangers, judged without the work of a hash, until they have to pause. */
 async function pauseStrangers({ email, user }: Pick<Person, 'email' | 'user'>): Promise<void> {
   for (let i = 0; i < 5; i++) {
-    await checkGuess(services.redis, strangersGuess(email), user.id, async () => undefined)
+    await checkGuess(services.redis, anonymousGuess(email), user.id, async () => undefined)
   }
   t.equal((await attempt(email, PASSWORD)).status, 429)
 }

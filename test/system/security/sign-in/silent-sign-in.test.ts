@@ -3,7 +3,7 @@ import t from 'tap'
 import { openBotica } from '../../../fixtures/botica.ts'
 import { createClient } from '../../../fixtures/client.ts'
 import { openBrowser } from '../../../fixtures/http/browser.ts'
-import { aPerson, askToken, claimsOf, PASSWORD, pkce } from '../../../fixtures/people.ts'
+import { aPerson, askToken, decodeJwtClaims, PASSWORD, pkce } from '../../../fixtures/people.ts'
 
 const publicUrl = 'https://botica.example/'
 const botica = await openBotica(t, { publicUrl })
@@ -58,7 +58,7 @@ async function forged(token: string, changes: Record<string, unknown>, key?: Uin
   const [signing] = services.tokens.keys.keys
   if (signing === undefined) throw new Error('There is no key')
   const alg = key === undefined ? signing.alg : 'HS256'
-  return await new SignJWT({ ...claimsOf(token), ...changes })
+  return await new SignJWT({ ...decodeJwtClaims(token), ...changes })
     .setProtectedHeader({ alg, kid: signing.kid, typ: 'JWT' })
     .sign(key ?? signing.privateKey)
 }
