@@ -35,4 +35,4 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=30s \
   CMD ["node", "-e", "fetch(`http://127.0.0.1:${process.env.PORT ?? 8103}/livez`).then(({ ok }) => process.exit(ok ? 0 : 1), () => process.exit(1))"]
 # SIGTERM reaches Node itself; a process has 30 s to finish what it has begun.
 STOPSIGNAL SIGTERM
-CMD ["node", "--import", "./shared/platform/compile-cache.ts", "--max-semi-space-size=32", "--disable-warning=ExperimentalWarning", "server/main.ts"]
+CMD ["node", "--import", "./shared/core/compile-cache.ts", "--max-semi-space-size=32", "--disable-warning=ExperimentalWarning", "server/main.ts"]

@@ -4,11 +4,11 @@
  */
 
 import { writeFeatures } from '../shared/api/write-features.ts'
-import { type Config, readConfig } from '../shared/config/config.ts'
-import { createLogger } from '../shared/log.ts'
-import { openDatabase } from '../shared/platform/postgres/database.ts'
-import { connectionErrorReason } from '../shared/platform/postgres/pool.ts'
-import { keepSessionSettings } from '../shared/platform/postgres/sessions.ts'
+import { type Config, readConfig } from '../shared/core/config/config.ts'
+import { createLogger } from '../shared/core/log.ts'
+import { openDatabase } from '../shared/postgres/database.ts'
+import { connectionErrorReason } from '../shared/postgres/pool.ts'
+import { keepSessionSettings } from '../shared/postgres/sessions.ts'
 import { migrate } from '../shared/store/migrate.ts'
 import { openRepository } from '../shared/store/open-repository.ts'
 import { isSeeded, requireSuperAdminSettings, seed, superAdminClient } from './seed.ts'

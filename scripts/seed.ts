@@ -6,12 +6,12 @@ import { randomUUID } from 'node:crypto'
 import { hashPassword } from '../shared/access/credentials/passwords.ts'
 import { systemPrincipal } from '../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../shared/access/project-context.ts'
-import type { Config } from '../shared/config/config.ts'
-import { ConfigError } from '../shared/config/reader.ts'
+import type { Config } from '../shared/core/config/config.ts'
+import { ConfigError } from '../shared/core/config/reader.ts'
 import { createMembership } from '../shared/projects/provision.ts'
-import type { Services } from '../shared/services.ts'
+import type { Services } from '../shared/request/services.ts'
+import { find } from '../shared/store/lookups.ts'
 import type { Repository } from '../shared/store/repository.ts'
-import { find } from '../shared/store/rows/lookups.ts'
 
 export interface SuperAdmin {
   readonly email: string

@@ -1,7 +1,7 @@
 /** Are PostgreSQL and Redis there? Asked once before anything is started upon them. */
 import { Client } from 'pg'
-import { connectionErrorReason } from '../shared/platform/postgres/pool.ts'
-import { createRedis } from '../shared/platform/redis/redis.ts'
+import { connectionErrorReason } from '../shared/postgres/pool.ts'
+import { createRedis } from '../shared/redis/redis.ts'
 
 /** Throws with one sentence that names the place, never the password. */
 export async function requireDatabase(url: string, isTlsInsecure: boolean): Promise<void> {

@@ -10,10 +10,10 @@ import {
 import type { AddressInfo, Socket } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
 import { EVENT_STREAM } from '../shared/request/reply.ts'
-import type { Services } from '../shared/services.ts'
+import type { Services } from '../shared/request/services.ts'
 import { createApp } from './app.ts'
+import { createMetrics } from './http/metrics.ts'
 import { openLargeBodies } from './large/large-bodies.ts'
-import { createMetrics } from './metrics.ts'
 import { openSockets } from './subscriptions/sockets.ts'
 
 export interface Listening {

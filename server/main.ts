@@ -1,13 +1,13 @@
 /** The web process: read settings, open services, listen; on SIGTERM finish what runs and leave. */
 
-import { readConfig } from '../shared/config/config.ts'
-import { ConfigError } from '../shared/config/reader.ts'
-import { timings } from '../shared/config/waits.ts'
+import { openServices, StartError } from '../shared/api/open-services.ts'
+import { readConfig } from '../shared/core/config/config.ts'
+import { ConfigError } from '../shared/core/config/reader.ts'
+import { timings } from '../shared/core/config/waits.ts'
+import { createLogger, type Logger } from '../shared/core/log.ts'
 import { warmUp } from '../shared/graphql/document/document.ts'
-import { createLogger, type Logger } from '../shared/log.ts'
-import { openServices, StartError } from '../shared/open-services.ts'
-import { publishWebLoad } from '../shared/platform/redis/web-load.ts'
-import type { Services } from '../shared/services.ts'
+import { publishWebLoad } from '../shared/redis/web-load.ts'
+import type { Services } from '../shared/request/services.ts'
 import { type Listening, listen } from './listen.ts'
 
 const FINISH_MS = 25_000

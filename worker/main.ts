@@ -1,43 +1,32 @@
 /** The worker process: read settings, open services, take jobs; on SIGTERM finish what runs and leave. */
 import { availableParallelism } from 'node:os'
+import { openServices, StartError } from '../shared/api/open-services.ts'
 import { openFollowed } from '../shared/bots/live-logs.ts'
 import { createStats } from '../shared/bots/stats.ts'
-import { readConfig } from '../shared/config/config.ts'
-import { ConfigError } from '../shared/config/reader.ts'
-import { createLogger } from '../shared/log.ts'
-import { openServices, StartError } from '../shared/open-services.ts'
-import {
-  BOT_QUEUES,
-  type BotQueue,
-  EXPORTS,
-  IMPORTS,
-  REQUESTS,
-} from '../shared/platform/queue/jobs.ts'
-import { openRuns, type Runs } from '../shared/platform/queue/runs.ts'
-import { type RunWorker, startRunWorker, startWakeWorker } from '../shared/platform/queue/worker.ts'
-import { openRedis } from '../shared/platform/redis/redis.ts'
-import { watchWebLoad } from '../shared/platform/redis/web-load.ts'
-import type { Services } from '../shared/services.ts'
+import { readConfig } from '../shared/core/config/config.ts'
+import { ConfigError } from '../shared/core/config/reader.ts'
+import { createLogger } from '../shared/core/log.ts'
+import { createExportMetrics } from '../shared/export/exporting.ts'
+import { startExports } from '../shared/export/run.ts'
+import { startImports } from '../shared/import/run.ts'
+import { BOT_QUEUES, type BotQueue, EXPORTS, IMPORTS, REQUESTS } from '../shared/queue/jobs.ts'
+import { openRuns, type Runs } from '../shared/queue/runs.ts'
+import { type RunWorker, startRunWorker, startWakeWorker } from '../shared/queue/worker.ts'
+import { openRedis } from '../shared/redis/redis.ts'
+import { watchWebLoad } from '../shared/redis/web-load.ts'
+import type { Services } from '../shared/request/services.ts'
 import type { Notification } from '../shared/subscriptions/events.ts'
 import {
   publishNotifications,
   socketSubscriptions,
 } from '../shared/subscriptions/socket-subscriptions.ts'
-import {
-  type Executors,
-  executorsWithin,
-  openExecutors,
-  runsWithin,
-} from './bots/executors/executors.ts'
+import { type Executors, executorsWithin, openExecutors, runsWithin } from './bots/executors.ts'
 import { startSweep } from './bots/left-runs.ts'
 import { createMetrics, type RunMetrics } from './bots/metrics.ts'
 import { Runner } from './bots/run.ts'
 import { createRunReports } from './bots/run-reports.ts'
-import { startSchedules } from './bots/schedules/run.ts'
+import { startSchedules } from './bots/run-schedules.ts'
 import { MOST_HELD } from './bots/slots.ts'
-import { createExportMetrics } from './bulk/exports/exporting.ts'
-import { startExports } from './bulk/exports/run.ts'
-import { startImports } from './bulk/imports/run.ts'
 import { startRequests } from './jobs/requests/run.ts'
 import { startDownloads } from './jobs/upkeep/downloads.ts'
 import { startUpkeepJobs } from './jobs/upkeep/jobs.ts'

@@ -6,7 +6,7 @@
 import { randomUUIDv7 } from 'node:crypto'
 import type { Principal } from '../../shared/access/principal.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
-import type { Services } from '../../shared/services.ts'
+import type { Services } from '../../shared/request/services.ts'
 import { syntheaTexts } from '../../test/fixtures/resources.ts'
 
 const AT_ONCE = 128

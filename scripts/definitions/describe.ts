@@ -9,7 +9,7 @@ import type {
   ShortsLine,
   TypeDefinition,
 } from '../../shared/fhir/definitions-data.ts'
-import { partFor } from '../../shared/query/custom-parameters.ts'
+import { partFor } from '../../shared/search/language/custom-parameters.ts'
 
 /** A published definition, as far as it is read here. */
 export interface Definition {

@@ -6,9 +6,9 @@ import { globSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { operationTexts } from '../../server/openapi/operation-texts.ts'
 import { operations } from '../../shared/api/operations.ts'
-import { describeSettings } from '../../shared/config/config.ts'
-import { settingDescriptions } from '../../shared/config/meanings.ts'
-import * as errors from '../../shared/errors.ts'
+import { describeSettings } from '../../shared/core/config/config.ts'
+import { settingDescriptions } from '../../shared/core/config/meanings.ts'
+import * as errors from '../../shared/core/errors.ts'
 import { resourceTypes, searchParameters } from '../../shared/fhir/definitions.ts'
 import { limitsTable } from './limits.ts'
 
@@ -157,7 +157,7 @@ const METRIC =
   /(Counter|Gauge|Histogram)\((?:\{[^}]*?name: )?\s*'(\w+)',\s*(?:help:\s*)?(?:'([^']*)'|"([^"]*)")/g
 
 function metrics(): string {
-  const files = globSync(['server/metrics.ts', 'worker/**/*.ts'], { cwd: ROOT }).sort()
+  const files = globSync(['server/http/metrics.ts', 'worker/**/*.ts'], { cwd: ROOT }).sort()
   const rows = files.flatMap((file) =>
     [...readFileSync(join(ROOT, file), 'utf8').matchAll(METRIC)].map(
       ([, kind = '', name, one, two]) => [

@@ -1,6 +1,6 @@
 /** All pages: where each is, who sees it in the menu, and its file, which is loaded when it is opened. */
 import { type ComponentType, lazy } from 'react'
-import { isAdmin, isSuperAdmin, type Me, mayDo } from './session.ts'
+import { isAdmin, isSuperAdmin, type Me, mayDo } from './client/session.ts'
 import { texts } from './texts/texts.ts'
 
 export type Group = keyof typeof texts.groups

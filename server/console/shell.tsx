@@ -18,10 +18,10 @@ import {
 import { useDisclosure } from '@mantine/hooks'
 import { Component, Suspense, useEffect, useSyncExternalStore } from 'react'
 import { Link, Route, Switch, useLocation } from 'wouter'
+import { Problem } from './client/problem.tsx'
+import { type Me, sessionEnd, signOut, startSignIn, useMe } from './client/session.ts'
 import { mayOpen, type PageEntry, pages } from './pages.ts'
 import { Empty, NotYours, Waiting } from './parts/loaded.tsx'
-import { Problem } from './parts/problem.tsx'
-import { type Me, sessionEnd, signOut, startSignIn, useMe } from './session.ts'
 import { texts } from './texts/texts.ts'
 
 const product = document.body.dataset.product

@@ -5,12 +5,12 @@
 
 import { hash, randomBytes } from 'node:crypto'
 import { type Device, isDeviceCurrent } from '../../shared/access/credentials/devices.ts'
-import type { Config } from '../../shared/config/config.ts'
+import type { Config } from '../../shared/core/config/config.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { readUser } from '../../shared/projects/users.ts'
-import type { Services } from '../../shared/services.ts'
-import type { Context } from '../context.ts'
-import { hashSecret, loginUserId, matchesDigest, UNGRANTED_MS } from './logins.ts'
+import type { Services } from '../../shared/request/services.ts'
+import type { Context } from '../http/context.ts'
+import { hashSecret, loginUserId, matchesDigest, UNGRANTED_MS } from './login-store.ts'
 
 /**
  * `page`: a script of our own pages, or of the app at APP_URL on the same site. `foreign`: anything else in a

@@ -1,6 +1,6 @@
 /**
  * Requests with large bodies go to a thread. To parse, validate, index and write such a body takes up to seconds
- * of synchronous work; in the thread it delays nobody but other large bodies. The thread (`thread.ts`) is the
+ * of synchronous work; in the thread it delays nobody but other large bodies. The thread (`large-thread.ts`) is the
  * same web app on the same stores, as another process would be; it starts with the first large body. It
  * listens on the loopback interface and serves only who knows a secret of this process; the event loop copies
  * bytes from one socket to the other. When the thread dies, its callers get 503 and the next one starts another.
@@ -11,14 +11,14 @@ import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { Agent, type IncomingMessage, request, type ServerResponse } from 'node:http'
 import { Worker } from 'node:worker_threads'
-import type { Config } from '../../shared/config/config.ts'
-import { unavailable } from '../../shared/errors.ts'
+import type { Config } from '../../shared/core/config/config.ts'
+import { unavailable } from '../../shared/core/errors.ts'
 import { FHIR_JSON } from '../../shared/request/reply.ts'
 import type { FhirReply, FhirRequest } from '../../shared/request/request.ts'
-import type { Services } from '../../shared/services.ts'
-import type { LargeWork } from '../context.ts'
-import type { Metrics } from '../metrics.ts'
-import { discardBody } from '../middleware/body.ts'
+import type { Services } from '../../shared/request/services.ts'
+import { discardBody } from '../http/body.ts'
+import type { LargeWork } from '../http/context.ts'
+import type { Metrics } from '../http/metrics.ts'
 
 export interface LargeBodies extends LargeWork {
   /** True: the thread answers this request. */
@@ -48,7 +48,7 @@ export function openLargeBodies(
   const start = (): Thread => {
     const secret = randomBytes(32).toString('base64url')
     const workerData: ThreadData = { config, secret }
-    const worker = new Worker(new URL('thread.ts', import.meta.url), {
+    const worker = new Worker(new URL('../large-thread.ts', import.meta.url), {
       workerData,
       resourceLimits: { maxYoungGenerationSizeMb: YOUNG_MB },
     })

@@ -3,11 +3,11 @@
 import { secretMatches } from '../../shared/access/credentials/clients.ts'
 import { type Area, requireArea } from '../../shared/access/grant.ts'
 import type { Principal } from '../../shared/access/principal.ts'
-import { forbidden, tooManyRequests } from '../../shared/errors.ts'
+import { forbidden, tooManyRequests } from '../../shared/core/errors.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
-import { retryAfterSeconds } from '../../shared/platform/redis/limiter.ts'
-import type { Services } from '../../shared/services.ts'
-import { caller, type Middleware } from '../context.ts'
+import { retryAfterSeconds } from '../../shared/redis/limiter.ts'
+import type { Services } from '../../shared/request/services.ts'
+import { caller, type Middleware } from '../http/context.ts'
 
 /** These ask for no token. Behind `address` and `secret` the handler checks another proof. */
 const OPEN = {

@@ -1,10 +1,10 @@
 /** Anything thrown → a status and an OperationOutcome, or the error object of RFC 6749 §5.2. */
 
-import { HttpError, issue, outcome, unavailable } from '../../shared/errors.ts'
-import type { Logger } from '../../shared/log.ts'
+import { HttpError, issue, outcome, unavailable } from '../../shared/core/errors.ts'
+import type { Logger } from '../../shared/core/log.ts'
 import { FHIR_JSON } from '../../shared/request/reply.ts'
-import type { Context, Middleware } from '../context.ts'
-import { discardBody } from './body.ts'
+import { discardBody } from '../http/body.ts'
+import type { Context, Middleware } from '../http/context.ts'
 
 const TRACING = 'https://medplum.com/fhir/StructureDefinition/tracing'
 /** Codes of a socket that is gone, and SQLSTATE classes 08 and 57P of a server that is going. */

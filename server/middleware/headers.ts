@@ -3,8 +3,8 @@
  * at each of them again.
  */
 import cors from '@koa/cors'
-import type { Config } from '../../shared/config/config.ts'
-import type { Context, Middleware } from '../context.ts'
+import type { Config } from '../../shared/core/config/config.ts'
+import type { Context, Middleware } from '../http/context.ts'
 
 const SECURITY = {
   'Cache-Control': 'no-store, no-cache, must-revalidate',

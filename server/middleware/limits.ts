@@ -1,14 +1,10 @@
 /** Requests per minute and address; a Project may allow less, and more to those who come with a token of it. */
 import { isIPv6 } from 'node:net'
 import type { ProjectContext } from '../../shared/access/principal.ts'
-import { tooManyRequests } from '../../shared/errors.ts'
-import {
-  createLimiter,
-  rateLimitItem,
-  retryAfterSeconds,
-} from '../../shared/platform/redis/limiter.ts'
-import type { Services } from '../../shared/services.ts'
-import type { Context, Middleware } from '../context.ts'
+import { tooManyRequests } from '../../shared/core/errors.ts'
+import { createLimiter, rateLimitItem, retryAfterSeconds } from '../../shared/redis/limiter.ts'
+import type { Services } from '../../shared/request/services.ts'
+import type { Context, Middleware } from '../http/context.ts'
 
 /**
  * Whatever finds out the Project, from a token, a client or the request, asks `ctx.state.limitTo` for what

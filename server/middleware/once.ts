@@ -3,9 +3,9 @@
 import { failureReply, withTracing } from '../../shared/request/reply.ts'
 import type { FhirReply } from '../../shared/request/request.ts'
 import { answerOnce, isIdempotent } from '../../shared/rest/idempotency.ts'
-import { type Context, caller, type Middleware, type Web } from '../context.ts'
-import { send } from '../send.ts'
-import { readBody } from './body.ts'
+import { readBody } from '../http/body.ts'
+import { type Context, caller, type Middleware, type Web } from '../http/context.ts'
+import { send } from '../http/send.ts'
 
 /** Set by routes; what every answer has besides is made anew. */
 const KEPT = ['content-type', 'content-location', 'etag', 'last-modified', 'location'] as const

@@ -2,13 +2,13 @@
 import { randomUUID } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
 import type { Principal } from '../../shared/access/principal.ts'
-import { HttpError, issue, notFound, outcome } from '../../shared/errors.ts'
-import { type Logger, unredactedLogger } from '../../shared/log.ts'
-import { yieldTurnIfNeeded } from '../../shared/platform/event-loop-turns.ts'
-import { measureDatabaseTime } from '../../shared/platform/postgres/statement.ts'
+import { HttpError, issue, notFound, outcome } from '../../shared/core/errors.ts'
+import { yieldTurnIfNeeded } from '../../shared/core/event-loop-turns.ts'
+import { type Logger, unredactedLogger } from '../../shared/core/log.ts'
+import { measureDatabaseTime } from '../../shared/postgres/statement.ts'
 import { DEPTH_HEADER } from '../../shared/request/quota.ts'
-import type { Context, Middleware } from '../context.ts'
-import type { Metrics } from '../metrics.ts'
+import type { Context, Middleware } from '../http/context.ts'
+import type { Metrics } from '../http/metrics.ts'
 
 const SANE_ID = /^[A-Za-z0-9._-]{1,128}$/
 /** W3C Trace Context: version, trace id, parent id, flags; an all-zero trace id is invalid. */

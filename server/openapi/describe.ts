@@ -3,6 +3,7 @@
  * interactions and the table of operations. https://spec.openapis.org/oas/v3.1.0
  */
 import { operations } from '../../shared/api/operations.ts'
+import { yieldTurn } from '../../shared/core/event-loop-turns.ts'
 import { resourceTypes, shortText, typeDefinition } from '../../shared/fhir/definitions.ts'
 import {
   type Child,
@@ -11,7 +12,6 @@ import {
   listChildren,
   type Place,
 } from '../../shared/graphql/schema/elements.ts'
-import { yieldTurn } from '../../shared/platform/event-loop-turns.ts'
 import type { Operation } from '../../shared/request/request.ts'
 import { type Access, isOpen } from '../middleware/access.ts'
 import { fhirAccess } from '../routes/fhir.ts'

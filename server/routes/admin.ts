@@ -3,21 +3,22 @@
 import type { Principal } from '../../shared/access/principal.ts'
 import { handle } from '../../shared/api/handle.ts'
 import { listScheduledBots, readSchedule } from '../../shared/bots/schedules.ts'
-import { allOk, notSupported, unsupportedMediaType } from '../../shared/errors.ts'
+import { allOk, notSupported, unsupportedMediaType } from '../../shared/core/errors.ts'
 import { typeName } from '../../shared/fhir/definitions.ts'
 import { inviteMember, sessionUser } from '../../shared/projects/enrol.ts'
 import { administeredProject } from '../../shared/projects/ownership.ts'
 import { readQuery, wantsStrict } from '../../shared/request/negotiate.ts'
 import { FHIR_JSON, writeOptions } from '../../shared/request/reply.ts'
 import type { FhirReply } from '../../shared/request/request.ts'
-import type { Services } from '../../shared/services.ts'
+import type { Services } from '../../shared/request/services.ts'
 import { estimateStorage } from '../../shared/store/read/storage.ts'
 import type { WriteOptions } from '../../shared/store/rows/version.ts'
 import { createPendingDeliveries } from '../../shared/subscriptions/pending-deliveries.ts'
 import { listSubscriptionStates } from '../../shared/subscriptions/state.ts'
-import { type Context, caller, type Web, writer } from '../context.ts'
-import { audit } from '../identity/logins.ts'
-import { readBody, readJson, readJsonObject } from '../middleware/body.ts'
+import { readBody, readJson, readJsonObject } from '../http/body.ts'
+import { type Context, caller, type Web, writer } from '../http/context.ts'
+import { send, sendVersion } from '../http/send.ts'
+import { audit } from '../identity/login-store.ts'
 import { idempotentRequests } from '../middleware/once.ts'
 import {
   type MemberPath,
@@ -50,7 +51,6 @@ import {
   startReindex,
   workerStatus,
 } from '../projects/admin/super.ts'
-import { send, sendVersion } from '../send.ts'
 import { createRoutes, type RouteFamily } from './table.ts'
 
 const LISTS = [

@@ -6,7 +6,7 @@ import { may } from '../../shared/access/policy.ts'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
 import { grantedScope } from '../../shared/access/scopes.ts'
-import { allOk, badRequest, forbidden, notFound } from '../../shared/errors.ts'
+import { allOk, badRequest, forbidden, notFound } from '../../shared/core/errors.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import type { Session } from '../../shared/identity/principals.ts'
 import {
@@ -18,9 +18,9 @@ import {
 } from '../../shared/projects/signed-in-user.ts'
 import { readUser, recentLogins } from '../../shared/projects/users.ts'
 import { FHIR_JSON } from '../../shared/request/reply.ts'
-import type { Services } from '../../shared/services.ts'
+import type { Services } from '../../shared/request/services.ts'
 import { parseVersion } from '../../shared/store/rows/rows.ts'
-import { type Context, caller, type Web } from '../context.ts'
+import { type Context, caller, type Web } from '../http/context.ts'
 import { findClient } from '../identity/auth/apps.ts'
 import {
   choosePatient,
@@ -30,13 +30,7 @@ import {
 } from '../identity/auth/consent.ts'
 import { findMethod, finishExternal } from '../identity/auth/external.ts'
 import { readFields } from '../identity/auth/fields.ts'
-import {
-  chooseProfile,
-  chooseScope,
-  logIn,
-  readOpenLogin,
-  resumeLogin,
-} from '../identity/auth/login.ts'
+import { loginResult, membershipsFor } from '../identity/auth/login-steps.ts'
 import {
   disableMfa,
   enrollAtLogin,
@@ -45,6 +39,13 @@ import {
   verifyAtLogin,
 } from '../identity/auth/mfa.ts'
 import {
+  chooseProfile,
+  chooseScope,
+  logIn,
+  readOpenLogin,
+  resumeLogin,
+} from '../identity/auth/password-login.ts'
+import {
   changePassword,
   requestReset,
   usePasswordLink,
@@ -52,10 +53,9 @@ import {
 } from '../identity/auth/passwords.ts'
 import { logInByGoogle } from '../identity/auth/provider.ts'
 import { registerPatient, registerProject, registerUser } from '../identity/auth/register.ts'
-import { loginResult, membershipsFor } from '../identity/auth/sign-in.ts'
 import { renewDevice } from '../identity/browser.ts'
-import { audit, loginUserId, readLogin, revokeLogin } from '../identity/logins.ts'
-import { createClientKeys } from '../identity/oauth/clients.ts'
+import { createClientKeys } from '../identity/clients/clients.ts'
+import { audit, loginUserId, readLogin, revokeLogin } from '../identity/login-store.ts'
 import { exchangeProviderToken } from '../identity/oauth/token.ts'
 import { createRoutes, type RouteFamily } from './table.ts'
 

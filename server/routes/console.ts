@@ -2,9 +2,9 @@
 import { randomBytes } from 'node:crypto'
 import { createReadStream, existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import type { Config } from '../../shared/config/config.ts'
-import { notFound } from '../../shared/errors.ts'
-import type { Context, Web } from '../context.ts'
+import type { Config } from '../../shared/core/config/config.ts'
+import { notFound } from '../../shared/core/errors.ts'
+import type { Context, Web } from '../http/context.ts'
 import { createRoutes, type RouteFamily } from './table.ts'
 
 const FOLDER = join(import.meta.dirname, '../../dist/console')

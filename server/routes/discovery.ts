@@ -2,8 +2,8 @@
 
 import { ID_TOKEN_ALGORITHMS } from '../../shared/access/credentials/clients.ts'
 import { AREA_WORDS } from '../../shared/access/grant.ts'
-import type { Config } from '../../shared/config/config.ts'
-import type { Web } from '../context.ts'
+import type { Config } from '../../shared/core/config/config.ts'
+import type { Web } from '../http/context.ts'
 import { GRANTS } from '../identity/oauth/token.ts'
 import { createRoutes, type RouteFamily } from './table.ts'
 

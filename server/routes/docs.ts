@@ -2,8 +2,8 @@
 import { createHash } from 'node:crypto'
 import { createReadStream, existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { notFound } from '../../shared/errors.ts'
-import type { Context } from '../context.ts'
+import { notFound } from '../../shared/core/errors.ts'
+import type { Context } from '../http/context.ts'
 import { createRoutes, type RouteFamily } from './table.ts'
 
 const SITE = join(import.meta.dirname, '../../dist/docs')

@@ -1,10 +1,10 @@
 /** Whether this process, and what it stands on, is well. The parts are looked at when somebody asks. */
 import { timingSafeEqual } from 'node:crypto'
 import { readFileSync } from 'node:fs'
-import { timings } from '../../shared/config/waits.ts'
-import { unauthorized } from '../../shared/errors.ts'
-import type { Services } from '../../shared/services.ts'
-import type { Context, Middleware, Web } from '../context.ts'
+import { timings } from '../../shared/core/config/waits.ts'
+import { unauthorized } from '../../shared/core/errors.ts'
+import type { Services } from '../../shared/request/services.ts'
+import type { Context, Middleware, Web } from '../http/context.ts'
 import { hasConsole } from './console.ts'
 import { createRoutes, type RouteFamily } from './table.ts'
 

@@ -2,11 +2,11 @@
  * Routes of the client library beside FHIR: `/keyvalue/v1/:key`, small texts that a member keeps for itself (they lie in
  * Redis and are a cache: a text is gone after thirty days without a write, or with the Redis), and `/email/v1/send`.
  */
-import { allOk, badRequest, forbiddenByPlatform, notFound } from '../../shared/errors.ts'
+import { allOk, badRequest, forbiddenByPlatform, notFound } from '../../shared/core/errors.ts'
 import { sendEmail } from '../../shared/projects/email.ts'
 import { FHIR_JSON } from '../../shared/request/reply.ts'
-import { type Context, caller, type Web } from '../context.ts'
-import { readBody, readJsonObject } from '../middleware/body.ts'
+import { readBody, readJsonObject } from '../http/body.ts'
+import { type Context, caller, type Web } from '../http/context.ts'
 import { idempotentRequests } from '../middleware/once.ts'
 import { createRoutes, type RouteFamily } from './table.ts'
 

@@ -6,26 +6,18 @@ import {
   safeRedirectUris,
 } from '../../shared/access/credentials/clients.ts'
 import type { Principal } from '../../shared/access/principal.ts'
-import { allOk } from '../../shared/errors.ts'
+import { allOk } from '../../shared/core/errors.ts'
 import { isObject, parseReference, type Resource, referenceIn } from '../../shared/fhir/resource.ts'
 import { findLoginByRefreshToken } from '../../shared/identity/refresh-tokens.ts'
 import { userIdOfSession } from '../../shared/projects/signed-in-user.ts'
 import { readUser } from '../../shared/projects/users.ts'
 import { FHIR_JSON } from '../../shared/request/reply.ts'
-import type { Services } from '../../shared/services.ts'
-import { type Context, caller, type Middleware, type Web } from '../context.ts'
+import type { Services } from '../../shared/request/services.ts'
+import { readJson } from '../http/body.ts'
+import { type Context, caller, type Middleware, type Web } from '../http/context.ts'
 import { findClient } from '../identity/auth/apps.ts'
 import { clearCookie, isNavigation, sessionCookie, sessionCookies } from '../identity/browser.ts'
-import {
-  audit,
-  loginClientId,
-  loginIdFromSecret,
-  matchesDigest,
-  readLogin,
-  revokeLogin,
-} from '../identity/logins.ts'
-import { readForm, requiredParameter } from '../identity/oauth/answer.ts'
-import { authorize } from '../identity/oauth/authorize.ts'
+import { readForm, requiredParameter } from '../identity/clients/answer.ts'
 import {
   type ClientKeys,
   createClientKeys,
@@ -34,9 +26,17 @@ import {
   readClientCredentials,
   requireClientSession,
   verifyClientProof,
-} from '../identity/oauth/clients.ts'
+} from '../identity/clients/clients.ts'
+import {
+  audit,
+  loginClientId,
+  loginIdFromSecret,
+  matchesDigest,
+  readLogin,
+  revokeLogin,
+} from '../identity/login-store.ts'
+import { authorize } from '../identity/oauth/authorize.ts'
 import { grantToken } from '../identity/oauth/token.ts'
-import { readJson } from '../middleware/body.ts'
 import { OAuthError } from '../middleware/failures.ts'
 import { createRoutes, type RouteFamily } from './table.ts'
 

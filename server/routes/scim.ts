@@ -1,7 +1,7 @@
 /** `/scim/v2/Users`, with the media type and the error object of RFC 7644. */
 
 import { type Principal, systemPrincipal } from '../../shared/access/principal.ts'
-import { badRequest, forbidden, HttpError, notFound } from '../../shared/errors.ts'
+import { badRequest, forbidden, HttpError, notFound } from '../../shared/core/errors.ts'
 import {
   parseReference,
   type Resource,
@@ -9,20 +9,20 @@ import {
   referenceTo,
 } from '../../shared/fhir/resource.ts'
 import type { Session } from '../../shared/identity/principals.ts'
+import { notifyOldAddress } from '../../shared/operations/projects/update-email.ts'
 import { inviteMember, sessionUser } from '../../shared/projects/enrol.ts'
 import { PROFILE_TYPES } from '../../shared/projects/invitation.ts'
 import { newEmailChanges, requireUnlessLimited } from '../../shared/projects/ownership.ts'
 import { systemPrincipalFor } from '../../shared/projects/provision.ts'
-import { notifyOldAddress } from '../../shared/projects/update-email.ts'
 import { projectOfUser } from '../../shared/projects/users.ts'
-import { parseSearch } from '../../shared/query/search.ts'
-import { escapeValue } from '../../shared/query/values.ts'
 import { recordChange } from '../../shared/request/admin-audit.ts'
-import type { Services } from '../../shared/services.ts'
+import type { Services } from '../../shared/request/services.ts'
+import { parseSearch } from '../../shared/search/language/search.ts'
+import { escapeValue } from '../../shared/search/language/values.ts'
 import type { Transaction } from '../../shared/store/repository.ts'
 import { parseVersion } from '../../shared/store/rows/rows.ts'
-import { type Context, type Middleware, type Web, writer } from '../context.ts'
-import { readJsonObject } from '../middleware/body.ts'
+import { readJsonObject } from '../http/body.ts'
+import { type Context, type Middleware, type Web, writer } from '../http/context.ts'
 import { idempotentRequests } from '../middleware/once.ts'
 import { readMember, removeMember } from '../projects/admin/members.ts'
 import { patchScimUser } from '../projects/scim/patch.ts'

@@ -4,7 +4,7 @@
  * (middleware/requests.ts), which the router compares as it is.
  */
 import Router, { type RouterMiddleware } from '@koa/router'
-import type { Middleware, State } from '../context.ts'
+import type { Middleware, State } from '../http/context.ts'
 import { type Access, requireAccess } from '../middleware/access.ts'
 
 export type Method = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'

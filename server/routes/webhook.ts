@@ -3,22 +3,18 @@
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { type FoundBot, requireCode, toActing, toFoundBot } from '../../shared/bots/bot.ts'
 import { createJob, type RunCall, runBot } from '../../shared/bots/execute.ts'
-import { forbidden, HttpError, notFound, tooManyRequests } from '../../shared/errors.ts'
+import { forbidden, HttpError, notFound, tooManyRequests } from '../../shared/core/errors.ts'
 import { parseReference } from '../../shared/fhir/resource.ts'
 import type { Session } from '../../shared/identity/principals.ts'
-import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
-import {
-  createLimiter,
-  rateLimitItem,
-  retryAfterSeconds,
-} from '../../shared/platform/redis/limiter.ts'
+import type { ExecuteJob } from '../../shared/queue/jobs.ts'
+import { createLimiter, rateLimitItem, retryAfterSeconds } from '../../shared/redis/limiter.ts'
 import { readQuery } from '../../shared/request/negotiate.ts'
 import type { FhirReply, FhirRequest } from '../../shared/request/request.ts'
-import type { Services } from '../../shared/services.ts'
-import type { Context, Web } from '../context.ts'
-import { readBody } from '../middleware/body.ts'
+import type { Services } from '../../shared/request/services.ts'
+import { readBody } from '../http/body.ts'
+import type { Context, Web } from '../http/context.ts'
+import { send } from '../http/send.ts'
 import { disconnectSignal } from '../middleware/failures.ts'
-import { send } from '../send.ts'
 import { createRoutes, type RouteFamily } from './table.ts'
 
 const RUNS_PER_MINUTE = 600

@@ -3,7 +3,7 @@
  * is bound is renewed in Redis and PostgreSQL for as long as it is.
  */
 
-import type { Services } from '../../shared/services.ts'
+import type { Services } from '../../shared/request/services.ts'
 import {
   forgetSocketSubscriptions,
   SOCKET_MESSAGES,

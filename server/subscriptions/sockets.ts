@@ -2,10 +2,10 @@
 import { type IncomingMessage, STATUS_CODES } from 'node:http'
 import type { Duplex } from 'node:stream'
 import { type WebSocket, WebSocketServer } from 'ws'
-import type { Config } from '../../shared/config/config.ts'
-import type { Services } from '../../shared/services.ts'
+import type { Config } from '../../shared/core/config/config.ts'
+import type { Services } from '../../shared/request/services.ts'
 import { SOCKET_PATH } from '../../shared/subscriptions/socket-subscriptions.ts'
-import type { Metrics } from '../metrics.ts'
+import type { Metrics } from '../http/metrics.ts'
 import { isAllowedOrigin } from '../middleware/headers.ts'
 import { rateLimitAddress } from '../middleware/limits.ts'
 import {

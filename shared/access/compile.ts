@@ -2,13 +2,12 @@
  * AccessPolicy resources → Rules, and the check of a policy before it is stored. Grants only: entries are
  * alternatives. An entry that cannot be understood, or whose parameters are missing, grants nothing.
  */
-import { invalid, issue } from '../errors.ts'
+import { invalid, issue } from '../core/errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import { compileTenant } from '../fhirpath/custom.ts'
 import { fillText, parseCriteria, policyVariables, type Variables } from './criteria.ts'
-import { checkPath } from './fields/paths.ts'
 import {
   type Grant,
   INTERACTIONS,
@@ -17,6 +16,7 @@ import {
   type Rules,
   type WriteConstraint,
 } from './grant.ts'
+import { checkPath } from './paths.ts'
 import { compileIpRule } from './principal.ts'
 
 /** Readable under every policy, unless it has entries for them. */

@@ -5,9 +5,9 @@
 import { COMPARTMENTS } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
 import { isObject, parseReference } from '../fhir/resource.ts'
-import { parseSearch } from '../query/search.ts'
-import { type Criterion, isCondition } from '../query/search-request.ts'
-import { escapeValue, unescapeValue } from '../query/values.ts'
+import { parseSearch } from '../search/language/search.ts'
+import { type Criterion, isCondition } from '../search/language/search-request.ts'
+import { escapeValue, unescapeValue } from '../search/language/values.ts'
 import { REGISTRY_TYPES } from './policy.ts'
 
 /** Any type has these; so an entry for `*` may use them and no others. */

@@ -1,8 +1,8 @@
 /** Grants: the rights that entries of a policy and scopes give, as plain values, and the areas outside of resources. */
 
-import { HttpError, issue, outcome } from '../errors.ts'
+import { HttpError, issue, outcome } from '../core/errors.ts'
 import type { CompiledPath } from '../fhirpath/path.ts'
-import type { Criterion } from '../query/search-request.ts'
+import type { Criterion } from '../search/language/search-request.ts'
 
 export type Interaction = 'create' | 'read' | 'vread' | 'update' | 'delete' | 'search' | 'history'
 

@@ -1,12 +1,12 @@
 /** A Subscription as the service reads it. https://hl7.org/fhir/R4/subscription.html */
 
-import { badRequest, HttpError } from '../errors.ts'
+import { badRequest, HttpError } from '../core/errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import { compileTenant } from '../fhirpath/custom.ts'
 import type { CompiledPath } from '../fhirpath/path.ts'
-import { isCondition } from '../query/search-request.ts'
+import { isCondition } from '../search/language/search-request.ts'
 import { plainGrant } from './compile.ts'
 import { parseCriteria } from './criteria.ts'
 import type { Grant } from './grant.ts'

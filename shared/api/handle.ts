@@ -4,16 +4,22 @@
  */
 import { requireArea } from '../access/grant.ts'
 import type { Principal } from '../access/principal.ts'
-import { namesBinary, signAttachments } from '../binary/attachments.ts'
-import { contentReply, signedContent, wantsContent } from '../binary/read.ts'
 import { customOperation } from '../bots/custom.ts'
-import { handleExport } from '../bulk/exports/status.ts'
-import { handleImport } from '../bulk/imports/imports.ts'
-import { badStructure, HttpError, methodNotAllowed, notFound, OffloadRequired } from '../errors.ts'
+import {
+  badStructure,
+  HttpError,
+  methodNotAllowed,
+  notFound,
+  OffloadRequired,
+} from '../core/errors.ts'
+import { handleExport } from '../export/status.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import { isObject } from '../fhir/resource.ts'
+import { handleImport } from '../import/imports.ts'
 import { acceptRequest } from '../jobs/async-requests.ts'
 import { auditRefusal } from '../request/admin-audit.ts'
+import { namesBinary, signAttachments } from '../request/binary/attachments.ts'
+import { contentReply, signedContent, wantsContent } from '../request/binary/read.ts'
 import { readJson, readPreferences, requireKept, wantsPretty } from '../request/negotiate.ts'
 import { botCallDepth, charge, loadUnits } from '../request/quota.ts'
 import { FHIR_JSON, failureReply, indented, withTracing } from '../request/reply.ts'
@@ -27,6 +33,7 @@ import {
   type Preferences,
   type Route,
 } from '../request/request.ts'
+import type { Services } from '../request/services.ts'
 import { bundle, WRITES } from '../rest/bundle/bundle.ts'
 import { readBundle } from '../rest/bundle/entries.ts'
 import type { Respond } from '../rest/bundle/run.ts'
@@ -39,9 +46,8 @@ import {
 import { history, readHistory } from '../rest/history.ts'
 import { answerOnce, isIdempotent } from '../rest/idempotency.ts'
 import { read, vread } from '../rest/resources.ts'
-import { search, searchCompartment, searchSystem } from '../rest/search/search.ts'
+import { search, searchCompartment, searchSystem } from '../rest/search.ts'
 import { create, patch, remove, update } from '../rest/write.ts'
-import type { Services } from '../services.ts'
 import { isLegalId, normalId } from '../store/rows/context.ts'
 import type { Version } from '../store/rows/version.ts'
 import { handleJob, readAsyncJob } from './jobs.ts'

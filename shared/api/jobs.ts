@@ -2,9 +2,6 @@
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { scopeIn } from '../access/scopes.ts'
 import { finishAsyncJob, JobFinished } from '../bots/async-jobs.ts'
-import { exportAsJob } from '../bulk/exports/announce.ts'
-import { cancelJob as cancelExport, findExport } from '../bulk/exports/status.ts'
-import { endImport, findImport, importAsJob } from '../bulk/imports/imports.ts'
 import {
   accepted,
   allOk,
@@ -13,13 +10,16 @@ import {
   HttpError,
   methodNotAllowed,
   notFound,
-} from '../errors.ts'
+} from '../core/errors.ts'
+import { exportAsJob } from '../export/announce.ts'
+import { cancelJob as cancelExport, findExport } from '../export/status.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import { coversScope } from '../identity/principals.ts'
+import { endImport, findImport, importAsJob } from '../import/imports.ts'
 import { FHIR_JSON, jsonReply, outcomeReply } from '../request/reply.ts'
 import type { FhirContext, FhirReply, FhirRequest, Operation } from '../request/request.ts'
+import type { Services } from '../request/services.ts'
 import { replyWith } from '../rest/resources.ts'
-import type { Services } from '../services.ts'
 import { platformMeta } from '../store/rows/version.ts'
 import { isAcceptedRequest } from '../store/write/async-requests.ts'
 

@@ -10,10 +10,10 @@ import {
   systemPrincipal,
 } from '../access/principal.ts'
 import { scopeExtension } from '../access/scopes.ts'
-import { allOk, HttpError } from '../errors.ts'
+import { allOk, HttpError } from '../core/errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
-import type { ExecuteJob, ExecuteReply } from '../platform/queue/jobs.ts'
-import type { Services } from '../services.ts'
+import type { ExecuteJob, ExecuteReply } from '../queue/jobs.ts'
+import type { Services } from '../request/services.ts'
 import type { WritePart } from '../store/rows/context.ts'
 import { encodeReply } from './execute-reply.ts'
 import { addPendingRun, removePendingRun } from './pending-runs.ts'

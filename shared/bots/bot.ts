@@ -1,13 +1,13 @@
 /** A Bot: which one a `$execute` means, as whom it runs, where its code is, and what its runs may use. */
 import { LRUCache } from 'lru-cache'
 import { callerKey, type Principal } from '../access/principal.ts'
-import type { Config } from '../config/config.ts'
-import { badRequest, HttpError, notFound } from '../errors.ts'
+import type { Config } from '../core/config/config.ts'
+import { badRequest, HttpError, notFound } from '../core/errors.ts'
 import { type BotExtension, botExtension } from '../fhir/bot-extensions.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import type { Acting, Session } from '../identity/principals.ts'
 import type { OperationCall } from '../request/request.ts'
-import type { Services } from '../services.ts'
+import type { Services } from '../request/services.ts'
 import { platformMeta, type Version } from '../store/rows/version.ts'
 
 export interface FoundBot {

@@ -1,6 +1,6 @@
 /** Bot code as text: which module format it has, and whether it can run here. */
 import { type AnyNode, type Position, type Program, parse } from 'acorn'
-import { badRequest } from '../errors.ts'
+import { badRequest } from '../core/errors.ts'
 import { checkImports, walk } from './imports.ts'
 
 export type CodeFormat = 'commonjs' | 'module'

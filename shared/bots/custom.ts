@@ -2,7 +2,7 @@
 import { oldestFirst } from '../access/guarded/definitions.ts'
 import { implementationReferences } from '../access/guarded/elements.ts'
 import { may } from '../access/policy.ts'
-import { badRequest, type HttpError, notFound, notSupported } from '../errors.ts'
+import { badRequest, type HttpError, notFound, notSupported } from '../core/errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import { parseJson } from '../fhir/json.ts'
 import {
@@ -12,10 +12,10 @@ import {
   type Resource,
   referenceIn,
 } from '../fhir/resource.ts'
-import { escapeValue } from '../query/values.ts'
 import { FHIR_JSON, jsonReply } from '../request/reply.ts'
 import type { FhirReply, Operation, OperationCall } from '../request/request.ts'
-import { findAll } from '../store/rows/lookups.ts'
+import { escapeValue } from '../search/language/values.ts'
+import { findAll } from '../store/lookups.ts'
 import { execute } from './execute.ts'
 
 const LEVELS = ['system', 'type', 'instance']

@@ -1,9 +1,9 @@
 /** The Bot that a Subscription starts, and as whom it runs. */
 import { scopeIn } from '../access/scopes.ts'
-import { HttpError } from '../errors.ts'
+import { HttpError } from '../core/errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import { narrowSession, type Session } from '../identity/principals.ts'
-import type { Services } from '../services.ts'
+import type { Services } from '../request/services.ts'
 import { platformMeta } from '../store/rows/version.ts'
 import { codeLocation, findBotMembership } from './bot.ts'
 

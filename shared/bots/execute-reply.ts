@@ -3,11 +3,11 @@
  * its process is no failure of the bot: 500, and the caller decides whether it may be made again.
  */
 import { isUtf8 } from 'node:buffer'
-import { safeContentType } from '../binary/content.ts'
-import { allOk, badRequest, unavailable, unsupportedMediaType } from '../errors.ts'
+import { allOk, badRequest, unavailable, unsupportedMediaType } from '../core/errors.ts'
 import { decodeText, parseBody } from '../fhir/json.ts'
 import { isObject } from '../fhir/resource.ts'
-import type { ExecuteJob, ExecuteReply } from '../platform/queue/jobs.ts'
+import type { ExecuteJob, ExecuteReply } from '../queue/jobs.ts'
+import { safeContentType } from '../request/binary/content.ts'
 import { FHIR_JSON } from '../request/reply.ts'
 import type { FhirReply, FhirRequest } from '../request/request.ts'
 

@@ -1,6 +1,6 @@
 /** The imports of a bot, compared at deploy with what the sandbox has. */
 import type { AnyNode, Node, Program } from 'acorn'
-import { badRequest } from '../errors.ts'
+import { badRequest } from '../core/errors.ts'
 import { moduleExports } from './modules.ts'
 
 const MOST_WARNINGS = 20

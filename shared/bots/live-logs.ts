@@ -2,7 +2,7 @@
  * Live logs of a bot's runs while somebody listens. Listeners say so on one channel, again and again; a worker
  * that has heard of them publishes on the channel of the bot. Without a listener nothing travels.
  */
-import { type Bus, messageKind } from '../platform/redis/bus.ts'
+import { type Bus, messageKind } from '../redis/bus.ts'
 
 /** One thing that happened to a run. */
 export type BotLogEvent =

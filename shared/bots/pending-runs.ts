@@ -6,8 +6,8 @@ import {
   leaseRow,
   releaseLeased,
   updateLeased,
-} from '../platform/postgres/leases.ts'
-import type { Connection } from '../platform/postgres/statement.ts'
+} from '../postgres/leases.ts'
+import type { Connection } from '../postgres/statement.ts'
 
 const FOREIGN_MS = 30 * 60_000
 

@@ -1,5 +1,5 @@
 /** Records of a bot's runs: a row an attempt, for a week and at most the latest thousand of a bot. */
-import type { Connection } from '../platform/postgres/statement.ts'
+import type { Connection } from '../postgres/statement.ts'
 
 const KEPT = '7 days'
 const KEPT_OF_A_BOT = 1000

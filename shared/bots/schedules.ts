@@ -15,8 +15,8 @@ import {
   type LeaseTable,
   leaseRow,
   releaseLeased,
-} from '../platform/postgres/leases.ts'
-import type { Connection, Statement } from '../platform/postgres/statement.ts'
+} from '../postgres/leases.ts'
+import type { Connection, Statement } from '../postgres/statement.ts'
 
 export const BOT = 'Bot'
 

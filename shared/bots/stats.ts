@@ -3,10 +3,10 @@
  * project in Redis now and then, so that a run costs no command. Totals outlive the workers.
  */
 
-import { BOT_QUEUES, type ExecuteJob, keys } from '../platform/queue/jobs.ts'
-import type { Observation } from '../platform/queue/observation.ts'
-import type { Redis } from '../platform/redis/redis.ts'
-import { PREFIX } from '../platform/redis/script.ts'
+import { BOT_QUEUES, type ExecuteJob, keys } from '../queue/jobs.ts'
+import type { Observation } from '../queue/observation.ts'
+import type { Redis } from '../redis/redis.ts'
+import { PREFIX } from '../redis/script.ts'
 
 /** Upper bounds in ms; the last bucket has none. */
 const BUCKETS_MS = [5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000]

@@ -2,12 +2,12 @@
 import { changesCode, hasAllRights, runsAsCaller } from '../access/guarded/rights.ts'
 import { grantsFor, may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import { forbiddenByPlatform } from '../errors.ts'
+import { forbiddenByPlatform } from '../core/errors.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { checkBot } from '../fhir/schedule.ts'
 import { type ProgramRights, requireRightsOver } from '../identity/write-rules.ts'
-import type { Bind } from '../platform/postgres/statement.ts'
+import type { Bind } from '../postgres/statement.ts'
 import {
   normalId,
   type StoreContext,

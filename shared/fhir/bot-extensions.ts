@@ -1,5 +1,5 @@
 /** Extensions of a Bot that say how it runs: their addresses and names. */
-import { badRequest } from '../errors.ts'
+import { badRequest } from '../core/errors.ts'
 import { isObject, type Resource } from './resource.ts'
 
 /** The address, wherever the service is. */

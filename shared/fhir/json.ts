@@ -7,7 +7,7 @@
  * Strings of a resource are changed, and what is empty is left out, here, too.
  */
 import { isDeepStrictEqual } from 'node:util'
-import { badRequest, badStructure } from '../errors.ts'
+import { badRequest, badStructure } from '../core/errors.ts'
 import { mayRepeatNames, repeatedName } from './json-text.ts'
 import { isObject, isResource, type Resource } from './resource.ts'
 

@@ -1,7 +1,7 @@
 /** When a Bot runs by itself: `cronString` or `cronTiming`, and the extensions beside them. */
 
 import { type CronExpression, CronExpressionParser } from 'cron-parser'
-import { badRequest } from '../errors.ts'
+import { badRequest } from '../core/errors.ts'
 import { type BotExtension, botExtension, checkBotExtensions } from './bot-extensions.ts'
 import { isObject, type Resource } from './resource.ts'
 

@@ -2,7 +2,7 @@
  * Parts of a resource: `_summary` and `_elements` (also `_fields`).
  * https://hl7.org/fhir/R4/search.html#summary, #elements
  */
-import { badRequest, tooCostly } from '../errors.ts'
+import { badRequest, tooCostly } from '../core/errors.ts'
 import { typeElements } from './definitions.ts'
 import type { ElementDefinition } from './definitions-data.ts'
 import { parseJson } from './json.ts'

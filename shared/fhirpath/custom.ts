@@ -4,7 +4,7 @@
  * step), and the time of a batch of evaluations, which V8 enforces even inside one function.
  */
 import vm from 'node:vm'
-import { notSupported, tooCostly } from '../errors.ts'
+import { notSupported, tooCostly } from '../core/errors.ts'
 import { isObject } from '../fhir/resource.ts'
 import { forgetPatterns } from './engine.ts'
 import {

@@ -6,7 +6,7 @@ import { createRequire } from 'node:module'
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { Model, ResourceNode, UserInvocationTable } from 'fhirpath'
 import { RE2JS } from 're2js'
-import { tooCostly } from '../errors.ts'
+import { tooCostly } from '../core/errors.ts'
 import { isObject, parseReference } from '../fhir/resource.ts'
 
 type Fhirpath = typeof import('fhirpath').default

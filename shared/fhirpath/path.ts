@@ -15,7 +15,7 @@
 
 import type { OptionVariants, ResourceNode } from 'fhirpath'
 import { LRUCache } from 'lru-cache'
-import { badRequest, HttpError } from '../errors.ts'
+import { badRequest, HttpError } from '../core/errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import { openOnce } from '../fhir/definitions-data.ts'
 import { isDecimal } from '../fhir/json.ts'

@@ -1,6 +1,6 @@
 /** The request of a GraphQL call before graphql-http reads it, and the form in which its caller reads answers. */
 import type { OperationDefinitionNode } from 'graphql'
-import { badRequest, HttpError, notAcceptable } from '../errors.ts'
+import { badRequest, HttpError, notAcceptable } from '../core/errors.ts'
 import { parseBody } from '../fhir/json.ts'
 import { isObject } from '../fhir/resource.ts'
 import { wantsStrict } from '../request/negotiate.ts'

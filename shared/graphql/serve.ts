@@ -22,7 +22,7 @@ import {
   serverTimeout,
   tooLarge,
   unsupportedMediaType,
-} from '../errors.ts'
+} from '../core/errors.ts'
 import { readPreferences, takesGzip } from '../request/negotiate.ts'
 import { textReply } from '../request/reply.ts'
 import {
@@ -46,10 +46,10 @@ import {
   weightErrors,
 } from './document/limits.ts'
 import { literalName, locate, scan } from './document/literals.ts'
-import { type Executed, execute, type Ready } from './execute/execute.ts'
 import type { VariableValues } from './execute/plan.ts'
 import { readRoot } from './execute/reads.ts'
 import { errorsOutcome, Run } from './execute/run.ts'
+import { type Executed, execute, type Ready } from './execute.ts'
 import {
   contentType,
   type Form,

@@ -8,9 +8,9 @@
  */
 
 import { hash } from 'node:crypto'
-import { tooManyRequests } from '../errors.ts'
-import type { Redis } from '../platform/redis/redis.ts'
-import { runScript, script } from '../platform/redis/script.ts'
+import { tooManyRequests } from '../core/errors.ts'
+import type { Redis } from '../redis/redis.ts'
+import { runScript, script } from '../redis/script.ts'
 
 const WINDOW_SECONDS = 900
 const GUESSES = 5

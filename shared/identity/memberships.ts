@@ -7,9 +7,9 @@ import { SYSTEM_PROJECT_NUMBER } from '../access/principal.ts'
 import { exportsType, projectContext } from '../access/project-context.ts'
 import { isResourceType, typeNumber } from '../fhir/definitions.ts'
 import { isObject, parseReference, type Resource, referenceIn } from '../fhir/resource.ts'
-import type { Connection } from '../platform/postgres/statement.ts'
-import { type OwnVersions, ownVersionsSql } from '../store/index/custom-parameters.ts'
+import type { Connection } from '../postgres/statement.ts'
 import { type Keys, keysLiteral } from '../store/index/keys.ts'
+import { type OwnVersions, ownVersionsSql } from '../store/rows/custom-parameters.ts'
 
 export interface MembershipContext {
   readonly project: Resource

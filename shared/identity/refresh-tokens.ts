@@ -1,7 +1,7 @@
 /** Refresh tokens: one lives at a time, each use replaces it (RFC 9700 §4.14.2). */
 import { hash, randomBytes } from 'node:crypto'
 import { seal, sealingKey, unseal } from '../access/credentials/sealing.ts'
-import type { Connection } from '../platform/postgres/statement.ts'
+import type { Connection } from '../postgres/statement.ts'
 
 /** A client whose answer got lost, or a second browser tab, asks again within this time. */
 const GRACE_MS = 30_000

@@ -23,7 +23,7 @@ import {
   issue,
   outcome,
   tooManyRequests,
-} from '../errors.ts'
+} from '../core/errors.ts'
 import { COMPARTMENTS } from '../fhir/definitions.ts'
 import { actingSession } from '../identity/principals.ts'
 import { readInputs } from '../request/parameters.ts'
@@ -37,7 +37,7 @@ import type {
   Operation,
   OperationCall,
 } from '../request/request.ts'
-import type { Services } from '../services.ts'
+import type { Services } from '../request/services.ts'
 import { addUpkeepJob, jobRunLease, removeJob, type UpkeepKind } from '../store/rows/upkeep-jobs.ts'
 import { platformMeta } from '../store/rows/version.ts'
 import {

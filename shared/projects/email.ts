@@ -1,12 +1,12 @@
 /** Mails that clients and bots send: admitted, read and put into the outbox. */
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
-import { decodeBase64, readBinaryContent, readWhole } from '../binary/content.ts'
-import { badRequest, forbidden, notFound, tooLarge, tooManyRequests } from '../errors.ts'
+import { badRequest, forbidden, notFound, tooLarge, tooManyRequests } from '../core/errors.ts'
 import { isObject, parseReference } from '../fhir/resource.ts'
-import type { Mail, MailAttachment } from '../platform/mail/mails.ts'
-import { fetchOutbound } from '../platform/outbound/fetch-outside.ts'
-import type { Services } from '../services.ts'
+import { fetchOutbound } from '../outbound/fetch-outside.ts'
+import type { Mail, MailAttachment } from '../outbound/mails.ts'
+import { decodeBase64, readBinaryContent, readWhole } from '../request/binary/content.ts'
+import type { Services } from '../request/services.ts'
 
 const MOST_RECIPIENTS = 50
 const MOST_ATTACHMENTS = 50

@@ -6,7 +6,8 @@
 import { provenApplicant } from '../access/credentials/hashing.ts'
 import { hashPassword, requireGoodPassword } from '../access/credentials/passwords.ts'
 import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
-import { badRequest, conflict, HttpError, multipleMatches } from '../errors.ts'
+import { badRequest, conflict, HttpError, multipleMatches } from '../core/errors.ts'
+import { LOST, retryOnConflict } from '../core/retry.ts'
 import {
   isObject,
   parseReference,
@@ -17,13 +18,12 @@ import {
 } from '../fhir/resource.ts'
 import { displayName, type Session } from '../identity/principals.ts'
 import { requirePolicies } from '../identity/write-rules.ts'
-import { LOST, retryOnConflict } from '../platform/retry.ts'
-import type { Condition } from '../query/search-request.ts'
-import { escapeValue } from '../query/values.ts'
 import { givenFields, recordChange } from '../request/admin-audit.ts'
-import type { Services } from '../services.ts'
+import type { Services } from '../request/services.ts'
+import type { Condition } from '../search/language/search-request.ts'
+import { escapeValue } from '../search/language/values.ts'
+import { find, searchFor } from '../store/lookups.ts'
 import type { Transaction } from '../store/repository.ts'
-import { find, searchFor } from '../store/rows/lookups.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 import type { WriteResult } from '../store/rows/version.ts'
 import type { Guard } from '../store/transaction.ts'

@@ -1,6 +1,6 @@
 /** Reads the fields of a flat admin body and collects one issue a bad field. */
 import { LIFETIME } from '../access/credentials/clients.ts'
-import { type Issue, invalid, issue } from '../errors.ts'
+import { type Issue, invalid, issue } from '../core/errors.ts'
 import { isObject, type Reference } from '../fhir/resource.ts'
 
 /** Good enough to be written to; no sign that a mail header or a list of addresses could be made of. */

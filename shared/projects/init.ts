@@ -2,8 +2,8 @@
 import { may } from '../access/policy.ts'
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { SYSTEM_PROJECT } from '../access/project-context.ts'
-import type { Config } from '../config/config.ts'
-import { badRequest, forbidden } from '../errors.ts'
+import type { Config } from '../core/config/config.ts'
+import { badRequest, forbidden } from '../core/errors.ts'
 import { parseBody } from '../fhir/json.ts'
 import {
   isObject,
@@ -13,7 +13,7 @@ import {
   referenceTo,
 } from '../fhir/resource.ts'
 import { displayName } from '../identity/principals.ts'
-import type { Mail } from '../platform/mail/mails.ts'
+import type { Mail } from '../outbound/mails.ts'
 import { FHIR_JSON } from '../request/reply.ts'
 import type { Operation, OperationCall } from '../request/request.ts'
 import type { Repository } from '../store/repository.ts'

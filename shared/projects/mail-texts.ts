@@ -1,6 +1,6 @@
 /** The mails of the service itself: subject, plain text and HTML of each event. */
-import type { Config } from '../config/config.ts'
-import type { Mail } from '../platform/mail/mails.ts'
+import type { Config } from '../core/config/config.ts'
+import type { Mail } from '../outbound/mails.ts'
 
 type Settings = Pick<Config, 'appUrl' | 'productName'>
 

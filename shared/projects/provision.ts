@@ -6,8 +6,8 @@ import { randomBytes } from 'node:crypto'
 import { isSameSecret } from '../access/credentials/clients.ts'
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { SYSTEM_PROJECT } from '../access/project-context.ts'
-import type { Config } from '../config/config.ts'
-import { badRequest, forbidden } from '../errors.ts'
+import type { Config } from '../core/config/config.ts'
+import { badRequest, forbidden } from '../core/errors.ts'
 import {
   isResource,
   parseReference,

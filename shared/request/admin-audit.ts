@@ -2,13 +2,13 @@
 
 import { LRUCache } from 'lru-cache'
 import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
-import { HttpError } from '../errors.ts'
+import { HttpError } from '../core/errors.ts'
 import { isSameJson } from '../fhir/json.ts'
 import { parseReference, type Resource } from '../fhir/resource.ts'
-import type { Services } from '../services.ts'
 import type { Repository } from '../store/repository.ts'
 import { tracingExtension } from './reply.ts'
 import type { FhirRequest } from './request.ts'
+import type { Services } from './services.ts'
 
 type Interaction = 'create' | 'update' | 'patch' | 'delete' | 'operation' | 'read' | 'search-type'
 

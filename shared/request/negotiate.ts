@@ -7,7 +7,7 @@ import {
   notSupported,
   tooCostly,
   unsupportedMediaType,
-} from '../errors.ts'
+} from '../core/errors.ts'
 import { parseBody } from '../fhir/json.ts'
 import { FHIR_JSON } from './reply.ts'
 import type { FhirRequest, Preferences, Returned, Route } from './request.ts'

@@ -2,11 +2,11 @@
  * The input of an operation: query parameters, a Parameters resource, the same as plain JSON, or the one
  * resource it takes, read by what the operation declares. https://hl7.org/fhir/R4/operations.html#request
  */
-import { badRequest, type HttpError, notSupported } from '../errors.ts'
+import { badRequest, type HttpError, notSupported } from '../core/errors.ts'
 import { isResourceType, operationParameters } from '../fhir/definitions.ts'
 import { toNumber } from '../fhir/json.ts'
 import { isObject, isResource, type Resource } from '../fhir/resource.ts'
-import { escapeValue } from '../query/values.ts'
+import { escapeValue } from '../search/language/values.ts'
 import { readJson, readPreferences, wantsStrict } from './negotiate.ts'
 import { jsonReply } from './reply.ts'
 import type { FhirContext, FhirReply, OperationCall } from './request.ts'

@@ -4,10 +4,10 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Principal } from '../access/principal.ts'
-import { tooManyRequests } from '../errors.ts'
-import { type RateLimitState, rateLimitItem, retryAfterSeconds } from '../platform/redis/limiter.ts'
-import type { Services } from '../services.ts'
+import { tooManyRequests } from '../core/errors.ts'
+import { type RateLimitState, rateLimitItem, retryAfterSeconds } from '../redis/limiter.ts'
 import type { FhirRequest, Route } from './request.ts'
+import type { Services } from './services.ts'
 
 export const WRITE = 100
 export const SEARCH = 20

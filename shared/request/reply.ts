@@ -1,9 +1,14 @@
 /** Replies as values, and the ETags and If-* headers of versions. */
-import { badRequest, type HttpError, type OperationOutcome, preconditionFailed } from '../errors.ts'
+import {
+  badRequest,
+  type HttpError,
+  type OperationOutcome,
+  preconditionFailed,
+} from '../core/errors.ts'
 import { parseJson } from '../fhir/json.ts'
-import type { Services } from '../services.ts'
 import type { Version, WriteOptions } from '../store/rows/version.ts'
 import type { FhirReply, FhirRequest } from './request.ts'
+import type { Services } from './services.ts'
 
 export const FHIR_JSON = 'application/fhir+json; charset=utf-8'
 /** https://html.spec.whatwg.org/multipage/server-sent-events.html */

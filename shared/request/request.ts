@@ -2,8 +2,8 @@
 import type { Readable } from 'node:stream'
 import type { Area } from '../access/grant.ts'
 import type { Principal } from '../access/principal.ts'
-import type { Services } from '../services.ts'
 import type { Repository } from '../store/repository.ts'
+import type { Services } from './services.ts'
 
 export interface FhirRequest {
   readonly method: string

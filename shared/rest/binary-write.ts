@@ -7,6 +7,17 @@
 import { Readable } from 'node:stream'
 import { may } from '../access/policy.ts'
 import {
+  badRequest,
+  forbidden,
+  HttpError,
+  type Issue,
+  preconditionFailed,
+  tooLarge,
+} from '../core/errors.ts'
+import { isResourceType } from '../fhir/definitions.ts'
+import { parseBody } from '../fhir/json.ts'
+import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
+import {
   cleanFilename,
   decodeBase64,
   isSameContent,
@@ -16,21 +27,10 @@ import {
   type Upload,
   withoutContent,
   withStoredContent,
-} from '../binary/content.ts'
-import {
-  badRequest,
-  forbidden,
-  HttpError,
-  type Issue,
-  preconditionFailed,
-  tooLarge,
-} from '../errors.ts'
-import { isResourceType } from '../fhir/definitions.ts'
-import { parseBody } from '../fhir/json.ts'
-import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
-import { readChunks } from '../platform/storage/storage.ts'
+} from '../request/binary/content.ts'
 import { demandsExistence, writeOptions } from '../request/reply.ts'
 import type { FhirContext, FhirReply } from '../request/request.ts'
+import { readChunks } from '../storage/storage.ts'
 import type { WriteResult } from '../store/rows/version.ts'
 import { finishWrite } from './finish-write.ts'
 import { acceptResource, mayAskBots, requireSameId } from './interaction.ts'

@@ -2,13 +2,13 @@
  * References that say what they mean instead of where it is: `"reference": "Patient?identifier=…"`.
  * https://hl7.org/fhir/R4/http.html#trules
  */
-import { badRequest, HttpError, outcome } from '../errors.ts'
+import { badRequest, HttpError, outcome } from '../core/errors.ts'
 import { mapStrings } from '../fhir/json.ts'
 import { isResource, type Resource, visitReferences } from '../fhir/resource.ts'
-import type { SearchRequest } from '../query/search-request.ts'
 import type { FhirContext } from '../request/request.ts'
+import type { SearchRequest } from '../search/language/search-request.ts'
 import type { SearchPage } from '../store/rows/version.ts'
-import { readCondition, resolved } from './search/criteria.ts'
+import { readCondition, resolved } from './criteria.ts'
 
 export interface ConditionalReference {
   /** As it stands in the resource. */

@@ -8,19 +8,19 @@ import {
   multipleMatches,
   notFound,
   outcome,
-} from '../errors.ts'
+} from '../core/errors.ts'
 import type { Resource } from '../fhir/resource.ts'
-import type { SearchRequest } from '../query/search-request.ts'
 import { readJson } from '../request/negotiate.ts'
 import { emptyReply, outcomeReply, writeOptions } from '../request/reply.ts'
 import type { FhirContext, FhirReply } from '../request/request.ts'
+import type { SearchRequest } from '../search/language/search-request.ts'
 import { normalId } from '../store/rows/context.ts'
 import type { Version, WriteOptions, WriteResult } from '../store/rows/version.ts'
 import { withLiteralReferences } from './conditional-references.ts'
+import { parseCriteriaQuery, readFullCondition } from './criteria.ts'
 import { afterDeletions, finishWrite } from './finish-write.ts'
 import { acceptResource, mayAskBots } from './interaction.ts'
 import { beforeDelete, beforeWrite } from './pre-commit.ts'
-import { parseCriteriaQuery, readFullCondition } from './search/criteria.ts'
 import { patch, withAccount } from './write.ts'
 
 /** More matches than this are never deleted by one request. */

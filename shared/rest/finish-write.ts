@@ -1,14 +1,14 @@
 /** The last steps of a write: its effects outside of the resource, and the reply. */
 import { type Principal, systemPrincipal } from '../access/principal.ts'
 import { SYSTEM_PROJECT } from '../access/project-context.ts'
-import { versionText } from '../binary/attachments.ts'
-import { allOk, created, type Issue, issue, outcome } from '../errors.ts'
+import { allOk, created, type Issue, issue, outcome } from '../core/errors.ts'
 import { parseReference, type Resource, referenceIn } from '../fhir/resource.ts'
-import { addMail, type Mail } from '../platform/mail/mails.ts'
+import { addMail, type Mail } from '../outbound/mails.ts'
 import { isProven, revokeUnprovenLogins, takeIn } from '../projects/ownership.ts'
 import { systemPrincipalFor } from '../projects/provision.ts'
 import { readUser } from '../projects/users.ts'
 import { changedFields, recordChange } from '../request/admin-audit.ts'
+import { versionText } from '../request/binary/attachments.ts'
 import {
   absoluteUrl,
   emptyReply,

@@ -1,8 +1,9 @@
 /** History of a resource, a type and a Project. https://hl7.org/fhir/R4/http.html#history */
-import { versionText } from '../binary/attachments.ts'
-import { badRequest, notSupported } from '../errors.ts'
+
+import { badRequest, notSupported } from '../core/errors.ts'
 import { historyEntry, type Link } from '../fhir/bundle.ts'
 import { type DateRange, parseDate } from '../fhir/values.ts'
+import { versionText } from '../request/binary/attachments.ts'
 import { absoluteUrl, formatEtag } from '../request/reply.ts'
 import type { FhirContext, FhirReply } from '../request/request.ts'
 import type { HistoryPage, HistoryRequest, Version } from '../store/rows/version.ts'

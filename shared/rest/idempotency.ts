@@ -10,9 +10,9 @@ import { createHash } from 'node:crypto'
 import { seal, sealingKey, unseal } from '../access/credentials/sealing.ts'
 import { callerKey, type Principal } from '../access/principal.ts'
 import { rightsDigest } from '../access/rights-digest.ts'
-import { badRequest, businessRule, conflict, HttpError } from '../errors.ts'
+import { badRequest, businessRule, conflict, HttpError } from '../core/errors.ts'
 import type { FhirReply, FhirRequest } from '../request/request.ts'
-import type { Services } from '../services.ts'
+import type { Services } from '../request/services.ts'
 import {
   claimRequest,
   type Found,

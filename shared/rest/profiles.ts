@@ -1,9 +1,9 @@
 /** The profiles that a resource is checked against. https://hl7.org/fhir/R4/profiling.html#resources */
 import type { Principal, ProjectContext } from '../access/principal.ts'
-import { tooCostly } from '../errors.ts'
+import { tooCostly } from '../core/errors.ts'
 import type { Resource } from '../fhir/resource.ts'
-import type { Services } from '../services.ts'
-import type { CheckedResource, Claim, Claimed, Profile } from '../validation/profiles/run.ts'
+import type { Services } from '../request/services.ts'
+import type { CheckedResource, Claim, Claimed, Profile } from '../validation/profile-run.ts'
 import { toFhirPath } from '../validation/shapes.ts'
 
 /** More are not looked for, of one resource and of all in its body. */

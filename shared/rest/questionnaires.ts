@@ -1,7 +1,7 @@
 /** Finds the Questionnaire of a QuestionnaireResponse and checks one against the other. */
 import { LRUCache } from 'lru-cache'
 import { type Principal, systemPrincipal } from '../access/principal.ts'
-import type { Issue } from '../errors.ts'
+import type { Issue } from '../core/errors.ts'
 import { parseJson, toNumber } from '../fhir/json.ts'
 import {
   canonicalUrl,
@@ -11,9 +11,9 @@ import {
   parseReference,
   type Resource,
 } from '../fhir/resource.ts'
-import { escapeValue } from '../query/values.ts'
-import type { Services } from '../services.ts'
-import { findVersions } from '../store/rows/lookups.ts'
+import type { Services } from '../request/services.ts'
+import { escapeValue } from '../search/language/values.ts'
+import { findVersions } from '../store/lookups.ts'
 import { boundCodes } from '../terminology/bound-codes.ts'
 import { countsBroken, limitsBroken } from '../validation/answer-limits.ts'
 import type { CodeList } from '../validation/bindings.ts'

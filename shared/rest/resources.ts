@@ -1,9 +1,9 @@
 /** Reads of one resource. https://hl7.org/fhir/R4/http.html#read */
 import { SUBSCRIPTION } from '../access/subscription.ts'
-import { versionText } from '../binary/attachments.ts'
-import { withData } from '../binary/read.ts'
-import { notFound } from '../errors.ts'
+import { notFound } from '../core/errors.ts'
 import { parseView, requireElements } from '../fhir/view.ts'
+import { versionText } from '../request/binary/attachments.ts'
+import { withData } from '../request/binary/read.ts'
 import { wantsStrict } from '../request/negotiate.ts'
 import { emptyReply, isUnmodified, textReply, versionHeaders } from '../request/reply.ts'
 import type { FhirContext, FhirReply } from '../request/request.ts'

@@ -11,10 +11,10 @@
  */
 import { randomUUIDv7 } from 'node:crypto'
 import { SUBSCRIPTION } from '../access/subscription.ts'
-import { isBinary, withStoredContent } from '../binary/content.ts'
-import { allOk, badRequest, HttpError, outcome, preconditionFailed } from '../errors.ts'
+import { allOk, badRequest, HttpError, outcome, preconditionFailed } from '../core/errors.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import { newProject } from '../projects/provision.ts'
+import { isBinary, withStoredContent } from '../request/binary/content.ts'
 import { readJson, readPatchBody } from '../request/negotiate.ts'
 import { charge, WRITE } from '../request/quota.ts'
 import {

@@ -6,9 +6,9 @@
 import { fileURLToPath } from 'node:url'
 import type { Knex } from 'knex'
 import createKnex from 'knex'
-import type { Database } from '../platform/postgres/database.ts'
-import { rawPool } from '../platform/postgres/pool.ts'
-import type { Connection } from '../platform/postgres/statement.ts'
+import type { Database } from '../postgres/database.ts'
+import { rawPool } from '../postgres/pool.ts'
+import type { Connection } from '../postgres/statement.ts'
 import { addRevisionJob } from './rows/upkeep-jobs.ts'
 
 const MIGRATION_LOCK = 6_221_483_007_210_001n
@@ -58,7 +58,7 @@ export async function migrate(database: Database): Promise<void> {
   try {
     await guard.raw(`select pg_advisory_lock(${MIGRATION_LOCK})`)
     const source = {
-      directory: fileURLToPath(new URL('migrations', import.meta.url)),
+      directory: fileURLToPath(new URL('schema', import.meta.url)),
       loadExtensions: ['.ts'],
       // Migrations only add, so this version also runs on the schema of a newer one: a release that is
       // rolled back finds migrations in the table that it has no file for, and leaves them alone.
@@ -87,7 +87,7 @@ async function adoptBaseline(knex: Knex): Promise<void> {
     throw new Error(
       `The database has ${applied.length} of the ${REPLACED.length} migrations that ${BASELINE} replaces; ` +
         `the first that is missing is ${missing[0]}. Run the release step of the last revision that has these ` +
-        'files (git log -- shared/store/migrations), then this one again; or begin with an empty database',
+        'files (git log -- shared/store/schema), then this one again; or begin with an empty database',
     )
   }
   await knex.transaction(async (transaction) => {

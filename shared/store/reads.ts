@@ -4,16 +4,29 @@ import { criteriaSql, readDecided } from '../access/decisions/decide.ts'
 import type { Decisions } from '../access/decisions/decide-in-sql.ts'
 import { type Grant, INTERACTIONS } from '../access/grant.ts'
 import type { Principal } from '../access/principal.ts'
-import { HttpError, notFound } from '../errors.ts'
+import { HttpError, notFound } from '../core/errors.ts'
 import type { Resource } from '../fhir/resource.ts'
-import type { SearchRequest } from '../query/search-request.ts'
+import {
+  type CompartmentPage,
+  type CompartmentRequest,
+  readCompartment,
+} from '../search/compartment.ts'
+import { searchDeleted } from '../search/deleted.ts'
+import { finder } from '../search/finder.ts'
+import type { SearchRequest } from '../search/language/search-request.ts'
+import { type Explanation, explain, search, searchMany, searchTypes } from '../search/page.ts'
+import {
+  countPerReference,
+  type ReferenceSearch,
+  searchPerReference,
+} from '../search/per-reference.ts'
 import {
   BINARY,
   readBinaries,
   requireVisible,
   visibleHistory,
   visibleVersions,
-} from './read/binaries.ts'
+} from './binaries.ts'
 import { history, typeHistory } from './read/history.ts'
 import { type MetaSummary, metaSummary } from './read/meta-summary.ts'
 import {
@@ -32,19 +45,6 @@ import type {
   SearchPage,
   Version,
 } from './rows/version.ts'
-import {
-  type CompartmentPage,
-  type CompartmentRequest,
-  readCompartment,
-} from './search/compartment.ts'
-import { searchDeleted } from './search/deleted.ts'
-import { finder } from './search/finder.ts'
-import { type Explanation, explain, search, searchMany, searchTypes } from './search/page.ts'
-import {
-  countPerReference,
-  type ReferenceSearch,
-  searchPerReference,
-} from './search/per-reference.ts'
 
 /** The store of the replica that the reads of one request go to. */
 export interface ReplicaStore {

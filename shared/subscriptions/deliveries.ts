@@ -6,16 +6,11 @@ import { randomUUIDv7 } from 'node:crypto'
 import { REGISTRY_TYPES } from '../access/policy.ts'
 import { type Cause, SYSTEM_PROJECT_NUMBER } from '../access/principal.ts'
 import type { Change } from '../access/subscription.ts'
-import { timings } from '../config/waits.ts'
+import { timings } from '../core/config/waits.ts'
 import { typeNumber } from '../fhir/definitions.ts'
-import {
-  type Lease,
-  type LeaseTable,
-  leaseRow,
-  releaseLeased,
-} from '../platform/postgres/leases.ts'
-import type { Connection } from '../platform/postgres/statement.ts'
-import type { ChangeEvent } from '../store/events/rows.ts'
+import { type Lease, type LeaseTable, leaseRow, releaseLeased } from '../postgres/leases.ts'
+import type { Connection } from '../postgres/statement.ts'
+import type { ChangeEvent } from '../store/rows/event-rows.ts'
 import type { VersionRow } from '../store/rows/rows.ts'
 
 export interface NewDelivery {

@@ -15,13 +15,13 @@ import { type Change, criteriaGrant, type SubscriptionTerms } from '../access/su
 import type { OwnParameters } from '../fhir/definitions-data.ts'
 import type { Resource } from '../fhir/resource.ts'
 import { withinLimits } from '../fhirpath/custom.ts'
-import { testedCodes } from '../query/search-request.ts'
-import type { ChangeEvent } from '../store/events/rows.ts'
-import type { Watcher } from '../store/events/subscribers.ts'
-import { indexRows, metaAccounts } from '../store/index/index-rows.ts'
+import { testedCodes } from '../search/language/search-request.ts'
 import { redactFor } from '../store/read/redact.ts'
 import type { StoreContext } from '../store/rows/context.ts'
+import type { ChangeEvent } from '../store/rows/event-rows.ts'
+import { indexRows, metaAccounts } from '../store/rows/index-rows.ts'
 import { parseVersion, toVersion, type VersionRow } from '../store/rows/rows.ts'
+import type { Watcher } from '../store/rows/subscribers.ts'
 
 /** The parts of a change that are matched, be it made or not. */
 type MatchedChange = Pick<ChangeEvent, 'change' | 'type' | 'subject' | 'previous' | 'at'>

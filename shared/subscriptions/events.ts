@@ -4,23 +4,23 @@ import { decideContents, hiddenBy, versionsBeforeDeletion } from '../access/deci
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import type { Change, SubscriptionTerms } from '../access/subscription.ts'
-import { signAttachments, signBinary } from '../binary/attachments.ts'
-import { HttpError } from '../errors.ts'
+import { HttpError } from '../core/errors.ts'
 import { typeName } from '../fhir/definitions.ts'
 import type { Resource } from '../fhir/resource.ts'
-import type { Services } from '../services.ts'
-import type { ChangeEvent } from '../store/events/rows.ts'
+import { signAttachments, signBinary } from '../request/binary/attachments.ts'
+import type { Services } from '../request/services.ts'
+import { requireVisible } from '../store/binaries.ts'
+import { redactFor } from '../store/read/redact.ts'
+import type { StoreContext } from '../store/rows/context.ts'
+import type { ChangeEvent } from '../store/rows/event-rows.ts'
+import { present, toVersion, type VersionRow, versionColumns } from '../store/rows/rows.ts'
 import {
   type ActiveSubscription,
   readWatches,
   type Watcher,
   type WatchRow,
   watcherFrom,
-} from '../store/events/subscribers.ts'
-import { requireVisible } from '../store/read/binaries.ts'
-import { redactFor } from '../store/read/redact.ts'
-import type { StoreContext } from '../store/rows/context.ts'
-import { present, toVersion, type VersionRow, versionColumns } from '../store/rows/rows.ts'
+} from '../store/rows/subscribers.ts'
 import type { Version } from '../store/rows/version.ts'
 import {
   addDeliveries,

@@ -8,8 +8,8 @@ import { REGISTRY_TYPES } from '../access/policy.ts'
 import { SYSTEM_PROJECT_NUMBER } from '../access/principal.ts'
 import type { Change } from '../access/subscription.ts'
 import { typeName } from '../fhir/definitions.ts'
-import type { Connection } from '../platform/postgres/statement.ts'
-import type { ChangeEvent, StoredCause } from '../store/events/rows.ts'
+import type { Connection } from '../postgres/statement.ts'
+import type { ChangeEvent, StoredCause } from '../store/rows/event-rows.ts'
 import { contentId, type VersionRow } from '../store/rows/rows.ts'
 
 export interface OutboxBatch {

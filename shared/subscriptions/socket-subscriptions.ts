@@ -9,15 +9,15 @@ import {
   methodNotAllowed,
   unauthorized,
   unavailable,
-} from '../errors.ts'
+} from '../core/errors.ts'
 import { isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import { actingSession } from '../identity/principals.ts'
-import { messageKind } from '../platform/redis/bus.ts'
 import { createMemberLogin } from '../projects/signed-in-user.ts'
+import { messageKind } from '../redis/bus.ts'
 import { botCallDepth } from '../request/quota.ts'
 import { jsonReply } from '../request/reply.ts'
 import type { Operation } from '../request/request.ts'
-import type { Services } from '../services.ts'
+import type { Services } from '../request/services.ts'
 import { parseVersion, toVersion, type VersionRow } from '../store/rows/rows.ts'
 import type { Deletion, Version, WriteResult } from '../store/rows/version.ts'
 import type { Notification, VersionPlace } from './events.ts'

@@ -4,8 +4,8 @@
  */
 import { SUBSCRIPTION } from '../access/subscription.ts'
 import { typeNumber } from '../fhir/definitions.ts'
-import { endLease, isLeased, leaseValues } from '../platform/postgres/leases.ts'
-import type { Connection } from '../platform/postgres/statement.ts'
+import { endLease, isLeased, leaseValues } from '../postgres/leases.ts'
+import type { Connection } from '../postgres/statement.ts'
 import { type VersionRow, versionColumns } from '../store/rows/rows.ts'
 import { DELIVERIES, type Delivery, deliveryLease } from './deliveries.ts'
 

@@ -12,16 +12,16 @@ import {
   SUBSCRIPTION,
   type SubscriptionTerms,
 } from '../access/subscription.ts'
-import type { Outbound } from '../config/outbound.ts'
-import { badRequest, businessRule } from '../errors.ts'
+import type { Outbound } from '../core/config/outbound.ts'
+import { badRequest, businessRule } from '../core/errors.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
 import type { Resource } from '../fhir/resource.ts'
-import { checkTarget } from '../platform/outbound/fetch-outside.ts'
-import type { Bind, Connection } from '../platform/postgres/statement.ts'
-import { testedCodes } from '../query/search-request.ts'
-import { makesEvents } from '../store/events/rows.ts'
+import { checkTarget } from '../outbound/fetch-outside.ts'
+import type { Bind, Connection } from '../postgres/statement.ts'
+import { testedCodes } from '../search/language/search-request.ts'
 import type { Admission, StoreContext, WritePart, WriteRule } from '../store/rows/context.ts'
+import { makesEvents } from '../store/rows/event-rows.ts'
 import type { Listed } from '../store/rows/side-rows.ts'
 import { checkGuarded, checkGuardedDeletion } from '../store/write/guards.ts'
 

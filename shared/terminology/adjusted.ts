@@ -2,7 +2,7 @@
  * Terminology as an operation wants it: CodeSystems in certain versions, with what supplements add to their concepts.
  * https://hl7.org/fhir/R4/valueset-operation-expand.html, https://hl7.org/fhir/R4/codesystem.html#supplements
  */
-import { badRequest, unknownDefinition } from '../errors.ts'
+import { badRequest, unknownDefinition } from '../core/errors.ts'
 import { canonicalUrl, canonicalVersion } from '../fhir/resource.ts'
 import type { Designation, Include, ValueSet } from '../fhir/terminology.ts'
 import type { Inputs, ParameterDefinition } from '../request/parameters.ts'

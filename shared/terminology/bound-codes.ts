@@ -1,10 +1,10 @@
 /** The codes of the value sets that profiles bind to, as validation asks for them. */
 import { LRUCache } from 'lru-cache'
 import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
-import { HttpError } from '../errors.ts'
+import { HttpError } from '../core/errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import type { ValueSet } from '../fhir/terminology.ts'
-import type { Services } from '../services.ts'
+import type { Services } from '../request/services.ts'
 import { type CodeList, codeList } from '../validation/bindings.ts'
 import { openTerminology, type Terminology } from './find.ts'
 import { evaluation } from './members.ts'

@@ -1,5 +1,5 @@
 /** Codes as operations are given them: code and system, Coding, CodeableConcept. */
-import { badRequest, type HttpError, notFound, tooCostly } from '../errors.ts'
+import { badRequest, type HttpError, notFound, tooCostly } from '../core/errors.ts'
 import { withoutEmpty } from '../fhir/json.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import { type Inputs, type ParameterDefinition, readInputs } from '../request/parameters.ts'

@@ -1,7 +1,7 @@
 /** The concepts of one CodeSystem in memory, found by code, hierarchy, property and text. */
 
 import { RE2JS, RE2JSException } from 're2js'
-import { badRequest, notSupported } from '../errors.ts'
+import { badRequest, notSupported } from '../core/errors.ts'
 import type { Filter } from '../fhir/terminology.ts'
 import { normaliseString } from '../fhir/values.ts'
 import {

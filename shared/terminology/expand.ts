@@ -2,13 +2,12 @@
 import { randomUUID } from 'node:crypto'
 import { isOverridable, resolvedIn } from '../access/guarded/definitions.ts'
 import { may } from '../access/policy.ts'
-import { versionText } from '../binary/attachments.ts'
-import { badRequest, forbidden } from '../errors.ts'
+import { badRequest, forbidden } from '../core/errors.ts'
 import { plainBundle } from '../fhir/bundle.ts'
 import { publishedIdentity, publishedStructure } from '../fhir/published.ts'
 import { canonicalUrl, isObject, type Meta } from '../fhir/resource.ts'
 import type { Designation, ValueSet } from '../fhir/terminology.ts'
-import { escapeValue } from '../query/values.ts'
+import { versionText } from '../request/binary/attachments.ts'
 import {
   type Inputs,
   type ParameterDefinition,
@@ -17,7 +16,8 @@ import {
 } from '../request/parameters.ts'
 import { absoluteUrl, jsonReply, textReply } from '../request/reply.ts'
 import type { Operation, OperationCall } from '../request/request.ts'
-import { findVersions } from '../store/rows/lookups.ts'
+import { escapeValue } from '../search/language/values.ts'
+import { findVersions } from '../store/lookups.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 import { profilesNamedIn } from '../validation/profiles/profiles.ts'
 import { isStructureDefinition, type StructureDefinition } from '../validation/profiles/tree.ts'

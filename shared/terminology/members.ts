@@ -1,5 +1,5 @@
 /** The context of an evaluation, and lookups of a ValueSet's parts. https://hl7.org/fhir/R4/valueset.html#compositions */
-import { badRequest, tooCostly, unknownDefinition } from '../errors.ts'
+import { badRequest, tooCostly, unknownDefinition } from '../core/errors.ts'
 import { isResource } from '../fhir/resource.ts'
 import type { Compose, Contained, Include, ValueSet } from '../fhir/terminology.ts'
 import type { CodeSource, Terminology } from './find.ts'

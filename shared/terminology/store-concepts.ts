@@ -2,11 +2,11 @@
  * Imported concepts. Who may read the CodeSystem or ConceptMap that owns them was asked before: the
  * rows are found by the owner's Project and id alone.
  */
-import { HttpError, notSupported, tooCostly } from '../errors.ts'
+import { HttpError, notSupported, tooCostly } from '../core/errors.ts'
 import { typeNumber } from '../fhir/definitions.ts'
 import type { Designation, Filter } from '../fhir/terminology.ts'
 import { normaliseString } from '../fhir/values.ts'
-import { type Bind, binder, type Connection } from '../platform/postgres/statement.ts'
+import { type Bind, binder, type Connection } from '../postgres/statement.ts'
 import type { ConceptNode } from './concept-index.ts'
 import { type ConceptList, type ConceptQuery, compileRegex, filterWords } from './concepts.ts'
 

@@ -1,7 +1,7 @@
 /** Stores imported concepts under the CodeSystem that owns them. */
 import { typeNumber } from '../fhir/definitions.ts'
 import { normaliseString } from '../fhir/values.ts'
-import type { Connection } from '../platform/postgres/statement.ts'
+import type { Connection } from '../postgres/statement.ts'
 import { comparableWords } from './concepts.ts'
 import { conceptOwner } from './store-concepts.ts'
 

@@ -1,7 +1,7 @@
 /** Imported mappings of ConceptMaps. As of imported concepts, whether the caller may read the owner was decided before. */
-import { tooCostly } from '../errors.ts'
+import { tooCostly } from '../core/errors.ts'
 import { typeNumber } from '../fhir/definitions.ts'
-import type { Connection } from '../platform/postgres/statement.ts'
+import type { Connection } from '../postgres/statement.ts'
 
 export interface ImportedMapping {
   readonly sourceSystem: string

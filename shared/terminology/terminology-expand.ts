@@ -3,7 +3,7 @@
  * lookup, so a code has one version, name and status in all of them.
  * https://hl7.org/fhir/R4/valueset-operation-expand.html
  */
-import { tooCostly } from '../errors.ts'
+import { tooCostly } from '../core/errors.ts'
 import type { CodeSystem, Concept, Designation, Include, ValueSet } from '../fhir/terminology.ts'
 import type { ConceptNode } from './concept-index.ts'
 import { isAbstract, isInactive, rankConcepts } from './concepts.ts'

@@ -2,7 +2,7 @@
  * Invariants of severity error, compiled at their first use. Those that hold for every element,
  * extension, reference and narrative are plain code. https://hl7.org/fhir/R4/conformance-rules.html
  */
-import { HttpError } from '../errors.ts'
+import { HttpError } from '../core/errors.ts'
 import type { Constraint } from '../fhir/definitions-data.ts'
 import { isObject } from '../fhir/resource.ts'
 import { compilePlain } from '../fhirpath/closures.ts'

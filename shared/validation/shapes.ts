@@ -1,6 +1,6 @@
 /** The properties that an object of a type may have, made once per type from the definitions. */
 
-import { type Issue, issue, type Severity } from '../errors.ts'
+import { type Issue, issue, type Severity } from '../core/errors.ts'
 import { isResourceType, typeDefinition } from '../fhir/definitions.ts'
 import type { ElementDefinition } from '../fhir/definitions-data.ts'
 import { isPrimitive, type PrimitiveCheck, primitiveCheck } from '../fhir/primitives.ts'

@@ -3,7 +3,7 @@
  * a resource. https://hl7.org/fhir/R4/validation.html, levels "structure", "cardinality", "values", "invariants".
  */
 
-import { type Issue, invalid } from '../errors.ts'
+import { type Issue, invalid } from '../core/errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import { isDecimal } from '../fhir/json.ts'
 import { EMPTY_STRING } from '../fhir/primitives.ts'
@@ -11,7 +11,7 @@ import { isObject, type Resource } from '../fhir/resource.ts'
 import { withinTime } from '../fhirpath/custom.ts'
 import { bindingFault, type CodeList, checkTargets, publishedCodes } from './bindings.ts'
 import type { Invariant } from './invariants.ts'
-import { type Claimed, createMeter, type Run } from './profiles/run.ts'
+import { type Claimed, createMeter, type Run } from './profile-run.ts'
 import { getShape, type Property, Report, type Shape } from './shapes.ts'
 
 export interface StructureOptions {

@@ -1,7 +1,7 @@
 /** Elements are taken out of a text as they are out of what it says, wherever else their names stand. */
 import t from 'tap'
 import { removeJsonPaths } from '../../shared/access/fields/fields.ts'
-import { withoutPaths } from '../../shared/access/fields/paths.ts'
+import { withoutPaths } from '../../shared/access/paths.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 
 const OBSERVATION = {

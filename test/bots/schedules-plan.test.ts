@@ -1,7 +1,7 @@
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { MOST_COUNTED, nextOccurrence, parseSchedule } from '../../shared/fhir/schedule.ts'
-import { planOccurrence } from '../../worker/bots/schedules/run.ts'
+import { planOccurrence } from '../../worker/bots/run-schedules.ts'
 
 const BASE = 'http://localhost:8103/fhir/StructureDefinition/'
 const zone = (valueString: string) => ({ url: `${BASE}bot-cron-timezone`, valueString })

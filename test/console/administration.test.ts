@@ -1,7 +1,7 @@
 /** Pages of administration as an administrator, a member with a narrow policy and a super administrator open them. */
 import t from 'tap'
 import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
-import { QUEUE_NAMES } from '../../shared/config/config.ts'
+import { QUEUE_NAMES } from '../../shared/core/config/config.ts'
 import { openBotica, until } from '../fixtures/botica.ts'
 import { aBot, handler, type Untyped } from '../fixtures/bots/bots.ts'
 import { hasChromium, type Page } from '../fixtures/http/chromium.ts'

@@ -3,8 +3,8 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { referencePages } from '../../scripts/reference/pages.ts'
-import { describeSettings } from '../../shared/config/config.ts'
-import { settingDescriptions } from '../../shared/config/meanings.ts'
+import { describeSettings } from '../../shared/core/config/config.ts'
+import { settingDescriptions } from '../../shared/core/config/meanings.ts'
 import { openBotica } from '../fixtures/botica.ts'
 
 const FOLDER = join(import.meta.dirname, '../../docs/reference')

@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
-import type { OperationOutcome } from '../../shared/errors.ts'
+import type { OperationOutcome } from '../../shared/core/errors.ts'
 import { resourceTypes, searchParameter } from '../../shared/fhir/definitions.ts'
 import { parseJson } from '../../shared/fhir/json.ts'
 import { isObject, type Resource } from '../../shared/fhir/resource.ts'

@@ -1,7 +1,7 @@
 /** Every operation of the standard with every input that the standard defines for it, and with one that nobody does. */
 import t from 'tap'
 import { operations } from '../../shared/api/operations.ts'
-import type { OperationOutcome } from '../../shared/errors.ts'
+import type { OperationOutcome } from '../../shared/core/errors.ts'
 import { operationParameters } from '../../shared/fhir/definitions.ts'
 import { openBotica } from '../fixtures/botica.ts'
 import { aPatient } from '../fixtures/resources.ts'

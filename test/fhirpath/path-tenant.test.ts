@@ -1,5 +1,5 @@
 import t from 'tap'
-import type { HttpError } from '../../shared/errors.ts'
+import type { HttpError } from '../../shared/core/errors.ts'
 import { compileTenant, withinLimits, withinTime } from '../../shared/fhirpath/custom.ts'
 
 const name = Array.from({ length: 50 }, (_, index) => ({ family: `f${index}`, given: ['a', 'b'] }))

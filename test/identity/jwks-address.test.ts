@@ -1,5 +1,5 @@
 import t from 'tap'
-import { createClientKeys } from '../../server/identity/oauth/clients.ts'
+import { createClientKeys } from '../../server/identity/clients/clients.ts'
 import { openBotica } from '../fixtures/botica.ts'
 
 const { services } = await openBotica(t, { env: { HOOK_TARGETS: 'public' } })

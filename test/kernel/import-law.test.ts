@@ -35,7 +35,7 @@ const FLOORS = [
 ].map((names, floor) => names.map((name) => [name, floor] as const))
 const FLOOR_OF = new Map(FLOORS.flat())
 /** The type of all that a process has opened: every feature takes it. */
-const SERVICES = 'shared/services.ts'
+const SERVICES = 'shared/request/services.ts'
 
 /** Package → the files that may import it. */
 const PACKAGES: ReadonlyMap<string, RegExp> = new Map([
@@ -43,15 +43,15 @@ const PACKAGES: ReadonlyMap<string, RegExp> = new Map([
   ['@koa/router', /^server\//],
   ['@koa/cors', /^server\//],
   ['isolated-vm', /^worker\/executor\/sandbox\.ts$/],
-  ['bullmq', /^shared\/platform\/queue\//],
+  ['bullmq', /^shared\/queue\//],
 ])
 
 /** The files outside of the store that hold SQL: the tables of a feature are its own. */
 const SQL_FILES = [
   /^shared\/(store|access\/decisions|identity|platform\/postgres)\//,
-  /^shared\/open-services\.ts$/,
-  /^shared\/platform\/mail\/mails\.ts$/,
-  /^shared\/binary\/downloads\.ts$/,
+  /^shared\/api\/open-services\.ts$/,
+  /^shared\/outbound\/mails\.ts$/,
+  /^shared\/request\/binary\/downloads\.ts$/,
   /^shared\/terminology\/store-[\w-]+\.ts$/,
   /^shared\/bots\/(pending-runs|run-records|schedules|write-rules)\.ts$/,
   /^shared\/jobs\/upkeep\/\w+\.ts$/,
@@ -143,9 +143,9 @@ t.test('SQL stands in the store and in the files of features that are named', (t
   t.end()
 })
 
-t.test('settings are read in shared/config alone', (t) => {
+t.test('settings are read in shared/core/config alone', (t) => {
   const wrong = files.filter(
-    (path) => !path.startsWith('shared/config/') && texts.get(path)?.includes('process.env'),
+    (path) => !path.startsWith('shared/core/config/') && texts.get(path)?.includes('process.env'),
   )
   t.same(wrong, [])
   t.end()

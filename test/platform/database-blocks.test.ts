@@ -1,8 +1,8 @@
 /** Statements whose blocks are sent as they stand in memory. */
 import t from 'tap'
-import { createLogger } from '../../shared/log.ts'
-import { openDatabase } from '../../shared/platform/postgres/database.ts'
-import type { Statement } from '../../shared/platform/postgres/statement.ts'
+import { createLogger } from '../../shared/core/log.ts'
+import { openDatabase } from '../../shared/postgres/database.ts'
+import type { Statement } from '../../shared/postgres/statement.ts'
 import { databaseUrl } from '../fixtures/store/store.ts'
 
 const database = openDatabase(

@@ -1,9 +1,9 @@
 /** Brief statements share connections; one that is not brief after all keeps nobody waiting. */
 import { getEventListeners } from 'node:events'
 import t, { type Test } from 'tap'
-import { createLogger } from '../../shared/log.ts'
-import { type Database, openDatabase } from '../../shared/platform/postgres/database.ts'
-import type { Statement } from '../../shared/platform/postgres/statement.ts'
+import { createLogger } from '../../shared/core/log.ts'
+import { type Database, openDatabase } from '../../shared/postgres/database.ts'
+import type { Statement } from '../../shared/postgres/statement.ts'
 import { until } from '../fixtures/botica.ts'
 import { databaseUrl } from '../fixtures/store/store.ts'
 

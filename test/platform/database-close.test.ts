@@ -1,7 +1,7 @@
 /** A database that is closed while it opens connections tells nobody of an outage. */
 import { pino } from 'pino'
 import t from 'tap'
-import { openDatabase } from '../../shared/platform/postgres/database.ts'
+import { openDatabase } from '../../shared/postgres/database.ts'
 
 t.test('what is given up by closing is no outage', async (t) => {
   const lines: string[] = []

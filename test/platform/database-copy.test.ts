@@ -1,5 +1,5 @@
 import t from 'tap'
-import { openCopySessions } from '../../shared/platform/postgres/copy.ts'
+import { openCopySessions } from '../../shared/postgres/copy.ts'
 import { openBotica, until } from '../fixtures/botica.ts'
 
 const DONE_MS = 120_000

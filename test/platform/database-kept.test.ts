@@ -1,9 +1,9 @@
 /** Which statements a connection keeps the plans of: those asked for most of late, as many as there is room for. */
 import t, { type Test } from 'tap'
-import { createLogger } from '../../shared/log.ts'
-import { openDatabase } from '../../shared/platform/postgres/database.ts'
-import { rawPool } from '../../shared/platform/postgres/pool.ts'
-import type { Connection, Statement } from '../../shared/platform/postgres/statement.ts'
+import { createLogger } from '../../shared/core/log.ts'
+import { openDatabase } from '../../shared/postgres/database.ts'
+import { rawPool } from '../../shared/postgres/pool.ts'
+import type { Connection, Statement } from '../../shared/postgres/statement.ts'
 import { countRoundTrips, countStatements, databaseUrl } from '../fixtures/store/store.ts'
 
 const MOST_LETTERS = 120_000

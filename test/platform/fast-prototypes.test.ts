@@ -1,6 +1,6 @@
 import { setFlagsFromString } from 'node:v8'
 import t from 'tap'
-import { makePrototypesFast } from '../../shared/platform/fast-prototypes.ts'
+import { makePrototypesFast } from '../../shared/core/fast-prototypes.ts'
 
 setFlagsFromString('--allow-natives-syntax')
 const isFast = new Function('object', 'return %HasFastProperties(object)') as (

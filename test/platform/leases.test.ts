@@ -1,7 +1,7 @@
 /** Leases of rows: who has one, until when, and what a holder that has lost it may write. */
 import t from 'tap'
-import { createLogger } from '../../shared/log.ts'
-import { openDatabase } from '../../shared/platform/postgres/database.ts'
+import { createLogger } from '../../shared/core/log.ts'
+import { openDatabase } from '../../shared/postgres/database.ts'
 import {
   deleteLeased,
   type Lease,
@@ -10,7 +10,7 @@ import {
   releaseLeased,
   renewLeases,
   updateLeased,
-} from '../../shared/platform/postgres/leases.ts'
+} from '../../shared/postgres/leases.ts'
 import { createDatabase } from '../fixtures/store/own-database.ts'
 
 const databaseUrl = await createDatabase(t)

@@ -1,7 +1,7 @@
 /** Lists of hosts that are called, or never called, on behalf of others. */
 import t from 'tap'
-import { readConfig } from '../../shared/config/config.ts'
-import { blockedReason, readHostRule } from '../../shared/config/outbound.ts'
+import { readConfig } from '../../shared/core/config/config.ts'
+import { blockedReason, readHostRule } from '../../shared/core/config/outbound.ts'
 import { openBotica, until } from '../fixtures/botica.ts'
 import { aBot, execute, handler, type Untyped } from '../fixtures/bots/bots.ts'
 import { aSubscription, startReceiver } from '../fixtures/http/receiver.ts'

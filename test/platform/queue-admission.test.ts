@@ -1,9 +1,9 @@
 import { randomUUID } from 'node:crypto'
 import { Redis } from 'ioredis'
 import t from 'tap'
-import { readConfig } from '../../shared/config/config.ts'
-import { createAdmission } from '../../shared/platform/queue/admission.ts'
-import { keys } from '../../shared/platform/queue/jobs.ts'
+import { readConfig } from '../../shared/core/config/config.ts'
+import { createAdmission } from '../../shared/queue/admission.ts'
+import { keys } from '../../shared/queue/jobs.ts'
 import { aJob } from '../fixtures/bots/execute-job.ts'
 
 const redis = new Redis(readConfig().redisUrl)

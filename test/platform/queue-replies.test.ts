@@ -1,13 +1,13 @@
 /** Callers of runs that end while their process comes back to Redis. */
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
-import { readConfig } from '../../shared/config/config.ts'
-import { createLogger } from '../../shared/log.ts'
-import type { ExecuteJob, ExecuteReply } from '../../shared/platform/queue/jobs.ts'
-import { openReplies } from '../../shared/platform/queue/replies.ts'
-import { openRuns } from '../../shared/platform/queue/runs.ts'
-import { createBus } from '../../shared/platform/redis/bus.ts'
-import { openRedis, untilReady } from '../../shared/platform/redis/redis.ts'
+import { readConfig } from '../../shared/core/config/config.ts'
+import { createLogger } from '../../shared/core/log.ts'
+import type { ExecuteJob, ExecuteReply } from '../../shared/queue/jobs.ts'
+import { openReplies } from '../../shared/queue/replies.ts'
+import { openRuns } from '../../shared/queue/runs.ts'
+import { createBus } from '../../shared/redis/bus.ts'
+import { openRedis, untilReady } from '../../shared/redis/redis.ts'
 import { aJob } from '../fixtures/bots/execute-job.ts'
 
 const PATIENCE_MS = 60_000

@@ -5,7 +5,7 @@ import { chmodSync, cpSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
-import { describeSettings, readConfig } from '../../shared/config/config.ts'
+import { describeSettings, readConfig } from '../../shared/core/config/config.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
 const stores = { DATABASE_URL: 'postgres://x/x', REDIS_URL: 'redis://x' }

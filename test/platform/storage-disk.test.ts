@@ -3,12 +3,7 @@ import { type FileHandle, open } from 'node:fs/promises'
 import path from 'node:path'
 import { buffer } from 'node:stream/consumers'
 import t from 'tap'
-import {
-  allocatePages,
-  openDisk,
-  pageBytes,
-  writeWhole,
-} from '../../shared/platform/storage/disk.ts'
+import { allocatePages, openDisk, pageBytes, writeWhole } from '../../shared/storage/disk.ts'
 
 const PAGE = 4096
 /** Fewer pages go through the kernel's copy. */

@@ -1,7 +1,7 @@
 /** Times are read as pg reads them, whatever their form. */
 import { types } from 'pg'
 import t from 'tap'
-import { columnTypes } from '../../shared/platform/postgres/pool.ts'
+import { columnTypes } from '../../shared/postgres/pool.ts'
 
 const TIMESTAMPTZ = 1184
 

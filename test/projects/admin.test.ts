@@ -5,7 +5,7 @@ import { verifyPassword } from '../../shared/access/credentials/passwords.ts'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
-import { find } from '../../shared/store/rows/lookups.ts'
+import { find } from '../../shared/store/lookups.ts'
 import { openBotica } from '../fixtures/botica.ts'
 import { createClient, signIn } from '../fixtures/client.ts'
 

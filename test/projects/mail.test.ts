@@ -1,6 +1,6 @@
 import t from 'tap'
-import { readConfig } from '../../shared/config/config.ts'
-import { ConfigError } from '../../shared/config/reader.ts'
+import { readConfig } from '../../shared/core/config/config.ts'
+import { ConfigError } from '../../shared/core/config/reader.ts'
 import { openBotica, until } from '../fixtures/botica.ts'
 import { anEmail, invite } from '../fixtures/invites.ts'
 import { startSmtp } from '../fixtures/services/smtp.ts'

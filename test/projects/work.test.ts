@@ -1,6 +1,6 @@
 /** Administrators see the work that their Project does by itself, and super administrators that of the service. */
 import t from 'tap'
-import { QUEUE_NAMES } from '../../shared/config/config.ts'
+import { QUEUE_NAMES } from '../../shared/core/config/config.ts'
 import { openBotica, until } from '../fixtures/botica.ts'
 import { aBot, handler, type Untyped } from '../fixtures/bots/bots.ts'
 import { aPatient } from '../fixtures/resources.ts'

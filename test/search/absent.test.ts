@@ -1,7 +1,7 @@
 /** Values that a resource lacks have keys of their own, by which `:missing` and `:not` find it among many others. */
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
-import { parseSearch } from '../../shared/query/search.ts'
+import { parseSearch } from '../../shared/search/language/search.ts'
 import { Keys } from '../../shared/store/index/keys.ts'
 import { until } from '../fixtures/botica.ts'
 import { createDatabase } from '../fixtures/store/own-database.ts'

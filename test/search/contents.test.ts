@@ -1,7 +1,7 @@
 /** Searches whose contents a process knows find rows alone, and show what is stored all the same. */
 import t from 'tap'
 import { writeFeatures } from '../../shared/api/write-features.ts'
-import { parseSearch } from '../../shared/query/search.ts'
+import { parseSearch } from '../../shared/search/language/search.ts'
 import { openRepository } from '../../shared/store/open-repository.ts'
 import { countStatements, openTestStore } from '../fixtures/store/store.ts'
 

@@ -1,6 +1,6 @@
 /** Totals that a process knows are those of PostgreSQL, whoever writes. */
 import t from 'tap'
-import type { Connection, Statement } from '../../shared/platform/postgres/statement.ts'
+import type { Connection, Statement } from '../../shared/postgres/statement.ts'
 import { KnownCounts } from '../../shared/store/rows/counts.ts'
 import { openBotica, until } from '../fixtures/botica.ts'
 import { signIn } from '../fixtures/client.ts'

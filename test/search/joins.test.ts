@@ -1,5 +1,5 @@
 import t from 'tap'
-import { parseSearch } from '../../shared/query/search.ts'
+import { parseSearch } from '../../shared/search/language/search.ts'
 import { allowing, countStatements, failureStatus, openTestStore } from '../fixtures/store/store.ts'
 
 const { database, repository, aMember } = await openTestStore(t)

@@ -1,9 +1,9 @@
 import t from 'tap'
-import { HttpError } from '../../shared/errors.ts'
+import { HttpError } from '../../shared/core/errors.ts'
 import { searchParameter } from '../../shared/fhir/definitions.ts'
 import { normaliseString } from '../../shared/fhir/values.ts'
-import { parseSearch } from '../../shared/query/search.ts'
-import { type Condition, isCondition } from '../../shared/query/search-request.ts'
+import { parseSearch } from '../../shared/search/language/search.ts'
+import { type Condition, isCondition } from '../../shared/search/language/search-request.ts'
 import {
   escapeValue,
   parseDateValue,
@@ -12,7 +12,7 @@ import {
   parseReferenceValue,
   parseTokenValue,
   splitValue,
-} from '../../shared/query/values.ts'
+} from '../../shared/search/language/values.ts'
 
 function conditions(type: string, query: string): readonly Condition[] {
   return parseSearch(type, query).conditions.filter(isCondition)

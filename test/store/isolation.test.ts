@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
-import { parseSearch } from '../../shared/query/search.ts'
+import { parseSearch } from '../../shared/search/language/search.ts'
 import { present } from '../../shared/store/rows/rows.ts'
 import { allowing, failureStatus, openTestStore, system } from '../fixtures/store/store.ts'
 

@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import type { Principal } from '../../shared/access/principal.ts'
-import { parseSearch } from '../../shared/query/search.ts'
+import { parseSearch } from '../../shared/search/language/search.ts'
 import { PlannedCreates } from '../../shared/store/write/planned-rows.ts'
 import {
   allowing,

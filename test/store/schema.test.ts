@@ -4,8 +4,8 @@ import { randomUUID } from 'node:crypto'
 import { globSync, readdirSync, readFileSync } from 'node:fs'
 import t from 'tap'
 import { writeFeatures } from '../../shared/api/write-features.ts'
-import { createLogger } from '../../shared/log.ts'
-import { type Database, openDatabase } from '../../shared/platform/postgres/database.ts'
+import { createLogger } from '../../shared/core/log.ts'
+import { type Database, openDatabase } from '../../shared/postgres/database.ts'
 import { INDEX_REVISION, migrate, oldestIndexRevision } from '../../shared/store/migrate.ts'
 import { openRepository } from '../../shared/store/open-repository.ts'
 import { databaseUrl, system } from '../fixtures/store/store.ts'
@@ -49,7 +49,7 @@ function replacedNames(): string[] {
   return Array.from(source.matchAll(/^ {2}'(\d{3}-[a-z-]+\.ts)',$/gm), ([, name = '']) => name)
 }
 
-const FILES = readdirSync(new URL('shared/store/migrations', ROOT)).filter((name) =>
+const FILES = readdirSync(new URL('shared/store/schema', ROOT)).filter((name) =>
   name.endsWith('.ts'),
 )
 
@@ -192,13 +192,13 @@ t.test(
     t.same(
       files.filter((file) => OF_ONE_SERVER.test(readFileSync(new URL(file, ROOT), 'utf8'))).sort(),
       [
-        'shared/bulk/exports/rows/jobs.ts',
-        'shared/bulk/exports/rows/plan.ts',
-        'shared/bulk/imports/imports.ts',
+        'shared/export/rows/jobs.ts',
+        'shared/export/rows/plan.ts',
+        'shared/import/imports.ts',
         'shared/identity/signing-keys.ts',
         'shared/jobs/upkeep/upkeep.ts',
-        'shared/platform/postgres/transaction.ts',
-        'shared/store/index/custom-parameters-index.ts',
+        'shared/postgres/transaction.ts',
+        'shared/store/reindex/custom-parameters-index.ts',
         'shared/store/migrate.ts',
         'shared/store/rows/counts.ts',
         'shared/store/write/idempotent-requests.ts',

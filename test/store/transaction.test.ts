@@ -1,9 +1,9 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
-import { HttpError } from '../../shared/errors.ts'
-import { createLogger } from '../../shared/log.ts'
-import { openDatabase } from '../../shared/platform/postgres/database.ts'
-import { parseSearch } from '../../shared/query/search.ts'
+import { HttpError } from '../../shared/core/errors.ts'
+import { createLogger } from '../../shared/core/log.ts'
+import { openDatabase } from '../../shared/postgres/database.ts'
+import { parseSearch } from '../../shared/search/language/search.ts'
 import {
   countStatements,
   databaseUrl,

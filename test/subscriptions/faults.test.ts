@@ -1,6 +1,6 @@
 import t, { type Test } from 'tap'
-import { createLogger } from '../../shared/log.ts'
-import { openDatabase } from '../../shared/platform/postgres/database.ts'
+import { createLogger } from '../../shared/core/log.ts'
+import { openDatabase } from '../../shared/postgres/database.ts'
 import { until } from '../fixtures/botica.ts'
 import type { Untyped } from '../fixtures/bots/bots.ts'
 import { aSubscription, type Received, startReceiver } from '../fixtures/http/receiver.ts'

@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { nodeArguments } from '../../scripts/procfile.ts'
-import { describeSettings } from '../../shared/config/config.ts'
+import { describeSettings } from '../../shared/core/config/config.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
 const read = (file: string) => readFileSync(join(ROOT, file), 'utf8')

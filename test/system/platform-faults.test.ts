@@ -35,7 +35,7 @@ const slugBytes = makeSlug(slug)
 // A next release whose migration the first one has never heard of.
 cpSync(slug, newer, { recursive: true })
 writeFileSync(
-  join(newer, 'shared/store/migrations/999-newer.ts'),
+  join(newer, 'shared/store/schema/999-newer.ts'),
   `export const up = (knex) => knex.raw('alter table resource add column newer text')
    export const down = (knex) => knex.raw('alter table resource drop column newer')`,
 )

@@ -1,6 +1,6 @@
 /** Profiles that are claimed by resources inside of others. */
 import t from 'tap'
-import type { OperationOutcome } from '../../shared/errors.ts'
+import type { OperationOutcome } from '../../shared/core/errors.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { openBotica } from '../fixtures/botica.ts'
 import {

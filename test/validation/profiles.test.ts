@@ -1,5 +1,5 @@
 import t from 'tap'
-import type { OperationOutcome } from '../../shared/errors.ts'
+import type { OperationOutcome } from '../../shared/core/errors.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { openBotica, until } from '../fixtures/botica.ts'
 import type { Answer, Client } from '../fixtures/client.ts'

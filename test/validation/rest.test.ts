@@ -1,5 +1,5 @@
 import t from 'tap'
-import type { OperationOutcome } from '../../shared/errors.ts'
+import type { OperationOutcome } from '../../shared/core/errors.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { openBotica, type Tenant, until } from '../fixtures/botica.ts'
 import { anObservation, aPatient, r4ExampleTexts, syntheaBundles } from '../fixtures/resources.ts'

@@ -1,5 +1,5 @@
 import t from 'tap'
-import type { OperationOutcome } from '../../shared/errors.ts'
+import type { OperationOutcome } from '../../shared/core/errors.ts'
 import { openBotica } from '../fixtures/botica.ts'
 import { PATIENT_PROFILE, patientProfile, usLikePatient } from '../fixtures/profiles.ts'
 import { anObservation, aPatient } from '../fixtures/resources.ts'

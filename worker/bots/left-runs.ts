@@ -10,13 +10,13 @@ import {
   pendingRuns,
   removePendingRun,
 } from '../../shared/bots/pending-runs.ts'
-import { timings } from '../../shared/config/waits.ts'
-import { HttpError } from '../../shared/errors.ts'
-import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
-import { interrupted } from '../../shared/platform/queue/replies.ts'
-import type { Services } from '../../shared/services.ts'
+import { timings } from '../../shared/core/config/waits.ts'
+import { HttpError } from '../../shared/core/errors.ts'
+import { type Loop, startLoop } from '../../shared/jobs/loop.ts'
+import type { ExecuteJob } from '../../shared/queue/jobs.ts'
+import { interrupted } from '../../shared/queue/replies.ts'
+import type { Services } from '../../shared/request/services.ts'
 import { platformMeta } from '../../shared/store/rows/version.ts'
-import { type Loop, startLoop } from '../loop.ts'
 
 /** Younger runs may be on their way into the queue. */
 const OLDER_THAN_MS = 10_000

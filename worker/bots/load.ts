@@ -3,7 +3,6 @@ import { createHash } from 'node:crypto'
 import { LRUCache } from 'lru-cache'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
-import { readBinaryContent, readWhole } from '../../shared/binary/content.ts'
 import {
   type BotLimits,
   botLimits,
@@ -16,12 +15,13 @@ import {
 } from '../../shared/bots/bot.ts'
 import { type CodeFormat, codeFormat } from '../../shared/bots/code.ts'
 import { requiredLibraries } from '../../shared/bots/modules.ts'
-import { badRequest } from '../../shared/errors.ts'
+import { badRequest } from '../../shared/core/errors.ts'
 import { isObject, parseReference, type Resource } from '../../shared/fhir/resource.ts'
 import { actingSession, type Session } from '../../shared/identity/principals.ts'
-import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
 import { createMemberLogin, sessionDetails } from '../../shared/projects/signed-in-user.ts'
-import type { Services } from '../../shared/services.ts'
+import type { ExecuteJob } from '../../shared/queue/jobs.ts'
+import { readBinaryContent, readWhole } from '../../shared/request/binary/content.ts'
+import type { Services } from '../../shared/request/services.ts'
 import { platformMeta } from '../../shared/store/rows/version.ts'
 
 export interface Secrets {

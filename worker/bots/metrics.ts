@@ -1,8 +1,8 @@
 /** The worker's metrics; web's /metrics shows them for all workers together. */
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
-import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
-import type { Services } from '../../shared/services.ts'
-import type { ExecutorsStats } from './executors/executors.ts'
+import type { ExecuteJob } from '../../shared/queue/jobs.ts'
+import type { Services } from '../../shared/request/services.ts'
+import type { ExecutorsStats } from './executors.ts'
 import type { RunResult } from './run-result.ts'
 import type { HeldRuns } from './slots.ts'
 

@@ -1,6 +1,7 @@
 /** Which failed runs are made again, and when: only asynchronous ones whose bot asks for it. */
-import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
-import { backoffMs } from '../loop.ts'
+
+import { backoffMs } from '../../shared/jobs/loop.ts'
+import type { ExecuteJob } from '../../shared/queue/jobs.ts'
 import type { RunFailure } from './run-result.ts'
 
 const FIRST_MS = 1000

@@ -12,7 +12,7 @@
  *
  * - queued: a job of BullMQ has the run. One that is asked for later, scheduled or delivered has a row in PostgreSQL, too
  *   (`pending_run`, `occurrence`, `delivery`), which brings the job back when Redis has lost it.
- * - leased: a worker has the job, and the lease of the row (shared/platform/postgres/leases.ts). A run without a row has a
+ * - leased: a worker has the job, and the lease of the row (shared/postgres/leases.ts). A run without a row has a
  *   name for each of its attempts instead.
  * - wrote: the run may have changed something, so no other attempt begins. Noted in the row (`effect`), or in the journal in
  *   Redis, where the first attempt that asks is the only one that may write. Occurrences and deliveries are repeated
@@ -40,15 +40,15 @@ import {
   occurrenceLease,
   releaseOccurrence,
 } from '../../shared/bots/schedules.ts'
-import { HttpError, RunLeaseLost } from '../../shared/errors.ts'
-import type { Database } from '../../shared/platform/postgres/database.ts'
-import { type Lease, type LeaseTable, renewLeases } from '../../shared/platform/postgres/leases.ts'
-import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
-import type { Runs } from '../../shared/platform/queue/runs.ts'
-import type { JobEnd, TakenJob } from '../../shared/platform/queue/worker.ts'
-import type { Services } from '../../shared/services.ts'
+import { HttpError, RunLeaseLost } from '../../shared/core/errors.ts'
+import { startLoop } from '../../shared/jobs/loop.ts'
+import type { Database } from '../../shared/postgres/database.ts'
+import { type Lease, type LeaseTable, renewLeases } from '../../shared/postgres/leases.ts'
+import type { ExecuteJob } from '../../shared/queue/jobs.ts'
+import type { Runs } from '../../shared/queue/runs.ts'
+import type { JobEnd, TakenJob } from '../../shared/queue/worker.ts'
+import type { Services } from '../../shared/request/services.ts'
 import { requireRunLease } from '../../shared/store/rows/run-leases.ts'
-import { startLoop } from '../loop.ts'
 import type { Attempt } from './run-result.ts'
 
 const RENEW_MS = Math.min(PENDING_RUNS.leaseMs, OCCURRENCES.leaseMs) / 3

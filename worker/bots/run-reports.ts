@@ -11,8 +11,8 @@ import {
   type RecordedCalls,
 } from '../../shared/bots/run-records.ts'
 import { isObject } from '../../shared/fhir/resource.ts'
-import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
-import type { Services } from '../../shared/services.ts'
+import type { ExecuteJob } from '../../shared/queue/jobs.ts'
+import type { Services } from '../../shared/request/services.ts'
 import { createAudit, createBatches, logTail, type RunRecord } from './audit.ts'
 import type { RunFailure, RunResult } from './run-result.ts'
 

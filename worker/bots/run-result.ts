@@ -1,11 +1,11 @@
 /** The request and the result of a run, and the words for everything that can end it. */
 
 import type { RunLease } from '../../shared/access/principal.ts'
-import { issue, outcome, RunLeaseLost } from '../../shared/errors.ts'
-import type { Logger } from '../../shared/log.ts'
-import type { ExecuteJob, ExecuteReply } from '../../shared/platform/queue/jobs.ts'
-import { INTERRUPTED, interrupted } from '../../shared/platform/queue/replies.ts'
-import type { Runs } from '../../shared/platform/queue/runs.ts'
+import { issue, outcome, RunLeaseLost } from '../../shared/core/errors.ts'
+import type { Logger } from '../../shared/core/log.ts'
+import type { ExecuteJob, ExecuteReply } from '../../shared/queue/jobs.ts'
+import { INTERRUPTED, interrupted } from '../../shared/queue/replies.ts'
+import type { Runs } from '../../shared/queue/runs.ts'
 import type {
   CallKind,
   DoneMessage,

@@ -4,16 +4,16 @@
  */
 import { callerKey, type RunLease } from '../../shared/access/principal.ts'
 import type { Stats } from '../../shared/bots/stats.ts'
-import { HttpError, RunLeaseLost } from '../../shared/errors.ts'
+import { HttpError, RunLeaseLost } from '../../shared/core/errors.ts'
 import type { Session } from '../../shared/identity/principals.ts'
-import type { ExecuteJob, ExecuteReply } from '../../shared/platform/queue/jobs.ts'
-import type { Queues } from '../../shared/platform/queue/queue.ts'
-import { interrupted } from '../../shared/platform/queue/replies.ts'
-import type { Runs } from '../../shared/platform/queue/runs.ts'
-import type { JobEnd, TakenJob } from '../../shared/platform/queue/worker.ts'
-import type { Services } from '../../shared/services.ts'
+import type { ExecuteJob, ExecuteReply } from '../../shared/queue/jobs.ts'
+import type { Queues } from '../../shared/queue/queue.ts'
+import { interrupted } from '../../shared/queue/replies.ts'
+import type { Runs } from '../../shared/queue/runs.ts'
+import type { JobEnd, TakenJob } from '../../shared/queue/worker.ts'
+import type { Services } from '../../shared/request/services.ts'
 import { Bridge } from './bridge.ts'
-import type { Executors } from './executors/executors.ts'
+import type { Executors } from './executors.ts'
 import {
   createLoader,
   createRunToken,

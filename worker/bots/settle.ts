@@ -1,11 +1,11 @@
 /** The end of a run: the reply, and a result that nobody waits for into its AsyncJob or the occurrence of its schedule. */
 import { JobFinished, settleAsyncJob, startAsyncJob } from '../../shared/bots/async-jobs.ts'
-import { HttpError, RunLeaseLost } from '../../shared/errors.ts'
-import type { ExecuteJob, ExecuteReply } from '../../shared/platform/queue/jobs.ts'
-import { interrupted } from '../../shared/platform/queue/replies.ts'
-import type { RunEnd, Runs } from '../../shared/platform/queue/runs.ts'
-import type { Services } from '../../shared/services.ts'
-import { settleOccurrence } from './schedules/run.ts'
+import { HttpError, RunLeaseLost } from '../../shared/core/errors.ts'
+import type { ExecuteJob, ExecuteReply } from '../../shared/queue/jobs.ts'
+import { interrupted } from '../../shared/queue/replies.ts'
+import type { RunEnd, Runs } from '../../shared/queue/runs.ts'
+import type { Services } from '../../shared/request/services.ts'
+import { settleOccurrence } from './run-schedules.ts'
 
 const ATTEMPTS = 5
 const PAUSE_MS = 500

@@ -1,7 +1,8 @@
 /** Sends what the outbox holds: five attempts, the pause doubling; what is refused for good is not repeated. */
 import { EVENT_SYSTEM, SERVICE_NAME } from '../../shared/access/guarded/audit-events.ts'
 import { systemPrincipal } from '../../shared/access/principal.ts'
-import type { Config } from '../../shared/config/config.ts'
+import type { Config } from '../../shared/core/config/config.ts'
+import { backoffMs, createRenewal, startLoop, withLease } from '../../shared/jobs/loop.ts'
 import {
   type LeasedMail,
   leaseMail,
@@ -11,10 +12,9 @@ import {
   removeMail,
   retryMail,
   type StoredMail,
-} from '../../shared/platform/mail/mails.ts'
+} from '../../shared/outbound/mails.ts'
 import { withoutLinkSecret } from '../../shared/projects/mail-texts.ts'
-import type { Services } from '../../shared/services.ts'
-import { backoffMs, createRenewal, startLoop, withLease } from '../loop.ts'
+import type { Services } from '../../shared/request/services.ts'
 
 const EVERY_MS = 500
 const ATTEMPTS = 5

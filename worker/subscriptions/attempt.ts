@@ -7,13 +7,13 @@ import { systemPrincipal } from '../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
 import { SUBSCRIPTION, type SubscriptionTerms } from '../../shared/access/subscription.ts'
 import { findTarget, isBotTarget, resolveAuthorSession } from '../../shared/bots/event-target.ts'
-import { HttpError } from '../../shared/errors.ts'
+import { HttpError } from '../../shared/core/errors.ts'
 import { typeName } from '../../shared/fhir/definitions.ts'
 import { parseReference, type Resource, referenceIn } from '../../shared/fhir/resource.ts'
 import { subscriptionMail } from '../../shared/projects/mail-texts.ts'
 import { MAX_DEPTH } from '../../shared/request/quota.ts'
-import type { Services } from '../../shared/services.ts'
-import { find } from '../../shared/store/rows/lookups.ts'
+import type { Services } from '../../shared/request/services.ts'
+import { find } from '../../shared/store/lookups.ts'
 import {
   contentId,
   parseVersion,

@@ -1,9 +1,10 @@
 /** Matches changes with Subscriptions, takes pending deliveries, makes them, and settles each attempt in PostgreSQL. */
 import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promises'
 import { resolveAuthorSession } from '../../shared/bots/event-target.ts'
-import { deleteLeased, renewLeases } from '../../shared/platform/postgres/leases.ts'
-import { listenForWakes } from '../../shared/platform/redis/outbox-wakes.ts'
-import type { Services } from '../../shared/services.ts'
+import { backoffMs, isUnavailable, type Loop, startLoop } from '../../shared/jobs/loop.ts'
+import { deleteLeased, renewLeases } from '../../shared/postgres/leases.ts'
+import { listenForWakes } from '../../shared/redis/outbox-wakes.ts'
+import type { Services } from '../../shared/request/services.ts'
 import {
   DELIVERIES,
   type Delivery,
@@ -14,7 +15,6 @@ import {
 import { createEvents, type MatchOptions } from '../../shared/subscriptions/events.ts'
 import { deliveryFailed, deliveryOrphaned, type Receipt } from '../../shared/subscriptions/state.ts'
 import type { Runner } from '../bots/run.ts'
-import { backoffMs, isUnavailable, type Loop, startLoop } from '../loop.ts'
 import { type Attempted, attemptDelivery, endOverdue, endSubscription } from './attempt.ts'
 import type { EventMetrics } from './audit.ts'
 import { auditAttempt, createReportedAlone, reportSuccesses } from './audit.ts'

@@ -8,9 +8,9 @@ import {
 } from '../../shared/access/subscription.ts'
 import { toActing } from '../../shared/bots/bot.ts'
 import type { BotTarget, MissingTarget } from '../../shared/bots/event-target.ts'
-import type { Config } from '../../shared/config/config.ts'
-import { fetchOutbound } from '../../shared/platform/outbound/fetch-outside.ts'
-import type { ExecuteJob } from '../../shared/platform/queue/jobs.ts'
+import type { Config } from '../../shared/core/config/config.ts'
+import { fetchOutbound } from '../../shared/outbound/fetch-outside.ts'
+import type { ExecuteJob } from '../../shared/queue/jobs.ts'
 import type { Delivery } from '../../shared/subscriptions/deliveries.ts'
 import type { Runner } from '../bots/run.ts'
 

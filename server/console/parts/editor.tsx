@@ -17,7 +17,7 @@ import { EditorView, highlightActiveLine, keymap, lineNumbers } from '@codemirro
 import { tags } from '@lezer/highlight'
 import { Box, useComputedColorScheme } from '@mantine/core'
 import { useEffect, useMemo, useRef, useState } from 'react'
-import { nonce } from '../nonce.ts'
+import { nonce } from '../client/nonce.ts'
 
 export interface Mark {
   /** From 1. */

@@ -3,10 +3,10 @@ import { Alert, Button, Group, Stack } from '@mantine/core'
 import { OperationOutcomeError } from '@medplum/core'
 import type { OperationOutcomeIssue } from '@medplum/fhirtypes'
 import { useRef } from 'react'
-import { useSend } from '../api.ts'
-import { type Draft, useDraft } from '../drafts.ts'
+import { useSend } from '../client/api.ts'
+import { type Draft, useDraft } from '../client/drafts.ts'
+import { Problem, problemLines } from '../client/problem.tsx'
 import { texts } from '../texts/texts.ts'
-import { Problem, problemLines } from './problem.tsx'
 
 interface Props<V extends object, O> {
   /** The key of its draft, which names the thing that is edited. */

@@ -1,8 +1,8 @@
 /** The states of whatever is fetched: on its way, failed, empty, there. */
 import { Paper, Skeleton, Stack, Text } from '@mantine/core'
 import type { UseQueryResult } from '@tanstack/react-query'
+import { Problem } from '../client/problem.tsx'
 import { texts } from '../texts/texts.ts'
-import { Problem } from './problem.tsx'
 
 interface Props<T> {
   readonly query: UseQueryResult<T>

@@ -1,7 +1,7 @@
 /** Saves a file from the service: it is fetched with the token, since a bare link has none. */
 import { OperationOutcomeError } from '@medplum/core'
 import type { OperationOutcome } from '@medplum/fhirtypes'
-import { medplum } from '../session.ts'
+import { medplum } from '../client/session.ts'
 
 /** Errors: those of the service. */
 export async function saveFrom(path: string, name: string): Promise<void> {

@@ -1,15 +1,15 @@
 /** The consent of a person before an app gets its code, or their refusal, and the patient whom they pick. */
 import { AREA_WORDS } from '../../../shared/access/grant.ts'
 import { grantedScope, type SmartScope, smartScopes } from '../../../shared/access/scopes.ts'
-import { badRequest, HttpError } from '../../../shared/errors.ts'
+import { badRequest, HttpError } from '../../../shared/core/errors.ts'
 import { parseReference, type Resource, referenceIn } from '../../../shared/fhir/resource.ts'
 import { displayName } from '../../../shared/identity/principals.ts'
 import { readUser } from '../../../shared/projects/users.ts'
-import { escapeValue } from '../../../shared/query/values.ts'
-import { searchByQuery } from '../../../shared/rest/search/criteria.ts'
-import type { Services } from '../../../shared/services.ts'
+import type { Services } from '../../../shared/request/services.ts'
+import { searchByQuery } from '../../../shared/rest/criteria.ts'
+import { escapeValue } from '../../../shared/search/language/values.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
-import type { Context } from '../../context.ts'
+import type { Context } from '../../http/context.ts'
 import { clearCookie, isBoundToBrowser, loginCookie } from '../browser.ts'
 import {
   audit,
@@ -18,11 +18,11 @@ import {
   patchLogin,
   requireOpen,
   revokeLogin,
-} from '../logins.ts'
+} from '../login-store.ts'
 import { findClient, projectOfClient } from './apps.ts'
 import type { Fields } from './fields.ts'
-import { readOpenLogin, requireLogin } from './login.ts'
-import { loginResult } from './sign-in.ts'
+import { loginResult } from './login-steps.ts'
+import { readOpenLogin, requireLogin } from './password-login.ts'
 
 /** Names the app, its owner, the person and the Project, and says the scopes in words. Errors: 400. */
 export async function describeConsent(services: Services, ctx: Context, id: string) {

@@ -2,7 +2,7 @@
 import { isRegisteredRedirect } from '../../../shared/access/credentials/clients.ts'
 import { systemPrincipal } from '../../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
-import { badRequest, type HttpError } from '../../../shared/errors.ts'
+import { badRequest, type HttpError } from '../../../shared/core/errors.ts'
 import {
   isObject,
   parseReference,
@@ -11,14 +11,15 @@ import {
 } from '../../../shared/fhir/resource.ts'
 import { proveByProvider } from '../../../shared/projects/ownership.ts'
 import { findUserForSignIn, normalEmail, readUser } from '../../../shared/projects/users.ts'
-import { escapeValue } from '../../../shared/query/values.ts'
-import type { Services } from '../../../shared/services.ts'
-import { find } from '../../../shared/store/rows/lookups.ts'
-import type { Context } from '../../context.ts'
+import type { Services } from '../../../shared/request/services.ts'
+import { escapeValue } from '../../../shared/search/language/values.ts'
+import { find } from '../../../shared/store/lookups.ts'
+import type { Context } from '../../http/context.ts'
 import { classifySender, clearCookie, newBinding, readCookie, setCookie } from '../browser.ts'
-import { audit, hashSecret, matchesDigest } from '../logins.ts'
+import { audit, hashSecret, matchesDigest } from '../login-store.ts'
 import { type App, findApp, projectOfClient, type SignInRequest, signInRequest } from './apps.ts'
 import type { Fields } from './fields.ts'
+import { beginLogin, isTrustedForProject, type LoginOptions, loginResult } from './login-steps.ts'
 import {
   buildAuthorizeUrl,
   fetchIdentity,
@@ -30,7 +31,6 @@ import {
   takeVerifier,
   VERIFIER_SECONDS,
 } from './provider.ts'
-import { beginLogin, isTrustedForProject, type LoginOptions, loginResult } from './sign-in.ts'
 
 const BROWSER_COOKIE = 'botica-provider'
 

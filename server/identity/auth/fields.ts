@@ -1,10 +1,10 @@
 /** The flat JSON bodies of `/auth/**`: an empty text equals an absent field, every bad field is named, reCAPTCHA's too. */
-import { badRequest, type Issue, invalid, issue } from '../../../shared/errors.ts'
+import { badRequest, type Issue, invalid, issue } from '../../../shared/core/errors.ts'
 import { isObject, type Resource } from '../../../shared/fhir/resource.ts'
-import { fetchOutbound } from '../../../shared/platform/outbound/fetch-outside.ts'
-import type { Services } from '../../../shared/services.ts'
-import type { Context } from '../../context.ts'
-import { readJsonObject } from '../../middleware/body.ts'
+import { fetchOutbound } from '../../../shared/outbound/fetch-outside.ts'
+import type { Services } from '../../../shared/request/services.ts'
+import { readJsonObject } from '../../http/body.ts'
+import type { Context } from '../../http/context.ts'
 
 const BODY_BYTES = 65_536
 const EMAIL = /^[^\s@]{1,64}@[^\s@]{1,255}$/

@@ -6,7 +6,7 @@
 import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto'
 import QRCode from 'qrcode'
 import { isDeviceCurrent } from '../../../shared/access/credentials/devices.ts'
-import { badRequest } from '../../../shared/errors.ts'
+import { badRequest } from '../../../shared/core/errors.ts'
 import type { Resource } from '../../../shared/fhir/resource.ts'
 import {
   checkGuess,
@@ -15,13 +15,13 @@ import {
   type Guessed,
   sessionGuess,
 } from '../../../shared/identity/guesses.ts'
-import { countEvent } from '../../../shared/platform/redis/limiter.ts'
 import { notifyOwner } from '../../../shared/projects/signed-in-user.ts'
 import { patchUser, readUser } from '../../../shared/projects/users.ts'
-import type { Services } from '../../../shared/services.ts'
-import type { Context } from '../../context.ts'
+import { countEvent } from '../../../shared/redis/limiter.ts'
+import type { Services } from '../../../shared/request/services.ts'
+import type { Context } from '../../http/context.ts'
 import { readDeviceCookie } from '../browser.ts'
-import { loginUserId, patchLogin, requireOpen, revokeLogin } from '../logins.ts'
+import { loginUserId, patchLogin, requireOpen, revokeLogin } from '../login-store.ts'
 
 const WRONG_TOKENS = 5
 const COUNT_SECONDS = 3600

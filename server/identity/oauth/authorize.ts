@@ -6,11 +6,11 @@ import {
 import { systemPrincipal } from '../../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
 import { grantedScope, isWithin } from '../../../shared/access/scopes.ts'
-import { HttpError } from '../../../shared/errors.ts'
+import { HttpError } from '../../../shared/core/errors.ts'
 import type { Resource } from '../../../shared/fhir/resource.ts'
-import type { Services } from '../../../shared/services.ts'
+import type { Services } from '../../../shared/request/services.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
-import type { Context } from '../../context.ts'
+import type { Context } from '../../http/context.ts'
 import {
   codeChallengeError,
   findClient,
@@ -18,7 +18,7 @@ import {
   projectOfClient,
   readLaunch,
 } from '../auth/apps.ts'
-import { issueCode } from '../auth/sign-in.ts'
+import { issueCode } from '../auth/login-steps.ts'
 import { bindLogin, isNavigation, newBinding, readCookie, sessionCookie } from '../browser.ts'
 import {
   connection,
@@ -28,7 +28,7 @@ import {
   loginUserId,
   matchesDigest,
   readLogin,
-} from '../logins.ts'
+} from '../login-store.ts'
 
 const DEFAULT_MAX_AGE_SECONDS = 3600
 const system = systemPrincipal(SYSTEM_PROJECT)

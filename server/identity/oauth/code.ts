@@ -9,20 +9,11 @@ import { isAllowedFrom } from '../../../shared/access/principal.ts'
 import type { Resource } from '../../../shared/fhir/resource.ts'
 import type { Session } from '../../../shared/identity/principals.ts'
 import { issueRefreshToken } from '../../../shared/identity/refresh-tokens.ts'
-import type { Services } from '../../../shared/services.ts'
-import type { Context } from '../../context.ts'
+import type { Services } from '../../../shared/request/services.ts'
+import type { Context } from '../../http/context.ts'
 import { OAuthError } from '../../middleware/failures.ts'
 import { findClient } from '../auth/apps.ts'
-import {
-  isExpired,
-  loginClientId,
-  loginIdFromSecret,
-  matchesDigest,
-  patchLogin,
-  readLogin,
-  revokeLogin,
-} from '../logins.ts'
-import { createTokenResponse, optionalParameter, requiredParameter } from './answer.ts'
+import { createTokenResponse, optionalParameter, requiredParameter } from '../clients/answer.ts'
 import {
   type ClientCredentials,
   type ClientKeys,
@@ -31,7 +22,16 @@ import {
   readClientCredentials,
   requiresClientProof,
   verifyClientProof,
-} from './clients.ts'
+} from '../clients/clients.ts'
+import {
+  isExpired,
+  loginClientId,
+  loginIdFromSecret,
+  matchesDigest,
+  patchLogin,
+  readLogin,
+  revokeLogin,
+} from '../login-store.ts'
 
 /** Errors: those of RFC 6749 about codes and PKCE. A second use revokes the Login. */
 export async function grantCode(

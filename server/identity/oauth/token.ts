@@ -5,26 +5,18 @@ import {
   refreshTokenSeconds,
 } from '../../../shared/access/credentials/clients.ts'
 import { grantedScope, isWithin } from '../../../shared/access/scopes.ts'
-import { badRequest, HttpError } from '../../../shared/errors.ts'
+import { badRequest, HttpError } from '../../../shared/core/errors.ts'
 import type { Resource } from '../../../shared/fhir/resource.ts'
 import {
   findLoginByRefreshToken,
   rotateRefreshToken,
 } from '../../../shared/identity/refresh-tokens.ts'
-import type { Services } from '../../../shared/services.ts'
-import type { Context } from '../../context.ts'
+import type { Services } from '../../../shared/request/services.ts'
+import type { Context } from '../../http/context.ts'
 import { OAuthError } from '../../middleware/failures.ts'
 import { findClient } from '../auth/apps.ts'
 import { exchangeToken } from '../auth/external.ts'
-import {
-  audit,
-  createClientLogin,
-  loginClientId,
-  patchLogin,
-  readLogin,
-  revokeLogin,
-} from '../logins.ts'
-import { createTokenResponse, optionalParameter, requiredParameter } from './answer.ts'
+import { createTokenResponse, optionalParameter, requiredParameter } from '../clients/answer.ts'
 import {
   type ClientKeys,
   hasClientProof,
@@ -33,7 +25,15 @@ import {
   requireClientSession,
   requiresClientProof,
   verifyClientProof,
-} from './clients.ts'
+} from '../clients/clients.ts'
+import {
+  audit,
+  createClientLogin,
+  loginClientId,
+  patchLogin,
+  readLogin,
+  revokeLogin,
+} from '../login-store.ts'
 import {
   grantCode,
   invalidGrant,

@@ -2,7 +2,7 @@
 import { provenApplicant } from '../../../shared/access/credentials/hashing.ts'
 import { requireGoodPassword } from '../../../shared/access/credentials/passwords.ts'
 import type { Principal } from '../../../shared/access/principal.ts'
-import { badRequest, forbidden, notFound } from '../../../shared/errors.ts'
+import { badRequest, forbidden, notFound } from '../../../shared/core/errors.ts'
 import { isObject, type Resource, referenceIn, referenceTo } from '../../../shared/fhir/resource.ts'
 import { Fields } from '../../../shared/projects/fields.ts'
 import {
@@ -13,8 +13,8 @@ import {
 import { systemPrincipalFor } from '../../../shared/projects/provision.ts'
 import { findUser, setPassword } from '../../../shared/projects/users.ts'
 import { changedFields, recordChange } from '../../../shared/request/admin-audit.ts'
+import type { Services } from '../../../shared/request/services.ts'
 import { compilePatch } from '../../../shared/rest/patch/fhirpath.ts'
-import type { Services } from '../../../shared/services.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
 import type { Version, WriteOptions, WriteResult } from '../../../shared/store/rows/version.ts'
 import { requireValid } from '../../../shared/validation/validate.ts'

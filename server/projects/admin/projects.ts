@@ -1,7 +1,7 @@
 /** Projects: made by super admins, read and changed by their administrators. */
 import type { Principal, ProjectContext } from '../../../shared/access/principal.ts'
 import { readBotStats, readLanes } from '../../../shared/bots/stats.ts'
-import { badRequest, forbidden, type Issue, invalid, issue } from '../../../shared/errors.ts'
+import { badRequest, forbidden, type Issue, invalid, issue } from '../../../shared/core/errors.ts'
 import { isObject, type Resource } from '../../../shared/fhir/resource.ts'
 import { checkBot } from '../../../shared/fhir/schedule.ts'
 import { defined, Fields } from '../../../shared/projects/fields.ts'
@@ -14,7 +14,7 @@ import {
 } from '../../../shared/projects/provision.ts'
 import { givenFields, recordChange } from '../../../shared/request/admin-audit.ts'
 import { projectLoad } from '../../../shared/request/quota.ts'
-import type { Services } from '../../../shared/services.ts'
+import type { Services } from '../../../shared/request/services.ts'
 import type { Repository } from '../../../shared/store/repository.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
 import type { WriteResult } from '../../../shared/store/rows/version.ts'

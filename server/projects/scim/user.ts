@@ -1,6 +1,6 @@
 /** SCIM users: a membership and its User as one resource. https://datatracker.ietf.org/doc/html/rfc7643#section-4.1 */
 
-import { HttpError, issue, outcome } from '../../../shared/errors.ts'
+import { HttpError, issue, outcome } from '../../../shared/core/errors.ts'
 import {
   isObject,
   parseReference,

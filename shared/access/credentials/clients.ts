@@ -1,6 +1,6 @@
 /** The credentials of a ClientApplication. */
 import { hash, timingSafeEqual } from 'node:crypto'
-import { invalid, issue } from '../../errors.ts'
+import { invalid, issue } from '../../core/errors.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
 
 const LONGEST_ACCESS_SECONDS = 86_400

@@ -6,7 +6,7 @@
  * quickly, and those before it are refused quickly, instead of all of them late.
  */
 import { availableParallelism } from 'node:os'
-import { tooManyRequests } from '../../errors.ts'
+import { tooManyRequests } from '../../core/errors.ts'
 
 /** The caller that a hash is computed for. */
 export interface Applicant {

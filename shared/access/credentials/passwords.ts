@@ -4,9 +4,9 @@
  */
 
 import { hash, randomBytes, scrypt, timingSafeEqual } from 'node:crypto'
-import type { Config } from '../../config/config.ts'
-import { timings } from '../../config/waits.ts'
-import { badRequest } from '../../errors.ts'
+import type { Config } from '../../core/config/config.ts'
+import { timings } from '../../core/config/waits.ts'
+import { badRequest } from '../../core/errors.ts'
 
 interface Cost {
   readonly N: number

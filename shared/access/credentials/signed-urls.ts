@@ -1,7 +1,7 @@
 /**
  * Addresses that give one version of a Binary to anyone who holds them, without a token, for an hour:
  * `{base}storage/{id}/{vid}?Expires=…&Project=…&Member=…&Signature=…`. The signature covers all of the rest. Whether
- * the member may still read the Binary is checked when the address is used (shared/binary/read.ts).
+ * the member may still read the Binary is checked when the address is used (shared/request/binary/read.ts).
  */
 import { createHmac, timingSafeEqual } from 'node:crypto'
 import type { KeySet, SigningKey } from './tokens.ts'

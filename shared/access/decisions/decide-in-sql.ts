@@ -4,13 +4,13 @@
  * to is as it is now.
  */
 import { typeNumber } from '../../fhir/definitions.ts'
-import { binder } from '../../platform/postgres/statement.ts'
+import { binder } from '../../postgres/statement.ts'
+import { hideFromPlanner } from '../../search/predicates/scan-sql.ts'
 import type { IndexRows } from '../../store/index/indexes.ts'
 import { keysLiteral } from '../../store/index/keys.ts'
 import type { StoreContext } from '../../store/rows/context.ts'
 import type { DecisionStatement } from '../../store/rows/fetch.ts'
 import { type VersionRow, versionColumns } from '../../store/rows/rows.ts'
-import { hideFromPlanner } from '../../store/search/plan/stages.ts'
 import type { Grant, Interaction } from '../grant.ts'
 import { grantsFor } from '../policy.ts'
 import type { Principal } from '../principal.ts'

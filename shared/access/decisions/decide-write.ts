@@ -2,14 +2,14 @@
  * Decisions on a resource that is written. The index rows that it will have decide before the write; where they cannot,
  * PostgreSQL decides after it, so such writes run in a transaction. Write constraints are evaluated in memory.
  */
-import { forbidden, forbiddenBecause } from '../../errors.ts'
+import { forbidden, forbiddenBecause } from '../../core/errors.ts'
 import { typeName } from '../../fhir/definitions.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import type { IndexRows } from '../../store/index/indexes.ts'
 import type { StoreContext } from '../../store/rows/context.ts'
-import { keepPaths } from '../fields/paths.ts'
 import { withoutSecrets } from '../fields/secrets.ts'
 import type { Grant } from '../grant.ts'
+import { keepPaths } from '../paths.ts'
 import { grantsFor } from '../policy.ts'
 import type { Principal } from '../principal.ts'
 import { decideByContent, hiddenBy, needsSql } from './decide.ts'

@@ -3,13 +3,11 @@
  * index rows of a content; and the rows of a type that a Principal sees by them, which every search, export and count
  * takes from here.
  */
-import { hiddenParameter } from '../../errors.ts'
+import { hiddenParameter } from '../../core/errors.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
-import type { Bind } from '../../platform/postgres/statement.ts'
-import { pathsRead } from '../../query/parameter-paths.ts'
-import { projectKey, type StoreContext } from '../../store/rows/context.ts'
-import { REGISTRY_PROJECT } from '../../store/rows/tenants.ts'
-import { compilePredicate } from '../../store/search/tests/conditions.ts'
+import type { Bind } from '../../postgres/statement.ts'
+import { pathsRead } from '../../search/language/parameter-paths.ts'
+import { compilePredicate } from '../../search/predicates/conditions.ts'
 import {
   filter,
   oneRowSql,
@@ -17,9 +15,11 @@ import {
   predicateSql,
   type SearchScope,
   widestReadScope,
-} from '../../store/search/tests/test.ts'
-import { overlaps } from '../fields/paths.ts'
+} from '../../search/predicates/predicate.ts'
+import { projectKey, type StoreContext } from '../../store/rows/context.ts'
+import { REGISTRY_PROJECT } from '../../store/rows/tenants.ts'
 import type { Grant, Interaction } from '../grant.ts'
+import { overlaps } from '../paths.ts'
 import { grantsFor, may, REGISTRY_TYPES } from '../policy.ts'
 import type { Principal } from '../principal.ts'
 import {

@@ -5,21 +5,25 @@
 import { mainDate, searchParameter, storedParameters } from '../../fhir/definitions.ts'
 import { comparedText, splitWindows } from '../../fhir/searched-text.ts'
 import { UCUM } from '../../fhir/values.ts'
-import { type Condition, type Criterion, isCondition } from '../../query/search-request.ts'
+import {
+  type Condition,
+  type Criterion,
+  isCondition,
+} from '../../search/language/search-request.ts'
 import {
   type DateValue,
   type NumberValue,
   parseNumberValue,
   parseQuantityValue,
   unescapeValue,
-} from '../../query/values.ts'
+} from '../../search/language/values.ts'
+import { compilePredicate } from '../../search/predicates/conditions.ts'
+import { isMissing, type SearchScope } from '../../search/predicates/predicate.ts'
+import { convertNumber, dateValues } from '../../search/predicates/ranges.ts'
+import { searchWords } from '../../search/predicates/strings.ts'
 import type { IndexRows } from '../../store/index/indexes.ts'
 import type { RangeRow, StringRow } from '../../store/index/rows.ts'
 import { normalId } from '../../store/rows/context.ts'
-import { compilePredicate } from '../../store/search/tests/conditions.ts'
-import { convertNumber, dateValues } from '../../store/search/tests/ranges.ts'
-import { searchWords } from '../../store/search/tests/strings.ts'
-import { isMissing, type SearchScope } from '../../store/search/tests/test.ts'
 
 /** The index entries of a version. */
 export interface IndexedRow {

@@ -2,13 +2,13 @@
  * Elements that no policy can show, and those only the service itself changes. Hidden ones are left
  * out of every answer and kept as stored on every write. What a policy hides is paths.ts's.
  */
-import { badRequest } from '../../errors.ts'
+import { badRequest } from '../../core/errors.ts'
 import { typeElements } from '../../fhir/definitions.ts'
 import { parseJson } from '../../fhir/json.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
+import { cutBelow, wholeMembers, withoutPaths } from '../paths.ts'
 import type { Principal } from '../principal.ts'
 import { SECRETS, SUBSCRIPTION } from '../subscription.ts'
-import { cutBelow, wholeMembers, withoutPaths } from './paths.ts'
 import { secretPaths, withoutSecretExtensions } from './secrets.ts'
 
 interface Masks {

@@ -4,7 +4,7 @@
  * made it. Reads show some of them to administrators (fields.ts).
  */
 import { isObject, type Resource } from '../../fhir/resource.ts'
-import { withoutPaths } from './paths.ts'
+import { withoutPaths } from '../paths.ts'
 
 const PATHS: Readonly<Record<string, readonly string[]>> = {
   ClientApplication: ['secret', 'retiringSecret', 'identityProvider.clientSecret'],

@@ -1,5 +1,5 @@
 /** Pages of searches, and lists inside a resource: filters by child and by FHIRPath, then a part. https://hl7.org/fhir/R4/graphql.html#list */
-import { badRequest, notSupported } from '../../errors.ts'
+import { badRequest, notSupported } from '../../core/errors.ts'
 import { publishedDefinition, publishedParameters, publishedType } from '../../fhir/published.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
 import { compileTenant, withinLimits } from '../../fhirpath/custom.ts'

@@ -3,11 +3,11 @@
  * stand in the answer as they stand there. A field that is not so plain is read, and written as a value.
  */
 import { GraphQLBoolean, GraphQLID, type GraphQLLeafType, GraphQLString } from 'graphql'
-import { tooLarge } from '../../errors.ts'
+import { tooLarge } from '../../core/errors.ts'
 import { itemOffsets, memberOffsets } from '../../fhir/json-text.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { Float } from '../schema/elements.ts'
-import type { DeferredText } from './out.ts'
+import type { DeferredText } from './deferred-text.ts'
 import type { Plan, Step } from './plan.ts'
 import { readText } from './reads.ts'
 import type { Path, Run } from './run.ts'

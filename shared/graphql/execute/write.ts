@@ -5,10 +5,11 @@
  * its parent is.
  */
 import { GraphQLError, type GraphQLResolveInfo } from 'graphql'
-import { tooLarge } from '../../errors.ts'
+import { tooLarge } from '../../core/errors.ts'
 import { isObject, isResource, type Resource, referenceTo } from '../../fhir/resource.ts'
 import type { SearchPage, Version } from '../../store/rows/version.ts'
 import type { Given, Source } from '../schema/elements.ts'
+import { type DeferredText, leafText } from './deferred-text.ts'
 import { sliceExpression } from './directives.ts'
 import {
   connection,
@@ -24,7 +25,6 @@ import {
   unfiltered,
   withoutNulls,
 } from './lists.ts'
-import { type DeferredText, leafText } from './out.ts'
 import type { Plan, Shape, Step } from './plan.ts'
 import {
   findReferring,

@@ -6,7 +6,7 @@ import {
   GraphQLNonNull,
   GraphQLString,
 } from 'graphql'
-import { tooCostly } from '../../errors.ts'
+import { tooCostly } from '../../core/errors.ts'
 import { searchParameters } from '../../fhir/definitions.ts'
 import type { Given } from './elements.ts'
 import { type Child, graphqlTypeName, isText, listChildren, type Place } from './elements.ts'

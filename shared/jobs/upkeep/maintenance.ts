@@ -5,17 +5,17 @@ import { may, REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { SYSTEM_PROJECT } from '../../access/project-context.ts'
 import { BOT, deleteScheduleRow, rebuildSchedules, removeSchedule } from '../../bots/schedules.ts'
-import { badRequest, forbidden, forbiddenByPlatform, gone, notFound } from '../../errors.ts'
+import { badRequest, forbidden, forbiddenByPlatform, gone, notFound } from '../../core/errors.ts'
 import { typeName, typeNumber } from '../../fhir/definitions.ts'
-import type { Connection } from '../../platform/postgres/statement.ts'
-import { SEARCH_PARAMETER } from '../../store/index/custom-parameters.ts'
+import type { Connection } from '../../postgres/statement.ts'
 import {
   indexOwnNext,
   type OwnIndexProgress,
   type OwnIndexStep,
-} from '../../store/index/custom-parameters-index.ts'
-import { type ReindexPosition, reindexPage, rewrite } from '../../store/index/reindex.ts'
+} from '../../store/reindex/custom-parameters-index.ts'
+import { type ReindexPosition, reindexPage, rewrite } from '../../store/reindex/reindex.ts'
 import { readRow, type StoreContext } from '../../store/rows/context.ts'
+import { SEARCH_PARAMETER } from '../../store/rows/custom-parameters.ts'
 import { toVersion, type VersionRow, versionColumns } from '../../store/rows/rows.ts'
 import { REGISTRY_PROJECT } from '../../store/rows/tenants.ts'
 import { addOwnParametersJob, ownJobProgress } from '../../store/rows/upkeep-jobs.ts'

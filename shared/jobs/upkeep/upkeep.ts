@@ -2,8 +2,8 @@
  * Counts work that waits in PostgreSQL, and does what PostgreSQL's autovacuum does too late: statistics of new
  * rows, pages that index scans may trust, the backlog of the GIN index.
  */
-import type { Database } from '../../platform/postgres/database.ts'
-import type { Connection } from '../../platform/postgres/statement.ts'
+import type { Database } from '../../postgres/database.ts'
+import type { Connection } from '../../postgres/statement.ts'
 
 const TABLES = ['resource', 'version', 'idx_string', 'idx_range', 'code', 'unique_key'] as const
 const UPKEEP_LOCK = 726_010

@@ -1,7 +1,8 @@
 /** Batch and transaction. https://hl7.org/fhir/R4/http.html#transaction */
-import { undoable } from '../../binary/content.ts'
-import { HttpError, OffloadRequired, outcome, TransactionConflict } from '../../errors.ts'
+
+import { HttpError, OffloadRequired, outcome, TransactionConflict } from '../../core/errors.ts'
 import { type ResponseEntry, responseEntry } from '../../fhir/bundle.ts'
+import { undoable } from '../../request/binary/content.ts'
 import { charge, loadUnits } from '../../request/quota.ts'
 import { type FhirContext, type FhirReply, through } from '../../request/request.ts'
 import type { Repository, Transaction } from '../../store/repository.ts'

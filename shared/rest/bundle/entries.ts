@@ -1,10 +1,10 @@
 /** The entries of a batch or transaction, read and checked. https://hl7.org/fhir/R4/http.html#transaction */
-import type { Config } from '../../config/config.ts'
-import { badRequest, badStructure, HttpError, tooCostly } from '../../errors.ts'
+import type { Config } from '../../core/config/config.ts'
+import { badRequest, badStructure, HttpError, tooCostly } from '../../core/errors.ts'
 import { isObject, isResource, type Resource } from '../../fhir/resource.ts'
-import type { SearchRequest } from '../../query/search-request.ts'
 import { readQuery, requireKept } from '../../request/negotiate.ts'
 import type { FindRoute, Route } from '../../request/request.ts'
+import type { SearchRequest } from '../../search/language/search-request.ts'
 import type { ConditionalReference } from '../conditional-references.ts'
 
 export interface Entry {

@@ -5,11 +5,18 @@
  */
 import { randomUUIDv7 } from 'node:crypto'
 import type { Principal } from '../../access/principal.ts'
-import { badRequest, conflict, HttpError, issue, multipleMatches, outcome } from '../../errors.ts'
+import {
+  badRequest,
+  conflict,
+  HttpError,
+  issue,
+  multipleMatches,
+  outcome,
+} from '../../core/errors.ts'
 import { mapStrings } from '../../fhir/json.ts'
 import { isObject } from '../../fhir/resource.ts'
-import type { SearchRequest } from '../../query/search-request.ts'
 import type { FhirContext } from '../../request/request.ts'
+import type { SearchRequest } from '../../search/language/search-request.ts'
 import { normalId } from '../../store/rows/context.ts'
 import type { Version } from '../../store/rows/version.ts'
 import { mostDeletions } from '../conditional.ts'
@@ -20,7 +27,7 @@ import {
   type Matches,
   requireSingleMatch,
 } from '../conditional-references.ts'
-import { parseCriteriaQuery, readCondition } from '../search/criteria.ts'
+import { parseCriteriaQuery, readCondition } from '../criteria.ts'
 import { type Entry, type EntryPlan, entryPath } from './entries.ts'
 
 export interface Identity {

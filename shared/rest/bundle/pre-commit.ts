@@ -2,7 +2,7 @@
  * The entries of a transaction as pre-commit bots leave them. Bots are asked before the transaction is opened,
  * about what its entries would write as things are then; where these are otherwise inside, nothing is written.
  */
-import { conflict } from '../../errors.ts'
+import { conflict } from '../../core/errors.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { writeOptions } from '../../request/reply.ts'
 import type { FhirContext } from '../../request/request.ts'

@@ -14,7 +14,7 @@ import {
   preconditionFailed,
   serverTimeout,
   tooCostly,
-} from '../../errors.ts'
+} from '../../core/errors.ts'
 import type { ResponseEntry } from '../../fhir/bundle.ts'
 import { parseBody } from '../../fhir/json.ts'
 import type { Resource } from '../../fhir/resource.ts'
@@ -26,7 +26,7 @@ import {
   type FhirRequest,
   through,
 } from '../../request/request.ts'
-import type { Services } from '../../services.ts'
+import type { Services } from '../../request/services.ts'
 import type { Repository } from '../../store/repository.ts'
 import type { Version } from '../../store/rows/version.ts'
 import { deletedReply } from '../conditional.ts'

@@ -2,7 +2,7 @@
  * FHIRPath Patch (https://hl7.org/fhir/R4/fhirpatch.html): operations in a Parameters resource, each
  * on what its path selects. As in JSON Patch nothing is changed in place.
  */
-import { badRequest, tooCostly } from '../../errors.ts'
+import { badRequest, tooCostly } from '../../core/errors.ts'
 import { parseBody } from '../../fhir/json.ts'
 import { isObject, isResource, type Resource } from '../../fhir/resource.ts'
 import { compileTenantNodes, withinLimits } from '../../fhirpath/custom.ts'

@@ -3,7 +3,7 @@
  * copies the objects on its path and shares the rest, so decimals keep their text and a failing
  * patch leaves nothing behind.
  */
-import { badRequest, type HttpError, tooCostly } from '../../errors.ts'
+import { badRequest, type HttpError, tooCostly } from '../../core/errors.ts'
 import { isDecimal, isDeeper, MAX_DEPTH } from '../../fhir/json.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
 

@@ -1,6 +1,6 @@
 /** One plan a resource type: every parameter's compiled walks, grouped by the property they need. */
 import { LRUCache } from 'lru-cache'
-import { HttpError } from '../../errors.ts'
+import { HttpError } from '../../core/errors.ts'
 import {
   COMPARTMENTS,
   compartmentParams,
@@ -22,7 +22,7 @@ import { extractTarget } from '../../fhir/values.ts'
 import { compileTenantNodes } from '../../fhirpath/custom.ts'
 import { compileExpression, type Leg, type Walk } from '../../fhirpath/extract.ts'
 import { nodeValues } from '../../fhirpath/path.ts'
-import { isReadable } from '../../query/custom-parameters.ts'
+import { isReadable } from '../../search/language/custom-parameters.ts'
 import { planComposite } from './composite-plan.ts'
 import type { Derivation } from './derivation.ts'
 import type { PlannedParameter, PlannedType } from './rows.ts'

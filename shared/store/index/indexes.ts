@@ -3,7 +3,7 @@
  * path, the policy checks in memory and the subscriptions all use what is derived here.
  */
 import { searchable } from '../../access/fields/fields.ts'
-import { tooCostly } from '../../errors.ts'
+import { tooCostly } from '../../core/errors.ts'
 import { COMPARTMENTS, type Compartment } from '../../fhir/definitions.ts'
 import type { OwnParameter, OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Resource } from '../../fhir/resource.ts'

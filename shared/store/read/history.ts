@@ -7,14 +7,9 @@ import { decideVersions, hiddenBy, readDecided } from '../../access/decisions/de
 import type { Interaction } from '../../access/grant.ts'
 import { grantsFor, may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
-import { badRequest, forbidden, notFound } from '../../errors.ts'
+import { badRequest, forbidden, notFound } from '../../core/errors.ts'
 import { resourceTypes, typeName, typeNumber } from '../../fhir/definitions.ts'
-import {
-  type Bind,
-  binder,
-  type Connection,
-  type Statement,
-} from '../../platform/postgres/statement.ts'
+import { type Bind, binder, type Connection, type Statement } from '../../postgres/statement.ts'
 import {
   isLegalId,
   projectTest,

@@ -7,9 +7,9 @@ import {
 } from '../../access/decisions/grant-predicates.ts'
 import { grantsFor, may, REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
-import { forbidden } from '../../errors.ts'
+import { forbidden } from '../../core/errors.ts'
 import { resourceTypes, typeNumber } from '../../fhir/definitions.ts'
-import { type Bind, binder } from '../../platform/postgres/statement.ts'
+import { type Bind, binder } from '../../postgres/statement.ts'
 import { keysLiteral } from '../index/keys.ts'
 import type { StoreContext } from '../rows/context.ts'
 

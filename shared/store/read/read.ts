@@ -11,10 +11,10 @@ import {
 import { may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { linkedProjects } from '../../access/project-context.ts'
-import { forbidden, gone, HttpError, notFound } from '../../errors.ts'
+import { forbidden, gone, HttpError, notFound } from '../../core/errors.ts'
 import { isResourceType, typeNumber } from '../../fhir/definitions.ts'
 import { publishedById } from '../../fhir/published.ts'
-import type { Statement } from '../../platform/postgres/statement.ts'
+import type { Statement } from '../../postgres/statement.ts'
 import {
   isLegalId,
   projectTest,

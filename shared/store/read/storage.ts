@@ -1,5 +1,5 @@
 /** How much a Project stores. Small Projects are counted; of large ones PostgreSQL's statistics know enough. */
-import type { Connection } from '../../platform/postgres/statement.ts'
+import type { Connection } from '../../postgres/statement.ts'
 
 export interface StorageFigures {
   /** The history counts, too. */

@@ -4,8 +4,8 @@
  */
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { LRUCache } from 'lru-cache'
-import type { Database } from '../../platform/postgres/database.ts'
-import type { Connection } from '../../platform/postgres/statement.ts'
+import type { Database } from '../../postgres/database.ts'
+import type { Connection } from '../../postgres/statement.ts'
 
 const LANES = 2
 /** One that PostgreSQL runs and one that it finds waiting when that is done. */

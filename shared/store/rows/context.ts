@@ -4,16 +4,15 @@
  */
 import { may, REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
-import { badStructure, forbidden } from '../../errors.ts'
+import { badStructure, forbidden } from '../../core/errors.ts'
 import { isResourceType, typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameter, OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Reference, Resource } from '../../fhir/resource.ts'
-import type { Connection } from '../../platform/postgres/statement.ts'
-import type { Watchers } from '../events/subscribers.ts'
-import type { OwnParametersReader } from '../index/custom-parameters.ts'
+import type { Connection } from '../../postgres/statement.ts'
 import type { Keys } from '../index/keys.ts'
-import type { KeyStatistics } from '../search/plan/statistics.ts'
+import type { KeyStatistics } from '../index/statistics.ts'
 import type { KnownCounts } from './counts.ts'
+import type { OwnParametersReader } from './custom-parameters.ts'
 import type { Fetch, RowKey } from './fetch.ts'
 import type {
   CheckedReference,
@@ -25,6 +24,7 @@ import type {
 } from './ports.ts'
 import type { RecentVersions } from './recent.ts'
 import type { VersionRow } from './rows.ts'
+import type { Watchers } from './subscribers.ts'
 import { REGISTRY_PROJECT, type Tenants } from './tenants.ts'
 import type { Version } from './version.ts'
 import type { PartWritten, StatementPart } from './write-rows.ts'

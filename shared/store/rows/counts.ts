@@ -6,7 +6,7 @@
  */
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { LRUCache } from 'lru-cache'
-import type { Connection, Statement } from '../../platform/postgres/statement.ts'
+import type { Connection, Statement } from '../../postgres/statement.ts'
 
 interface Counted {
   readonly count: number

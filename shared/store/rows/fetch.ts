@@ -1,7 +1,7 @@
 /** The newest version of one resource by its row key; concurrent ones become one statement. */
 
-import type { Database } from '../../platform/postgres/database.ts'
-import type { Connection, Statement } from '../../platform/postgres/statement.ts'
+import type { Database } from '../../postgres/database.ts'
+import type { Connection, Statement } from '../../postgres/statement.ts'
 import { batchPerTick, createBatches } from './batches.ts'
 import { type VersionRow, versionColumns } from './rows.ts'
 

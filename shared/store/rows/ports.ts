@@ -2,7 +2,7 @@
 import type { RunLease } from '../../access/principal.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Reference } from '../../fhir/resource.ts'
-import type { EventOrigin } from '../events/rows.ts'
+import type { EventOrigin } from './event-rows.ts'
 import type { VersionRow } from './rows.ts'
 import type { Target } from './side-rows.ts'
 import type { PartRow, Write, Written } from './write-rows.ts'

@@ -5,7 +5,7 @@
  */
 import { getHeapStatistics } from 'node:v8'
 import { LRUCache } from 'lru-cache'
-import type { Connection } from '../../platform/postgres/statement.ts'
+import type { Connection } from '../../postgres/statement.ts'
 import type { RowKey } from './fetch.ts'
 import { type VersionRow, versionColumns } from './rows.ts'
 import { REGISTRY_PROJECT } from './tenants.ts'

@@ -8,7 +8,7 @@ import {
 } from '../../access/fields/fields.ts'
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
-import { badRequest } from '../../errors.ts'
+import { badRequest } from '../../core/errors.ts'
 import { typeName } from '../../fhir/definitions.ts'
 import { parseJson } from '../../fhir/json.ts'
 import type { Meta, Resource } from '../../fhir/resource.ts'

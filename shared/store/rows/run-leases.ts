@@ -1,6 +1,6 @@
 /** Whether a worker still has the run in whose name something is written; `require_run` of the schema tells. */
 import type { RunLease } from '../../access/principal.ts'
-import type { Bind, Connection } from '../../platform/postgres/statement.ts'
+import type { Bind, Connection } from '../../postgres/statement.ts'
 
 /** A condition that holds, or ends the statement with RunLost; the rows are locked until it has ended. */
 export function runLeasesHeldSql(leases: readonly RunLease[], bind: Bind): string {

@@ -12,9 +12,9 @@
  * side rows are compared by their whole primary key. Every list is sorted, so that concurrent
  * batches take their locks in one order.
  */
-import { type Bind, binder, type Statement } from '../../platform/postgres/statement.ts'
-import { eventPart, registryEventPart } from '../events/rows.ts'
+import { type Bind, binder, type Statement } from '../../postgres/statement.ts'
 import { keysLiteral } from '../index/keys.ts'
+import { eventPart, registryEventPart } from './event-rows.ts'
 import { runLeasesHeldSql } from './run-leases.ts'
 import {
   codeRows,

@@ -1,7 +1,7 @@
 /** Project id ↔ the small integer that leads every primary key. */
 import { SYSTEM_PROJECT_NUMBER } from '../../access/principal.ts'
-import type { Database } from '../../platform/postgres/database.ts'
-import type { Connection } from '../../platform/postgres/statement.ts'
+import type { Database } from '../../postgres/database.ts'
+import type { Connection } from '../../postgres/statement.ts'
 
 export interface Tenants {
   /** Undefined for an id that no Project has. */

@@ -3,7 +3,7 @@
  * begun another one goes on with. What somebody has asked for has an AsyncJob of the same id.
  */
 import type { RunLease } from '../../access/principal.ts'
-import { timings } from '../../config/waits.ts'
+import { timings } from '../../core/config/waits.ts'
 import {
   deleteLeased,
   isLeased,
@@ -13,8 +13,8 @@ import {
   leaseValues,
   releaseLeased,
   updateLeased,
-} from '../../platform/postgres/leases.ts'
-import type { Connection } from '../../platform/postgres/statement.ts'
+} from '../../postgres/leases.ts'
+import type { Connection } from '../../postgres/statement.ts'
 
 /** All kinds of jobs: upkeep, accepted requests, downloads. */
 export const JOBS: LeaseTable = {

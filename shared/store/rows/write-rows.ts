@@ -2,9 +2,9 @@
 
 import type { RunLease } from '../../access/principal.ts'
 import type { ResourceText } from '../../fhir/searched-text.ts'
-import type { Bind, Connection } from '../../platform/postgres/statement.ts'
-import type { EventOrigin } from '../events/rows.ts'
+import type { Bind, Connection } from '../../postgres/statement.ts'
 import type { IndexRows } from '../index/indexes.ts'
+import type { EventOrigin } from './event-rows.ts'
 import type { Listed, Target, UniqueKey } from './side-rows.ts'
 
 /** A version ready to be written. */

@@ -1,6 +1,6 @@
 /** Requests that were accepted to be answered later: a row of `job` from acceptance until the end. */
-import { leaseNext, leaseRow } from '../../platform/postgres/leases.ts'
-import type { Connection } from '../../platform/postgres/statement.ts'
+import { leaseNext, leaseRow } from '../../postgres/leases.ts'
+import type { Connection } from '../../postgres/statement.ts'
 import { JOBS, type LeasedJob } from '../rows/upkeep-jobs.ts'
 
 const KIND = 'request'

@@ -4,10 +4,9 @@ import type { AccessDecision } from '../../access/decisions/decide-in-sql.ts'
 import { fieldsNotCreated, hiddenFields, keep } from '../../access/fields/fields.ts'
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
-import { badRequest } from '../../errors.ts'
+import { badRequest } from '../../core/errors.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
 import type { Resource } from '../../fhir/resource.ts'
-import { readOwnParameters } from '../index/custom-parameters.ts'
 import {
   isLegalId,
   normalId,
@@ -15,6 +14,7 @@ import {
   type StoreContext,
   type WriteAttempt,
 } from '../rows/context.ts'
+import { readOwnParameters } from '../rows/custom-parameters.ts'
 import { REGISTRY_PROJECT } from '../rows/tenants.ts'
 import type { WriteOptions } from '../rows/version.ts'
 import { inheritedPatients } from './accounts.ts'

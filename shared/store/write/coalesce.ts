@@ -3,11 +3,11 @@
  * statement. Answers come after commit. If a batch fails its members run one by one, so that each gets its own
  * error.
  */
-import { conflict, RunLeaseLost, TransactionConflict } from '../../errors.ts'
-import type { Database } from '../../platform/postgres/database.ts'
-import { SqlError } from '../../platform/postgres/sql-error.ts'
-import type { Connection } from '../../platform/postgres/statement.ts'
-import { retryOnConflict } from '../../platform/retry.ts'
+import { conflict, RunLeaseLost, TransactionConflict } from '../../core/errors.ts'
+import { retryOnConflict } from '../../core/retry.ts'
+import type { Database } from '../../postgres/database.ts'
+import { SqlError } from '../../postgres/sql-error.ts'
+import type { Connection } from '../../postgres/statement.ts'
 import { createBatches, type Pending } from '../rows/batches.ts'
 import type { StoreContext } from '../rows/context.ts'
 import type { Submit } from '../rows/ports.ts'

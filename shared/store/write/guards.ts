@@ -3,7 +3,7 @@ import { authorsChanges, guardedChanges } from '../../access/guarded/elements.ts
 import { hasAllRights } from '../../access/guarded/rights.ts'
 import { grantsFor } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
-import { forbiddenByPlatform } from '../../errors.ts'
+import { forbiddenByPlatform } from '../../core/errors.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { readRow, type StoreContext, type WriteAttempt } from '../rows/context.ts'
 import { parseVersion, toVersion } from '../rows/rows.ts'

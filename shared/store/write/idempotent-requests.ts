@@ -3,7 +3,7 @@
  * transaction is settled in it: its row and what it made are there together, or neither is. Other work claims
  * the key first; a claim that was left without an answer is never carried out again.
  */
-import type { Connection } from '../../platform/postgres/statement.ts'
+import type { Connection } from '../../postgres/statement.ts'
 
 const KEPT = '24 hours'
 /** A request that has not answered by now has died with its process. */

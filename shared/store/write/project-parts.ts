@@ -1,8 +1,8 @@
 /** The parts of the writing statements for what all of a Project depends on: its number and its index. */
 import { typeNumber } from '../../fhir/definitions.ts'
-import type { Change } from '../../platform/redis/changes.ts'
-import { SEARCH_PARAMETER } from '../index/custom-parameters.ts'
+import type { Change } from '../../redis/changes.ts'
 import type { VersionDraft, WritePart, WriteRule } from '../rows/context.ts'
+import { SEARCH_PARAMETER } from '../rows/custom-parameters.ts'
 import { wantsFullText } from '../rows/side-rows.ts'
 import { ownParametersJob } from '../rows/upkeep-jobs.ts'
 import { platformMeta } from '../rows/version.ts'

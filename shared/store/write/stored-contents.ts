@@ -11,8 +11,8 @@ import {
   type LeaseTable,
   leaseRow,
   releaseLeased,
-} from '../../platform/postgres/leases.ts'
-import type { Connection } from '../../platform/postgres/statement.ts'
+} from '../../postgres/leases.ts'
+import type { Connection } from '../../postgres/statement.ts'
 
 /** Longer than any upload. */
 const DOUBT = '1 day'

@@ -20,7 +20,7 @@ import {
   readonlyBy,
 } from '../../access/decisions/decide-write.ts'
 import { keep, keptFields, rejectMasks } from '../../access/fields/fields.ts'
-import { keepPaths } from '../../access/fields/paths.ts'
+import { keepPaths } from '../../access/paths.ts'
 import type { Principal } from '../../access/principal.ts'
 import {
   badRequest,
@@ -32,10 +32,9 @@ import {
   OffloadRequired,
   preconditionFailed,
   tooLarge,
-} from '../../errors.ts'
+} from '../../core/errors.ts'
+import { LOST, retryOnConflict } from '../../core/retry.ts'
 import type { Meta, Reference, Resource } from '../../fhir/resource.ts'
-import { LOST, retryOnConflict } from '../../platform/retry.ts'
-import { readOwnParameters } from '../index/custom-parameters.ts'
 import { redactFor } from '../read/redact.ts'
 import {
   normalId,
@@ -45,6 +44,7 @@ import {
   rowScope,
   type StoreContext,
 } from '../rows/context.ts'
+import { readOwnParameters } from '../rows/custom-parameters.ts'
 import type { WritePlace } from '../rows/ports.ts'
 import { parseVersion, toVersion, type VersionRow } from '../rows/rows.ts'
 import type { Version, WriteOptions, WriteResult } from '../rows/version.ts'

@@ -4,8 +4,6 @@
  */
 import { isObject } from '../../fhir/resource.ts'
 import { findCodes, isBound } from '../bindings.ts'
-import type { Property } from '../shapes.ts'
-import { compilePattern } from './patterns.ts'
 import {
   at,
   type Check,
@@ -16,7 +14,9 @@ import {
   type Run,
   rangeText,
   type Test,
-} from './run.ts'
+} from '../profile-run.ts'
+import type { Property } from '../shapes.ts'
+import { compilePattern } from './patterns.ts'
 import {
   type Discriminator,
   type ElementNode,

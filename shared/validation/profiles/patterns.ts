@@ -1,11 +1,10 @@
 /** `fixed[x]` and `pattern[x]`. https://hl7.org/fhir/R4/elementdefinition-definitions.html#ElementDefinition.pattern_x_ */
-import { HttpError } from '../../errors.ts'
+import { HttpError } from '../../core/errors.ts'
 import { toNumber } from '../../fhir/json.ts'
 import { isObject } from '../../fhir/resource.ts'
 import { convert, parseDate, UCUM } from '../../fhir/values.ts'
 import type { Variables } from '../../fhirpath/members.ts'
 import { type Invariant, tenantInvariant } from '../invariants.ts'
-import type { Property, Report } from '../shapes.ts'
 import {
   type Item,
   MANY_STEPS,
@@ -14,7 +13,8 @@ import {
   rangeText,
   type Spend,
   type Test,
-} from './run.ts'
+} from '../profile-run.ts'
+import type { Property, Report } from '../shapes.ts'
 import type { ElementNode, ProfileElement } from './tree.ts'
 
 /** Whether a value is as the element demands; undefined when it demands nothing. */

@@ -6,6 +6,7 @@
 import { isResourceType, typeDefinition } from '../../fhir/definitions.ts'
 import { isObject, isResource } from '../../fhir/resource.ts'
 import { bindingFault, checkTarget, findCodes, publishedCodes } from '../bindings.ts'
+import { at, type Check, conforms, type ItemCheck, type Profile, type Run } from '../profile-run.ts'
 import { getShape, type Property } from '../shapes.ts'
 import { compileSlices, type Others } from './members.ts'
 import {
@@ -17,7 +18,6 @@ import {
   profileInvariants,
   propertyItems,
 } from './patterns.ts'
-import { at, type Check, conforms, type ItemCheck, type Profile, type Run } from './run.ts'
 import {
   buildElementTree,
   type ElementNode,

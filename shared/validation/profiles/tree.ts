@@ -1,7 +1,7 @@
 /** The elements of a StructureDefinition as a tree. https://hl7.org/fhir/R4/elementdefinition.html */
 import type { Constraint } from '../../fhir/definitions-data.ts'
 import { canonicalUrl, isObject, type Meta } from '../../fhir/resource.ts'
-import type { Run } from './run.ts'
+import type { Run } from '../profile-run.ts'
 
 export interface ProfileElement {
   readonly id?: string

@@ -2,7 +2,7 @@
 import t from 'tap'
 import { plainGrant } from '../../../shared/access/compile.ts'
 import { parseCriteria } from '../../../shared/access/criteria.ts'
-import { parseSearch } from '../../../shared/query/search.ts'
+import { parseSearch } from '../../../shared/search/language/search.ts'
 import { until } from '../../fixtures/botica.ts'
 import { anObservation, aPatient } from '../../fixtures/resources.ts'
 import { createDatabase } from '../../fixtures/store/own-database.ts'

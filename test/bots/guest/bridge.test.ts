@@ -1,7 +1,7 @@
 /** Calls of a bot to its worker end with the run. */
 import { createServer, type ServerResponse } from 'node:http'
 import t from 'tap'
-import type { Services } from '../../../shared/services.ts'
+import type { Services } from '../../../shared/request/services.ts'
 import { Bridge } from '../../../worker/bots/bridge.ts'
 import { openBotica, type Tenant, until } from '../../fixtures/botica.ts'
 import type { Untyped } from '../../fixtures/bots/bots.ts'

@@ -3,11 +3,12 @@ import { createServer } from 'node:http'
 import type { AddressInfo, Socket } from 'node:net'
 import { gzipSync } from 'node:zlib'
 import t from 'tap'
-import { isPublicAddress, readHostRule, UNRESTRICTED } from '../../../shared/config/outbound.ts'
 import {
-  fetchOutbound,
-  type OutboundRequest,
-} from '../../../shared/platform/outbound/fetch-outside.ts'
+  isPublicAddress,
+  readHostRule,
+  UNRESTRICTED,
+} from '../../../shared/core/config/outbound.ts'
+import { fetchOutbound, type OutboundRequest } from '../../../shared/outbound/fetch-outside.ts'
 import { listen } from '../../fixtures/http/listening.ts'
 
 const heard: (string | undefined)[] = []

@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process'
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
-import { PREFIX } from '../../../shared/platform/redis/script.ts'
+import { PREFIX } from '../../../shared/redis/script.ts'
 import { openBotica, until } from '../../fixtures/botica.ts'
 import { aBot, deploy, execute, finished, handler, type Untyped } from '../../fixtures/bots/bots.ts'
 import { AT_GATE, aGate } from '../../fixtures/waits/gates.ts'

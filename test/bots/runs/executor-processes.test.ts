@@ -5,7 +5,7 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { getPriority } from 'node:os'
 import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
-import { ExecutorProcess } from '../../../worker/bots/executors/process.ts'
+import { ExecutorProcess } from '../../../worker/bots/executor-process.ts'
 import {
   aRun,
   failureText,

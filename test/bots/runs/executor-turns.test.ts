@@ -1,9 +1,9 @@
 /** Projects that take turns in the executors of a worker: nobody is sent away for the sake of a slow start. */
 import { availableParallelism } from 'node:os'
 import t from 'tap'
-import { defaultMemoryMb } from '../../../shared/config/config.ts'
-import { executorsWithin } from '../../../worker/bots/executors/executors.ts'
-import { ExecutorProcess } from '../../../worker/bots/executors/process.ts'
+import { defaultMemoryMb } from '../../../shared/core/config/config.ts'
+import { ExecutorProcess } from '../../../worker/bots/executor-process.ts'
+import { executorsWithin } from '../../../worker/bots/executors.ts'
 import { until } from '../../fixtures/botica.ts'
 import { aRun, handler, limits, openTestExecutors, run } from '../../fixtures/bots/runs.ts'
 

@@ -8,15 +8,15 @@ import t, { type Test } from 'tap'
 import { temporaryFolder } from '../../../scripts/account.ts'
 import { findServer, startRedis } from '../../../scripts/redis.ts'
 import { freePort } from '../../../scripts/service.ts'
-import { readConfig } from '../../../shared/config/config.ts'
-import { createLogger } from '../../../shared/log.ts'
+import { readConfig } from '../../../shared/core/config/config.ts'
+import { createLogger } from '../../../shared/core/log.ts'
 import {
   endStart,
   openRedis,
   parseSentinelUrl,
   redisConfigError,
   untilReady,
-} from '../../../shared/platform/redis/redis.ts'
+} from '../../../shared/redis/redis.ts'
 
 const PAUSE_MS = 3000
 

@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
-import type { OperationOutcome } from '../../../shared/errors.ts'
+import type { OperationOutcome } from '../../../shared/core/errors.ts'
 import type { Resource } from '../../../shared/fhir/resource.ts'
 import { openBotica } from '../../fixtures/botica.ts'
 import { anObservation, aPatient } from '../../fixtures/resources.ts'

@@ -1,7 +1,7 @@
 /** A search that takes too long, or that nobody waits for any more, is cancelled in PostgreSQL. */
 import t from 'tap'
-import { createLogger } from '../../../shared/log.ts'
-import { openDatabase } from '../../../shared/platform/postgres/database.ts'
+import { createLogger } from '../../../shared/core/log.ts'
+import { openDatabase } from '../../../shared/postgres/database.ts'
 import { openBotica, until } from '../../fixtures/botica.ts'
 import type { Raw } from '../../fixtures/oracle/values.ts'
 import { createDatabase } from '../../fixtures/store/own-database.ts'

@@ -1,11 +1,11 @@
 /** Which way a search takes, by what the statistics say of its keys. */
 import t from 'tap'
-import { parseSearch } from '../../../shared/query/search.ts'
+import { parseSearch } from '../../../shared/search/language/search.ts'
+import { chooseAccessPath } from '../../../shared/search/planner/access-paths.ts'
+import { resolveOrder } from '../../../shared/search/predicates/order.ts'
+import type { Predicate } from '../../../shared/search/predicates/predicate.ts'
+import type { Query } from '../../../shared/search/predicates/query.ts'
 import { Keys } from '../../../shared/store/index/keys.ts'
-import { resolveOrder } from '../../../shared/store/search/order/order.ts'
-import type { Query } from '../../../shared/store/search/plan/query.ts'
-import { chooseAccessPath } from '../../../shared/store/search/plan/ways.ts'
-import type { Predicate } from '../../../shared/store/search/tests/test.ts'
 
 const hash = new Keys(Buffer.alloc(32))
 const counts = new Map([

@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
-import { parseSearch } from '../../../shared/query/search.ts'
+import { parseSearch } from '../../../shared/search/language/search.ts'
 import { countStatements, failureStatus, openTestStore } from '../../fixtures/store/store.ts'
 
 const { database, repository, aMember } = await openTestStore(t)

@@ -1,7 +1,7 @@
 /** A worker that stood still beyond its lease settles nothing: the worker that has the work now does. */
 import t from 'tap'
-import { createLogger } from '../../../shared/log.ts'
-import { openDatabase } from '../../../shared/platform/postgres/database.ts'
+import { createLogger } from '../../../shared/core/log.ts'
+import { openDatabase } from '../../../shared/postgres/database.ts'
 import { until } from '../../fixtures/botica.ts'
 import { aSubscription, startReceiver } from '../../fixtures/http/receiver.ts'
 import { openCluster, type Running } from '../../fixtures/services/cluster.ts'

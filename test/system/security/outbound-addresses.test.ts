@@ -6,7 +6,7 @@ import {
   isPublicAddress,
   readHostRule,
   UNRESTRICTED,
-} from '../../../shared/config/outbound.ts'
+} from '../../../shared/core/config/outbound.ts'
 import { openBotica } from '../../fixtures/botica.ts'
 import { aSubscription } from '../../fixtures/http/receiver.ts'
 

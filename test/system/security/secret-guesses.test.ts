@@ -4,7 +4,7 @@
  */
 import t, { type Test } from 'tap'
 import { nonFhirRoutes } from '../../../server/app.ts'
-import { createMetrics } from '../../../server/metrics.ts'
+import { createMetrics } from '../../../server/http/metrics.ts'
 import { authenticate } from '../../../server/middleware/authenticate.ts'
 import { fhirPaths } from '../../../server/openapi/describe.ts'
 import { operations } from '../../../shared/api/operations.ts'

@@ -3,9 +3,14 @@
  * executors. Each gets a process for itself, which ends with it.
  */
 import { LRUCache } from 'lru-cache'
+import {
+  type ActiveRun,
+  type Ended,
+  type ExecutorProcess,
+  remainingMs,
+} from '../executor-process.ts'
 import type { BotRun } from '../run-result.ts'
-import { type ActiveRun, type Ended, type ExecutorProcess, remainingMs } from './process.ts'
-import type { Spares } from './spares.ts'
+import type { Spares } from '../spare-executors.ts'
 
 const KILLS = 2
 const KILLS_WITHIN_MS = 10 * 60_000

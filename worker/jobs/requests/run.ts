@@ -5,11 +5,12 @@
 
 import { handle } from '../../../shared/api/handle.ts'
 import { finishAsyncJob, JobFinished } from '../../../shared/bots/async-jobs.ts'
-import { timings } from '../../../shared/config/waits.ts'
-import { conflict, HttpError, issue, outcome } from '../../../shared/errors.ts'
+import { timings } from '../../../shared/core/config/waits.ts'
+import { conflict, HttpError, issue, outcome } from '../../../shared/core/errors.ts'
 import { runRequest } from '../../../shared/jobs/async-requests.ts'
-import type { Runs } from '../../../shared/platform/queue/runs.ts'
-import type { Services } from '../../../shared/services.ts'
+import { createRenewal, startLoop, withLease } from '../../../shared/jobs/loop.ts'
+import type { Runs } from '../../../shared/queue/runs.ts'
+import type { Services } from '../../../shared/request/services.ts'
 import { JOBS, jobLease, jobRunLease, removeJob } from '../../../shared/store/rows/upkeep-jobs.ts'
 import {
   type LeasedRequest,
@@ -17,7 +18,6 @@ import {
   leaseRequest,
   waitingRequests,
 } from '../../../shared/store/write/async-requests.ts'
-import { createRenewal, startLoop, withLease } from '../../loop.ts'
 
 /** Younger requests may be on their way into the queue. */
 const WAITING_MS = 10_000

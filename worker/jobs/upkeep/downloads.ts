@@ -5,27 +5,27 @@
 import { Readable } from 'node:stream'
 import { type Principal, systemPrincipal } from '../../../shared/access/principal.ts'
 import { findSetting, SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
+import { HttpError } from '../../../shared/core/errors.ts'
+import { isObject, isResource, type Resource } from '../../../shared/fhir/resource.ts'
+import { createRenewal, type Loop, startLoop, withLease } from '../../../shared/jobs/loop.ts'
+import { FetchRefused, openOutbound } from '../../../shared/outbound/fetch-outside.ts'
 import {
   cleanFilename,
   removeContent,
   safeContentType,
   settleContent,
   storeContent,
-} from '../../../shared/binary/content.ts'
+} from '../../../shared/request/binary/content.ts'
 import {
   type Download,
   type DownloadInput,
   leaseDownload,
   repeatDownload,
-} from '../../../shared/binary/downloads.ts'
-import { HttpError } from '../../../shared/errors.ts'
-import { isObject, isResource, type Resource } from '../../../shared/fhir/resource.ts'
-import { FetchRefused, openOutbound } from '../../../shared/platform/outbound/fetch-outside.ts'
-import type { Services } from '../../../shared/services.ts'
+} from '../../../shared/request/binary/downloads.ts'
+import type { Services } from '../../../shared/request/services.ts'
 import { parseVersion } from '../../../shared/store/rows/rows.ts'
 import { JOBS, jobLease, removeJob } from '../../../shared/store/rows/upkeep-jobs.ts'
 import { getShape, type Property, type Shape } from '../../../shared/validation/shapes.ts'
-import { createRenewal, type Loop, startLoop, withLease } from '../../loop.ts'
 
 const LANES = 4
 const EVERY_MS = 1000

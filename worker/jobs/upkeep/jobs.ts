@@ -5,19 +5,20 @@
 import { type Principal, systemPrincipal } from '../../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../../shared/access/project-context.ts'
 import { type FinishedJob, finishAsyncJob, JobFinished } from '../../../shared/bots/async-jobs.ts'
-import { allOk, HttpError, RunLeaseLost } from '../../../shared/errors.ts'
+import { allOk, HttpError, RunLeaseLost } from '../../../shared/core/errors.ts'
 import { type Compartment, resourceTypes } from '../../../shared/fhir/definitions.ts'
 import { actingSession } from '../../../shared/identity/principals.ts'
+import { createRenewal, type Loop, startLoop, withLease } from '../../../shared/jobs/loop.ts'
 import {
   createMaintenance,
   type ReindexProgress,
   type ReindexScope,
 } from '../../../shared/jobs/upkeep/maintenance.ts'
-import type { Services } from '../../../shared/services.ts'
-import { SEARCH_PARAMETER } from '../../../shared/store/index/custom-parameters.ts'
-import type { OwnIndexProgress } from '../../../shared/store/index/custom-parameters-index.ts'
+import type { Services } from '../../../shared/request/services.ts'
 import { checkIndexRevision, settleIndexRevision } from '../../../shared/store/migrate.ts'
+import type { OwnIndexProgress } from '../../../shared/store/reindex/custom-parameters-index.ts'
 import type { Repository } from '../../../shared/store/repository.ts'
+import { SEARCH_PARAMETER } from '../../../shared/store/rows/custom-parameters.ts'
 import {
   deferOwnJob,
   endOwnJob,
@@ -32,7 +33,6 @@ import {
   saveProgress,
   type UpkeepJob,
 } from '../../../shared/store/rows/upkeep-jobs.ts'
-import { createRenewal, type Loop, startLoop, withLease } from '../../loop.ts'
 
 const EVERY_MS = 500
 const WITHOUT_AUDIT = resourceTypes.filter((type) => type !== 'AuditEvent')

@@ -1,9 +1,9 @@
 /** Keeps the tables quick to search while rows pour in, and the storage free of what nobody names. */
 
-import { sweepContents } from '../../../shared/binary/content.ts'
 import { deleteOldRuns } from '../../../shared/bots/inputs.ts'
-import { removeOldExports } from '../../../shared/bulk/exports/announce.ts'
+import { removeOldExports } from '../../../shared/export/announce.ts'
 import { removeOldJobs } from '../../../shared/jobs/async-requests.ts'
+import { type Loop, startLoop } from '../../../shared/jobs/loop.ts'
 import {
   analyzeGrown,
   cleanPendingKeys,
@@ -11,11 +11,11 @@ import {
   vacuumGrown,
   writtenResources,
 } from '../../../shared/jobs/upkeep/upkeep.ts'
-import type { Services } from '../../../shared/services.ts'
+import { sweepContents } from '../../../shared/request/binary/content.ts'
+import type { Services } from '../../../shared/request/services.ts'
 import { removeOldRequests } from '../../../shared/store/write/idempotent-requests.ts'
 import { removeOldDeliveries } from '../../../shared/subscriptions/state.ts'
 import { removeOldWatches } from '../../../shared/subscriptions/store-socket-subscriptions.ts'
-import { type Loop, startLoop } from '../../loop.ts'
 
 const EVERY_MS = 2000
 /** Answers that are old enough are forgotten a thousand at a time, content a hundred. */

@@ -1,7 +1,7 @@
 /** The calls of the API, as its OpenAPI document describes them. */
 import { Button, Code, Stack, Text, TextInput } from '@mantine/core'
 import { useState } from 'react'
-import { useGet } from '../../api.ts'
+import { useGet } from '../../client/api.ts'
 import { Empty, Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
 import { type Column, DataTable } from '../../parts/table.tsx'

@@ -1,7 +1,7 @@
 /** The log of a bot as it is written: runs begin, write and end before the reader's eyes. */
 import { Badge, Code, Stack, Text } from '@mantine/core'
 import { useEffect, useRef, useState } from 'react'
-import { medplum } from '../../session.ts'
+import { medplum } from '../../client/session.ts'
 import { texts } from '../../texts/texts.ts'
 
 const words = texts.bots.live

@@ -3,7 +3,7 @@ import { AreaChart } from '@mantine/charts'
 import { Stack, Text, Title } from '@mantine/core'
 import type { Parameters } from '@medplum/fhirtypes'
 import { useQueries } from '@tanstack/react-query'
-import { medplum } from '../../session.ts'
+import { medplum } from '../../client/session.ts'
 import { fill, texts } from '../../texts/texts.ts'
 import { type BotFigures, parseRuns, type Run } from '../bots/runs.ts'
 

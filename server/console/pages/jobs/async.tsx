@@ -1,10 +1,10 @@
 /** One asynchronous job: its request, its state, what came of it; what goes on can be cancelled. */
 import { Button, Code } from '@mantine/core'
 import { useParams } from 'wouter'
-import { useGet, useSend } from '../../api.ts'
+import { useGet, useSend } from '../../client/api.ts'
+import { medplum } from '../../client/session.ts'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
-import { medplum } from '../../session.ts'
 import { texts } from '../../texts/texts.ts'
 import { Outcome } from '../bots/status.tsx'
 import { type Job, stripBaseUrl } from './list.tsx'

@@ -11,9 +11,9 @@ import {
 import { useForm } from '@mantine/form'
 import { useState } from 'react'
 import { useLocation } from 'wouter'
-import { useSend } from '../../api.ts'
-import { Problem } from '../../parts/problem.tsx'
-import { medplum } from '../../session.ts'
+import { useSend } from '../../client/api.ts'
+import { Problem } from '../../client/problem.tsx'
+import { medplum } from '../../client/session.ts'
 import { fill, texts } from '../../texts/texts.ts'
 
 const words = texts.jobs.new

@@ -7,9 +7,9 @@ import type {
   ProjectMembershipAccessParameter,
   Reference,
 } from '@medplum/fhirtypes'
-import { useGet } from '../../api.ts'
+import { useGet } from '../../client/api.ts'
+import { Problem } from '../../client/problem.tsx'
 import { type Fields, useNames } from '../../parts/form.tsx'
-import { Problem } from '../../parts/problem.tsx'
 import { texts } from '../../texts/texts.ts'
 
 const words = texts.members

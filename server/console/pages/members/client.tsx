@@ -14,11 +14,11 @@ import {
 import type { ClientApplication } from '@medplum/fhirtypes'
 import { useState } from 'react'
 import { Link } from 'wouter'
-import { useGet, useSend } from '../../api.ts'
+import { useGet, useSend } from '../../client/api.ts'
+import { medplum, useMe } from '../../client/session.ts'
 import { Form } from '../../parts/form.tsx'
 import { Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
-import { medplum, useMe } from '../../session.ts'
 import { texts } from '../../texts/texts.ts'
 
 const words = texts.members

@@ -2,9 +2,9 @@
 import { Badge, Code, Stack, Text, TextInput } from '@mantine/core'
 import type { Parameters, ParametersParameter } from '@medplum/fhirtypes'
 import { useState } from 'react'
+import { medplum } from '../../client/session.ts'
 import { Form } from '../../parts/form.tsx'
 import { DataTable } from '../../parts/table.tsx'
-import { medplum } from '../../session.ts'
 import { fill, texts } from '../../texts/texts.ts'
 
 const words = texts.explain

@@ -2,9 +2,9 @@
 import { Group, NativeSelect, Paper, Switch, TextInput } from '@mantine/core'
 import type { ProjectMembership } from '@medplum/fhirtypes'
 import { useLocation } from 'wouter'
+import { medplum, useMe } from '../../client/session.ts'
 import { Form } from '../../parts/form.tsx'
 import { Page } from '../../parts/page.tsx'
-import { medplum, useMe } from '../../session.ts'
 import { texts } from '../../texts/texts.ts'
 import { AccessFields, noAccess, toAccessElements } from './access.tsx'
 

@@ -2,7 +2,7 @@
 import { Button } from '@mantine/core'
 import type { AccessPolicy, Bundle } from '@medplum/fhirtypes'
 import { Link } from 'wouter'
-import { useGet } from '../../api.ts'
+import { useGet } from '../../client/api.ts'
 import { Empty, Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
 import { DataTable } from '../../parts/table.tsx'

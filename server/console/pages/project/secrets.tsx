@@ -2,12 +2,12 @@
 import { Button, Group, PasswordInput, Stack, Text, TextInput } from '@mantine/core'
 import type { ProjectSetting } from '@medplum/fhirtypes'
 import { useState } from 'react'
-import { useSend } from '../../api.ts'
+import { useSend } from '../../client/api.ts'
+import { Problem } from '../../client/problem.tsx'
+import { medplum } from '../../client/session.ts'
 import { Confirm } from '../../parts/confirm.tsx'
 import { Empty } from '../../parts/loaded.tsx'
-import { Problem } from '../../parts/problem.tsx'
 import { DataTable } from '../../parts/table.tsx'
-import { medplum } from '../../session.ts'
 import { fill, texts } from '../../texts/texts.ts'
 
 const words = texts.project

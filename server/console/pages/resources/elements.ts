@@ -7,7 +7,7 @@ import type {
   ValueSetExpansionContains,
 } from '@medplum/fhirtypes'
 import { useQuery } from '@tanstack/react-query'
-import { medplum } from '../../session.ts'
+import { medplum } from '../../client/session.ts'
 
 export interface Element {
   /** `value[x]` has one of its types in place of the mark. */

@@ -1,7 +1,7 @@
 /** Inputs for values that have no elements of their own. An emptied one says `''`. */
 import { NativeSelect, Textarea, TextInput } from '@mantine/core'
 import { useState } from 'react'
-import { numberFrom, parseExact } from '../../exact.ts'
+import { numberFrom, parseExact } from '../../client/exact.ts'
 import { texts } from '../../texts/texts.ts'
 import { type Element, useCodes } from './elements.ts'
 

@@ -2,9 +2,9 @@
 import { Alert, Button, Code, Group, List, Modal, Stack, Text } from '@mantine/core'
 import type { Resource } from '@medplum/fhirtypes'
 import { useState } from 'react'
-import { useSend } from '../../api.ts'
+import { useSend } from '../../client/api.ts'
+import { medplum } from '../../client/session.ts'
 import { Difference } from '../../parts/difference.tsx'
-import { medplum } from '../../session.ts'
 import { fill, texts } from '../../texts/texts.ts'
 import { conflicts, merged, type Removal, removalsBetween } from './editing.ts'
 

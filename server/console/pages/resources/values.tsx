@@ -9,8 +9,8 @@ import {
 import type { CapabilityStatement, CapabilityStatementRestResource } from '@medplum/fhirtypes'
 import { useQuery } from '@tanstack/react-query'
 import { Link } from 'wouter'
+import { medplum } from '../../client/session.ts'
 import { When } from '../../parts/when.tsx'
-import { medplum } from '../../session.ts'
 
 const MOST_ITEMS = 3
 

@@ -1,11 +1,11 @@
 /** Bots that run by themselves: when next, and how the last time went. */
 import { Badge } from '@mantine/core'
-import { useGet } from '../../api.ts'
+import { useGet } from '../../client/api.ts'
+import { useMe } from '../../client/session.ts'
 import { Empty, Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
 import { type Column, DataTable } from '../../parts/table.tsx'
 import { When } from '../../parts/when.tsx'
-import { useMe } from '../../session.ts'
 import { texts } from '../../texts/texts.ts'
 
 const words = texts.schedules

@@ -1,6 +1,6 @@
 /** Whether what the service stands on is well, which versions run, and which migrations have. */
 import { Badge, Stack, Text, Title } from '@mantine/core'
-import { useGet } from '../../api.ts'
+import { useGet } from '../../client/api.ts'
 import { Loaded } from '../../parts/loaded.tsx'
 import { DataTable } from '../../parts/table.tsx'
 import { fill, texts } from '../../texts/texts.ts'

@@ -2,7 +2,7 @@
 import { LineChart } from '@mantine/charts'
 import { Paper, SimpleGrid, Stack, Text, Title } from '@mantine/core'
 import { useEffect, useState } from 'react'
-import { useGet } from '../../api.ts'
+import { useGet } from '../../client/api.ts'
 import { Loaded } from '../../parts/loaded.tsx'
 import { texts } from '../../texts/texts.ts'
 

@@ -2,11 +2,11 @@
 import { Badge } from '@mantine/core'
 import type { Bundle, Subscription } from '@medplum/fhirtypes'
 import { Link } from 'wouter'
-import { useGet } from '../../api.ts'
+import { useGet } from '../../client/api.ts'
+import { isAdmin, useMe } from '../../client/session.ts'
 import { Empty, Loaded } from '../../parts/loaded.tsx'
 import { Page } from '../../parts/page.tsx'
 import { DataTable } from '../../parts/table.tsx'
-import { isAdmin, useMe } from '../../session.ts'
 import { texts } from '../../texts/texts.ts'
 
 const words = texts.subscriptions

@@ -1,0 +1,144 @@
+/** The person who is signed in: the client of the API, the way to the sign-in page and back, what the session may do. */
+import { ClientStorage, MedplumClient, type MedplumRequestOptions } from '@medplum/core'
+import type { AccessPolicy, Project, ProjectMembership } from '@medplum/fhirtypes'
+import { createContext, useContext } from 'react'
+import { texts } from '../texts/texts.ts'
+import { keepDrafts, leaveQuietly } from './drafts.ts'
+import { keepsDigits, parseExact } from './exact.ts'
+
+const BASE = '/console'
+const CLIENT_ID = 'botica-console'
+const RETURN = 'botica-return'
+/** The client's own name for it. */
+const STATE = 'pkceState'
+
+const listeners = new Set<() => void>()
+let isEnded = false
+let isLeaving = false
+
+export interface ReadOptions extends MedplumRequestOptions {
+  /** Numbers keep their digits, as in a record that is written back. Errors: a browser that cannot do that. */
+  readonly isExact?: boolean
+}
+
+/**
+ * Once the page leaves for the sign-in no answer reaches the client: at a late 401 it would empty the session storage,
+ * and with it what the way back needs.
+ */
+async function fetchUntilLeaving(input: RequestInfo | URL, init?: ReadOptions): Promise<Response> {
+  if (init?.isExact && !keepsDigits) throw new Error(texts.app.oldBrowser)
+  const answer = await fetch(input, init)
+  if (isLeaving) return await new Promise<never>(() => undefined)
+  if (init?.isExact) answer.json = async () => parseExact(await answer.text())
+  return answer
+}
+
+/** Tokens live in this tab alone. */
+export const medplum = new MedplumClient({
+  baseUrl: `${location.origin}/`,
+  clientId: CLIENT_ID,
+  fetch: fetchUntilLeaving,
+  storage: new ClientStorage(sessionStorage),
+  cacheTime: 0,
+  onUnauthenticated() {
+    keepDrafts()
+    isEnded = true
+    for (const listener of listeners) listener()
+  },
+})
+
+/** For `useSyncExternalStore`. */
+export const sessionEnd = {
+  subscribe(listener: () => void) {
+    listeners.add(listener)
+    return () => listeners.delete(listener)
+  },
+  isEnded: () => isEnded,
+}
+
+export interface Me {
+  readonly project: Project & { readonly id: string }
+  readonly membership: ProjectMembership
+  readonly profile: { readonly resourceType: string; readonly id?: string; readonly name?: unknown }
+  readonly accessPolicy?: AccessPolicy
+  readonly user?: { readonly email?: string }
+}
+
+/**
+ * Brings a signed-in client, or leaves for the sign-in page and never resolves. Errors: what the sign-in page reports,
+ * or what is wrong with its code.
+ */
+export async function signedIn(): Promise<void> {
+  const query = new URLSearchParams(location.search)
+  const isAnswer = location.pathname === BASE && query.has('state')
+  if (isAnswer) return await takeAnswer(query)
+  if (medplum.getActiveLogin() === undefined) await startSignIn()
+}
+
+async function takeAnswer(query: URLSearchParams): Promise<void> {
+  const isOurs = query.get('state') === sessionStorage.getItem(STATE)
+  const code = query.get('code')
+  const target = sessionStorage.getItem(RETURN) ?? BASE
+  history.replaceState(null, '', target)
+  const refusal = query.get('error_description')
+  if (refusal !== null) throw new Error(refusal)
+  // A code that this tab did not ask for is not redeemed.
+  if (!isOurs || code === null) return await startSignIn()
+  await medplum.processCode(code, { redirectUri: location.origin + BASE })
+  sessionStorage.removeItem(RETURN)
+  sessionStorage.removeItem(STATE)
+}
+
+/** Leaves for the sign-in page, to come back to the address of now. */
+export async function startSignIn(): Promise<never> {
+  isLeaving = true
+  leaveQuietly()
+  sessionStorage.setItem(RETURN, location.pathname + location.search)
+  // The client takes a `code` in the address for the answer to its request.
+  history.replaceState(null, '', location.pathname)
+  await medplum.signInWithRedirect({
+    redirectUri: location.origin + BASE,
+    scope: 'openid profile offline_access',
+  })
+  return await new Promise<never>(() => undefined)
+}
+
+/** Ends the session here and at the service; whatever was typed and not saved is gone. */
+export async function signOut(): Promise<void> {
+  leaveQuietly()
+  await medplum.signOut().catch(() => medplum.clear())
+  location.assign(BASE)
+}
+
+const MeContext = createContext<Me | undefined>(undefined)
+export const MeProvider = MeContext.Provider
+
+/** The person who is signed in. */
+export function useMe(): Me {
+  const me = useContext(MeContext)
+  if (me === undefined) throw new Error('useMe outside of MeProvider')
+  return me
+}
+
+export type Interaction = 'read' | 'search' | 'create' | 'update' | 'delete'
+
+/** A guess for what is worth showing; the server decides. */
+export function mayDo(me: Me, type: string, interaction: Interaction = 'search'): boolean {
+  const entries = me.accessPolicy?.resource
+  if (entries === undefined || isAdmin(me)) return true
+  return entries.some(({ resourceType, interaction: listed, readonly: isReadOnly }) => {
+    if (resourceType !== '*' && resourceType !== type) return false
+    if (interaction === 'read' || interaction === 'search') {
+      return listed === undefined || listed.includes(interaction)
+    }
+    return isReadOnly !== true && (listed === undefined || listed.includes(interaction))
+  })
+}
+
+export function isAdmin({ membership, project }: Me): boolean {
+  return membership.admin === true || project.superAdmin === true
+}
+
+export function isSuperAdmin({ project }: Me): boolean {
+  return project.superAdmin === true
+}

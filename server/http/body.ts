@@ -1,0 +1,166 @@
+/** Reads a request body within its limit, whatever coding it travels in. Slow ones end in `listen.ts`. */
+import type { IncomingMessage } from 'node:http'
+import { Readable, type Transform } from 'node:stream'
+import { promisify } from 'node:util'
+import {
+  brotliDecompress,
+  createBrotliDecompress,
+  createGunzip,
+  createInflate,
+  gunzip,
+  inflate,
+  type Zlib,
+} from 'node:zlib'
+import getRawBody from 'raw-body'
+import {
+  badRequest,
+  badStructure,
+  notSupported,
+  tooLarge,
+  unsupportedMediaType,
+} from '../../shared/core/errors.ts'
+import { parseBody } from '../../shared/fhir/json.ts'
+import { isObject } from '../../shared/fhir/resource.ts'
+import type { Context } from './context.ts'
+
+/** A body that grows more than this while it is inflated is a bomb. */
+const HIGHEST_RATIO = 100
+const DECODERS = {
+  gzip: promisify(gunzip),
+  deflate: promisify(inflate),
+  br: promisify(brotliDecompress),
+}
+const STREAM_DECODERS = {
+  gzip: createGunzip,
+  deflate: createInflate,
+  br: createBrotliDecompress,
+}
+/** More than this of a body that was refused is not worth the answer that its caller would miss. */
+const READ_OFF_BYTES = 64 * 1024 * 1024
+const READ_OFF_MS = 10_000
+
+/**
+ * The rest of a refused body is read and dropped: many clients take no answer before
+ * they have sent all, and lose it when the connection closes on them (RFC 9112 §9.6).
+ */
+export function discardBody({ req }: { readonly req: IncomingMessage }): void {
+  if (req.complete || req.destroyed) return
+  const stop = () => req.destroy()
+  const timer = setTimeout(stop, READ_OFF_MS)
+  let left = READ_OFF_BYTES
+  req.on('data', (chunk: Buffer) => {
+    left -= chunk.length
+    if (left < 0) stop()
+  })
+  req.once('close', () => clearTimeout(timer))
+  req.resume()
+}
+
+/** Undefined when there is no body. Errors: 413 beyond `maxBytes`, 400 for a bad coding. */
+export async function readBody(ctx: Context, maxBytes: number): Promise<Buffer | undefined> {
+  if (ctx.state.body !== undefined) return ctx.state.body
+  if (!hasBody(ctx)) return undefined
+  const coding = parseContentEncoding(ctx)
+  const raw = await readRaw(ctx, maxBytes)
+  if (raw.length === 0) return undefined
+  return coding === undefined ? raw : await inflated(raw, coding, maxBytes)
+}
+
+/** A body may still turn out to be empty. */
+export function hasBody({ req: { headers } }: Context): boolean {
+  return headers['transfer-encoding'] !== undefined || Number(headers['content-length'] ?? 0) !== 0
+}
+
+/** The body as it arrives, its coding taken off. Errors: 413 for an announced size, 400 for a bad coding. */
+export function openBody(ctx: Context, maxBytes: number): Readable {
+  const { req } = ctx
+  const coding = parseContentEncoding(ctx)
+  if (Number(req.headers['content-length'] ?? 0) > maxBytes) throw tooLarge()
+  return coding === undefined ? req : inflating(req, coding)
+}
+
+/** Parses the body as a JSON object or array. Errors: 415, 400, 413. */
+export async function readJson(ctx: Context, maxBytes: number): Promise<unknown> {
+  const body = await readBody(ctx, maxBytes)
+  if (body === undefined) throw badRequest('Content could not be parsed')
+  if (!isJsonType(ctx.get('Content-Type'))) throw unsupportedMediaType()
+  return parseBody(body)
+}
+
+/** The same for routes that want an object. */
+export async function readJsonObject(
+  ctx: Context,
+  maxBytes: number,
+): Promise<Record<string, unknown>> {
+  const value = await readJson(ctx, maxBytes)
+  if (!isObject(value)) throw badStructure('Content must be a JSON object')
+  return value
+}
+
+type Coding = keyof typeof DECODERS
+
+/** Errors: 400. */
+function parseContentEncoding(ctx: Context): Coding | undefined {
+  const coding = (ctx.req.headers['content-encoding'] ?? 'identity').trim().toLowerCase()
+  if (isCoding(coding)) return coding
+  if (coding !== 'identity') throw notSupported('Unsupported content encoding')
+  return undefined
+}
+
+function isCoding(name: string): name is Coding {
+  return Object.hasOwn(DECODERS, name)
+}
+
+async function readRaw(ctx: Context, maxBytes: number): Promise<Buffer> {
+  const length = ctx.req.headers['content-length']
+  try {
+    return await getRawBody(ctx.req, { limit: maxBytes, length: length ?? null })
+  } catch (error) {
+    const { type } = error as { type?: string }
+    if (type === 'entity.too.large') throw tooLarge()
+    if (type === 'request.aborted' || type === 'request.size.invalid') {
+      throw badStructure('Content is incomplete')
+    }
+    throw error
+  }
+}
+
+async function inflated(raw: Buffer, coding: Coding, maxBytes: number): Promise<Buffer> {
+  const maxOutputLength = Math.min(maxBytes, raw.length * HIGHEST_RATIO)
+  try {
+    return await DECODERS[coding](raw, { maxOutputLength })
+  } catch (error) {
+    if ((error as { code?: string }).code === 'ERR_BUFFER_TOO_LARGE') throw tooLarge()
+    throw badStructure(`Content is not ${coding} encoded`)
+  }
+}
+
+/** Errors, while it is read: 413 for a bomb, 400 for what is not in this coding. */
+function inflating(req: Readable, coding: Coding): Readable {
+  const decoder = STREAM_DECODERS[coding]()
+  req.once('error', (error) => decoder.destroy(error))
+  // A reader gets the error; until there is one nobody listens.
+  decoder.on('error', () => undefined)
+  return Readable.from(inflatedChunks(req.pipe(decoder), coding), { objectMode: false })
+}
+
+async function* inflatedChunks(decoder: Transform & Zlib, coding: Coding): AsyncGenerator<Buffer> {
+  let size = 0
+  try {
+    for await (const chunk of decoder as AsyncIterable<Buffer>) {
+      size += chunk.length
+      if (size > decoder.bytesWritten * HIGHEST_RATIO) throw tooLarge()
+      yield chunk
+    }
+  } catch (error) {
+    const isBroken = (error as { code?: string }).code?.match(/^(Z_|ERR_BROTLI|ERR__)/)
+    throw isBroken ? badStructure(`Content is not ${coding} encoded`) : error
+  }
+}
+
+function isJsonType(header: string): boolean {
+  const [type = '', ...parameters] = header.toLowerCase().split(';')
+  const charset = parameters.find((item) => item.trim().startsWith('charset='))
+  if (charset !== undefined && !/=\s*"?utf-?8"?\s*$/.test(charset)) return false
+  return /^\s*(application\/([\w.+-]+\+)?json|text\/json)\s*$/.test(type)
+}

@@ -1,0 +1,182 @@
+/** Element paths of a policy, `name` or `contact.telecom`: take them out of a resource, or keep them as they were. */
+import { isDeepStrictEqual } from 'node:util'
+import { isResourceType } from '../fhir/definitions.ts'
+import { isObject, type Resource } from '../fhir/resource.ts'
+import { elementProperties } from '../fhirpath/members.ts'
+
+/** Without these a resource is none, or looks like another. */
+const ALWAYS_SHOWN = /^(resourceType|id|meta)(\.(versionId|lastUpdated))?$/
+const PATH = /^[A-Za-z]\w*(\[x\])?(\.[A-Za-z]\w*(\[x\])?)*$/
+
+/** The path without `[x]`. Throws for what is no element of the type, or may not be hidden. */
+export function checkPath(type: string, path: string): string {
+  if (!PATH.test(path)) throw new Error(`"${path}" is no element path`)
+  const plain = path.replaceAll('[x]', '')
+  if (ALWAYS_SHOWN.test(plain)) throw new Error(`${path} is always shown`)
+  if (type !== '*' && !isElement(type, plain.split('.'))) {
+    throw new Error(`${type} has no element "${path}"`)
+  }
+  return plain
+}
+
+function isElement(owner: string, [name = '', ...below]: readonly string[]): boolean {
+  const forms = elementProperties(owner, name)
+  return below.length === 0 ? forms.length > 0 : forms.some(({ type }) => isElement(type, below))
+}
+
+/** True when one path of a type is the other, a part of it, or (`value`, `valueQuantity`) a form of it. */
+export function overlaps(type: string, a: string, b: string): boolean {
+  return meet(type, a.split('.'), b.split('.'))
+}
+
+function meet(owner: string, a: readonly string[], b: readonly string[]): boolean {
+  const [first, ...restA] = a
+  const [second, ...restB] = b
+  if (first === undefined || second === undefined) return true
+  const forms = new Set(elementProperties(owner, second).map(({ property }) => property))
+  const common = elementProperties(owner, first).filter(({ property }) => forms.has(property))
+  return common.some(({ type }) => meet(type, restA, restB))
+}
+
+/** Without the elements that the paths name. */
+export function withoutPaths(resource: Resource, paths: readonly string[]): Resource {
+  // Safe: no path names `resourceType`.
+  return cut(resource, pathTree(resource.resourceType, paths)) as Resource
+}
+
+/** Returns what is left of a member: `all` of it, undefined for nothing; `value` is read only where it matters. */
+export function cutBelow(
+  type: string,
+  paths: readonly string[],
+  member: string,
+  value: () => unknown,
+): unknown {
+  const branch = memberBranch(pathTree(type, paths), member)
+  if (branch === undefined) return 'all'
+  if (branch.size === 0) return undefined
+  const rest = cut(value(), branch)
+  return isEmpty(rest) ? undefined : rest
+}
+
+/** Members of a resource that the paths name, if none of them names a part of one only. */
+export function wholeMembers(
+  type: string,
+  paths: readonly string[],
+): readonly string[] | undefined {
+  const branches = [...pathTree(type, paths)]
+  return branches.every(([, below]) => below.size === 0)
+    ? branches.map(([name]) => name)
+    : undefined
+}
+
+/**
+ * `next` with the elements of the paths as `stored` has them, absent ones included. Items of a list
+ * are known again by all else that they hold, then by their place; what is new holds none of them.
+ */
+export function keepPaths(
+  next: Resource,
+  stored: Resource | undefined,
+  paths: readonly string[],
+): Resource {
+  if (paths.length === 0) return next
+  // Safe, as above.
+  return restore(next, stored, pathTree(next.resourceType, paths)) as Resource
+}
+
+/** Property → what is meant below it; empty: all of it. */
+type Tree = Map<string, Tree>
+
+const trees = new WeakMap<readonly string[], Map<string, Tree>>()
+
+function pathTree(type: string, paths: readonly string[]): Tree {
+  const known = trees.get(paths)?.get(type)
+  if (known !== undefined) return known
+  const root: Tree = new Map()
+  // Shorter ones first: what is below a whole element adds nothing.
+  const sorted = paths.map((path) => path.split('.')).sort((a, b) => a.length - b.length)
+  for (const steps of sorted) if (isResourceType(type)) plant(root, type, steps)
+  const byType = trees.get(paths) ?? new Map<string, Tree>()
+  trees.set(paths, byType.set(type, root))
+  return root
+}
+
+function plant(tree: Tree, owner: string, [step = '', ...below]: readonly string[]): void {
+  const forms = elementProperties(owner, step)
+  // An element of the platform's own that no definition has.
+  if (forms.length === 0 && below.length === 0) tree.set(step, new Map())
+  for (const { property, type } of forms) {
+    const branch = tree.get(property)
+    if (branch?.size === 0) continue
+    const next: Tree = branch ?? new Map()
+    if (below.length > 0) plant(next, type, below)
+    if (below.length === 0 || next.size > 0) tree.set(property, next)
+  }
+}
+
+/** `_name` goes the way of `name`. */
+function memberBranch(tree: Tree, member: string): Tree | undefined {
+  return tree.get(member.startsWith('_') ? member.slice(1) : member)
+}
+
+function cut(value: unknown, tree: Tree): unknown {
+  if (Array.isArray(value)) {
+    return value.map((item) => cut(item, tree)).filter((item) => !isEmpty(item))
+  }
+  if (!isObject(value)) return value
+  const left = Object.entries(value).flatMap(([name, child]): [string, unknown][] => {
+    const branch = memberBranch(tree, name)
+    if (branch === undefined) return [[name, child]]
+    if (branch.size === 0) return []
+    const rest = cut(child, branch)
+    return isEmpty(rest) ? [] : [[name, rest]]
+  })
+  return Object.fromEntries(left)
+}
+
+/** Nothing but what was hidden was in it: FHIR has no empty objects or lists. */
+function isEmpty(value: unknown): boolean {
+  if (Array.isArray(value)) return value.every(isEmpty)
+  return isObject(value) && Object.keys(value).length === 0
+}
+
+function restore(next: unknown, stored: unknown, tree: Tree): unknown {
+  if (Array.isArray(next)) return restoreItems(next, Array.isArray(stored) ? stored : [], tree)
+  const before = isObject(stored) ? stored : {}
+  if (!isObject(next)) return next
+  const kept: Record<string, unknown> = {}
+  for (const [name, child] of Object.entries(next)) {
+    const branch = memberBranch(tree, name)
+    if (branch === undefined) kept[name] = child
+    else if (branch.size > 0) {
+      const value = restore(child, before[name], branch)
+      if (!isEmpty(value)) kept[name] = value
+    }
+  }
+  for (const [name, child] of Object.entries(before)) {
+    const branch = memberBranch(tree, name)
+    if (branch === undefined || name in kept) continue
+    // An element of which nothing was shown cannot have been taken away on purpose.
+    if (branch.size === 0 || isEmpty(cut(child, branch))) kept[name] = child
+  }
+  return kept
+}
+
+function restoreItems(next: readonly unknown[], stored: readonly unknown[], tree: Tree): unknown[] {
+  const shown = stored.map((item) => cut(item, tree))
+  const free = new Set([...stored.keys()].filter((i) => !isEmpty(shown[i])))
+  const visible = free.size
+  const places = next.map((item) => {
+    const seen = cut(item, tree)
+    const place = [...free].find((i) => isDeepStrictEqual(shown[i], seen))
+    if (place !== undefined) free.delete(place)
+    return place
+  })
+  // When nothing came or went, what is left was changed in its place.
+  const changed = next.length === visible ? [...free] : []
+  const kept = places.map((place, i) =>
+    restore(next[i], stored[place ?? changed.shift() ?? -1], tree),
+  )
+  // Nothing of these was shown, so the caller did not remove them.
+  const unseen = stored.filter((_, i) => isEmpty(shown[i]))
+  return [...kept.filter((item) => !isEmpty(item)), ...unseen]
+}

@@ -1,0 +1,309 @@
+/** The public view of an export: its BulkDataExport, its AuditEvents, its manifest, and its AsyncJob for the SDK. */
+import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
+import { SYSTEM_PROJECT } from '../access/project-context.ts'
+import { jobPrincipal } from '../bots/async-jobs.ts'
+import { HttpError } from '../core/errors.ts'
+import type { Resource } from '../fhir/resource.ts'
+import { createMaintenance } from '../jobs/upkeep/maintenance.ts'
+import type { Connection } from '../postgres/statement.ts'
+import { auditAgents } from '../request/admin-audit.ts'
+import { absoluteUrl } from '../request/reply.ts'
+import type { Services } from '../request/services.ts'
+import type { Storage } from '../storage/storage.ts'
+import type { Repository } from '../store/repository.ts'
+import type { Version } from '../store/rows/version.ts'
+import { contentHeaders, fileKey } from './file.ts'
+import { deleteOldExports, listFiles } from './rows/files.ts'
+import { addExport, cancelExport, type ExportJob, failExport } from './rows/jobs.ts'
+import { completeExport, type LeasedExportPart } from './rows/parts.ts'
+
+/** Adds the export and its record, whose author is the caller. False when `most` are waiting already. */
+export async function beginExport(
+  { repository }: Services,
+  caller: BulkCaller,
+  job: Parameters<typeof addExport>[1],
+  most: number,
+): Promise<boolean> {
+  const { id, input } = job
+  const { request } = input
+  const requestTime = new Date().toISOString()
+  const resource: Resource = {
+    ...{ resourceType: 'BulkDataExport', id, status: 'accepted', requestTime, request },
+  }
+  const author = jobPrincipal(caller.project, input.profile)
+  return repository.transaction(async (transaction) => {
+    if (!(await transaction.withConnection((connection) => addExport(connection, job, most))))
+      return false
+    await transaction.create(author, resource, { keepId: true })
+    const record = {
+      reference: `BulkDataExport/${id}`,
+      step: 'kick-off',
+      details: { request },
+    } as const
+    await recordBulk({ repository: transaction }, caller, record)
+    return true
+  })
+}
+
+type ExportEnd =
+  | {
+      readonly status: 'completed'
+      readonly part: LeasedExportPart['part']
+      readonly files: ExportFiles
+    }
+  | { readonly status: 'cancelled'; readonly caller: BulkCaller }
+  /** `isRevoked`: files that are there already go, too. */
+  | {
+      readonly status: 'error'
+      readonly failure: NonNullable<ExportJob['failure']>
+      readonly isRevoked?: boolean
+    }
+
+/** Ends the job, its record, and adds the AuditEvent, or does nothing. False when the job or the lease has ended. */
+export async function endExport(
+  { repository, principals, config }: Services,
+  job: ExportJob,
+  end: ExportEnd,
+): Promise<boolean> {
+  const { id, input } = job
+  const project = await principals.project(input.projectId)
+  return repository.transaction(async (transaction) => {
+    const endJob = (connection: Connection) => endRow(connection, job, end, config.exportTtlHours)
+    if (!(await transaction.withConnection(endJob))) return false
+    if (project === undefined) return true
+    const { status } = end
+    const shown = { status, ...(status === 'completed' ? shownFiles(end.files) : {}) }
+    await changeRecord(transaction, jobPrincipal(project, input.profile), id, shown)
+    if (status === 'error') return true
+    const reference = `BulkDataExport/${id}`
+    await (status === 'completed'
+      ? recordBulk({ repository: transaction }, exportOwner(project, job), {
+          reference,
+          step: 'completed',
+          details: totals(job, end.files),
+        })
+      : recordBulk({ repository: transaction }, end.caller, {
+          reference,
+          step: 'cancel',
+          details: { before: job.state },
+        }))
+    return true
+  })
+}
+
+function endRow(
+  connection: Connection,
+  { id }: ExportJob,
+  end: ExportEnd,
+  keepHours: number,
+): Promise<boolean> {
+  switch (end.status) {
+    case 'completed':
+      return completeExport(connection, id, end.part, keepHours)
+    case 'cancelled':
+      return cancelExport(connection, id)
+    case 'error': {
+      const { failure, isRevoked = false } = end
+      return failExport(connection, id, failure, {
+        isRevoked,
+        keepHours: isRevoked ? 1 : keepHours,
+      })
+    }
+  }
+}
+
+function totals({ issues }: ExportJob, { output }: ExportFiles): BulkRecord['details'] {
+  const resources = output.reduce((sum, { count }) => sum + count, 0)
+  return { resources, files: output.length, errors: issues.length }
+}
+
+async function changeRecord(
+  repository: Repository,
+  author: Principal,
+  id: string,
+  shown: object,
+): Promise<void> {
+  try {
+    const change = (current: Resource) => ({ ...current, ...shown })
+    await repository.patch(author, { type: 'BulkDataExport', id }, change)
+  } catch (error) {
+    // Somebody has deleted the record.
+    if (!(error instanceof HttpError) || (error.status !== 404 && error.status !== 410)) throw error
+  }
+}
+
+function shownFiles({ transactionTime, requiresAccessToken, output, deleted, error }: ExportFiles) {
+  const some = (name: string, files: readonly ListedFile[] = []) =>
+    files.length === 0 ? {} : { [name]: files.map(({ type, url }) => ({ type, url })) }
+  return {
+    transactionTime,
+    requiresAccessToken,
+    ...some('output', output),
+    ...some('deleted', deleted),
+    ...some('error', error),
+  }
+}
+
+/** Status URLs answer for so long after the end. */
+const KEPT_MS = 30 * 24 * 3_600_000
+
+/** Removes exports that ended 30 days ago, their record included. */
+export async function removeOldExports({ database, repository }: Services): Promise<void> {
+  const before = new Date(Date.now() - KEPT_MS)
+  await deleteOldExports(database, before)
+  await repository
+    .withStore(createMaintenance)
+    .purge(systemPrincipal(SYSTEM_PROJECT), 'BulkDataExport', before)
+}
+
+/** The owner of an export, for steps without a request. */
+function exportOwner(project: ProjectContext, { input }: ExportJob): BulkCaller {
+  const { profile, membershipId } = input
+  return { project, profile, profileDisplay: undefined, membershipId }
+}
+
+export type BulkCaller = Pick<Principal, 'profile' | 'profileDisplay' | 'membershipId' | 'project'>
+
+interface BulkRecord {
+  /** The job. */
+  readonly reference: string
+  readonly step: 'kick-off' | 'completed' | 'download' | 'cancel'
+  readonly details: Readonly<Record<string, string | number>>
+}
+
+/** Writes an AuditEvent about an export or import, never about its content. */
+export async function recordBulk(
+  { repository }: Pick<Services, 'repository'>,
+  { project, profile, profileDisplay, membershipId }: BulkCaller,
+  { reference, step, details }: BulkRecord,
+): Promise<void> {
+  const detail = Object.entries(details).map(([type, value]) => ({
+    type,
+    valueString: String(value),
+  }))
+  await repository.create(
+    { ...systemPrincipal(project), profile, profileDisplay },
+    {
+      resourceType: 'AuditEvent',
+      type: { system: 'http://terminology.hl7.org/CodeSystem/audit-event-type', code: 'rest' },
+      subtype: [
+        { system: 'http://hl7.org/fhir/restful-interaction', code: 'operation' },
+        { system: 'http://hl7.org/fhir/uv/bulkdata', code: step },
+      ],
+      action: step === 'download' ? 'R' : 'E',
+      recorded: new Date().toISOString(),
+      agent: auditAgents({ profile, membershipId }),
+      source: { observer: { reference: `Project/${project.id}` } },
+      entity: [{ what: { reference }, detail }],
+      outcome: '0',
+    },
+  )
+}
+
+/** Members that a manifest and the record of an export share. */
+interface ExportFiles {
+  readonly transactionTime: string | undefined
+  readonly requiresAccessToken: boolean
+  readonly outputOrganizedBy?: string
+  readonly output: readonly ListedFile[]
+  readonly deleted?: readonly ListedFile[]
+  readonly error: readonly ListedFile[]
+}
+
+interface ListedFile {
+  readonly type: string
+  readonly url: string
+  readonly count: number
+  /** URL of the next file, which continues the last patient of this file. */
+  readonly continuesInFile?: string
+}
+
+/** Time to begin a download; after that a client reads the manifest again. */
+const SIGNED_SECONDS = 300
+
+/**
+ * Makes the manifest of one page, or of all; `sign`: for callers who fetch the files from the storage itself.
+ * https://hl7.org/fhir/uv/bulkdata/STU2/export.html#response---complete-status
+ */
+export async function manifestOf(
+  services: Services,
+  { id, at, input }: ExportJob,
+  { page, sign }: { readonly page?: number; readonly sign?: Storage['sign'] } = {},
+): Promise<ExportFiles & { readonly request: string }> {
+  const files = await listFiles(services.database, id, page)
+  const all = await Promise.all(
+    files.map(async ({ kind, type, number, part, seq, rows, goesOn }) => {
+      const name = `${number}.${kind === 'output' ? '' : `${kind}.`}${type}.ndjson`
+      const key = fileKey(input.projectId, id, part, seq)
+      const signed = await sign?.(key, SIGNED_SECONDS, contentHeaders(name))
+      const url = signed ?? `${statusUrl(services, id)}/files/${name}`
+      return { kind, part, seq, goesOn, file: { type, url, count: rows } }
+    }),
+  )
+  const continued = all.filter(({ goesOn }) => goesOn)
+  const going = new Map(continued.map(({ part, seq, file }) => [`${part} ${seq}`, file.url]))
+  const of = (wanted: string) =>
+    all.flatMap(({ kind, part, seq, file }): ListedFile | [] => {
+      if (kind !== wanted) return []
+      const continuesInFile = going.get(`${part} ${seq + 1}`)
+      return continuesInFile === undefined ? file : { ...file, continuesInFile }
+    })
+  const deleted = of('deleted')
+  return {
+    transactionTime: at?.toISOString(),
+    request: input.request,
+    requiresAccessToken: sign === undefined,
+    ...(input.organizedBy === undefined ? {} : { outputOrganizedBy: input.organizedBy }),
+    output: of('output'),
+    ...(deleted.length === 0 ? {} : { deleted }),
+    error: of('error'),
+  }
+}
+
+/** The manifest as sent: files by patient hold several types. Records name the type of the patients. */
+export function manifestText(manifest: ExportFiles): string {
+  if (manifest.outputOrganizedBy === undefined) return JSON.stringify(manifest)
+  const output = manifest.output.map((file) => ({ ...file, type: undefined }))
+  return JSON.stringify({ ...manifest, output })
+}
+
+export function statusUrl(services: Services, id: string): string {
+  return absoluteUrl(services, `bulkdata/export/${id}`)
+}
+
+/** An export in the form of an AsyncJob, which the SDK reads and cancels. */
+export async function exportAsJob(services: Services, job: ExportJob): Promise<Version> {
+  const { id, state, input, requested, at, finished } = job
+  const files = state === 'completed' ? await manifestOf(services, job) : undefined
+  const { output = [], deleted = [], error = [] } = files ?? {}
+  const parameter = [
+    ...outputParameters('output', output),
+    ...outputParameters('deleted', deleted),
+    ...outputParameters('error', error),
+  ]
+  return jobVersion(id, finished ?? at ?? requested, {
+    status: state,
+    requestTime: requested.toISOString(),
+    request: input.request,
+    ...(at === null ? {} : { transactionTime: at.toISOString() }),
+    ...(files === undefined ? {} : { output: { resourceType: 'Parameters', parameter } }),
+  })
+}
+
+/** Files as the output parameters of an AsyncJob. */
+export function outputParameters(name: string, files: readonly Pick<ListedFile, 'type' | 'url'>[]) {
+  return files.map(({ type, url }) => ({
+    name,
+    part: [
+      { name: 'type', valueCode: type },
+      { name: 'url', valueUri: url },
+    ],
+  }))
+}
+
+/** An AsyncJob that is not stored: its only version, as it is now. */
+export function jobVersion(id: string, lastUpdated: Date, members: object): Version {
+  const meta = { versionId: '1', lastUpdated: lastUpdated.toISOString() }
+  const content = JSON.stringify({ resourceType: 'AsyncJob', id, meta, ...members })
+  return { type: 'AsyncJob', id, ver: 1, lastUpdated, content, metaAt: 0, metaExtension: '' }
+}

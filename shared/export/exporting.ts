@@ -1,0 +1,150 @@
+/** Services, metrics, connections and pace that all exports of a worker share. */
+import { setTimeout as delay } from 'node:timers/promises'
+import { Counter, type Registry } from 'prom-client'
+import { HttpError, unavailable } from '../core/errors.ts'
+import { LeaseLost } from '../jobs/loop.ts'
+import { type CopySession, type CopySessions, openCopySessions } from '../postgres/copy.ts'
+import type { Services } from '../request/services.ts'
+import type { Blocks } from './block.ts'
+
+/** The services of a worker that exports. */
+export type Exporting = Services & {
+  readonly metrics: ExportMetrics
+  readonly copies: Pick<CopySessions, 'close'> & {
+    /** `isBegun`: an earlier try of the part has failed, perhaps by where it read. */
+    open(signal: AbortSignal, isBegun: boolean): Promise<CopySession>
+  }
+  readonly blocks: Blocks
+  readonly pace: Pace
+  /** Absent: the usual ones. */
+  readonly fileLimits?: FileLimits
+  /** There may be parts to be taken, by this worker. */
+  wake(): void
+}
+
+export interface FileLimits {
+  readonly rows: number
+  readonly bytes: number
+}
+
+export interface ExportMetrics {
+  /** A block is stored and written down. */
+  wrote(rows: number, bytes: number, packed: number): void
+  /** A part is taken that another worker has had, or that has failed. */
+  retried(): void
+}
+
+export function createExportMetrics(registry: Registry): ExportMetrics {
+  const registers = [registry]
+  const rows = new Counter({ name: 'export_rows_total', help: 'Exported lines', registers })
+  const bytes = new Counter({
+    name: 'export_bytes_total',
+    help: 'Bytes of exported lines, plain and as they are stored',
+    labelNames: ['form'],
+    registers,
+  })
+  const retries = new Counter({
+    name: 'export_parts_retried_total',
+    help: 'Parts of exports that were taken again',
+    registers,
+  })
+  return {
+    wrote(count, plain, packed) {
+      rows.inc(count)
+      bytes.inc({ form: 'plain' }, plain)
+      bytes.inc({ form: 'packed' }, packed)
+    },
+    retried: () => retries.inc(),
+  }
+}
+
+/** Sessions on the primary, and on a replica once that has all that was there when a part was begun. */
+export function openSources({ database, replicas }: Services): Exporting['copies'] {
+  const primary = openCopySessions(database)
+  const there = new Map(replicas?.all.map((one) => [one, openCopySessions(one.database)]))
+  return {
+    async open(signal, isBegun) {
+      const replica = isBegun ? undefined : await replicas?.caughtUp()
+      const sessions = replica && there.get(replica)
+      if (replica === undefined || sessions === undefined) return await primary.open(signal)
+      try {
+        return await sessions.open(signal)
+      } catch {
+        signal.throwIfAborted()
+        replicas?.failed(replica)
+        return await primary.open(signal)
+      }
+    },
+    async close() {
+      await Promise.all([primary, ...there.values()].map((one: CopySessions) => one.close()))
+    },
+  }
+}
+
+/**
+ * While others wait, exports go on in bursts with rests between them. Rests must be longer than PostgreSQL takes to fill
+ * the buffers of a connection, some megabytes: after a shorter one the next block is there already, and only this process
+ * has rested.
+ */
+const BURST_MS = 100
+/** Length of a rest, in bursts. */
+const REST = 2
+const LONGEST_REST_MS = 500
+/** A look sees only callers that wait at that moment. */
+const REMEMBERED_MS = 500
+
+export interface Pace {
+  /** To be awaited now and then, by all that goes on. */
+  keep(): Promise<void>
+  /** Others wait, or did a moment ago. */
+  isAwaited(): boolean
+}
+
+/** `isBusy`: somebody waits for the processors that exports use. */
+export function createPace(isBusy: () => boolean): Pace {
+  let awaitedUntil = Number.NEGATIVE_INFINITY
+  let burstAt = 0
+  let resting: Promise<void> | undefined
+
+  function isAwaited(): boolean {
+    const now = performance.now()
+    if (isBusy()) {
+      if (now > awaitedUntil) burstAt = now
+      awaitedUntil = now + REMEMBERED_MS
+    }
+    return now <= awaitedUntil
+  }
+
+  async function rest(ms: number): Promise<void> {
+    await delay(Math.min(ms, LONGEST_REST_MS))
+    resting = undefined
+    burstAt = performance.now()
+  }
+
+  return {
+    isAwaited,
+    async keep() {
+      if (isAwaited()) {
+        const burst = performance.now() - burstAt
+        if (burst > BURST_MS) resting ??= rest(burst * REST)
+      }
+      await resting
+    },
+  }
+}
+
+/** The export cannot be completed, however often it is tried. */
+export class ExportAborted extends Error {
+  readonly failure: { readonly status: number; readonly text: string }
+
+  constructor(status: number, text: string) {
+    super(text)
+    this.failure = { status, text }
+  }
+}
+
+/** A storage that is full or unreachable may work again later: the part is written then. Errors: 503. */
+export function storageFailed(error: unknown): never {
+  const isOwn = error instanceof HttpError || error instanceof LeaseLost
+  throw isOwn ? error : unavailable('The storage', error)
+}

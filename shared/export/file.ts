@@ -1,0 +1,338 @@
+/**
+ * Files of exports: their stored form, and the reply that sends one, packed as stored or unpacked on the way. Blocks of
+ * whole lines are packed separately, each ended with a sync flush. Between a header and a trailer they form one gzip
+ * member; some clients stop after the first of several members. https://www.rfc-editor.org/rfc/rfc1952
+ */
+import { Readable } from 'node:stream'
+import { constants, createDeflateRaw, inflateRaw } from 'node:zlib'
+import { notAcceptable, notFound } from '../core/errors.ts'
+import { isResourceType } from '../fhir/definitions.ts'
+import { readRange } from '../request/binary/read.ts'
+import { takesGzip } from '../request/negotiate.ts'
+import { emptyReply } from '../request/reply.ts'
+import type { FhirReply, FhirRequest } from '../request/request.ts'
+import type { Services } from '../request/services.ts'
+import type { ByteRange, Storage } from '../storage/storage.ts'
+import { readChunks } from '../storage/storage.ts'
+import { type ExportFile, type FileKind, findFile } from './rows/files.ts'
+import { type ExportJob, extendForDownload } from './rows/jobs.ts'
+
+/** Lines of a block, about; one that is longer is a block of its own. */
+export const BLOCK_BYTES = 4 * 1024 * 1024
+
+/** Deflate, no name, no time, unknown system. */
+export const GZIP_HEADER = Buffer.from([0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff])
+/** An empty block that is the last one. */
+const LAST_BLOCK = Buffer.from([3, 0])
+export const GZIP_TRAILER_BYTES = LAST_BLOCK.length + 8
+
+const { Z_SYNC_FLUSH } = constants
+/** Each piece is a way to the thread pool and back: by the default of 16 KiB there were 30 of a block. */
+const PIECE_BYTES = 1024 * 1024
+
+/** In the thread pool. */
+export async function packBlock(lines: Uint8Array, level: number): Promise<Buffer> {
+  const packing = createDeflateRaw({ level, finishFlush: Z_SYNC_FLUSH, chunkSize: PIECE_BYTES })
+  const pieces: Buffer<ArrayBuffer>[] = []
+  packing.end(lines)
+  for await (const piece of packing) pieces.push(piece)
+  const packed = Buffer.concat(pieces)
+  // Each has a MiB of its own, however little is in it, which V8 would keep until it collects garbage.
+  for (const { buffer } of pieces) if (buffer.byteLength === PIECE_BYTES) buffer.transfer(0)
+  return packed
+}
+
+export async function unpackBlock(packed: Buffer): Promise<Buffer> {
+  const stored = storedPieces(packed)
+  if (stored !== undefined) return Buffer.concat(stored)
+  return new Promise((resolve, reject) => {
+    const options = { finishFlush: Z_SYNC_FLUSH, chunkSize: PIECE_BYTES }
+    inflateRaw(packed, options, (error, lines) => (error ? reject(error) : resolve(lines)))
+  })
+}
+
+/** The most that a stored block holds, behind a header: a byte for its form, and its length twice. */
+export const STORED_BYTES = 0xffff
+export const STORED_HEADER_BYTES = 5
+
+/** https://www.rfc-editor.org/rfc/rfc1951#section-3.2.4 */
+export function writeStoredHeader(target: Uint8Array, at: number, length: number): void {
+  const rest = STORED_BYTES - length
+  target[at] = 0
+  target[at + 1] = length
+  target[at + 2] = length >> 8
+  target[at + 3] = rest
+  target[at + 4] = rest >> 8
+}
+
+/** Undefined when one of the blocks is not a stored one. */
+function storedPieces(packed: Buffer): Buffer[] | undefined {
+  const pieces: Buffer[] = []
+  for (let at = 0; at < packed.length; ) {
+    if (packed[at] !== 0) return undefined
+    const start = at + STORED_HEADER_BYTES
+    at = start + packed.readUInt16LE(at + 1)
+    pieces.push(packed.subarray(start, at))
+  }
+  return pieces
+}
+
+/** `crc` and `bytes` are those of all lines. */
+export function gzipTrailer(crc: number, bytes: number): Buffer {
+  const trailer = Buffer.alloc(GZIP_TRAILER_BYTES)
+  LAST_BLOCK.copy(trailer)
+  trailer.writeUInt32LE(crc >>> 0, 2)
+  trailer.writeUInt32LE(bytes % 2 ** 32, 6)
+  return trailer
+}
+
+/** Storage key of a file that is one object. */
+export function fileKey(projectId: string, job: string, part: number, seq: number): string {
+  return `exports/${projectId}/${job}/${part}-file-${seq}`
+}
+
+interface BlockPlace {
+  readonly job: string
+  readonly part: number
+  /** Number of the lease of the part. */
+  readonly token: number
+  readonly seq: number
+}
+
+/** Storage key of a block. */
+export function blockKey(projectId: string, { job, part, token, seq }: BlockPlace): string {
+  return `exports/${projectId}/${job}/${part}-${token}-${seq}`
+}
+
+export function contentHeaders(name: string) {
+  return {
+    'Content-Type': 'application/fhir+ndjson',
+    'Content-Disposition': `attachment; filename="${name}"`,
+  }
+}
+
+/** Errors: 404, 406. Ranges and conditions are those of the form that is sent. */
+export async function fileReply(
+  services: Services,
+  { headers }: Pick<FhirRequest, 'headers'>,
+  job: ExportJob,
+  name: string,
+): Promise<FhirReply> {
+  const file = await namedFile(services, job, name)
+  requireNdjson(headers.accept)
+  const isPacked = takesGzip(headers['accept-encoding'])
+  const size = isPacked ? GZIP_HEADER.length + file.packed + GZIP_TRAILER_BYTES : file.bytes
+  const etag = `"${job.id}-${name}${isPacked ? '-gzip' : ''}"`
+  const common = {
+    'Cache-Control': 'private, no-store',
+    Vary: 'Accept-Encoding',
+    ETag: etag,
+    'Accept-Ranges': 'bytes',
+  }
+  if (matches(headers['if-none-match'], etag)) return emptyReply(304, common)
+  const isFresh = [undefined, etag].includes(headers['if-range']?.trim())
+  const range = isFresh ? readRange(headers.range, size) : undefined
+  if (range === 'unsatisfiable') {
+    return emptyReply(416, { ...common, 'Content-Range': `bytes */${size}` })
+  }
+  if (!(await extendForDownload(services.database, job.id))) throw notFound()
+  const { start, end } = range ?? { start: 0, end: size - 1 }
+  return {
+    status: range === undefined ? 200 : 206,
+    headers: {
+      ...common,
+      ...contentHeaders(name),
+      'Content-Length': String(end - start + 1),
+      'X-Content-Type-Options': 'nosniff',
+      ...(isPacked ? { 'Content-Encoding': 'gzip' } : {}),
+      ...(range === undefined ? {} : { 'Content-Range': `bytes ${start}-${end}/${size}` }),
+    },
+    body: undefined,
+    open: async () => {
+      const reads = openReads(services.storage)
+      const segments = isPacked ? packedSegments(reads, job, file) : plainSegments(reads, job, file)
+      const pieces = await started(cut(segments, { start, end }))
+      return readable(pieces, reads.close)
+    },
+  }
+}
+
+const NAME = /^([1-9]\d{0,5})\.(?:(deleted|error)\.)?([A-Za-z]+)\.ndjson$/
+
+async function namedFile(
+  { database }: Services,
+  { id }: ExportJob,
+  name: string,
+): Promise<ExportFile> {
+  const [, number, kind = 'output', type = ''] = NAME.exec(name) ?? []
+  if (number === undefined || !isResourceType(type)) throw notFound()
+  // The pattern allows these three alone.
+  const file = await findFile(database, id, {
+    kind: kind as FileKind,
+    type,
+    number: Number(number),
+  })
+  if (file === undefined) throw notFound()
+  return file
+}
+
+/** Media types of the file, the narrowest first: the first one that is named decides. */
+const TYPES = ['application/fhir+ndjson', 'application/ndjson', 'application/*', '*/*']
+
+// https://www.rfc-editor.org/rfc/rfc9110#section-12.5.1
+function requireNdjson(accept: string | undefined): void {
+  const ranges = (accept ?? '').split(',').filter((range) => range.trim() !== '')
+  const wanted = new Map(
+    ranges.map((range) => {
+      const [name = ''] = range.split(';')
+      return [name.trim().toLowerCase(), !REFUSED.test(range)]
+    }),
+  )
+  const named = TYPES.find((type) => wanted.has(type)) ?? ''
+  if (ranges.length === 0 || wanted.get(named)) return
+  throw notAcceptable('The file is application/fhir+ndjson')
+}
+
+const REFUSED = /;\s*q=0(\.0*)?\s*(;|$)/i
+
+function matches(header: string | undefined, etag: string): boolean {
+  const tags = (header ?? '').split(',').map((tag) => tag.trim().replace(/^W\//, ''))
+  return tags.includes(etag) || tags.includes('*')
+}
+
+interface Reads extends Pick<Storage, 'get'> {
+  /** Ends the read under way: a storage may have stopped to answer, and a caller have gone. */
+  close(): void
+}
+
+/** One after the other. */
+function openReads(storage: Storage): Reads {
+  let last: Readable | undefined
+  let isClosed = false
+  return {
+    async get(key, range) {
+      last = await storage.get(key, range)
+      if (isClosed) last.destroy()
+      return last
+    },
+    close() {
+      isClosed = true
+      last?.destroy()
+    },
+  }
+}
+
+/** With the first of its stored bytes read: while nothing is sent an answer can say that it failed. */
+async function started(pieces: AsyncGenerator<Buffer>): Promise<AsyncGenerator<Buffer>> {
+  const first: Buffer[] = []
+  let size = 0
+  while (size <= GZIP_HEADER.length) {
+    const { value, done } = await pieces.next()
+    if (done === true) break
+    first.push(value)
+    size += value.length
+  }
+  return (async function* () {
+    yield* first
+    yield* pieces
+  })()
+}
+
+/** Node's own way from a generator would wait for its next piece before it closes anything. */
+function readable(pieces: AsyncGenerator<Buffer>, close: () => void): Readable {
+  return new Readable({
+    highWaterMark: 1,
+    read() {
+      pieces.next().then(
+        ({ value, done }) => this.push(done === true ? null : value),
+        (error: Error) => this.destroy(error),
+      )
+    },
+    destroy(error, callback) {
+      close()
+      callback(error)
+    },
+  })
+}
+
+/** A piece of a file; `read` gives the bytes from `start` to `end` of it. */
+interface Segment {
+  readonly length: number
+  read(range: ByteRange): AsyncIterable<Buffer>
+}
+
+async function* cut(
+  segments: Iterable<Segment>,
+  { start, end }: ByteRange,
+): AsyncGenerator<Buffer> {
+  let at = 0
+  for (const { length, read } of segments) {
+    const [from, to] = [Math.max(start - at, 0), Math.min(end - at, length - 1)]
+    at += length
+    if (from <= to) yield* read({ start: from, end: to })
+  }
+}
+
+/** All lines of a file, block by block. */
+export function plainContent(
+  storage: Storage,
+  job: ExportJob,
+  file: ExportFile,
+): AsyncGenerator<Buffer> {
+  return cut(plainSegments(storage, job, file), { start: 0, end: file.bytes - 1 })
+}
+
+function* packedSegments(
+  reads: Pick<Storage, 'get'>,
+  job: ExportJob,
+  file: ExportFile,
+): Generator<Segment> {
+  yield ofBytes(GZIP_HEADER)
+  for (const block of file.blocks) {
+    const [, , , length] = block
+    yield {
+      length,
+      async *read(range) {
+        yield* readChunks(await reads.get(exportBlockKey(job, file, block), range))
+      },
+    }
+  }
+  yield ofBytes(gzipTrailer(file.crc, file.bytes))
+}
+
+function* plainSegments(
+  reads: Pick<Storage, 'get'>,
+  job: ExportJob,
+  file: ExportFile,
+): Generator<Segment> {
+  for (const block of file.blocks) {
+    const [, , length, packedLength] = block
+    yield {
+      length,
+      async *read({ start, end }) {
+        const all = { start: 0, end: packedLength - 1 }
+        const packed = await reads.get(exportBlockKey(job, file, block), all)
+        const lines = await unpackBlock(Buffer.concat(await packed.toArray()))
+        yield lines.subarray(start, end + 1)
+      },
+    }
+  }
+}
+
+function ofBytes(bytes: Buffer): Segment {
+  return {
+    length: bytes.length,
+    async *read({ start, end }) {
+      // The taker may release its memory.
+      yield Buffer.from(bytes.subarray(start, end + 1))
+    },
+  }
+}
+
+function exportBlockKey(
+  { id, input }: ExportJob,
+  { part }: ExportFile,
+  [token, seq]: ExportFile['blocks'][number],
+): string {
+  return blockKey(input.projectId, { job: id, part, token, seq })
+}

@@ -1,0 +1,332 @@
+/**
+ * The parameters of `$export`, as they are given in the query, in a Parameters resource or in both, and as they
+ * are meant. Strict requests are refused with one issue a fault, lenient ones drop what is at fault.
+ */
+
+import type { Principal } from '../access/principal.ts'
+import { badRequest, HttpError, type Issue, invalid, issue } from '../core/errors.ts'
+import { isResourceType, resourceTypes, typeElements } from '../fhir/definitions.ts'
+import { isObject, isResource, parseReference } from '../fhir/resource.ts'
+import { parseDate } from '../fhir/values.ts'
+import { readJson, readQuery } from '../request/negotiate.ts'
+import type { FhirRequest } from '../request/request.ts'
+import type { Services } from '../request/services.ts'
+import { expandCodeConditions } from '../rest/codes.ts'
+import { parseCallerSearch } from '../rest/criteria.ts'
+import type { ElementChoice, ExportLevel, ProvenanceChoice, TypeFilter } from './rows/jobs.ts'
+import { buildTypeFilter, exportStore, fits, isExportable } from './rows/scope.ts'
+
+export interface ExportParameters {
+  readonly types: readonly string[] | undefined
+  readonly since: string | undefined
+  readonly until: string | undefined
+  readonly elements: readonly ElementChoice[]
+  /** Ids of Patients. */
+  readonly patients: readonly string[] | undefined
+  readonly provenance: ProvenanceChoice | undefined
+  readonly partialManifests: boolean
+  /** Undefined: by types. */
+  readonly organizedBy: 'Patient' | undefined
+}
+
+export interface ReadParameters {
+  readonly parameters: ExportParameters
+  /** `Type?query`, one each. */
+  readonly typeFilters: readonly string[]
+  readonly faults: readonly Fault[]
+}
+
+/** Steer answers in general, and say nothing of an export. */
+const IGNORED = new Set(['_format', '_pretty', '_summary'])
+const KNOWN = new Set([
+  '_type',
+  '_elements',
+  '_typeFilter',
+  'patient',
+  'includeAssociatedData',
+  '_outputFormat',
+  '_since',
+  '_until',
+  'allowPartialManifests',
+  'organizeOutputBy',
+])
+const FORMATS = new Set(['application/fhir+ndjson', 'application/ndjson', 'ndjson'])
+const PROVENANCE: ReadonlyMap<string, ProvenanceChoice> = new Map([
+  ['LatestProvenanceResources', 'latest'],
+  ['RelevantProvenanceResources', 'relevant'],
+])
+
+/** Errors: 400 for a body that cannot be read, 415. */
+export function readParameters(request: FhirRequest, level: ExportLevel): ReadParameters {
+  const faults: Fault[] = []
+  const given = [...fromQuery(request.query), ...fromBody(request, faults)]
+  const named = given.filter(({ name }) => !IGNORED.has(name))
+  for (const name of new Set(named.map((one) => one.name))) {
+    if (KNOWN.has(name)) continue
+    const said = name.slice(0, 64)
+    faults.push(fault('not-supported', `${said} is no parameter of an export`, said))
+  }
+  const texts = (name: string) =>
+    named.filter((one) => one.name === name).flatMap(({ text }) => (text === '' ? [] : text))
+  const one = (name: string): string | undefined => {
+    const [first, second] = texts(name)
+    if (second !== undefined) {
+      faults.push(fault('invalid', `${name} may be given once`, name, true))
+    }
+    return first
+  }
+  const list = (name: string, comma: string | RegExp = ',') => {
+    const all = texts(name).flatMap((text) => text.split(comma).map((item) => item.trim()))
+    return [...new Set(all.filter((item) => item !== ''))]
+  }
+  checkFormat(one('_outputFormat'), faults)
+  const types = list('_type')
+  const parameters: ExportParameters = {
+    types: types.length === 0 ? undefined : types,
+    since: instant('_since', one('_since'), faults),
+    until: instant('_until', one('_until'), faults),
+    elements: list('_elements').flatMap((name) => element(name, faults)),
+    patients: patients(request, level, list('patient'), faults),
+    provenance: provenance(list('includeAssociatedData'), faults),
+    partialManifests: flag('allowPartialManifests', one('allowPartialManifests'), faults),
+    organizedBy: organizedBy(one('organizeOutputBy'), faults),
+  }
+  return { parameters, typeFilters: list('_typeFilter', BETWEEN_FILTERS), faults }
+}
+
+/** A comma belongs to the value, unless what follows looks like another filter. */
+const BETWEEN_FILTERS = /,(?=\s*[A-Z][A-Za-z]*\?)/
+
+const ALWAYS: ReadonlySet<string> = new Set(['resourceType', 'id', 'meta'])
+
+function element(text: string, faults: Fault[]): ElementChoice | readonly [] {
+  const [first = '', second, ...below] = text.replaceAll('[x]', '').split('.')
+  const [type, name] = /^[A-Z]/.test(first) ? [first, second] : [undefined, first]
+  const isDeep = below.length > 0 || (type === undefined && second !== undefined)
+  if (name === undefined || name === '' || isDeep) {
+    faults.push(fault('invalid', `${text.slice(0, 64)} is no root element`, '_elements'))
+    return []
+  }
+  const owners = type === undefined ? resourceTypes : [type].filter(isResourceType)
+  const isKnown = (owner: string) =>
+    typeElements(owner).some(({ path }) => isElementForm(path, name))
+  if (owners.some(isKnown) || (owners.length > 0 && ALWAYS.has(name))) return { type, name }
+  faults.push(fault('invalid', `There is no element ${text.slice(0, 64)}`, '_elements'))
+  return []
+}
+
+/** True for the name of a parameter's element, for those of `value[x]` too. */
+function isElementForm(path: string, name: string): boolean {
+  return path.replace('[x]', '') === name
+}
+
+function patients(
+  { method }: FhirRequest,
+  level: ExportLevel,
+  references: readonly string[],
+  faults: Fault[],
+): readonly string[] | undefined {
+  if (references.length === 0) return undefined
+  if (method !== 'POST') {
+    faults.push(fault('not-supported', 'patient goes with POST', 'patient', true))
+  }
+  if (level !== 'patient' && level !== 'group') {
+    const text = 'patient goes with an export of patients or of a Group'
+    faults.push(fault('invalid', text, 'patient', true))
+  }
+  return references.flatMap((text) => {
+    const { type, id } = parseReference(text.slice(text.lastIndexOf('Patient/'))) ?? {}
+    if (type === 'Patient' && id !== undefined) return [id]
+    faults.push(
+      fault('invalid', `${text.slice(0, 64)} is no reference to a Patient`, 'patient', true),
+    )
+    return []
+  })
+}
+
+function provenance(values: readonly string[], faults: Fault[]): ProvenanceChoice | undefined {
+  const choices = values.flatMap((value) => {
+    const choice = PROVENANCE.get(value)
+    if (choice !== undefined) return [choice]
+    const text = `${value.slice(0, 64)} is not supported`
+    faults.push(fault('not-supported', text, 'includeAssociatedData'))
+    return []
+  })
+  // The larger set.
+  return choices.find((choice) => choice === 'relevant') ?? choices[0]
+}
+
+function organizedBy(type: string | undefined, faults: Fault[]): 'Patient' | undefined {
+  if (type === undefined || type === 'Patient') return type
+  const text = `Output is organized by Patient, or by types, not by ${type.slice(0, 64)}`
+  faults.push(fault('not-supported', text, 'organizeOutputBy'))
+  return undefined
+}
+
+function flag(name: string, text: string | undefined, faults: Fault[]): boolean {
+  if (text !== undefined && text !== 'true' && text !== 'false') {
+    faults.push(fault('invalid', `${name} must be true or false`, name))
+  }
+  return text === 'true'
+}
+
+/** A plus sign that was not percent-encoded arrives as a space. */
+function withPlus(text: string): string {
+  return text.trim().replaceAll(' ', '+')
+}
+
+function checkFormat(format: string | undefined, faults: Fault[]): void {
+  if (format === undefined || FORMATS.has(withPlus(format))) return
+  const text = 'The only output format is application/fhir+ndjson'
+  faults.push(fault('not-supported', text, '_outputFormat', true))
+}
+
+// https://hl7.org/fhir/R4/datatypes.html#instant
+const INSTANT = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$/
+
+/** In UTC. */
+function instant(name: string, given: string | undefined, faults: Fault[]): string | undefined {
+  if (given === undefined) return undefined
+  const text = withPlus(given)
+  const range = INSTANT.test(text) ? parseDate(text) : undefined
+  if (range !== undefined) return new Date(range.low).toISOString()
+  faults.push(fault('invalid', `${name} must be an instant, as 2026-01-31T12:00:00Z`, name, true))
+  return undefined
+}
+
+interface Given {
+  readonly name: string
+  readonly text: string
+}
+
+function fromQuery(query: URLSearchParams): readonly Given[] {
+  return [...query].map(([name, text]) => ({ name, text }))
+}
+
+/** Errors: 400 for a body that is neither empty nor Parameters. */
+function fromBody(request: FhirRequest, faults: Fault[]): readonly Given[] {
+  const { method, body } = request
+  if (method !== 'POST' || body === undefined || body.length === 0) return []
+  const resource = readJson(request)
+  if (isObject(resource) && Object.keys(resource).length === 0) return []
+  if (!isResource(resource) || resource.resourceType !== 'Parameters') {
+    throw badRequest('The body must be empty or a Parameters resource')
+  }
+  const { parameter = [] } = resource
+  if (!Array.isArray(parameter)) throw badRequest('Expected a list', 'Parameters.parameter')
+  return parameter.flatMap((item: unknown, i): Given | readonly Given[] => {
+    const path = `Parameters.parameter[${i}]`
+    if (!isObject(item) || typeof item.name !== 'string') {
+      throw badRequest('A parameter needs a name', path)
+    }
+    const text = parameterText(item)
+    if (text !== undefined) return { name: item.name, text }
+    faults.push(fault('invalid', `${item.name.slice(0, 64)} has no value of a known kind`, path))
+    return []
+  })
+}
+
+const PRIMITIVES = [
+  'valueString',
+  'valueCode',
+  'valueInstant',
+  'valueDateTime',
+  'valueUri',
+] as const
+
+function parameterText(item: Readonly<Record<string, unknown>>): string | undefined {
+  for (const name of PRIMITIVES) {
+    const value = item[name]
+    if (typeof value === 'string') return value
+  }
+  const { valueBoolean, valueReference, valueCoding } = item
+  if (typeof valueBoolean === 'boolean') return String(valueBoolean)
+  if (isObject(valueReference) && typeof valueReference.reference === 'string') {
+    return valueReference.reference
+  }
+  if (isObject(valueCoding) && typeof valueCoding.code === 'string') return valueCoding.code
+  return undefined
+}
+
+/** `handling=lenient` may pass over it, unless that would widen the export silently. */
+export interface Fault {
+  readonly issue: Issue
+  readonly isFatal: boolean
+}
+
+export function fault(code: string, text: string, expression: string, isFatal = false): Fault {
+  return { issue: issue('error', code, text, { expression }), isFatal }
+}
+
+/** Returns the faults that are passed over. Errors: 400 with an issue for each, unless all may be. */
+export function resolveFaults(faults: readonly Fault[], isLenient: boolean): readonly Issue[] {
+  const refused = isLenient ? faults.filter(({ isFatal }) => isFatal) : faults
+  if (refused.length > 0) throw invalid(refused.map((one) => one.issue))
+  return faults.map((one) => ({ ...one.issue, severity: 'warning' }))
+}
+
+interface ReadFilters {
+  readonly filters: readonly TypeFilter[]
+  readonly faults: readonly Fault[]
+}
+
+// Each is a search of one type: https://hl7.org/fhir/uv/bulkdata/STU2/export.html#_typefilter-query-parameter
+const NAME = '_typeFilter'
+/** These parameters shape the answer of a search, not its matches. */
+const RESULT =
+  /^_(sort|count|include|revinclude|summary|total|elements|contained|containedType|offset|cursor|score|explain|fields|format|pretty|deleted)(:|$)/
+
+/** Errors: 403 for a type, or a parameter of it, that the member may not search by. */
+export async function readTypeFilters(
+  asking: { readonly services: Services; readonly principal: Principal },
+  texts: readonly string[],
+  level: ExportLevel,
+  types: readonly string[] | undefined,
+): Promise<ReadFilters> {
+  const filters: TypeFilter[] = []
+  const faults: Fault[] = []
+  for (const text of texts) {
+    const found = await readFilter(asking, text, level, types)
+    if ('isFatal' in found) faults.push(found)
+    else filters.push(found)
+  }
+  return { filters, faults }
+}
+
+async function readFilter(
+  asking: { readonly services: Services; readonly principal: Principal },
+  text: string,
+  level: ExportLevel,
+  types: readonly string[] | undefined,
+): Promise<TypeFilter | Fault> {
+  const { services, principal } = asking
+  const at = text.indexOf('?')
+  const type = at === -1 ? text : text.slice(0, at)
+  const said = type.slice(0, 64)
+  if (at < 1) return fault('invalid', `A filter is Type?query, not ${text.slice(0, 64)}`, NAME)
+  if (!isResourceType(type)) return fault('invalid', `Unknown type ${said}`, NAME)
+  if (!isExportable(principal, type)) return fault('not-supported', `${type} is not exported`, NAME)
+  if (types !== undefined && !types.includes(type)) {
+    return fault('invalid', `${type} is filtered but is not in _type`, NAME)
+  }
+  if (!fits(level, type)) {
+    return fault('invalid', `${type} is filtered but is not in the compartment of a patient`, NAME)
+  }
+  try {
+    const query = readQuery(text.slice(at + 1))
+    const result = [...query.keys()].find((name) => RESULT.test(name))
+    if (result !== undefined) {
+      return fault('not-supported', `${result.slice(0, 64)} is no filter`, NAME)
+    }
+    const request = await expandCodeConditions(
+      asking,
+      parseCallerSearch(asking, type, query, 'strict'),
+    )
+    const filter = { type, conditions: request.conditions }
+    await buildTypeFilter(services.repository.withStore(exportStore), principal, type, [filter])
+    return filter
+  } catch (error) {
+    if (!(error instanceof HttpError) || error.status !== 400) throw error
+    return fault('invalid', `${type}: ${error.message}`, NAME)
+  }
+}

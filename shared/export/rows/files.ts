@@ -1,0 +1,317 @@
+/** Files of exports: what they hold, block by block, and the names they have got. */
+import { typeNumber } from '../../fhir/definitions.ts'
+import type { Database } from '../../postgres/database.ts'
+import { isLeased, leaseValues } from '../../postgres/leases.ts'
+import type { Connection } from '../../postgres/statement.ts'
+import type { ExportPart, PartKind } from './jobs.ts'
+import { type LeasedExportPart, PARTS, partLease } from './parts.ts'
+
+export type FileKind = 'output' | 'deleted' | 'error'
+
+/** A block of whole lines, stored by itself: the lease of its part, its number under that lease, and its sizes. */
+export type Block = readonly [
+  token: number,
+  seq: number,
+  bytes: number,
+  packed: number,
+  rows: number,
+]
+
+export interface ExportFile {
+  readonly part: number
+  readonly seq: number
+  readonly kind: FileKind
+  readonly type: string
+  readonly number: number
+  readonly rows: number
+  /** Bytes of all its lines; `packed` counts those of its blocks. */
+  readonly bytes: number
+  readonly packed: number
+  readonly crc: number
+  /** It begins in the middle of the lines of a patient, which the file of the part before it has begun. */
+  readonly goesOn: boolean
+  readonly blocks: readonly Block[]
+}
+
+/** The file of a part that is not whole yet. */
+export type OpenFile = Omit<ExportFile, 'number'>
+
+const COLUMNS = `part, seq, kind, type, number, rows::float8 as rows, bytes::float8 as bytes,
+  packed::float8 as packed, crc::float8 as crc, goes_on as "goesOn"`
+
+/** A block that is stored, and its file up to there: the next one of it comes later, unless that is whole. */
+export interface StoredBlock {
+  readonly file: Pick<ExportFile, 'seq' | 'type' | 'crc' | 'goesOn'>
+  readonly block: Block
+  readonly isWhole: boolean
+}
+
+/** Where a part stands: behind a row of a type. */
+export interface Position {
+  readonly type: string
+  readonly after: string
+}
+
+export interface WrittenBlocks {
+  /** The kind of their files. */
+  readonly kind: FileKind
+  readonly blocks: readonly StoredBlock[]
+  readonly reached: Position
+  /** The part ends with them. */
+  readonly isLast: boolean
+}
+
+/** $1 to $3: the part, $4 and $5: how far it is, $6: whether it ends here, $7: the kind of its files, then columns. */
+const BLOCKS_SQL = `with b as (select x.*, $7::text || ' ' || x.type as name,
+          row_number() over (partition by x.type, x.whole order by x.seq) as place
+        from unnest($8::int[], $9::text[], $10::bigint[], $11::bigint[], $12::bigint[],
+          $13::bigint[], $14::text[], $15::boolean[], $16::boolean[])
+          x(seq, type, rows, bytes, packed, crc, block, whole, goes_on)),
+      p as (update export_part p set after = $4, type = coalesce($5, p.type),
+          rows = p.rows + (select sum(b.rows) from b), tries = 0, failures = 0,
+          state = case when $6 then 'done' else p.state end,
+          lease = case when $6 then null else p.lease end
+        from export_job j where j.id = p.job and j.state = 'active'
+          and ${isLeased(PARTS, 'p')} and p.state = 'active' returning p.job, p.n),
+      w as (select jsonb_object_agg(name, files) as whole from (select name, count(*) as files
+        from b where whole group by name) x having count(*) > 0),
+      j as (update export_job j set numbers = j.numbers || (select jsonb_object_agg(name,
+            coalesce((j.numbers->>name)::int, 0) + files::int) from jsonb_each_text(w.whole) x(name, files))
+        from p, w where j.id = p.job returning j.numbers, w.whole),
+      f as (insert into export_file as f
+          (job, part, seq, kind, type, rows, bytes, packed, crc, blocks, goes_on, number)
+        select p.job, p.n, b.seq, $7, b.type, b.rows, b.bytes, b.packed, b.crc,
+          jsonb_build_array(b.block::jsonb), b.goes_on, case when b.whole
+            then (j.numbers->>b.name)::int - (j.whole->>b.name)::int + b.place end
+        from p cross join b left join j on true
+        on conflict (job, part, seq) do update set rows = f.rows + excluded.rows,
+          bytes = f.bytes + excluded.bytes, packed = f.packed + excluded.packed,
+          crc = excluded.crc, blocks = f.blocks || excluded.blocks, number = excluded.number)
+      select n from p`
+
+/**
+ * Records stored blocks, at most one for each file; complete files get their names. The last blocks end their part.
+ * One statement. False when the part is no longer held, or its job has ended.
+ */
+export async function addBlocks(
+  connection: Connection,
+  { job, part }: LeasedExportPart,
+  { kind, blocks, reached, isLast }: WrittenBlocks,
+): Promise<boolean> {
+  const column = (of: (one: StoredBlock) => unknown) => blocks.map(of)
+  const rows = await connection.query({
+    name: 'export-blocks',
+    text: BLOCKS_SQL,
+    values: [
+      ...leaseValues(partLease(job.id, part)),
+      reached.after,
+      // Any other part names the type itself.
+      part.kind === 'shared' ? typeNumber(reached.type) : null,
+      isLast,
+      kind,
+      column(({ file }) => file.seq),
+      column(({ file }) => file.type),
+      column(({ block: [, , , , rows] }) => rows),
+      column(({ block: [, , bytes] }) => bytes),
+      column(({ block: [, , , packed] }) => packed),
+      column(({ file }) => file.crc),
+      column(({ block }) => JSON.stringify(block)),
+      column(({ isWhole }) => isWhole),
+      column(({ file }) => file.goesOn),
+    ],
+  })
+  return rows.length > 0
+}
+
+/** The numbers of files, with one more for the kind and type that `f` names. */
+const NEXT_NUMBER = `jsonb_build_object(f.name, coalesce((j.numbers->>f.name)::int, 0) + 1)`
+
+/** A file that is whole gets the next number of its type. */
+export async function nameFile(
+  connection: Connection,
+  job: string,
+  part: ExportPart,
+  seq: number,
+): Promise<void> {
+  await connection.query({
+    name: 'export-file-name',
+    text: `with f as (select f.kind || ' ' || f.type as name from export_file f
+        join export_part p on p.job = f.job and p.n = f.part and ${isLeased(PARTS, 'p')}
+        where f.seq = $4 and f.number is null),
+      j as (update export_job j set numbers = j.numbers || ${NEXT_NUMBER}
+        from f where j.id = $1 returning (j.numbers->>f.name)::int as number)
+      update export_file set number = j.number from j
+      where job = $1 and part = $2 and seq = $4`,
+    values: [...leaseValues(partLease(job, part)), seq],
+  })
+}
+
+/** Returns what a part has written so far: its last file, whole or not, and how many it has. */
+export async function lastFile(
+  connection: Connection,
+  job: string,
+  part: number,
+): Promise<(OpenFile & { readonly number: number | null }) | undefined> {
+  const [file] = await connection.query<OpenFile & { number: number | null }>({
+    name: 'export-last-file',
+    text: `select ${COLUMNS}, blocks from export_file where job = $1 and part = $2
+      order by seq desc limit 1`,
+    values: [job, part],
+  })
+  return file
+}
+
+/**
+ * Makes the whole files that are on no page the next page of the manifest. Returns the number of pages. A file that
+ * another part may go on with waits for that part: its page would have to be changed.
+ */
+export async function addPage(database: Database, job: string): Promise<number> {
+  return database.transaction(async (connection) => {
+    const values = [job]
+    await connection.query({ text: 'select 1 from export_job where id = $1 for update', values })
+    const [row] = await connection.query<{ pages: number }>({
+      text: `with f as (update export_file f set page = j.pages + 1 from export_job j
+          where j.id = $1 and f.job = j.id and f.number is not null and f.page is null
+            and (j.input->>'organizedBy' is null or f.kind <> 'output' or exists (select 1
+              from export_part p where p.job = f.job and p.n = f.part and p.state = 'done'))
+          returning 1)
+        update export_job set pages = pages + least(1, (select count(*) from f))
+        where id = $1 returning pages`,
+      values,
+    })
+    return row?.pages ?? 0
+  })
+}
+
+/** Returns whole files as the manifest lists them; `page` limits them to one. */
+export async function listFiles(
+  connection: Connection,
+  job: string,
+  page?: number,
+): Promise<readonly Omit<ExportFile, 'blocks'>[]> {
+  return connection.query({
+    name: 'export-files',
+    text: `select ${COLUMNS} from export_file where job = $1 and number is not null
+        and ($2::int is null or page = $2) order by kind, type collate "C", number`,
+    values: [job, page ?? null],
+  })
+}
+
+/** Returns the whole files of a part. */
+export async function filesOfPart(
+  connection: Connection,
+  job: string,
+  part: number,
+): Promise<readonly ExportFile[]> {
+  return connection.query({
+    name: 'export-part-files',
+    text: `select ${COLUMNS}, blocks from export_file
+      where job = $1 and part = $2 and number is not null order by seq`,
+    values: [job, part],
+  })
+}
+
+interface FileName {
+  readonly kind: FileKind
+  readonly type: string
+  readonly number: number
+}
+
+export async function findFile(
+  connection: Connection,
+  job: string,
+  { kind, type, number }: FileName,
+): Promise<ExportFile | undefined> {
+  const [file] = await connection.query<ExportFile>({
+    name: 'export-file',
+    text: `select ${COLUMNS}, blocks from export_file
+      where job = $1 and kind = $2 and type = $3 and number = $4`,
+    values: [job, kind, type, number],
+  })
+  return file
+}
+
+/** A download that had begun by then is let come to its end. */
+const DOWNLOAD = "interval '1 hour'"
+
+interface EndedExport {
+  readonly id: string
+  readonly projectId: string
+}
+
+/** Cancelled, failed or expired; nobody works on it any more, and no download has just begun. */
+export async function endedExport(connection: Connection): Promise<EndedExport | undefined> {
+  const [found] = await connection.query<EndedExport>({
+    name: 'export-ended',
+    text: `select j.id, j.input->>'projectId' as "projectId" from export_job j
+      where not j.swept and (j.expires < clock_timestamp() or (j.state in ('cancelled', 'error')
+          and coalesce(j.downloaded < clock_timestamp() - ${DOWNLOAD}, true)))
+        and not exists (select 1 from export_part p
+          where p.job = j.id and p.state = 'active' and p.lease > clock_timestamp())
+      order by j.finished limit 1 for update of j skip locked`,
+    values: [],
+  })
+  return found
+}
+
+/** Blocks written under one lease of a part. */
+interface Written {
+  readonly part: number
+  readonly kind: PartKind
+  readonly token: number
+  /** The last one that was written down; -1 for none. */
+  readonly last: number
+}
+
+export async function writtenBlocks(
+  connection: Connection,
+  job: string,
+): Promise<readonly Written[]> {
+  return connection.query<Written>({
+    name: 'export-written',
+    text: `select p.n as part, p.kind, e.token, coalesce(max((b.value->>1)::int), -1) as last
+      from export_part p cross join generate_series(1, p.epoch) e(token)
+      left join export_file f on f.job = p.job and f.part = p.n
+      left join jsonb_array_elements(f.blocks) b on (b.value->>0)::int = e.token
+      where p.job = $1 and p.kind <> 'plan' group by p.n, p.kind, e.token`,
+    values: [job],
+  })
+}
+
+/** Files that may be there as one object each. */
+export async function wholeFiles(
+  connection: Connection,
+  job: string,
+): Promise<readonly Pick<ExportFile, 'part' | 'seq'>[]> {
+  return connection.query({
+    name: 'export-whole',
+    text: `select f.part, f.seq from export_job j join export_file f on f.job = j.id
+      where j.id = $1 and (j.input->>'presigned')::boolean`,
+    values: [job],
+  })
+}
+
+const TABLES = ['export_part', 'export_file', 'export_member', 'export_list', 'export_compartment']
+
+/** The job itself stays, for whoever asks what has become of it. */
+export async function deleteExportRows(connection: Connection, job: string): Promise<void> {
+  for (const table of TABLES) {
+    await connection.query({ text: `delete from ${table} where job = $1`, values: [job] })
+  }
+  await connection.query({
+    name: 'export-swept',
+    text: 'update export_job set swept = true where id = $1',
+    values: [job],
+  })
+}
+
+/** Removes exports that ended before a time and have no files left. */
+export async function deleteOldExports(connection: Connection, before: Date): Promise<void> {
+  await connection.query({
+    name: 'export-forget',
+    text: `with j as (delete from export_job where swept and finished < $1 returning id),
+        c as (delete from export_compartment c using j where c.job = j.id)
+      delete from export_list l using j where l.job = j.id`,
+    values: [before],
+  })
+}

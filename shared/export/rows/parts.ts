@@ -1,0 +1,256 @@
+/**
+ * Parts of exports. A worker holds a part by a lease, which it renews. When the worker dies another one takes the
+ * part and continues after the last recorded block. Changes with the token of an older lease have no effect.
+ */
+import { typeName, typeNumber } from '../../fhir/definitions.ts'
+import {
+  isFree,
+  isLeased,
+  type Lease,
+  type LeaseTable,
+  leaseEnd,
+  leaseRow,
+  leaseValues,
+  releaseLeased,
+} from '../../postgres/leases.ts'
+import type { Connection } from '../../postgres/statement.ts'
+import type { ExportJob, ExportPart } from './jobs.ts'
+
+export type NewPart = Pick<ExportPart, 'n' | 'kind' | 'type' | 'types' | 'low' | 'high'>
+
+export interface LeasedExportPart {
+  readonly job: ExportJob
+  readonly part: ExportPart
+}
+
+export const PARTS: LeaseTable = {
+  name: 'export_part',
+  key: { job: 'uuid', n: 'int' },
+  token: 'epoch',
+  expiresAt: 'lease',
+  leaseMs: 30_000,
+}
+
+export function partLease(job: string, { n, token }: Pick<ExportPart, 'n' | 'token'>): Lease {
+  return { key: [job, n], token }
+}
+
+/** Running exports of one Project. */
+export const MOST_RUNNING = 2
+
+interface PartRow extends Pick<ExportPart, 'n' | 'kind' | 'token' | 'tries' | 'failures'> {
+  readonly type: number | null
+  readonly types: readonly number[] | null
+  readonly low: string | null
+  readonly high: string | null
+  readonly after: string | null
+}
+
+/** The next part that nobody works on, of the Project that has the fewest under way. */
+export async function leaseExportPart(
+  connection: Connection,
+): Promise<LeasedExportPart | undefined> {
+  const [row] = await connection.query<PartRow & { export: ExportJob }>({
+    name: 'export-take',
+    text: `with c as (
+        select p.job, p.n from export_part p join export_job j on j.id = p.job
+        where p.state <> 'done' and ${isFree(PARTS, 'p')}
+          and j.state in ('accepted', 'active')
+          and (p.kind <> 'plan' or (select count(*) from export_job a
+            where a.project = j.project and a.state = 'active' and a.id <> j.id) < ${MOST_RUNNING})
+          and (p.kind <> 'close' or not exists (select 1 from export_part o
+            where o.job = p.job and o.n <> p.n and o.state <> 'done'))
+        order by (select count(*) from export_part a join export_job b on b.id = a.job
+            where b.project = j.project and a.state = 'active' and a.lease > clock_timestamp()),
+          j.requested, p.n
+        limit 1 for update of p skip locked),
+      t as (update export_part p set state = 'active', tries = p.tries + 1, ${leaseRow(PARTS, 'p')}
+        from c where p.job = c.job and p.n = c.n
+        returning p.*)
+      select t.n, t.kind, t.epoch as token, t.tries, t.failures, t.type, t.types, t.low, t.high, t.after,
+        jsonb_build_object('id', j.id, 'project', j.project, 'state', j.state, 'input', j.input,
+          'requested', j.requested, 'at', to_char(j.at at time zone 'utc', '${ISO}'),
+          'issues', j.issues) as export
+      from t join export_job j on j.id = t.job`,
+    values: [],
+  })
+  if (row === undefined) return undefined
+  const { export: job, ...part } = row
+  return {
+    job: { ...job, at: job.at === null ? null : new Date(job.at) },
+    part: toExportPart(part),
+  }
+}
+
+function toExportPart(row: PartRow): ExportPart {
+  return {
+    ...row,
+    type: row.type === null ? undefined : typeName(row.type),
+    types: (row.types ?? []).map(typeName),
+    low: row.low ?? undefined,
+    high: row.high ?? undefined,
+    after: row.after ?? undefined,
+  }
+}
+
+const ISO = 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'
+
+/**
+ * False when the part is no longer held, or its job has ended. It is held for longer all the same: while
+ * something is on its way to the storage nobody takes the files of the export away.
+ */
+export async function renewLease(
+  connection: Connection,
+  job: string,
+  part: ExportPart,
+): Promise<boolean> {
+  const [row] = await connection.query<{ isWanted: boolean }>({
+    name: 'export-renew',
+    isMaintenance: true,
+    text: `update export_part p set lease = ${leaseEnd(PARTS)}
+      from export_job j where j.id = p.job and ${isLeased(PARTS, 'p')} and p.state = 'active'
+      returning j.state in ('accepted', 'active') as "isWanted"`,
+    values: leaseValues(partLease(job, part)),
+  })
+  return row?.isWanted === true
+}
+
+/** It waits for another worker; `failed`: it has thrown. */
+export async function releasePart(
+  connection: Connection,
+  job: string,
+  part: ExportPart,
+  failed: boolean,
+): Promise<void> {
+  await releaseLeased(connection, PARTS, partLease(job, part), {
+    name: 'export-release',
+    set: `state = 'waiting', lease = null, tries = tries - case when $4 then 0 else 1 end,
+      failures = failures + case when $4 then 1 else 0 end`,
+    values: [failed],
+  })
+}
+
+/** No worker takes it for so long: what it needs is away, and its tries are not counted. */
+export async function postponePart(
+  connection: Connection,
+  job: string,
+  part: ExportPart,
+  pauseMs: number,
+): Promise<void> {
+  await releaseLeased(connection, PARTS, partLease(job, part), {
+    name: 'export-postpone',
+    set: `lease = clock_timestamp() + $4::float8 * interval '1 ms', tries = tries - 1`,
+    values: [pauseMs],
+  })
+}
+
+/** False when the part is no longer held. */
+export async function finishPart(
+  connection: Connection,
+  job: string,
+  part: ExportPart,
+): Promise<boolean> {
+  const rows = await connection.query({
+    name: 'export-part-done',
+    text: `update export_part set state = 'done', lease = null
+      where ${isLeased(PARTS)} and state = 'active' returning n`,
+    values: leaseValues(partLease(job, part)),
+  })
+  return rows.length > 0
+}
+
+/**
+ * Removes what a worker has listed that did not come to the end of the plan: nothing is, before it is taken
+ * again. False when the plan is no longer held: whoever was away meanwhile must not take from parts what they
+ * read.
+ */
+export async function clearMembers(
+  connection: Connection,
+  job: string,
+  part: ExportPart,
+): Promise<boolean> {
+  if (part.token === 1) return true
+  const rows = await connection.query({
+    name: 'export-clear',
+    text: `with p as (select job from export_part
+          where ${isLeased(PARTS)} and state = 'active' for update),
+        m as (delete from export_member m using p where m.job = p.job),
+        l as (delete from export_list l using p where l.job = p.job),
+        c as (delete from export_compartment c using p where c.job = p.job)
+      select 1 from p`,
+    values: leaseValues(partLease(job, part)),
+  })
+  return rows.length > 0
+}
+
+/** Ends the plan and adds the parts that it has made, or does neither. False when the plan is no longer held. */
+export async function finishPlan(
+  connection: Connection,
+  job: string,
+  plan: ExportPart,
+  parts: readonly NewPart[],
+): Promise<boolean> {
+  const column = (of: (part: NewPart) => unknown) => parts.map((part) => of(part) ?? null)
+  const rows = await connection.query({
+    name: 'export-planned',
+    text: `with p as (update export_part set state = 'done', lease = null
+        where ${isLeased(PARTS)} and state = 'active' returning job)
+      insert into export_part (job, n, kind, type, types, low, high)
+      select p.job, x.n, x.kind, x.type, x.types::smallint[], x.low, x.high
+      from p cross join unnest($4::int[], $5::text[], $6::smallint[], $7::text[], $8::uuid[],
+        $9::uuid[]) x(n, kind, type, types, low, high) returning n`,
+    values: [
+      ...leaseValues(partLease(job, plan)),
+      column((part) => part.n),
+      column(({ kind }) => kind),
+      column(({ type }) => type && typeNumber(type)),
+      column(({ types }) => (types.length === 0 ? null : `{${types.map(typeNumber)}}`)),
+      column(({ low }) => low),
+      column(({ high }) => high),
+    ],
+  })
+  return rows.length > 0
+}
+
+/** Completes the export of a part that is its last; its files are there for `keepHours` from now. False when the lease was lost. */
+export async function completeExport(
+  connection: Connection,
+  id: string,
+  part: ExportPart,
+  keepHours: number,
+): Promise<boolean> {
+  const rows = await connection.query({
+    name: 'export-complete',
+    text: `with p as (update export_part set state = 'done', lease = null
+        where ${isLeased(PARTS)} and state = 'active' returning job)
+      update export_job j set state = 'completed',
+        finished = date_trunc('milliseconds', clock_timestamp()),
+        expires = clock_timestamp() + $4::float8 * interval '1 hour'
+      from p where j.id = p.job and j.state = 'active' returning j.id`,
+    values: [...leaseValues(partLease(id, part)), keepHours],
+  })
+  return rows.length > 0
+}
+
+export interface WaitingParts {
+  readonly waiting: number
+  readonly active: number
+  readonly oldestSeconds: number
+}
+
+export const NO_PARTS: WaitingParts = { waiting: 0, active: 0, oldestSeconds: 0 }
+
+/** Counts the parts of exports that have not ended. */
+export async function waitingParts(connection: Connection): Promise<WaitingParts> {
+  const [row] = await connection.query<WaitingParts>({
+    name: 'export-waiting',
+    text: `select count(*) filter (where p.state = 'waiting')::int as waiting,
+        count(*) filter (where p.state = 'active')::int as active,
+        coalesce(extract(epoch from clock_timestamp() - min(j.requested)), 0)::float8
+          as "oldestSeconds"
+      from export_part p join export_job j on j.id = p.job
+      where p.state <> 'done' and j.state in ('accepted', 'active')`,
+    values: [],
+  })
+  return row ?? NO_PARTS
+}

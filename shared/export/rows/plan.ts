@@ -1,0 +1,235 @@
+/** The plan of an export: its time, chosen before anything is read, and its parts. */
+import { REGISTRY_TYPES } from '../../access/policy.ts'
+import type { Principal } from '../../access/principal.ts'
+import type { Issue } from '../../core/errors.ts'
+import { typeName, typeNumber } from '../../fhir/definitions.ts'
+import { UPKEEP } from '../../jobs/upkeep/upkeep.ts'
+import type { Database } from '../../postgres/database.ts'
+import type { Connection } from '../../postgres/statement.ts'
+import { rowScope, type StoreContext, withAbortSignal } from '../../store/rows/context.ts'
+import { listCompartments } from './compartments.ts'
+import { type ExportJob, lockExports, type PlannedJob } from './jobs.ts'
+import { cutList, type ListedRows } from './list.ts'
+import { listChangedRows, listMembers } from './members.ts'
+import { MOST_RUNNING, type NewPart } from './parts.ts'
+import { listProvenance, provenanceChoice, targetTypes } from './provenance.ts'
+import { exportedTypes, type TypesAt, typesWritten } from './scope.ts'
+import { exportRowScope, stateTime } from './select.ts'
+
+/** Rows of one type beyond which its ids are cut into ranges: a file holds them, and what is deleted meanwhile. */
+const PART_ROWS = 95_000
+/** Rows of types that share a part: taking one, storing its file and recording that costs as much as 1,000 rows. */
+const SHARED_ROWS = 20_000
+
+/**
+ * The time of an export. Every transaction that could still commit something with a `lastUpdated` up to it
+ * has ended: those under way began later, and time is stamped inside them. Chosen once. `heldMs` is how
+ * far the oldest of them holds it back. Undefined for a job that has ended, or while as many as may run.
+ */
+export async function startExport(
+  database: Database,
+  { id, project }: Pick<ExportJob, 'id' | 'project'>,
+): Promise<{ readonly at: Date; readonly heldMs: number } | undefined> {
+  return database.transaction(async (connection) => {
+    // Sent one behind the other: PostgreSQL counts once it has the lock.
+    const [, started] = await Promise.all([
+      lockExports(connection, project),
+      startOne(connection, id),
+    ])
+    return started
+  })
+}
+
+async function startOne(connection: Connection, id: string) {
+  const [found] = await connection.query<{ at: Date; heldMs: number }>({
+    name: 'export-start',
+    text: `update export_job set state = 'active', at = coalesce(at,
+        date_trunc('milliseconds', least(clock_timestamp(), (select min(xact_start)
+          from pg_stat_activity where datname = current_database() and backend_xid is not null
+            and backend_type = 'client backend' and application_name <> $3)))
+        - interval '1 ms')
+      where id = $1 and (state = 'active' or (state = 'accepted' and (select count(*)
+        from export_job a where a.project = export_job.project and a.state = 'active') < $2))
+      returning at, (extract(epoch from clock_timestamp() - at) * 1000)::float8 as "heldMs"`,
+    values: [id, MOST_RUNNING, UPKEEP],
+  })
+  return found
+}
+
+export interface ExportPlan {
+  readonly parts: readonly NewPart[]
+  readonly issues: readonly Issue[]
+}
+
+/** May run again from the start. Errors: the reason of `signal`. */
+export async function planExport(
+  ownStore: StoreContext,
+  principal: Principal,
+  job: PlannedJob,
+  signal: AbortSignal,
+): Promise<ExportPlan> {
+  const store = withAbortSignal(ownStore, signal)
+  const { connection } = store
+  const { input } = job
+  const { number } = principal.project
+  const at = stateTime(job.at, input.until)
+  const types = exportedTypes(principal, input)
+  if (input.organizedBy !== undefined) return planPatients(store, principal, job, { types, at })
+  const isListed = exportRowScope(input) === 'listed'
+  const isAbout = types.includes('Provenance') && exportRowScope(input, 'Provenance') === 'listed'
+  const others = isAbout ? types.filter((type) => type !== 'Provenance') : types
+  const targets = { types: isAbout ? targetTypes(principal, input) : types, at }
+  const [{ listed, issues }, provenance] = await Promise.all([
+    isListed ? listMembers(store, principal, job, targets) : { listed: [], issues: [] },
+    isAbout ? typesWritten(connection, number, { types: ['Provenance'], at }, true) : [],
+  ])
+  const unlisted = others.filter((type) => exportRowScope(input, type) !== 'listed')
+  const isCurrent = isListed && input.until === undefined
+  const [counted, late, changed, deleted] = await Promise.all([
+    unlisted.length > 0 ? countRows(connection, principal, unlisted) : [],
+    isCurrent ? NONE : typesWritten(connection, number, { types: others, at }, false),
+    isCurrent ? listChangedRows(store, principal, job, targets) : [],
+    deletedTypes(store, principal, types, { since: input.since, at }),
+  ])
+  const about = provenance.length > 0 ? await listProvenance(store, principal, job) : 0
+  const found = rowsByType([...listed, ...changed, ...counted])
+  const kept = others.flatMap((type): TypeRows[] => {
+    const rows = found.get(type) ?? 0
+    return rows > 0 || late.includes(type) || REGISTRY_TYPES.has(type) ? [[type, rows]] : []
+  })
+  if (about > 0) kept.push(['Provenance', about])
+  return { parts: await planParts(store, principal, job, { kept, deleted }), issues }
+}
+
+const NONE: readonly string[] = []
+
+/** A type, and how many rows of it there are about. */
+type TypeRows = readonly [type: string, rows: number]
+
+function rowsByType(counts: readonly ListedRows[]): ReadonlyMap<string, number> {
+  const found = new Map<string, number>()
+  for (const { type, rows } of counts) {
+    const name = typeName(type)
+    found.set(name, (found.get(name) ?? 0) + rows)
+  }
+  return found
+}
+
+/** The parts that take longest come first; the manifest has an order of its own. */
+async function planParts(
+  { connection }: StoreContext,
+  principal: Principal,
+  job: PlannedJob,
+  { kept, deleted }: { readonly kept: readonly TypeRows[]; readonly deleted: readonly string[] },
+): Promise<readonly NewPart[]> {
+  const parts: PartOfPlan[] = []
+  const sorted = kept.toSorted(([, a], [, b]) => b - a)
+  // Which Provenance is exported depends on the other types.
+  const isAlone = ([type, rows]: TypeRows) =>
+    rows > SHARED_ROWS || (type === 'Provenance' && provenanceChoice(job.input) !== undefined)
+  for (const [type, rows] of sorted.filter(isAlone)) {
+    const cuts = rows > PART_ROWS ? await rangeBoundaries(connection, principal, job, type) : []
+    for (const [i, high] of [...cuts, undefined].entries()) {
+      parts.push({ kind: 'output', type, low: cuts[i - 1], high })
+    }
+  }
+  for (const types of groupTypes(sorted.filter((one) => !isAlone(one)))) {
+    parts.push(types.length > 1 ? { kind: 'shared', types } : { kind: 'output', type: types[0] })
+  }
+  return withEnd(parts, deleted)
+}
+
+type PartOfPlan = Partial<NewPart> & Pick<NewPart, 'kind'>
+
+/** Adds the parts of deletions and the close, and numbers all. */
+function withEnd(parts: readonly PartOfPlan[], deleted: readonly string[]): readonly NewPart[] {
+  const deletions = deleted.map((type) => ({ kind: 'deleted', type }) as const)
+  const all: readonly PartOfPlan[] = [...parts, ...deletions, { kind: 'close' }]
+  return all.map((part, i) => ({ n: i + 1, ...WHOLE, ...part }))
+}
+
+const WHOLE = { type: undefined, types: [], low: undefined, high: undefined }
+
+/** Types that follow on each other, as many together as have the rows of a part. */
+function groupTypes(types: readonly TypeRows[]): string[][] {
+  const groups: string[][] = []
+  let room = -1
+  for (const [type, rows] of types) {
+    if (rows > room) {
+      groups.push([])
+      room = SHARED_ROWS
+    }
+    groups.at(-1)?.push(type)
+    room -= rows
+  }
+  return groups
+}
+
+async function countRows(
+  connection: Connection,
+  { project }: Principal,
+  types: readonly string[],
+): Promise<readonly ListedRows[]> {
+  return connection.query<ListedRows>({
+    text: `select type, count(*)::int as rows from resource
+      where project = $1 and type = any($2) group by type`,
+    values: [project.number, types.map(typeNumber)],
+  })
+}
+
+/** The last row id of each range but the last. */
+async function rangeBoundaries(
+  connection: Connection,
+  { project }: Principal,
+  { id: job, input }: ExportJob,
+  type: string,
+): Promise<readonly string[]> {
+  if (exportRowScope(input, type) === 'listed') {
+    const ends = await cutList(connection, job, typeNumber(type), PART_ROWS)
+    return ends.slice(0, -1)
+  }
+  // From one to the next, which an index counts: to number all rows took more than twice as long.
+  const next = (after: string) => `(select id from resource
+    where project = $1 and type = $2 and id > ${after} order by id offset $3 limit 1)`
+  const rows = await connection.query<{ id: string }>({
+    text: `with recursive cut as (select ${next("'00000000-0000-0000-0000-000000000000'")} as id
+        union all select ${next('cut.id')} from cut where cut.id is not null)
+      select id from cut where id is not null`,
+    values: [project.number, typeNumber(type), PART_ROWS - 1],
+  })
+  return rows.map(({ id }) => id)
+}
+
+/** Returns types with something deleted in the requested time. */
+async function deletedTypes(
+  { connection }: StoreContext,
+  principal: Principal,
+  types: readonly string[],
+  { since, at }: { readonly since: string | undefined; readonly at: Date },
+): Promise<readonly string[]> {
+  if (since === undefined) return []
+  const projects = types.map((type) => rowScope(principal, type).project)
+  const rows = await connection.query<{ type: number }>({
+    projects,
+    text: `select x.type from unnest($1::int[], $2::smallint[]) x(project, type) cross join lateral (
+      select 1 from version v where v.project = x.project and v.type = x.type
+        and v.lu > $3 and v.lu <= $4 and v.content is null limit 1) v`,
+    values: [projects, types.map(typeNumber), since, at],
+  })
+  return rows.map(({ type }) => typeName(type))
+}
+
+/** Each part has whole compartments of patients. */
+async function planPatients(
+  store: StoreContext,
+  principal: Principal,
+  job: PlannedJob,
+  scope: TypesAt,
+): Promise<ExportPlan> {
+  const { since } = job.input
+  const { ends, issues } = await listCompartments(store, principal, job, scope)
+  const deleted = await deletedTypes(store, principal, scope.types, { since, at: scope.at })
+  const type = 'Patient'
+  const parts = ends.map((high, i) => ({ kind: 'output', type, low: ends[i - 1], high }) as const)
+  return { parts: withEnd(parts, deleted), issues }
+}

@@ -1,0 +1,126 @@
+/**
+ * Lines as the member may see them. Mostly they are the bytes that are stored; only what holds something
+ * hidden, what is asked for in part, and the address of a Binary is read and written anew.
+ */
+import { hiddenFields } from '../../access/fields/fields.ts'
+import {
+  hasSecretExtensions,
+  secretPaths,
+  withoutSecretExtensions,
+} from '../../access/fields/secrets.ts'
+import { grantsFor } from '../../access/policy.ts'
+import { parseJson } from '../../fhir/json.ts'
+import type { Resource } from '../../fhir/resource.ts'
+import { parseView, type View } from '../../fhir/view.ts'
+import { type Slice, sliceToBuffer, toSlice } from '../../storage/storage.ts'
+import { redactFor } from '../../store/read/redact.ts'
+import type { Version } from '../../store/rows/version.ts'
+import type { ElementChoice } from './jobs.ts'
+import type { Selection } from './select.ts'
+
+/** Fields of a row of `copySql` → its line, without a line feed. Throws for what is no resource. */
+export type RedactRow = (content: Slice, metaExtension: Slice, ruling: number | undefined) => Slice
+
+export function compileRedaction(
+  selection: Selection,
+  elements: readonly ElementChoice[],
+  baseUrl: string,
+): RedactRow {
+  const absolute = absoluteBinaries(baseUrl)
+  const change = compileMasking(selection)
+  const view = elementsView(selection.scene.type, elements)
+  if (change === undefined && view === undefined) {
+    return (content) => absolute(wholeObject(content))
+  }
+  return (content, metaExtension, ruling) => {
+    const text = sliceToBuffer(content).toString()
+    const changed = change?.(text, sliceToBuffer(metaExtension).toString(), ruling) ?? text
+    return absolute(toSlice(Buffer.from(view?.(changed) ?? changed)))
+  }
+}
+
+/** Only hidden elements need the platform meta, which is a seventh of what PostgreSQL would send. */
+export function needsMeta(selection: Selection): boolean {
+  return compileMasking(selection) !== undefined
+}
+
+/** Text that is passed on as stored is not parsed; a look at its ends costs nothing. */
+function wholeObject(content: Slice): Slice {
+  const { bytes, start, end } = content
+  if (end > start && bytes[start] === OPENING && bytes[end - 1] === CLOSING) return content
+  throw new SyntaxError('The content is no JSON object')
+}
+
+const [OPENING, CLOSING] = Buffer.from('{}')
+
+/** Undefined: the whole resource. */
+function elementsView(type: string, elements: readonly ElementChoice[]): View | undefined {
+  const names = elements.filter((one) => one.type === undefined || one.type === type)
+  if (names.length === 0) return undefined
+  const list = names.map(({ name }) => name).join(',')
+  return parseView(type, new URLSearchParams({ _elements: list }))
+}
+
+type Change = (content: string, metaExtension: string, ruling: number | undefined) => string
+
+/** Undefined: nothing is hidden. */
+function compileMasking({ principal, scene: scope, ruled }: Selection): Change | undefined {
+  const { type } = scope
+  const grants = grantsFor(principal, type, 'search') ?? []
+  const secrets = secretPaths(type)
+  const all = [...grants.flatMap(({ hidden }) => hidden), ...secrets]
+  const hasSecrets = hasSecretExtensions(type)
+  if (all.length === 0 && !hasSecrets && hiddenFields(principal, type).length === 0) {
+    return undefined
+  }
+  const alike = [...(grants[0]?.hidden ?? []), ...secrets]
+  const byGrant = ruled?.map(({ hidden }) => [...hidden, ...secrets])
+  return (content, metaExtension, ruling) => {
+    const version: Version = {
+      type,
+      id: '',
+      ver: 0,
+      lastUpdated: new Date(0),
+      content,
+      metaAt: 0,
+      metaExtension,
+    }
+    // A row that none of them governs any more shows what all of them show.
+    const hidden = byGrant === undefined ? alike : (byGrant[ruling ?? -1] ?? all)
+    const text = redactFor(principal, version, hidden).content ?? ''
+    if (!hasSecrets) return text
+    // Our own text, checked when it was written.
+    return JSON.stringify(withoutSecretExtensions(parseJson(text) as Resource))
+  }
+}
+
+/** Not with the quotation mark before it: looked for by its first byte, which is everywhere, it took 2 µs a row. */
+const MARK = Buffer.from('Binary/')
+const MEMBER = /("(?:url|path)":\s*)"(Binary\/[A-Za-z0-9\-.]{1,64})"/g
+
+/** Attachments hold relative addresses, which say nothing outside of this server. */
+function absoluteBinaries(baseUrl: string): (content: Slice) => Slice {
+  const base = JSON.stringify(`${baseUrl}fhir/R4/`).slice(0, -1)
+  const mayHold = markSearch()
+  return (content) => {
+    if (!mayHold(content)) return content
+    const text = sliceToBuffer(content).toString()
+    return toSlice(Buffer.from(text.replace(MEMBER, `$1${base}$2"`)))
+  }
+}
+
+/** Where the next mark is holds for all that follows in the same bytes; who goes back has new ones in them. */
+function markSearch(): (content: Slice) => boolean {
+  let searched: Buffer | undefined
+  let last = 0
+  let mark = 0
+  return ({ bytes, start, end }) => {
+    if (bytes !== searched || start <= last || mark < start) {
+      const found = bytes.indexOf(MARK, start)
+      mark = found === -1 ? Number.POSITIVE_INFINITY : found
+    }
+    searched = bytes
+    last = start
+    return mark < end
+  }
+}

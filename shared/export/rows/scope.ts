@@ -1,0 +1,267 @@
+/**
+ * The scope of an export, as its member sees it: types, resources as of its time, and `_typeFilter`. Filters are asked as
+ * searches of the member; for a version without a row its content is asked.
+ */
+
+import { decideContents, hiddenBy, needsSql } from '../../access/decisions/decide.ts'
+import { allSql, visibleRows } from '../../access/decisions/grant-predicates.ts'
+import type { Grant } from '../../access/grant.ts'
+import { may } from '../../access/policy.ts'
+import type { Principal } from '../../access/principal.ts'
+import {
+  compartmentParams,
+  isPlatformType,
+  resourceTypes,
+  typeName,
+  typeNumber,
+} from '../../fhir/definitions.ts'
+import type { Connection } from '../../postgres/statement.ts'
+import type { Criterion } from '../../search/language/search-request.ts'
+import { unitsOf } from '../../search/planner/prepare.ts'
+import { compilePredicate } from '../../search/predicates/conditions.ts'
+import type { Predicate, SearchScope } from '../../search/predicates/predicate.ts'
+import { codesRead, filter, scopeSql } from '../../search/predicates/predicate.ts'
+import { redactFor } from '../../store/read/redact.ts'
+import { isLegalId, rowScope, type StoreContext } from '../../store/rows/context.ts'
+import { toVersion, type VersionRow, versionColumns } from '../../store/rows/rows.ts'
+import { binder } from '../../store/rows/side-rows.ts'
+import type { ExportInput, ExportLevel, TypeFilter } from './jobs.ts'
+
+/** Whoever asks: credentials, the exports themselves, and content that travels with an Attachment. */
+const NEVER: ReadonlySet<string> = new Set([
+  'User',
+  'Login',
+  'JsonWebKey',
+  'PasswordChangeRequest',
+  'UserSecurityRequest',
+  'DomainConfiguration',
+  'SmartAppLaunch',
+  'UserConfiguration',
+  'AsyncJob',
+  'BulkDataExport',
+  'Binary',
+])
+
+/** True for a type that can be named; those of the platform by project admins only. */
+export function isExportable(principal: Principal, type: string): boolean {
+  return !NEVER.has(type) && (!isPlatformType(type) || principal.isProjectAdmin)
+}
+
+/** True when resources of the type can be in the compartment of a patient. */
+export function isOfPatients(type: string): boolean {
+  return type === 'Patient' || compartmentParams('Patient', type).length > 0
+}
+
+/** The types that the member may read, in the order of their names. */
+export function exportedTypes(
+  principal: Principal,
+  { level, types, provenance, organizedBy }: AskedExport,
+): readonly string[] {
+  return resourceTypes.filter(
+    (type) =>
+      isExportable(principal, type) &&
+      (isNamed(type, provenance) || (types?.includes(type) ?? isUsual(type))) &&
+      mayExport(principal, type) &&
+      (organizedBy === undefined ? fits(level, type) : isOfPatients(type)),
+  )
+}
+
+export type AskedExport = Pick<ExportInput, 'level' | 'types' | 'provenance' | 'organizedBy'>
+
+/** Asked for beside the types. */
+function isNamed(type: string, provenance: ExportInput['provenance']): boolean {
+  return type === 'Provenance' && provenance !== undefined
+}
+
+export function mayExport(principal: Principal, type: string): boolean {
+  return may(principal, type, 'search') && may(principal, type, 'read')
+}
+
+/** Exported without being named. */
+function isUsual(type: string): boolean {
+  return !isPlatformType(type) && type !== 'AuditEvent'
+}
+
+/** A Group may have members of other types, which are exported as themselves. */
+export function fits(level: ExportLevel, type: string): boolean {
+  return level === 'system' || isOfPatients(type) || (level === 'group' && MEMBERS.has(type))
+}
+
+/** https://hl7.org/fhir/R4/group-definitions.html#Group.member.entity */
+const MEMBERS: ReadonlySet<string> = new Set([
+  'Practitioner',
+  'PractitionerRole',
+  'Device',
+  'Medication',
+  'Substance',
+])
+
+/** The Store of a Repository, which exports read. */
+export function exportStore(store: StoreContext): StoreContext {
+  return store
+}
+
+export interface TypesAt {
+  readonly types: readonly string[]
+  readonly at: Date
+}
+
+/** Returns the types with something written since; `orHere`: or with rows. One statement. */
+export async function typesWritten(
+  connection: Connection,
+  project: number,
+  { types, at }: TypesAt,
+  orHere: boolean,
+): Promise<readonly string[]> {
+  const rows = await connection.query<{ type: number }>({
+    name: 'export-types',
+    text: `select t.type from unnest($2::smallint[]) t(type)
+      where exists (select 1 from version n
+          where n.project = $1 and n.type = t.type and n.lu > $3)
+        or ($4 and exists (select 1 from resource r where r.project = $1 and r.type = t.type))`,
+    values: [project, types.map(typeNumber), at, orHere],
+  })
+  return rows.map(({ type }) => typeName(type))
+}
+
+/** In no order; one statement for a hundred, and one more where only PostgreSQL can decide. */
+export async function readVersionsAt(
+  store: StoreContext,
+  principal: Principal,
+  type: string,
+  { ids, at }: { readonly ids: readonly string[]; readonly at: Date },
+): Promise<readonly VersionRow[]> {
+  const wanted = ids.filter(isLegalId).map((id) => store.keys.rowId(type, id))
+  return readRowsAt(store, principal, type, { wanted, at })
+}
+
+/** The same by row ids. */
+export async function readRowsAt(
+  store: StoreContext,
+  principal: Principal,
+  type: string,
+  { wanted, at }: { readonly wanted: readonly string[]; readonly at: Date },
+): Promise<readonly VersionRow[]> {
+  if (!mayExport(principal, type)) return []
+  const { project } = rowScope(principal, type)
+  const seen: VersionRow[] = []
+  for (let from = 0; from < wanted.length; from += AT_ONCE) {
+    const rows = await store.connection.query<VersionRow>({
+      name: 'export-as-of',
+      text: `select v.* from unnest($3::uuid[]) x(id) cross join lateral (
+          select ${versionColumns('v')} from version v
+          where v.project = $1 and v.type = $2 and v.id = x.id and v.lu <= $4
+          order by v.ver desc limit 1) v
+        where v.content is not null`,
+      values: [project, typeNumber(type), wanted.slice(from, from + AT_ONCE), at],
+    })
+    const rulings = await decideContents(store, principal, ['search', 'read'], rows)
+    for (const [i, row] of rows.entries()) {
+      const { search, read } = rulings[i] ?? {}
+      if (search === undefined || read === undefined) continue
+      const shown = redactFor(principal, toVersion(row), [...hiddenBy(search), ...hiddenBy(read)])
+      seen.push({ ...row, content: shown.content ?? null })
+    }
+  }
+  return seen
+}
+
+const AT_ONCE = 100
+
+export interface Filter {
+  readonly scene: SearchScope
+  /** A condition on a row `r`: one of the searches finds it. */
+  readonly test: Predicate
+  /** Sees what the searches find, by their conditions alone. */
+  readonly asked: Principal
+  readonly isLimited: boolean
+}
+
+/** Undefined when the type is not filtered. Errors: 400, 403 for what the member cannot search by. */
+export async function buildTypeFilter(
+  store: StoreContext,
+  principal: Principal,
+  type: string,
+  filters: readonly TypeFilter[],
+): Promise<Filter | undefined> {
+  const own = filters.filter((one) => one.type === type).map(({ conditions }) => conditions)
+  if (own.length === 0) return undefined
+  const { number } = principal.project
+  const units = await unitsOf(
+    store,
+    number,
+    own.map((conditions) => ({ conditions })),
+  )
+  const searches = own.map((conditions) => {
+    const codes = conditions.flatMap((criterion) =>
+      codesRead(type, criterion, principal.project.parameters),
+    )
+    const scope = visibleRows(store, principal, type, {
+      interaction: 'search',
+      project: number,
+      units,
+      codes,
+    })
+    if (scope === undefined) return undefined
+    // As many as there are may be at the other end of a reference: nobody waits for a page.
+    const wide: SearchScope = { ...scope, isPolicy: true }
+    const predicates = conditions.map((criterion) => compilePredicate(wide, criterion))
+    return { scene: scope, tests: [...scope.visible, ...predicates] }
+  })
+  const [first] = searches
+  if (first === undefined) return undefined
+  const predicate = filter((bind) => {
+    return `(${searches.map((one) => allSql(one?.tests ?? [], bind)).join(' or ')})`
+  })
+  return {
+    scene: first.scene,
+    test: predicate,
+    asked: {
+      ...principal,
+      isSuperAdmin: false,
+      isProjectAdmin: false,
+      rules: { grants: own.map((conditions) => filterGrant(type, conditions)) },
+    },
+    isLimited: principal.rules !== undefined,
+  }
+}
+
+function filterGrant(type: string, criteria: readonly Criterion[]): Grant {
+  return {
+    source: '_typeFilter',
+    type,
+    interactions: new Set(['search'] as const),
+    criteria,
+    criteriaTexts: [],
+    hidden: [],
+    readonly: [],
+    constraints: [],
+    account: undefined,
+    isNamed: false,
+  }
+}
+
+/** Returns the versions that one of the searches finds. */
+export async function applyTypeFilter(
+  store: StoreContext,
+  { scene, test: predicate, asked, isLimited }: Filter,
+  rows: readonly VersionRow[],
+): Promise<readonly VersionRow[]> {
+  const rulings = await decideContents(store, asked, ['search'], rows)
+  const found = rows.filter((_, i) => rulings[i]?.search !== undefined)
+  if (!isLimited || !needsSql(store, asked, scene.type, 'search')) return found
+  // The far end of a reference is tested on rows, as the member sees them.
+  const { values, bind } = binder()
+  const ids = bind(
+    found.map(({ id }) => id),
+    'uuid[]',
+  )
+  const scope = scopeSql(scene.project, [typeNumber(scene.type)], bind, false)
+  const seen = await store.connection.query<{ id: string }>({
+    text: `select r.id from resource r where ${scope.join(' and ')} and r.id = any(${ids})
+      and ${allSql([predicate], bind)}`,
+    values,
+  })
+  const visible = new Set(seen.map(({ id }) => id))
+  return found.filter(({ id }) => visible.has(id))
+}

@@ -1,0 +1,357 @@
+/**
+ * The exports of a worker. PostgreSQL knows what is to be done; a wake through Redis only saves the time until the next
+ * look. A part is taken by a lease, run from where it was left until its end, and given back or failed otherwise.
+ */
+import { setTimeout as delay } from 'node:timers/promises'
+import { LRUCache } from 'lru-cache'
+import type { Principal } from '../access/principal.ts'
+import { rightsDigest } from '../access/rights-digest.ts'
+import {
+  backoffMs,
+  isUnavailable,
+  LeaseLost,
+  type Loop,
+  startLoop,
+  withLease,
+} from '../jobs/loop.ts'
+import type { Services } from '../request/services.ts'
+import { toSlice } from '../storage/storage.ts'
+import { endExport, manifestOf } from './announce.ts'
+import { createBlocks } from './block.ts'
+import {
+  createPace,
+  ExportAborted,
+  type Exporting,
+  type ExportMetrics,
+  openSources,
+  storageFailed,
+} from './exporting.ts'
+import { blockKey, fileKey, plainContent } from './file.ts'
+import { readDeleted } from './rows/deletions.ts'
+import {
+  deleteExportRows,
+  endedExport,
+  filesOfPart,
+  wholeFiles,
+  writtenBlocks,
+} from './rows/files.ts'
+import {
+  addIssues,
+  type ExportJob,
+  hasType,
+  type LineWriter,
+  type PlannedJob,
+  readExport,
+  UNREADABLE,
+} from './rows/jobs.ts'
+import {
+  clearMembers,
+  finishPart,
+  finishPlan,
+  type LeasedExportPart,
+  leaseExportPart,
+  PARTS,
+  postponePart,
+  releasePart,
+  renewLease,
+} from './rows/parts.ts'
+import { planExport, startExport } from './rows/plan.ts'
+import { readPart } from './rows/read.ts'
+import { exportStore } from './rows/scope.ts'
+import { activePrincipal, failRevokedExport } from './status.ts'
+import { mostUnderWay, tooManyUnreadable, writeFiles } from './writer.ts'
+
+const AT_ONCE = 2
+const LOOK_MS = 2000
+const RENEW_MS = PARTS.leaseMs / 3
+/** Failures of a part, and workers that it loses, before its export fails. */
+const MOST_FAILURES = 3
+const MOST_TRIES = 10
+const PAUSE_MS = 1000
+/** An export waits for PostgreSQL and the storage for a day, and looks at least so often. */
+const LONGEST_OUTAGE_MS = 24 * 3_600_000
+const LONGEST_PAUSE_MS = 300_000
+/** An open transaction that holds the time of exports back for longer is logged. */
+const HELD_MS = 60_000
+const MOST_UNREADABLE_SHARE = 0.01
+/** Workers that are woken for a plan. */
+const MOST_WAKES = 4
+/** How often each export has waited since this worker ended a part of it. */
+const waits = new LRUCache<string, number>({ max: 1000 })
+
+/** `stop` leaves parts under way for other workers, after their last block. */
+export function startExports(
+  services: Services,
+  metrics: ExportMetrics,
+  isBusy: () => boolean,
+): Pick<Loop, 'wake' | 'stop'> {
+  const { log } = services
+  const copies = openSources(services)
+  const blocks = createBlocks(services.config.exportCompressionLevel)
+  const pace = createPace(isBusy)
+  const wake = () => loop.wake()
+  const exporting: Exporting = { ...services, metrics, copies, blocks, pace, wake }
+  const loop = startLoop(
+    { log, name: 'Exports', everyMs: LOOK_MS, lanes: AT_ONCE, onRest: blocks.clear },
+    async (signal, lane) => (lane === 0 || !pace.isAwaited()) && (await work(exporting, signal)),
+  )
+  return {
+    wake: loop.wake,
+    async stop() {
+      await loop.stop()
+      await copies.close()
+    },
+  }
+}
+
+/** False when there was nothing to do. */
+async function work(services: Exporting, stopping: AbortSignal): Promise<boolean> {
+  const taken = await leaseExportPart(services.database)
+  if (taken === undefined) return sweepExport(services)
+  await holdPart(services, taken, stopping)
+  return true
+}
+
+/** Runs a part while its lease is renewed. */
+async function holdPart(
+  services: Exporting,
+  taken: LeasedExportPart,
+  stopping: AbortSignal,
+): Promise<void> {
+  const { database, log, metrics } = services
+  const { job, part } = taken
+  if (part.token > 1) metrics.retried()
+  const lease = { log, everyMs: RENEW_MS, renew: () => renewLease(database, job.id, part) }
+  try {
+    if (part.tries > MOST_TRIES) throw new Error('It has lost its worker again and again')
+    const principal = await activePrincipal(services, job.input)
+    if (principal === undefined) return await failRevokedExport(services, job)
+    await withLease(lease, stopping, (signal) => runPart(services, principal, taken, signal))
+    waits.delete(job.id)
+  } catch (error) {
+    await settle(services, taken, error, stopping.aborted)
+  }
+}
+
+/** Errors: GivenUp, LeaseLost, the reason of the signal, failures of PostgreSQL and of the storage. */
+export async function runPart(
+  services: Exporting,
+  principal: Principal,
+  taken: LeasedExportPart,
+  signal: AbortSignal,
+): Promise<void> {
+  const { kind } = taken.part
+  if (rightsDigest(principal) !== taken.job.input.rights) {
+    throw new ExportAborted(403, 'What the member may read has changed since the export began')
+  }
+  switch (kind) {
+    case 'plan':
+      return plan(services, principal, taken, signal)
+    case 'output':
+    case 'shared':
+      return output(services, principal, taken, signal)
+    case 'deleted':
+      return deleted(services, principal, taken, signal)
+    case 'close':
+      return close(services, taken, signal)
+    default:
+      return kind satisfies never
+  }
+}
+
+async function plan(
+  services: Exporting,
+  principal: Principal,
+  { job, part }: LeasedExportPart,
+  signal: AbortSignal,
+): Promise<void> {
+  const { database, repository, queues, log, wake } = services
+  const started = await startExport(database, job)
+  if (started === undefined) throw new LeaseLost()
+  const { heldMs } = started
+  if (heldMs > HELD_MS) {
+    log.warn({ export: job.id, heldMs }, 'An open transaction holds the time of an export back')
+  }
+  if (!(await clearMembers(database, job.id, part))) throw new LeaseLost()
+  const planned = { ...job, state: 'active', at: started.at } as const
+  const store = repository.withStore(exportStore)
+  const { parts, issues } = await planExport(store, principal, planned, signal)
+  await addIssues(database, job.id, issues)
+  if (!(await finishPlan(database, job.id, part, parts))) throw new LeaseLost()
+  // This worker takes the first one next; the close waits for the others.
+  const others = parts.length - 2
+  if (others <= 0) return
+  wake()
+  // A failure to wake other workers is logged there, and only delays them.
+  void queues.wake('export', Math.min(others, MOST_WAKES))
+}
+
+async function output(
+  services: Exporting,
+  principal: Principal,
+  taken: LeasedExportPart,
+  signal: AbortSignal,
+): Promise<void> {
+  const { job, part } = taken
+  const { repository, config, copies } = services
+  const type = part.type ?? part.types[0]
+  if (!isPlanned(job) || type === undefined) throw new Error('A part of an export has no type')
+  const store = repository.withStore(exportStore)
+  await writeFiles(services, taken, { kind: 'output', type }, async (writer) => {
+    const session = await copies.open(signal, part.token > 1)
+    try {
+      const reading = { store, principal, job, baseUrl: config.baseUrl, session }
+      await readPart(reading, part, writer)
+    } finally {
+      await session.close()
+    }
+  })
+  await endObjects(services, taken, signal)
+}
+
+async function deleted(
+  services: Exporting,
+  principal: Principal,
+  taken: LeasedExportPart,
+  signal: AbortSignal,
+): Promise<void> {
+  const { job, part } = taken
+  if (!isPlanned(job) || !hasType(part)) throw new Error('A part of an export has no type')
+  const store = services.repository.withStore(exportStore)
+  await writeFiles(services, taken, { kind: 'deleted', type: 'Bundle' }, (writer) =>
+    readDeleted({ store, principal, job }, part, writer),
+  )
+  await endObjects(services, taken, signal)
+}
+
+/** Writes the issues of the export into a file, and ends it. */
+async function close(
+  services: Exporting,
+  taken: LeasedExportPart,
+  signal: AbortSignal,
+): Promise<void> {
+  const { job, part } = taken
+  if (job.issues.length > 0 && part.after === undefined) {
+    const file = { kind: 'error', type: 'OperationOutcome' } as const
+    await writeFiles(services, taken, file, (writer) => writeIssues(job, writer))
+  }
+  await makeObjects(services, taken, signal)
+  const files = await manifestOf(services, job)
+  const count = files.output.reduce((sum, file) => sum + file.count, 0)
+  const lost = job.issues.filter(({ code }) => code === UNREADABLE).length
+  if (lost > MOST_UNREADABLE_SHARE * (count + lost)) throw tooManyUnreadable()
+  if (!(await endExport(services, job, { status: 'completed', part, files }))) throw new LeaseLost()
+}
+
+const NO_ROW = toSlice(Buffer.alloc(16))
+
+async function writeIssues({ issues }: ExportJob, writer: LineWriter): Promise<void> {
+  for (const one of issues) {
+    const line = JSON.stringify({ resourceType: 'OperationOutcome', issue: [one] })
+    await writer.add(NO_ROW, toSlice(Buffer.from(line)))
+  }
+}
+
+function isPlanned(job: ExportJob): job is PlannedJob {
+  return job.at !== null
+}
+
+/** Ends a part whose files become one object each; any other part has ended with its last block. */
+async function endObjects(
+  services: Exporting,
+  taken: LeasedExportPart,
+  signal: AbortSignal,
+): Promise<void> {
+  const { job, part } = taken
+  if (!job.input.presigned) return
+  await makeObjects(services, taken, signal)
+  if (!(await finishPart(services.database, job.id, part))) throw new LeaseLost()
+}
+
+/** Makes an object of each file of a written part. Another worker makes the same. Errors: LeaseLost. */
+async function makeObjects(
+  { database, storage }: Services,
+  { job, part }: LeasedExportPart,
+  signal: AbortSignal,
+): Promise<void> {
+  if (!job.input.presigned) return
+  for (const file of await filesOfPart(database, job.id, part.n)) {
+    const key = fileKey(job.input.projectId, job.id, part.n, file.seq)
+    const content = untilAborted(plainContent(storage, job, file), signal)
+    await storage.put(key, content).catch(storageFailed)
+    if (await renewLease(database, job.id, part)) continue
+    // An object made after the export's files are gone would stay.
+    const now = await readExport(database, job.id)
+    if (now === undefined || now.state === 'error') await storage.delete(key)
+    throw new LeaseLost()
+  }
+}
+
+async function* untilAborted(
+  pieces: AsyncIterable<Buffer>,
+  signal: AbortSignal,
+): AsyncGenerator<Buffer> {
+  for await (const piece of pieces) {
+    signal.throwIfAborted()
+    yield piece
+  }
+}
+
+async function settle(
+  services: Services,
+  { job, part }: LeasedExportPart,
+  error: unknown,
+  isStopping: boolean,
+): Promise<void> {
+  const { database, log } = services
+  if (error instanceof LeaseLost || isStopping) {
+    return releasePart(database, job.id, part, false)
+  }
+  if (isUnavailable(error) && Date.now() - Date.parse(String(job.requested)) < LONGEST_OUTAGE_MS) {
+    return await postpone(services, { job, part }, error)
+  }
+  const isLast =
+    error instanceof ExportAborted || part.failures + 1 >= MOST_FAILURES || part.tries > MOST_TRIES
+  log.error({ export: job.id, part: part.n, isLast, err: error }, 'A part of an export failed')
+  if (isLast) {
+    const failure =
+      error instanceof ExportAborted ? error.failure : { status: 500, text: 'The export failed' }
+    await endExport(services, job, { status: 'error', failure })
+    return
+  }
+  await delay(PAUSE_MS)
+  await releasePart(database, job.id, part, true)
+}
+
+/** The part waits for room, or for what is away, longer each time; its tries are not counted. */
+async function postpone(
+  { database, log }: Services,
+  { job, part }: LeasedExportPart,
+  cause: unknown,
+) {
+  const times = (waits.get(job.id) ?? 0) + 1
+  waits.set(job.id, times)
+  const pauseMs = backoffMs(times, PAUSE_MS, LONGEST_PAUSE_MS)
+  const level = times === 1 ? 'warn' : 'debug'
+  log[level]({ export: job.id, part: part.n, pauseMs, cause }, 'An export waits')
+  await postponePart(database, job.id, part, pauseMs)
+}
+
+/** Removes the files of an export that has ended. False when there is none. */
+export async function sweepExport({ database, storage, log }: Services): Promise<boolean> {
+  const ended = await endedExport(database)
+  if (ended === undefined) return false
+  const { id, projectId } = ended
+  for (const { part, kind, token, last } of await writtenBlocks(database, id)) {
+    // A worker that died may have stored a few more than it could record.
+    for (let seq = 0; seq <= last + mostUnderWay(kind); seq++) {
+      await storage.delete(blockKey(projectId, { job: id, part, token, seq }))
+    }
+  }
+  for (const { part, seq } of await wholeFiles(database, id)) {
+    await storage.delete(fileKey(projectId, id, part, seq))
+  }
+  await deleteExportRows(database, id)
+  log.info({ export: id }, 'The files of an export are gone')
+  return true
+}

@@ -1,0 +1,268 @@
+/** Status, manifest, cancel and files of an export: `bulkdata/export/{id}` and what is below it. */
+
+import { LRUCache } from 'lru-cache'
+import type { Principal } from '../access/principal.ts'
+import { rightsDigest } from '../access/rights-digest.ts'
+import {
+  accepted,
+  forbiddenByPlatform,
+  HttpError,
+  issue,
+  methodNotAllowed,
+  notFound,
+  outcome,
+  tooManyRequests,
+} from '../core/errors.ts'
+import { type Acting, actingSession, coversScope } from '../identity/principals.ts'
+import { emptyReply, outcomeReply } from '../request/reply.ts'
+import type { FhirReply, FhirRequest } from '../request/request.ts'
+import type { Services } from '../request/services.ts'
+import { isUuid } from '../store/rows/context.ts'
+import { endExport, manifestOf, manifestText, recordBulk, statusUrl } from './announce.ts'
+import { fileReply } from './file.ts'
+import { addPage } from './rows/files.ts'
+import { type ExportJob, exportProgress, extendForDownload, readExport } from './rows/jobs.ts'
+
+const PATH = /^bulkdata\/export\/([0-9a-fA-F-]{36})(?:\/files\/([^/]+))?$/
+
+/** Errors: 404 for callers who may not see it, 403 once its member has gone or sees other things than then. */
+export async function handleExport(
+  services: Services,
+  principal: Principal,
+  request: FhirRequest,
+): Promise<FhirReply> {
+  const [, id, name] = PATH.exec(request.path) ?? []
+  if (id === undefined) throw notFound()
+  const job = await findExport(services, principal, id)
+  if (name !== undefined) {
+    if (request.method !== 'GET') throw methodNotAllowed('GET, HEAD')
+    if (job.state === 'error') throw exportError(job)
+    const isPartly = job.state === 'active' && job.input.partialManifests
+    if (job.state !== 'completed' && !isPartly) throw notFound()
+    await requireSameRights(services, principal, job)
+    const reply = await fileReply(services, request, job, name)
+    const { open } = reply
+    if (open === undefined) return reply
+    const recorded = async () => {
+      await recordDownload(services, principal, id, { name })
+      return open()
+    }
+    return { ...reply, open: recorded }
+  }
+  if (request.method === 'DELETE') {
+    await cancelJob(services, principal, job)
+    return outcomeReply(202, accepted(statusUrl(services, id)))
+  }
+  if (request.method !== 'GET') throw methodNotAllowed('GET, HEAD, DELETE')
+  limitPolling(job.id)
+  if (job.state === 'completed') await requireSameRights(services, principal, job)
+  const answer = () => status(services, principal, job, request)
+  return job.input.separateStatus ? separately(answer) : answer()
+}
+
+/** Errors: 404 unless it is the member's own, or of the Project of an admin. */
+export async function findExport(
+  services: Services,
+  principal: Principal,
+  id: string,
+): Promise<ExportJob> {
+  const job = isUuid(id) ? await readExport(services.database, id) : undefined
+  if (job === undefined) throw notFound()
+  const isHere = job.project === principal.project.number
+  const isOwn =
+    job.input.membershipId === principal.membershipId && coversScope(principal, job.input)
+  const maySee = principal.isSuperAdmin || (isHere && (isOwn || principal.isProjectAdmin))
+  if (!maySee) throw notFound()
+  if (job.state === 'error' || (await activePrincipal(services, job.input)) !== undefined)
+    return job
+  await failRevokedExport(services, job)
+  return { ...job, state: 'error', failure: REVOKED }
+}
+
+/** Its member has gone. */
+export async function failRevokedExport(services: Services, job: ExportJob): Promise<void> {
+  await endExport(services, job, { status: 'error', failure: REVOKED, isRevoked: true })
+}
+
+const REVOKED = { status: 403, text: 'The membership of this export is no longer active' }
+
+/**
+ * Files hold what the member could read when they were made. Errors: 403 for a member whose rights differ by now;
+ * administrators without a policy may read all of their Project anyway.
+ */
+async function requireSameRights(
+  services: Services,
+  principal: Principal,
+  { input }: ExportJob,
+): Promise<void> {
+  if (principal.isProjectAdmin && principal.rules === undefined) return
+  const now = await activePrincipal(services, input)
+  if (now === undefined || rightsDigest(now) !== input.rights) throw forbiddenByPlatform(CHANGED)
+}
+
+const CHANGED = 'What the member may read has changed since this export was made: export again'
+
+/** Cancels, or forgets what is there. Errors: 404 when somebody was first. */
+export async function cancelJob(
+  services: Services,
+  principal: Principal,
+  job: ExportJob,
+): Promise<void> {
+  const isFirst = await endExport(services, job, { status: 'cancelled', caller: principal })
+  if (!isFirst) throw notFound()
+  await services.queues.wake('export', 1)
+}
+
+/** https://build.fhir.org/ig/HL7/bulk-data/export.html: the status of the export beside that of the answer. */
+async function separately(answer: () => Promise<FhirReply>): Promise<FhirReply> {
+  try {
+    const reply = await answer()
+    return { ...reply, status: 200, headers: { ...reply.headers, [STATUS]: String(reply.status) } }
+  } catch (error) {
+    if (!(error instanceof HttpError)) throw error
+    return outcomeReply(200, error.outcome, { [STATUS]: String(error.status) })
+  }
+}
+
+const STATUS = 'X-Export-Status'
+
+async function status(
+  services: Services,
+  principal: Principal,
+  job: ExportJob,
+  request: FhirRequest,
+): Promise<FhirReply> {
+  switch (job.state) {
+    case 'accepted':
+    case 'active':
+      return running(services, job, request)
+    case 'completed':
+      return complete(services, principal, job, request)
+    default:
+      throw exportError(job)
+  }
+}
+
+/** Errors: 500, or what the client itself is to blame for. */
+export function exportError({ id, failure }: ExportJob): HttpError {
+  const { status = 500, text = 'The export failed' } = failure ?? {}
+  const code = status === 500 ? 'exception' : 'forbidden'
+  return new HttpError(
+    status,
+    outcome(undefined, issue('error', code, text, { diagnostics: `Export ${id}` })),
+  )
+}
+
+const SLOW_FROM_MS = 10_000
+const MOST_SECONDS = 10
+
+async function running(
+  services: Services,
+  job: ExportJob,
+  request: FhirRequest,
+): Promise<FhirReply> {
+  const { done, total, ageMs } = await exportProgress(services.database, job.id)
+  const percent = Math.floor((100 * done) / Math.max(1, total))
+  const seconds = Math.min(MOST_SECONDS, Math.max(1, Math.floor(ageMs / SLOW_FROM_MS)))
+  const reply = emptyReply(202, {
+    'X-Progress': `${percent}% complete, ${done} of ${total} parts`,
+    'Retry-After': String(seconds),
+    'Cache-Control': 'no-store',
+  })
+  const page = job.input.partialManifests ? await manifestPage(services, job, request) : undefined
+  if (page === undefined) return reply
+  const headers = { ...reply.headers, 'Content-Type': 'application/json' }
+  return { ...reply, headers, body: manifestText(page) }
+}
+
+async function complete(
+  services: Services,
+  principal: Principal,
+  job: ExportJob,
+  request: FhirRequest,
+): Promise<FhirReply> {
+  const page = job.input.partialManifests ? await manifestPage(services, job, request) : undefined
+  const manifest = page ?? (await finalManifest(services, principal, job))
+  return {
+    status: 200,
+    headers: {
+      'Content-Type': 'application/json',
+      'Cache-Control': 'private, no-store',
+      ...(job.expires === null ? {} : { Expires: job.expires.toUTCString() }),
+    },
+    body: manifestText(manifest),
+  }
+}
+
+/** A caller that gets addresses in the storage counts as downloading. Errors: 404. */
+async function finalManifest(services: Services, principal: Principal, job: ExportJob) {
+  const { sign } = services.storage
+  if (!job.input.presigned || sign === undefined) return manifestOf(services, job)
+  if (!(await extendForDownload(services.database, job.id))) throw notFound()
+  const manifest = await manifestOf(services, job, { sign })
+  const files = manifest.output.length + manifest.error.length + (manifest.deleted?.length ?? 0)
+  await recordDownload(services, principal, job.id, { files })
+  return manifest
+}
+
+function recordDownload(
+  services: Services,
+  principal: Principal,
+  id: string,
+  details: Readonly<Record<string, string | number>>,
+): Promise<void> {
+  const reference = `BulkDataExport/${id}`
+  return recordBulk(services, principal, { reference, step: 'download', details })
+}
+
+const BUCKET = 30
+const REFILL_PER_SECOND = 5
+const polled = new LRUCache<string, { left: number; at: number }>({ max: 10_000 })
+
+/** Errors: 429 for who polls many times a second, and keeps on doing so. */
+export function limitPolling(id: string): void {
+  const now = Date.now()
+  const { left, at } = polled.get(id) ?? { left: BUCKET, at: now }
+  const filled = Math.min(BUCKET, left + ((now - at) / 1000) * REFILL_PER_SECOND)
+  // A refusal takes no token, so even a fast caller gets an answer now and then.
+  polled.set(id, { left: filled < 1 ? filled : filled - 1, at: now })
+  if (filled < 1) throw tooManyRequests(1)
+}
+
+// `allowPartialManifests`: whole files are listed while others are made. A page never changes once it was answered,
+// except that it gains a link to the next one. https://build.fhir.org/ig/HL7/bulk-data/export.html
+
+/**
+ * The manifest of the page that is asked for; undefined: there is no such page yet. Errors: 404 for one
+ * that will never be.
+ */
+async function manifestPage(services: Services, job: ExportJob, { query }: StatusRequest) {
+  const page = Number(query.get('page') ?? 1)
+  if (!Number.isInteger(page) || page < 1) throw notFound()
+  const isRunning = job.state === 'accepted' || job.state === 'active'
+  const pages = await addPage(services.database, job.id)
+  if (page > pages + 1) throw notFound()
+  if (page > pages) {
+    if (isRunning) return undefined
+    if (page > 1) throw notFound()
+  }
+  const manifest = await manifestOf(services, job, { page })
+  if (page >= pages) return manifest
+  const url = `${statusUrl(services, job.id)}?page=${page + 1}`
+  return { ...manifest, link: [{ relation: 'next', url }] }
+}
+
+type StatusRequest = Pick<FhirRequest, 'query'>
+
+type Caller = Pick<Principal, 'profile' | 'clientId'> & Acting
+
+/** Undefined when the membership is no longer active. */
+export async function activePrincipal(
+  { principals }: Services,
+  caller: Caller,
+): Promise<Principal | undefined> {
+  const session = await actingSession(principals, caller)
+  if (session === undefined) return undefined
+  const { profile, clientId } = caller
+  return { ...session.principal, profile, clientId }
+}

@@ -1,0 +1,144 @@
+/** Carries out an operation of a prepared document: the answer as text, and the errors of its fields. */
+import type { GraphQLError, OperationDefinitionNode } from 'graphql'
+import { badRequest, tooLarge } from '../core/errors.ts'
+import { parseBody, parseJson } from '../fhir/json.ts'
+import { isObject, isResource, type Resource } from '../fhir/resource.ts'
+import { WRITE } from '../request/quota.ts'
+import type { FhirContext, FhirReply } from '../request/request.ts'
+import { createFrom, patchFrom, remove, updateFrom } from '../rest/write.ts'
+import { compileOperation, type Prepared } from './document/document.ts'
+import { DeferredText } from './execute/deferred-text.ts'
+import { withDirectives } from './execute/directives.ts'
+import type { Plan } from './execute/plan.ts'
+import type { Run } from './execute/run.ts'
+import { writeField, writeObject, writeResource } from './execute/write.ts'
+import type { Given, WriteAction } from './schema/elements.ts'
+
+/** Characters of an answer that the directives of FHIR may reshape, as that is done at once. */
+const MAX_RESHAPED = 8_388_608
+
+export interface Ready {
+  readonly run: Run
+  readonly prepared: Prepared
+  readonly operation: OperationDefinitionNode
+  /** The resource that the document is about. */
+  readonly root: Resource | undefined
+}
+
+export interface Executed {
+  /** JSON of the data. */
+  readonly data: string
+  readonly errors: readonly GraphQLError[]
+}
+
+/** Errors: 413, and the end of the request. */
+export async function execute({ run, prepared, operation, root }: Ready): Promise<Executed> {
+  const plan = compileOperation(prepared, operation, run.config.variables)
+  const out = new DeferredText()
+  if (operation.operation === 'mutation') await mutate(run, out, plan)
+  else writeObject(run, out, plan, { value: root, owner: root, path: undefined })
+  await run.settle()
+  const data = out.toString()
+  const { errors } = run
+  if (!prepared.hasDirectives) return { data, errors }
+  if (data.length > MAX_RESHAPED) throw tooLarge()
+  const shaped = await withDirectives(parseJson(data), prepared, operation, run)
+  return { data: JSON.stringify(shaped), errors }
+}
+
+/** One field after the other, each with all that is selected of its resource. */
+async function mutate(run: Run, out: DeferredText, { steps }: Plan): Promise<void> {
+  for (const step of steps) {
+    out.text += step.open
+    const { source } = step
+    if (source?.kind !== 'write') {
+      writeField(run, out, step, { value: undefined, owner: undefined, path: undefined })
+      continue
+    }
+    const hole = out.hole()
+    const path = { parent: undefined, key: step.key }
+    try {
+      const { given } = run.argumentsFor(step)
+      const resource = await write(run, source.type, source.action, given)
+      writeResource(run, hole, { step, owner: undefined, path }, resource)
+      await run.settle()
+    } catch (error) {
+      run.fail(error, { out: hole, step, path })
+    }
+  }
+  out.text += '}'
+}
+
+/** The stored resource; null for a deletion. Errors: those of the write. */
+function write(
+  run: Run,
+  type: string,
+  action: WriteAction,
+  given: Given,
+): Promise<Resource | null> {
+  return ACTIONS[action](run, type, given)
+}
+
+const ACTIONS = { create, update, patch, delete: del }
+
+async function create(run: Run, type: string, { res }: Given): Promise<Resource> {
+  const body = readResourceInput(res, type)
+  return stored(await createFrom(await writing(run, 'POST'), type, body, undefined))
+}
+
+/** Errors: 400 when the resource is of another type or id. */
+async function update(run: Run, type: string, { id, res }: Given): Promise<Resource> {
+  const body = readResourceInput(res, type)
+  if (body.id !== id) throw badRequest('Invalid ID', 'id')
+  return stored(await updateFrom(await writing(run, 'PUT'), type, String(id), body))
+}
+
+async function patch(run: Run, type: string, { id, patch: operations }: Given): Promise<Resource> {
+  const body = (Array.isArray(operations) ? operations.filter(isObject) : []).map(patchOperation)
+  return stored(await patchFrom(await writing(run, 'PATCH'), type, String(id), body))
+}
+
+async function del(run: Run, type: string, { id }: Given): Promise<null> {
+  await remove(await writing(run, 'DELETE'), type, String(id))
+  return null
+}
+
+/** Preconditions and preferences of the HTTP request are not those of its mutations. Errors: 429. */
+async function writing(
+  { account, known, config: { interaction: context } }: Run,
+  method: string,
+): Promise<FhirContext> {
+  await account.charge(WRITE)
+  known.clear()
+  const { request, preferences } = context
+  return {
+    ...context,
+    request: { ...request, method, headers: {}, query: new URLSearchParams() },
+    preferences: { ...preferences, returned: 'representation' },
+  }
+}
+
+function stored({ body }: FhirReply): Resource {
+  const resource: unknown = parseJson(String(body))
+  if (!isResource(resource)) throw new Error('A write did not answer with what it stored')
+  return resource
+}
+
+function readResourceInput(res: unknown, type: string): Resource {
+  const plain: unknown = parseJson(JSON.stringify(res, (_key, value) => value ?? undefined))
+  if (!isObject(plain)) throw badRequest('Invalid resource', 'res')
+  const { containedJson, resourceType = type, ...rest } = plain
+  if (resourceType !== type) throw badRequest('Invalid resourceType', 'resourceType')
+  const texts: readonly unknown[] = Array.isArray(containedJson) ? containedJson : []
+  const contained = texts.map((text) => parseBody(String(text)))
+  return { resourceType: type, ...rest, ...(contained.length === 0 ? {} : { contained }) }
+}
+
+function patchOperation({ op, path, from, value, valueJson }: Record<string, unknown>): object {
+  return {
+    op,
+    path,
+    ...(typeof from === 'string' ? { from } : {}),
+    ...(typeof value === 'string' ? { value: valueJson === true ? parseBody(value) : value } : {}),
+  }
+}

@@ -1,0 +1,207 @@
+/** `$import` of CodeSystem and ConceptMap: more rows than the content of a resource should hold. */
+import { may } from '../access/policy.ts'
+import { badRequest, forbidden, notSupported, tooCostly } from '../core/errors.ts'
+import { isObject, type Resource } from '../fhir/resource.ts'
+import {
+  type Inputs,
+  type ParameterDefinition,
+  readInputs,
+  toInteraction,
+} from '../request/parameters.ts'
+import { textReply } from '../request/reply.ts'
+import type { FhirReply, Operation, OperationCall } from '../request/request.ts'
+import { escapeValue } from '../search/language/values.ts'
+import { find } from '../store/lookups.ts'
+import { contentId, parseVersion, present } from '../store/rows/rows.ts'
+import { fromCoding, ownResource } from '../terminology/codes.ts'
+import { storedName, textsOfUrl } from '../terminology/store-concepts.ts'
+import { type ImportedMapping, importMappings } from '../terminology/store-mappings.ts'
+
+const MOST_ROWS = 10_000
+/** Each is part of an index entry, which PostgreSQL keeps below 2,700 bytes. */
+const LONGEST_BYTES = 500
+
+import {
+  ensureConceptOwner,
+  type ImportedConcept,
+  type ImportedDesignation,
+  type ImportedProperty,
+  importConcepts,
+} from '../terminology/store-imports.ts'
+
+const texts = (...names: readonly string[]): readonly ParameterDefinition[] =>
+  names.map((name) => ({ name, kind: 'text' }))
+const PARAMETERS: readonly ParameterDefinition[] = [
+  ...texts('system', 'url'),
+  { name: 'concept', kind: 'object', many: true },
+  { name: 'property', kind: 'part', many: true, parts: texts('code', 'property', 'value') },
+  {
+    name: 'designation',
+    kind: 'part',
+    many: true,
+    parts: [...texts('code', 'language', 'value'), { name: 'use', kind: 'object' }],
+  },
+  {
+    name: 'mapping',
+    kind: 'part',
+    many: true,
+    parts: [
+      { name: 'source', kind: 'object' },
+      { name: 'target', kind: 'object' },
+      ...texts('equivalence', 'relationship'),
+    ],
+  },
+]
+
+/** All rows or none. Errors: 400, 403, 404. */
+export const importRows: Operation = {
+  name: 'import',
+  on: [
+    { type: 'CodeSystem', level: 'type' },
+    { type: 'CodeSystem', level: 'instance' },
+    { type: 'ConceptMap', level: 'type' },
+    { type: 'ConceptMap', level: 'instance' },
+  ],
+  methods: ['POST'],
+  area: 'administration',
+  async run(call) {
+    const type = call.type === 'ConceptMap' ? 'ConceptMap' : 'CodeSystem'
+    const { services, principal } = call
+    if (!principal.isProjectAdmin || !may(principal, type, 'update')) throw forbidden()
+    const inputs = readInputs(call, PARAMETERS)
+    const resource = await importTarget(call, type, inputs)
+    const concepts = inputs.objects('concept').map((item) => readConcept(item, resource))
+    const properties = inputs.parts('property').map((part) => readProperty(part, resource))
+    const designations = inputs.parts('designation').map(readDesignation)
+    const mappings = inputs.parts('mapping').map(readMapping)
+    const rows = concepts.length + properties.length + designations.length + mappings.length
+    if (rows > MOST_ROWS) throw tooCostly(`${rows} rows were sent; ${MOST_ROWS} are allowed`)
+    const uses = designations.map(({ use }) => use)
+    const keys = [
+      ...concepts.map(({ code }) => ({ code })),
+      ...properties,
+      ...designations,
+      ...uses,
+    ]
+    for (const text of [...keys, ...mappings].flatMap((item) => Object.values(item))) {
+      requireShort(text)
+    }
+    await services.database.transaction(async (connection) => {
+      const owner = await ensureConceptOwner(
+        connection,
+        resource.meta?.project ?? principal.project.id,
+        type,
+        resource.id ?? '',
+      )
+      if (type === 'ConceptMap') await importMappings(connection, owner, mappings)
+      else await importConcepts(connection, owner, { concepts, properties, designations })
+    })
+    const { id = '', meta } = resource
+    await services.changes.report({ ...{ type, id, number: 0 }, home: meta?.project })
+    return readReply(call, type, resource.id ?? '')
+  },
+}
+
+type Kind = 'CodeSystem' | 'ConceptMap'
+
+/**
+ * Imports change the caller's own Project, never linked ones; what a super administrator's own does not have is looked
+ * for in all others.
+ */
+async function importTarget(call: OperationCall, type: Kind, inputs: Inputs): Promise<Resource> {
+  const named = await ownResource(call)
+  if (named !== undefined) {
+    if (named.meta?.project !== undefined) return named
+    throw badRequest(`${type} ${named.url} is part of the standard; import into one of the Project`)
+  }
+  const name = type === 'CodeSystem' ? 'system' : 'url'
+  const url = inputs.text(name) ?? inputs.text('url')
+  if (url === undefined) throw badRequest(`Missing required parameter "${name}"`)
+  const { services, principal } = call
+  const values = [escapeValue(url)]
+  const conditions = [{ code: 'url', type: 'uri', modifier: undefined, values } as const]
+  const own = await find(services.repository, principal, type, { conditions, count: 2 })
+  const isElsewhere = own.length === 0 && principal.isSuperAdmin
+  const [first, second] = isElsewhere ? await findElsewhere(call, type, url) : own
+  if (first === undefined) throw badRequest(`No ${type} found with URL ${url}`)
+  if (second !== undefined) throw badRequest(`More than one ${type} found with URL ${url}`)
+  return first
+}
+
+async function findElsewhere(call: OperationCall, type: Kind, url: string): Promise<Resource[]> {
+  const { database, repository } = call.services
+  const texts = await textsOfUrl(database, type, url)
+  const ids = texts.map(contentId)
+  const read = ids.map((id) => repository.read(call.principal, type, id).then(parseVersion))
+  return (await Promise.all(read)).filter((resource) => resource.url === url)
+}
+
+/** Properties of the standard that need no declaration. */
+const STANDARD = new Set(['parent', 'child', 'status', 'inactive', 'notSelectable'])
+
+/** A child of X is the same as X as a parent. */
+function readProperty(part: Inputs, codeSystem: Resource): ImportedProperty {
+  const code = part.required('code')
+  const property = storedName(part.required('property'))
+  const value = part.required('value')
+  const declared = Array.isArray(codeSystem.property) ? codeSystem.property.filter(isObject) : []
+  if (!STANDARD.has(property) && !declared.some((item) => item.code === property)) {
+    throw badRequest(`Unknown property: ${property}`)
+  }
+  return property === 'child'
+    ? { code: value, property: 'parent', value: code }
+    : { code, property, value }
+}
+
+/** Errors: 400 for a code of another system or version. */
+function readConcept(coding: Readonly<Record<string, unknown>>, into: Resource): ImportedConcept {
+  const { system = into.url, version = into.version, code, display } = fromCoding(coding, 'concept')
+  if (system !== into.url) throw badRequest(`${system}|${code} is not a code of ${into.url}`)
+  if (version === into.version) return { code, display }
+  throw badRequest(`${code} is of version ${version}, the CodeSystem is not`)
+}
+
+const USE_MEMBERS = ['system', 'code', 'display']
+
+function readDesignation(part: Inputs): ImportedDesignation {
+  const given = part.object('use') ?? {}
+  for (const [name, value] of Object.entries(given)) {
+    const isKnown = USE_MEMBERS.includes(name)
+    if (!isKnown) throw notSupported(`"designation.use.${name}" is not supported`)
+    if (typeof value !== 'string') throw badRequest(`"designation.use.${name}" must be a string`)
+  }
+  const text = (name: string) => (given[name] === undefined ? undefined : String(given[name]))
+  const use = { system: text('system'), code: text('code'), display: text('display') }
+  const [code, value] = [part.required('code'), part.required('value')]
+  return { code, language: part.text('language'), use, value }
+}
+
+function readMapping(part: Inputs): ImportedMapping {
+  const [source, target] = ['source', 'target'].map((name) => {
+    const coding = part.object(name)
+    if (coding === undefined) throw badRequest(`A mapping needs a ${name}`)
+    return fromCoding(coding, `mapping.${name}`)
+  })
+  return {
+    sourceSystem: source?.system ?? '',
+    source: source?.code ?? '',
+    targetSystem: target?.system ?? '',
+    target: target?.code ?? '',
+    display: target?.display,
+    equivalence: part.text('equivalence') ?? part.text('relationship') ?? 'equivalent',
+  }
+}
+
+function requireShort(text: unknown): void {
+  if (typeof text !== 'string') return
+  if (text.includes('\0')) throw badRequest('Null bytes are not allowed')
+  if (Buffer.byteLength(text) > LONGEST_BYTES) {
+    throw badRequest(`Codes and values may have ${LONGEST_BYTES} bytes`)
+  }
+}
+
+async function readReply(call: OperationCall, type: string, id: string): Promise<FhirReply> {
+  const { services, principal } = call
+  const version = await services.repository.read(principal, type, id)
+  return textReply(200, present(version, principal, toInteraction(call).preferences.extended))
+}

@@ -1,0 +1,231 @@
+/** Lines of an import → resources, or why a line is none. */
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import type { Principal } from '../access/principal.ts'
+import { badRequest, badStructure, HttpError, tooLarge } from '../core/errors.ts'
+import { isPlatformType, isResourceType } from '../fhir/definitions.ts'
+import { mapStrings, parseBody } from '../fhir/json.ts'
+import { isObject, isResource, type Resource } from '../fhir/resource.ts'
+import { readPreferences } from '../request/negotiate.ts'
+import type { FhirContext } from '../request/request.ts'
+import type { Services } from '../request/services.ts'
+import {
+  type ConditionalReference,
+  conditionalReferences,
+  findMatches,
+  requireSingleMatch,
+} from '../rest/conditional-references.ts'
+import { acceptResource } from '../rest/interaction.ts'
+import { isLegalId, normalId } from '../store/rows/context.ts'
+import type { PlannedCreates } from '../store/write/planned-rows.ts'
+
+/** A line as it stands in the input. */
+export interface ImportLine {
+  /** From 1. */
+  readonly number: number
+  /** Byte it begins at, blank lines before it included. */
+  readonly start: number
+  /** Byte behind its end. */
+  readonly end: number
+  /** Undefined when it is longer than a line may be. */
+  readonly bytes: Buffer | undefined
+}
+
+/** A line with what it is to write, or why it is not. */
+export interface ReadLine extends ImportLine {
+  /** A plan takes less memory than a resource; where it does not work out, the line is read again. */
+  readonly read: Resource | Planned | HttpError
+  /** `meta.lastUpdated` where it comes from. */
+  readonly foreignTime: string | undefined
+}
+
+/** The id of a resource that is new, unless the id is taken. */
+export interface Planned {
+  readonly planned: string
+}
+
+/** Lines that are written together. */
+export interface ReadLines {
+  readonly lines: readonly ReadLine[]
+  /** Plans of the lines; undefined: none is planned. */
+  readonly plans: PlannedCreates | undefined
+  /** References that are searches, by their text: `resolveReferences` comes before the write. */
+  readonly searches: ReadonlyMap<string, ConditionalReference['condition']>
+}
+
+const IMPORTED_TIME = 'fhir/StructureDefinition/imported-lastUpdated'
+
+/** As JSON may write one; the escape begins some others, too. */
+const QUESTION_MARKS = ['?', '\\u003']
+
+/** Lines are read in portions, so that others get their turn, and planned in the next one: code stays in cache. */
+const PORTION = 32
+
+/** People, their rights and programs are not taken over by file, nor is content. */
+export function isImportable(type: string): boolean {
+  return isResourceType(type) && !isPlatformType(type) && type !== 'Binary'
+}
+
+interface LinesToRead {
+  readonly type: string
+  readonly lines: readonly ImportLine[]
+  readonly plans: PlannedCreates | undefined
+}
+
+/** Parses and validates; with `plans`, also prepares what is written where the ids are free. */
+export async function readLines(
+  services: Services,
+  principal: Principal,
+  { type, lines, plans }: LinesToRead,
+): Promise<ReadLines> {
+  const context = lineInteraction(services, principal)
+  const done: ReadLine[] = []
+  for (let from = 0; from < lines.length; from += PORTION) {
+    const parsed: ReadLine[] = []
+    for (const line of lines.slice(from, from + PORTION)) {
+      parsed.push(await readLine(context, type, line))
+    }
+    await nextTurn()
+    if (plans === undefined) done.push(...parsed)
+    else for (const line of parsed) done.push(await planned(context, line, plans))
+  }
+  const searches = new Map<string, ConditionalReference['condition']>()
+  const checked = done.map((line) => {
+    if (!isRead(line.read) || !mayAsk(line)) return line
+    try {
+      for (const { text, condition } of conditionalReferences(context, line.read)) {
+        searches.set(text, condition)
+      }
+      return line
+    } catch (error) {
+      return { ...line, read: asLineError(error) }
+    }
+  })
+  return { lines: checked, plans, searches }
+}
+
+/** Plans lines; the write handles those that cannot be planned, refusals included. */
+async function planned(
+  { services, principal }: FhirContext,
+  line: ReadLine,
+  plans: PlannedCreates,
+): Promise<ReadLine> {
+  const { read, foreignTime } = line
+  if (!isRead(read) || mayAsk(line)) return line
+  try {
+    const resource =
+      foreignTime === undefined ? read : withImportedTime(services.config, read, foreignTime)
+    const isPlanned = await services.repository.planCreate(principal, resource, plans)
+    return isPlanned ? { ...line, read: { planned: read.id ?? '' } } : line
+  } catch (error) {
+    asLineError(error)
+    return line
+  }
+}
+
+/** A resource with a question mark in its text may hold a reference that is a search. */
+function mayAsk({ bytes }: ImportLine): boolean {
+  return QUESTION_MARKS.some((text) => bytes?.includes(text))
+}
+
+/**
+ * When a resource was last changed in the system that it comes from is stored as an extension: `lastUpdated` is the
+ * time of the write here.
+ */
+export function withImportedTime(
+  { baseUrl }: Services['config'],
+  resource: Resource,
+  valueInstant: string,
+): Resource {
+  const url = `${baseUrl}${IMPORTED_TIME}`
+  const { meta } = resource
+  const given = isObject(meta) && Array.isArray(meta.extension) ? meta.extension : []
+  const others = given.filter((item) => !(isObject(item) && item.url === url))
+  return { ...resource, meta: { ...meta, extension: [...others, { url, valueInstant }] } }
+}
+
+async function readLine(context: FhirContext, type: string, line: ImportLine): Promise<ReadLine> {
+  const { bytes } = line
+  try {
+    if (bytes === undefined) throw tooLarge()
+    const body = parseBody(bytes)
+    if (!isResource(body)) throw badStructure('The line is no resource')
+    const { id, meta } = body
+    if (typeof id !== 'string' || id === '') throw badRequest('Missing id', 'id')
+    if (!isLegalId(id)) throw badRequest('Incorrect resource ID', 'id')
+    const { resource } = await acceptResource(context, type, body)
+    const time = isObject(meta) ? meta.lastUpdated : undefined
+    const foreignTime = typeof time === 'string' ? time : undefined
+    const normal = normalId(id)
+    const read = resource.id === normal ? resource : { ...resource, id: normal }
+    return { ...line, read, foreignTime }
+  } catch (error) {
+    return { ...line, read: asLineError(error), foreignTime: undefined }
+  }
+}
+
+/** Failures of ours are not the line's. */
+export function asLineError(error: unknown): HttpError {
+  if (isRefusal(error)) return error
+  throw error
+}
+
+/** True for a failure that would be the same the next time. */
+export function isRefusal(error: unknown): error is HttpError {
+  return error instanceof HttpError && error.status < 500
+}
+
+/** Replaces references that are searches. One statement for 200 searches of all lines. */
+export async function resolveReferences(
+  services: Services,
+  principal: Principal,
+  read: ReadLines,
+): Promise<ReadLines> {
+  if (read.searches.size === 0) return read
+  const context = lineInteraction(services, principal)
+  const matches = await findMatches(context, read.searches)
+  const lines = read.lines.map((line) => {
+    if (!isRead(line.read) || !mayAsk(line)) return line
+    try {
+      const references = conditionalReferences(context, line.read)
+      const targets = new Map(
+        references.map((item) => [item.text, requireSingleMatch(item, matches)]),
+      )
+      const literal = (text: string, name: string | undefined) =>
+        (name === 'reference' && targets.get(text)) || text
+      return { ...line, read: mapStrings(line.read, literal) }
+    } catch (error) {
+      return { ...line, read: asLineError(error) }
+    }
+  })
+  return { ...read, lines }
+}
+
+/** Undefined for a line that is refused. */
+export function plannedId({ read }: ReadLine): string | undefined {
+  if (read instanceof HttpError) return undefined
+  return isPlanned(read) ? read.planned : read.id
+}
+
+/** No resource has a member of that name. */
+export function isPlanned(read: ReadLine['read']): read is Planned {
+  return 'planned' in read
+}
+
+/** Not refused, and not planned. */
+export function isRead(read: ReadLine['read']): read is Resource {
+  return !(read instanceof HttpError) && !isPlanned(read)
+}
+
+/** Lines are written as if each was the body of a request of its own. */
+function lineInteraction(services: Services, principal: Principal): FhirContext {
+  const request = {
+    method: 'PUT',
+    path: '',
+    query: new URLSearchParams(),
+    headers: {},
+    body: undefined,
+    requestId: '',
+    traceId: '',
+  }
+  return { services, principal, request, preferences: readPreferences(request) }
+}

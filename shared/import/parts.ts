@@ -1,0 +1,283 @@
+/**
+ * Parts of imports as workers see them: taken, advanced, given back. What is written by a worker that has
+ * lost its lease, or for an import that was cancelled, is rolled back with the transaction that wrote it.
+ */
+import type { OperationOutcome } from '../core/errors.ts'
+import {
+  deleteLeased,
+  isFree,
+  isLeased,
+  type Lease,
+  type LeaseTable,
+  leaseEnd,
+  leaseRow,
+  leaseValues,
+  releaseLeased,
+  updateLeased,
+} from '../postgres/leases.ts'
+import type { Connection } from '../postgres/statement.ts'
+import type { ImportCaller, ImportInput, ImportMode } from './imports.ts'
+
+export interface LeasedImportPart extends ImportInput {
+  readonly job: string
+  readonly part: number
+  /** The token of its lease. */
+  readonly token: number
+  readonly caller: ImportCaller
+  readonly mode: ImportMode
+  /** Since something of it was committed, this one included. */
+  readonly attempts: number
+  /** Where the first line begins that is not committed. */
+  readonly from: number
+  /** Number of that line. */
+  readonly nextLine: number
+  /** Committed ranges of bytes, `[start, end)`, in order. */
+  readonly done: readonly (readonly [start: number, end: number])[]
+}
+
+/** So many imports of a Project run at a time; the others wait. */
+const MOST_RUNNING = 2
+
+/**
+ * `due` is the end of a lease, or when the next one may begin. Column `lease` is null while no worker has the part; a worker
+ * of the version before knows its own lease by it.
+ */
+const PARTS: LeaseTable = {
+  name: 'import_part',
+  key: { job: 'uuid', part: 'int' },
+  token: 'takes',
+  expiresAt: 'due',
+  leaseMs: 15_000,
+}
+
+type LeasedPart = Pick<LeasedImportPart, 'job' | 'part' | 'token'>
+
+const partLease = ({ job, part, token }: LeasedPart): Lease => ({ key: [job, part], token })
+
+/** A part that nobody reads, of the Project that has the fewest under way. */
+export async function leaseImportPart(database: Connection): Promise<LeasedImportPart | undefined> {
+  const [row] = await database.query<Omit<LeasedImportPart, 'done' | 'from'> & { bytes: string }>({
+    name: 'import-take',
+    text: `with next as (
+        select p.job, p.part, j.caller, j.mode from import_part p join import_job j on j.id = p.job
+        where p.state = 'waiting' and ${isFree(PARTS, 'p')} and j.state = 'active'
+          and (select count(*) from import_job o where o.project = j.project and o.state = 'active'
+            and (o.added, o.id) < (j.added, j.id)) < ${MOST_RUNNING}
+          and not (j.in_order and exists (select 1 from import_part b
+            where b.job = p.job and b.part < p.part and b.state <> 'done'))
+        order by (select count(*) from import_part a join import_job k on k.id = a.job
+            where k.project = j.project and a.lease is not null and a.due > clock_timestamp()),
+          j.added, p.job, p.part
+        limit 1 for update of p skip locked)
+      update import_part p set ${leaseRow(PARTS, 'p')}, lease = gen_random_uuid(),
+        attempts = p.attempts + 1
+      from next where p.job = next.job and p.part = next.part
+      returning p.job, p.part, p.type, p.url, p.takes as token, next.caller, next.mode, p.attempts,
+        p.bytes::text, coalesce((select upper(r) from unnest(p.lines) r where lower(r) = 1), 1)::float8
+          as "nextLine"`,
+    values: [],
+  })
+  if (row === undefined) return undefined
+  const done = parseRanges(row.bytes)
+  // The second of two batches under way may be committed without the first.
+  const from = done.find(([start]) => start === 0)?.[1] ?? 0
+  return { ...row, done, from }
+}
+
+/** `{[0,5),[9,12)}` → pairs. */
+function parseRanges(text: string): readonly (readonly [number, number])[] {
+  return [...text.matchAll(/\[(\d+),(\d+)\)/g)].map(
+    ([, start, end]) => [Number(start), Number(end)] as const,
+  )
+}
+
+/** False when the part is no longer this worker's, or the import is not wanted any more. */
+export async function renewLease(database: Connection, part: LeasedPart): Promise<boolean> {
+  const rows = await database.query({
+    name: 'import-renew',
+    isMaintenance: true,
+    text: `update import_part set due = ${leaseEnd(PARTS)}
+      where ${isLeased(PARTS)}
+        and exists (select 1 from import_job where id = $1 and state = 'active')
+      returning part`,
+    values: leaseValues(partLease(part)),
+  })
+  return rows.length > 0
+}
+
+/** Any worker may take the part, from `pauseMs` on. */
+export async function releasePart(
+  database: Connection,
+  part: LeasedPart,
+  pauseMs: number,
+): Promise<void> {
+  await releaseLeased(database, PARTS, partLease(part), {
+    name: 'import-release',
+    set: `lease = null, due = clock_timestamp() + $4::float8 * interval '1 ms'`,
+    values: [pauseMs],
+  })
+}
+
+/**
+ * True when the part has to wait for those before it: it looks for what they may hold. From then on those of its
+ * import are taken in their order.
+ */
+export async function enforcePartOrder(
+  database: Connection,
+  { job, part }: Pick<LeasedImportPart, 'job' | 'part'>,
+): Promise<boolean> {
+  const rows = await database.query({
+    name: 'import-order',
+    text: `update import_job set in_order = true where id = $1
+        and exists (select 1 from import_part where job = $1 and part < $2 and state <> 'done')
+      returning id`,
+    values: [job, part],
+  })
+  return rows.length > 0
+}
+
+export async function notePartSize(
+  database: Connection,
+  part: LeasedPart,
+  size: number,
+): Promise<void> {
+  await updateLeased(database, PARTS, partLease(part), {
+    name: 'import-size',
+    set: 'size = $4',
+    values: [size],
+  })
+}
+
+export interface LineFailure {
+  readonly line: number
+  /** An OperationOutcome as JSON text. */
+  readonly outcome: string
+}
+
+/** The result of one transaction. */
+export interface ImportProgress extends LeasedPart {
+  /** Bounds in bytes, the second one exclusive. */
+  readonly bytes: readonly [number, number]
+  readonly lines: readonly [number, number]
+  readonly created: number
+  readonly updated: number
+  readonly unchanged: number
+  readonly skipped: number
+  readonly failures: readonly LineFailure[]
+}
+
+/**
+ * False when the transaction must not be committed. Its commit waits for no disk: should PostgreSQL crash,
+ * the lines are lost together with their progress and are written again. Whatever is committed later and does
+ * wait comes after them on the disk: the end of the part, and the deliveries of Subscriptions.
+ */
+export async function savePartProgress(
+  connection: Connection,
+  progress: ImportProgress,
+): Promise<boolean> {
+  const { bytes, lines, failures } = progress
+  const rows = await connection.query({
+    name: 'import-advance',
+    text: `with moved as (
+        update import_part set bytes = bytes + int8multirange(int8range($4, $5)),
+          lines = lines + int8multirange(int8range($6, $7)), created = created + $8,
+          updated = updated + $9, unchanged = unchanged + $10, skipped = skipped + $11,
+          failed = failed + $12, attempts = 0
+        where ${isLeased(PARTS)} and state = 'waiting'
+          and exists (select 1 from import_job where id = $1 and state = 'active')
+        returning part),
+      failures as (
+        insert into import_error (job, part, line, outcome)
+        select $1, $2, x.line, x.outcome from moved,
+          unnest($13::bigint[], $14::text[]) as x(line, outcome)
+        on conflict do nothing)
+      select set_config('synchronous_commit', 'off', true) from moved`,
+    values: [
+      ...leaseValues(partLease(progress)),
+      ...bytes,
+      ...lines,
+      progress.created,
+      progress.updated,
+      progress.unchanged,
+      progress.skipped,
+      failures.length,
+      failures.map(({ line }) => line),
+      failures.map(({ outcome }) => outcome),
+    ],
+  })
+  return rows.length > 0
+}
+
+/**
+ * Ends a part, and its import with the last one, which it answers. `failure` names an input that could
+ * not be read on. Inside a transaction.
+ */
+export async function endPart(
+  connection: Connection,
+  leased: LeasedPart,
+  failure?: LineFailure,
+): Promise<boolean> {
+  const { job, part } = leased
+  const ended = await connection.query({
+    text: `update import_part set state = 'done', lease = null,
+        failed = failed + case when $4::text is null then 0 else 1 end
+      where ${isLeased(PARTS)} returning part`,
+    values: [...leaseValues(partLease(leased)), failure?.outcome ?? null],
+  })
+  if (ended.length === 0) return false
+  if (failure !== undefined) {
+    await connection.query({
+      text: `insert into import_error (job, part, line, outcome) values ($1, $2, $3, $4)
+        on conflict (job, part, line) do update set outcome = excluded.outcome`,
+      values: [job, part, failure.line, failure.outcome],
+    })
+  }
+  return completeImport(connection, job)
+}
+
+/** The inputs that a manifest names take its place; true when there are none, which ends the import. */
+export async function replaceManifest(
+  connection: Connection,
+  part: LeasedPart,
+  inputs: readonly ImportInput[],
+): Promise<boolean> {
+  const { job } = part
+  if (!(await deleteLeased(connection, PARTS, partLease(part)))) return false
+  await connection.query({
+    text: `insert into import_part (job, part, type, url)
+      select $1, x.part, x.type, x.url
+      from unnest($2::text[], $3::text[]) with ordinality as x(type, url, part)`,
+    values: [job, inputs.map(({ type }) => type), inputs.map(({ url }) => url)],
+  })
+  return completeImport(connection, job)
+}
+
+async function completeImport(connection: Connection, job: string): Promise<boolean> {
+  // When two parts end together, the second one waits here, and then sees the first.
+  await connection.query({
+    text: 'select 1 from import_job where id = $1 for update',
+    values: [job],
+  })
+  const rows = await connection.query({
+    text: `update import_job set state = 'completed', ended = clock_timestamp()
+      where id = $1 and state = 'active'
+        and not exists (select 1 from import_part where job = $1 and state <> 'done')
+      returning id`,
+    values: [job],
+  })
+  return rows.length > 0
+}
+
+/** For good. */
+export async function failImport(
+  database: Connection,
+  job: string,
+  failure: OperationOutcome,
+): Promise<void> {
+  await database.query({
+    name: 'import-fail',
+    text: `update import_job set state = 'failed', failure = $2::jsonb, ended = clock_timestamp()
+      where id = $1 and state = 'active'`,
+    values: [job, JSON.stringify(failure)],
+  })
+}

@@ -1,0 +1,189 @@
+/** `POST $import`: files of NDJSON are taken over by a worker, in the name of the caller. */
+
+import { randomUUID } from 'node:crypto'
+import { may } from '../access/policy.ts'
+import type { Principal } from '../access/principal.ts'
+import type { Config } from '../core/config/config.ts'
+import {
+  accepted,
+  badRequest,
+  forbidden,
+  forbiddenBecause,
+  HttpError,
+  tooManyRequests,
+  withExpression,
+} from '../core/errors.ts'
+import { recordBulk } from '../export/announce.ts'
+import type { Connection } from '../postgres/statement.ts'
+import { toBinaryPath } from '../request/binary/attachments.ts'
+import { type Inputs, readInputs } from '../request/parameters.ts'
+import { absoluteUrl, outcomeReply } from '../request/reply.ts'
+import type { Operation, OperationCall } from '../request/request.ts'
+import type { Services } from '../request/services.ts'
+import {
+  addImport,
+  type ImportInput,
+  type ImportMode,
+  importUrl,
+  type NewImport,
+} from './imports.ts'
+import { isImportable } from './lines.ts'
+
+const FORMATS: ReadonlySet<string> = new Set([
+  'application/fhir+ndjson',
+  'application/ndjson',
+  'ndjson',
+])
+const MOST_INPUTS = 1000
+const LONGEST_URL = 4096
+/** Imports of a Project: two run at a time. */
+const MOST_UNDER_WAY = 12
+/** Workers that are woken; others look now and then. */
+const MOST_WAKES = 4
+const RETRY_SECONDS = 10
+
+/** 202 with the status URL. Errors: 400 for inputs that cannot be, 403, 429 when many are under way. */
+export const importResources: Operation = {
+  name: 'import',
+  on: [{ level: 'system' }],
+  methods: ['POST'],
+  async run(call) {
+    const { services, principal, request } = call
+    const { membershipId, scope, patient, profile, clientId, project } = principal
+    if (membershipId === undefined) throw forbidden()
+    // Lines keep their ids, which is the Project's to allow.
+    if (!principal.isProjectAdmin && !project.updateAsCreate) {
+      throw forbiddenBecause(undefined, 'import keeps ids')
+    }
+    const inputs = readInputs(call, [
+      { name: 'inputFormat', kind: 'text' },
+      { name: 'mode', kind: 'text' },
+      { name: 'manifest', kind: 'text' },
+      {
+        name: 'input',
+        kind: 'part',
+        many: true,
+        parts: ['type', 'url'].map((name) => ({ name, kind: 'text' })),
+      },
+    ])
+    const id = randomUUID()
+    const mode = readMode(inputs)
+    const files = await readInputFiles(call, inputs)
+    const job: NewImport = {
+      id,
+      project: project.number,
+      request: absoluteUrl(services, request.path),
+      caller: { membershipId, scope, patient, profile, clientId },
+      mode,
+      inOrder: project.checkReferencesOnWrite,
+      inputs: files,
+    }
+    const types = [...new Set(files.map(({ type }) => type ?? 'manifest'))].join()
+    const details = { mode, inputs: files.length, types }
+    await services.repository.transaction(async (transaction) => {
+      const add = (connection: Connection) => addImport(connection, job, MOST_UNDER_WAY)
+      if (!(await transaction.withConnection(add))) throw tooManyRequests(RETRY_SECONDS)
+      const record = { reference: `AsyncJob/${id}`, step: 'kick-off', details } as const
+      await recordBulk({ repository: transaction }, principal, record)
+    })
+    await services.queues.wake('import', MOST_WAKES)
+    const url = importUrl(services, id)
+    return outcomeReply(202, accepted(url), {
+      'Content-Location': url,
+      'Cache-Control': 'no-store',
+      'Retry-After': '1',
+    })
+  },
+}
+
+function readMode(inputs: Inputs): ImportMode {
+  const format = inputs.text('inputFormat')?.replace(' ', '+')
+  if (format !== undefined && !FORMATS.has(format)) {
+    throw badRequest('"inputFormat" must be application/fhir+ndjson', 'inputFormat')
+  }
+  const mode = inputs.text('mode') ?? 'upsert'
+  if (mode === 'upsert' || mode === 'ifNoneMatch') return mode
+  throw badRequest('"mode" must be upsert or ifNoneMatch', 'mode')
+}
+
+async function readInputFiles(
+  { services, principal }: OperationCall,
+  inputs: Inputs,
+): Promise<readonly ImportInput[]> {
+  const parts = inputs.parts('input')
+  const manifest = inputs.text('manifest')
+  if ((manifest === undefined) === (parts.length === 0)) {
+    throw badRequest('An import needs either "input" or "manifest"', 'input')
+  }
+  if (manifest !== undefined) {
+    return [{ type: null, url: readOutside(services, manifest, 'manifest') }]
+  }
+  if (parts.length > MOST_INPUTS) {
+    throw badRequest(`An import may have ${MOST_INPUTS} inputs`, 'input')
+  }
+  const files: ImportInput[] = []
+  for (const [index, part] of parts.entries()) {
+    const place = `input[${index}]`
+    const type = readType(principal, needed(part, 'type', place), `${place}.type`)
+    const url = await readUrl(services, principal, needed(part, 'url', place), `${place}.url`)
+    files.push({ type, url })
+  }
+  return files
+}
+
+function needed(part: Inputs, name: string, place: string): string {
+  const text = part.text(name)
+  if (text === undefined) throw badRequest(`Missing required parameter "${name}"`, place)
+  return text
+}
+
+/** Errors: 400 for types that are not imported, 403 for those that the caller may not write. */
+function readType(principal: Principal, type: string, place: string): string {
+  if (!isImportable(type)) {
+    throw badRequest(`${type.slice(0, 64)} is no type that can be imported`, place)
+  }
+  if (!may(principal, type, 'create') || !may(principal, type, 'update')) throw forbidden()
+  return type
+}
+
+async function readUrl(
+  services: Services,
+  principal: Principal,
+  text: string,
+  place: string,
+): Promise<string> {
+  const path = toBinaryPath(services.config.baseUrl, text)
+  const [, id] = /^Binary\/([^/]+)$/.exec(path) ?? []
+  if (id === undefined) return readOutside(services, text, place)
+  try {
+    await services.repository.read(principal, 'Binary', id)
+  } catch (error) {
+    const isAbsent = error instanceof HttpError && (error.status === 404 || error.status === 410)
+    throw isAbsent ? badRequest('There is no such Binary', place) : withExpression(error, place)
+  }
+  return path
+}
+
+/** The worker checks what the address leads to. */
+function readOutside({ config }: Services, text: string, place: string): string {
+  const url = text.length <= LONGEST_URL ? importAddress(config, text) : undefined
+  if (url === undefined) throw badRequest('The input must be an https address or a Binary', place)
+  if (url.username !== '' || url.password !== '') {
+    throw badRequest('An address may hold no password', place)
+  }
+  return url.href
+}
+
+type Rules = Pick<Config, 'hookTargets'>
+
+/** Where only public addresses are called they are called by https. */
+export function takesHttp({ hookTargets }: Rules): boolean {
+  return hookTargets.reach !== 'public'
+}
+
+/** Undefined for what is no such address; `base` is what a relative one stands in. */
+export function importAddress(rules: Rules, text: string, base?: string): URL | undefined {
+  const url = URL.canParse(text, base) ? new URL(text, base) : undefined
+  const isKnown = url?.protocol === 'https:' || (url?.protocol === 'http:' && takesHttp(rules))
+  return isKnown ? url : undefined
+}

@@ -1,0 +1,318 @@
+/**
+ * The imports of a worker. PostgreSQL knows what is left of each; Redis only wakes. A worker takes one part after the other
+ * and gives back what it does not complete; a part of a dead worker is taken when its lease ends.
+ */
+import { may } from '../access/policy.ts'
+import type { Principal } from '../access/principal.ts'
+import { timings } from '../core/config/waits.ts'
+import { badRequest, forbidden, HttpError } from '../core/errors.ts'
+import { recordBulk } from '../export/announce.ts'
+import { activePrincipal } from '../export/status.ts'
+import { backoffMs, type Loop, startLoop, withLease } from '../jobs/loop.ts'
+import type { Connection } from '../postgres/statement.ts'
+import type { Services } from '../request/services.ts'
+import { PlannedCreates } from '../store/write/planned-rows.ts'
+import { readAhead, readLineBatches } from './batches.ts'
+import { type ImportInput, type ImportPart, readImport, removeOldImports } from './imports.ts'
+import {
+  type ImportLine,
+  isRefusal,
+  plannedId,
+  type ReadLines,
+  readLines,
+  resolveReferences,
+} from './lines.ts'
+import {
+  endPart,
+  enforcePartOrder,
+  failImport,
+  type LeasedImportPart,
+  type LineFailure,
+  leaseImportPart,
+  notePartSize,
+  releasePart,
+  renewLease,
+  replaceManifest,
+} from './parts.ts'
+import { openSource, readManifest, unreadable } from './source.ts'
+import { ImportLeaseLost, lineFailure, writeLines } from './writes.ts'
+
+/** More would only share the same processor. */
+const AT_ONCE = 2
+const RENEW_MS = 5000
+/** So often a source may fail, or we, without a line in between. */
+const SOURCE_ATTEMPTS = 4
+/** With the longest pause between two of them they last for a day. */
+const ATTEMPTS = 300
+const LONGEST_PAUSE_MS = 300_000
+
+/** Looks for parts by a wake, and every `lookMs`; `stop` gives back what runs at the end of its batches. */
+export function startImports(
+  services: Services,
+  lookMs = timings.sweepMs / 2,
+): Pick<Loop, 'wake' | 'stop'> {
+  const { database, config, log } = services
+  const spare: Spare = { plans: [], blocks: [] }
+  const onRest = (working: number) => {
+    if (working > 0) return
+    spare.plans.length = 0
+    spare.blocks.length = 0
+  }
+  const options = { log, name: 'Imports', everyMs: lookMs, level: 'debug' } as const
+  const loop = startLoop({ ...options, lanes: AT_ONCE, onRest }, async (signal) => {
+    const part = await leaseImportPart(database)
+    if (part === undefined) return false
+    // Where there was one there may be more.
+    loop.wake()
+    await runPart(services, spare, part, signal)
+    return true
+  })
+  const purging = startLoop({ ...options, name: 'Removal of old imports' }, async () => {
+    await removeOldImports(database, config.exportTtlHours)
+    return false
+  })
+  return {
+    wake: loop.wake,
+    async stop() {
+      await Promise.all([loop.stop(), purging.stop()])
+    },
+  }
+}
+
+async function runPart(
+  services: Services,
+  spare: Spare,
+  part: LeasedImportPart,
+  stop: AbortSignal,
+): Promise<void> {
+  const { database, config, log } = services
+  const { job, part: number } = part
+  const lease = { log, everyMs: RENEW_MS, renew: () => renewLease(database, part) }
+  await withLease(lease, stop, async (signal) => {
+    try {
+      if (part.type === null) {
+        const inputs = await readManifest(config, part.url, signal)
+        await finishManifest(services, part, inputs)
+      } else {
+        await importPart(services, spare, part, signal)
+      }
+      if (signal.aborted) await releasePart(database, part, 0)
+      log.info({ job, part: number, given: signal.aborted ? 'back' : 'up' }, 'A part of an import')
+    } catch (error) {
+      const isLeft = signal.aborted || error instanceof PartTooEarly
+      if (isLeft) await releasePart(database, part, 0)
+      else await afterFailure(services, part, error)
+    }
+  })
+}
+
+async function afterFailure(
+  services: Services,
+  part: LeasedImportPart,
+  error: unknown,
+): Promise<void> {
+  const { database, log } = services
+  const { job, part: number, attempts, nextLine } = part
+  if (error instanceof ImportLeaseLost) return
+  const isOurs = error instanceof HttpError && error.status >= 500
+  const isLast = attempts >= (isOurs ? ATTEMPTS : SOURCE_ATTEMPTS)
+  log.warn({ job, part: number, attempts, isLast, cause: error }, 'An import was interrupted')
+  if (!isLast && !isRefusal(error)) {
+    const pauseMs = backoffMs(attempts, timings.retryMs, LONGEST_PAUSE_MS)
+    return await releasePart(database, part, pauseMs)
+  }
+  const refusal = isRefusal(error) ? error : unreadable(error)
+  await finishPart(services, part, { line: nextLine, outcome: lineFailure(nextLine, refusal) })
+}
+
+/** While PostgreSQL writes one batch the next one is made ready. */
+const IN_FLIGHT = 2
+/** An input with more bad lines is not what it should be. */
+const MOST_FAILURES = 10_000
+
+/** The part is to be taken again when those before it are done. */
+class PartTooEarly extends Error {}
+
+/** Memory that nobody uses, of all parts. */
+interface Spare {
+  readonly plans: PlannedCreates[]
+  readonly blocks: Buffer[]
+}
+
+/** Errors: what may be better the next time; PartLost; PartTooEarly. Returns early when `signal` aborts. */
+async function importPart(
+  services: Services,
+  spare: Spare,
+  part: LeasedImportPart,
+  signal: AbortSignal,
+): Promise<void> {
+  const { database, config } = services
+  let isInTurn = false
+  const reached = { line: part.nextLine, failures: 0, allNew: true }
+  const lanes = openLanes(async ({ principal, release, ...read }) => {
+    const { failed, allNew } = await writeLines(services, principal, part, read)
+    reached.failures += failed
+    reached.allNew = allNew
+    release()
+    if (read.plans === undefined) return
+    read.plans.clear()
+    spare.plans.push(read.plans)
+  })
+  try {
+    const principal = await requireImportCaller(services, part)
+    const type = typeFor(principal, part)
+    const source = await openSource(services, principal, { url: part.url, from: part.from, signal })
+    try {
+      if (source.size !== undefined) await notePartSize(database, part, source.size)
+      const place = { byte: part.from, line: part.nextLine }
+      const batches = readLineBatches(source.chunks, place, config.maxBodyBytes, spare.blocks)
+      for await (const { lines, release } of readAhead(batches)) {
+        if (signal.aborted) break
+        const left = uncommittedLines(lines, part)
+        if (left.length === 0) continue
+        // Rights are those of the member now, not those of the kick-off.
+        const principal = await requireImportCaller(services, part)
+        const plans = reached.allNew ? (spare.plans.pop() ?? new PlannedCreates()) : undefined
+        const read = await readLines(services, principal, { type, lines: left, plans })
+        if (read.searches.size > 0 && !isInTurn) {
+          // Searches may find what the parts before this one write.
+          if (await enforcePartOrder(database, part)) throw new PartTooEarly()
+          isInTurn = true
+        }
+        const resolved = await resolveReferences(services, principal, read)
+        await lanes.add({ ...resolved, principal, release })
+        reached.line = (lines.at(-1)?.number ?? reached.line) + 1
+        if (reached.failures > MOST_FAILURES) throw badRequest('Too many lines were refused')
+      }
+    } finally {
+      source.close()
+    }
+    await lanes.done()
+  } catch (error) {
+    await lanes.settled()
+    // Where the source was closed in the middle of a line.
+    if (signal.aborted) return
+    if (!isRefusal(error)) throw error
+    const outcome = lineFailure(reached.line, error)
+    await finishPart(services, part, { line: reached.line, outcome })
+    return
+  }
+  if (!signal.aborted) await finishPart(services, part)
+}
+
+/** Errors: 403. */
+function typeFor(principal: Principal, { type }: LeasedImportPart): string {
+  const isOpen = type !== null && may(principal, type, 'create') && may(principal, type, 'update')
+  if (!isOpen) throw forbidden()
+  return type
+}
+
+/** Errors: PartLost where the caller is no member any more, which fails the whole import and not this input alone. */
+async function requireImportCaller(services: Services, part: LeasedImportPart): Promise<Principal> {
+  const principal = await activePrincipal(services, part.caller)
+  if (principal !== undefined) return principal
+  await failImport(services.database, part.job, forbidden().outcome)
+  throw new ImportLeaseLost()
+}
+
+/** Without those that are committed already, behind others that are not. */
+function uncommittedLines(
+  lines: readonly ImportLine[],
+  { done }: LeasedImportPart,
+): readonly ImportLine[] {
+  return lines.filter(
+    (line) => !done.some(([start, end]) => line.start >= start && line.start < end),
+  )
+}
+
+/** A batch that is read, and who writes it. */
+interface ReadBatch extends ReadLines {
+  readonly principal: Principal
+  /** To be called once it is written. */
+  release(): void
+}
+
+interface Lanes {
+  /** Waits for a place, and for those in flight that write the same resources. Errors: of any before. */
+  add(batch: ReadBatch): Promise<void>
+  /** Errors: of any. */
+  done(): Promise<void>
+  /** Does not throw. */
+  settled(): Promise<void>
+}
+
+function openLanes(write: (batch: ReadBatch) => Promise<void>): Lanes {
+  const running = new Map<Promise<void>, ReadonlySet<string>>()
+  const failed: { error?: unknown } = {}
+  const check = () => {
+    if ('error' in failed) throw failed.error
+  }
+  return {
+    async add(batch) {
+      const ids = new Set(batch.lines.flatMap((line) => plannedId(line) ?? []))
+      const overlaps = () => [...running].find(([, others]) => !others.isDisjointFrom(ids))
+      for (let other = overlaps(); other !== undefined; other = overlaps()) await other[0]
+      while (running.size >= IN_FLIGHT) await Promise.race(running.keys())
+      check()
+      const work = write(batch)
+        .catch((error: unknown) => {
+          failed.error ??= error
+        })
+        .finally(() => running.delete(work))
+      running.set(work, ids)
+    },
+    async done() {
+      await Promise.all(running.keys())
+      check()
+    },
+    async settled() {
+      await Promise.all(running.keys())
+    },
+  }
+}
+
+/** `failure` names an input that could not be read on. */
+function finishPart(
+  services: Services,
+  part: LeasedImportPart,
+  failure?: LineFailure,
+): Promise<void> {
+  return finish(services, part, (connection) => endPart(connection, part, failure))
+}
+
+/** The inputs that a manifest names take its place. */
+function finishManifest(
+  services: Services,
+  part: LeasedImportPart,
+  inputs: readonly ImportInput[],
+): Promise<void> {
+  return finish(services, part, (connection) => replaceManifest(connection, part, inputs))
+}
+
+/** The record is there with the end, or neither is. */
+async function finish(
+  services: Services,
+  { job, caller }: LeasedImportPart,
+  end: (connection: Connection) => Promise<boolean>,
+): Promise<void> {
+  const principal = await activePrincipal(services, caller)
+  await services.repository.transaction(async (transaction) => {
+    const isEnd = await transaction.withConnection(end)
+    if (!isEnd || principal === undefined) return
+    const found = await transaction.withConnection((connection) => readImport(connection, job))
+    const sum = (of: (part: ImportPart) => number) =>
+      (found?.parts ?? []).reduce((total, part) => total + of(part), 0)
+    await recordBulk({ repository: transaction }, principal, {
+      reference: `AsyncJob/${job}`,
+      step: 'completed',
+      details: {
+        inputs: found?.parts.length ?? 0,
+        created: sum(({ created }) => created),
+        updated: sum(({ updated }) => updated),
+        unchanged: sum(({ unchanged }) => unchanged),
+        skipped: sum(({ skipped }) => skipped),
+        failed: sum(({ failed }) => failed),
+      },
+    })
+  })
+}

@@ -1,0 +1,260 @@
+/** An input of an import as a stream of plain bytes: a Binary of the Project, or a file elsewhere. */
+
+import { pipeline, Readable } from 'node:stream'
+import { createBrotliDecompress, createGunzip, createInflate } from 'node:zlib'
+import type { Principal } from '../access/principal.ts'
+import type { Config } from '../core/config/config.ts'
+import { badRequest, type HttpError } from '../core/errors.ts'
+import { parseBody } from '../fhir/json.ts'
+import { isObject } from '../fhir/resource.ts'
+import {
+  FetchRefused,
+  fetchOutbound,
+  type OutboundStream,
+  openOutbound,
+} from '../outbound/fetch-outside.ts'
+import { type BinaryContent, openContent, readBinaryContent } from '../request/binary/content.ts'
+import type { Services } from '../request/services.ts'
+import { readChunks } from '../storage/storage.ts'
+import type { ImportInput } from './imports.ts'
+import { isImportable } from './lines.ts'
+import { importAddress, takesHttp } from './resources.ts'
+
+type Chunks = AsyncIterable<Buffer>
+
+export interface Source {
+  /** Errors: 4xx for what will not be better the next time. */
+  readonly chunks: Chunks
+  /** Number of plain bytes, where it is known. */
+  readonly size: number | undefined
+  close(): void
+}
+
+/** Bytes as they are stored or sent, from `start` on. */
+interface Raw extends Source {
+  readonly start: number
+}
+
+const GZIP = [0x1f, 0x8b]
+const ANSWER_MS = 30_000
+/** A server that says nothing for so long has gone. */
+const SILENCE_MS = 60_000
+
+interface SourceAt {
+  readonly url: string
+  readonly from: number
+  readonly signal: AbortSignal
+}
+
+/**
+ * Plain bytes from `from` on, until `signal` aborts. Errors: 4xx for an input that is not there, or not the
+ * caller's to read.
+ */
+export async function openSource(
+  services: Services,
+  principal: Principal,
+  { url, from, signal }: SourceAt,
+): Promise<Source> {
+  const { config } = services
+  const [, id] = /^Binary\/(.+)$/.exec(url) ?? []
+  const { chunks, start, size, close } =
+    id === undefined
+      ? await openFile(config, url, signal)
+      : await openBinary(services, principal, id, from)
+  if (signal.aborted) close()
+  else signal.addEventListener('abort', close)
+  const plain = start === 0 ? unpacked(chunks) : chunks
+  return { chunks: behind(plain, from - start, config.maxUploadBytes - start), size, close }
+}
+
+async function openBinary(
+  services: Services,
+  principal: Principal,
+  id: string,
+  from: number,
+): Promise<Raw> {
+  const content = readBinaryContent(await services.repository.read(principal, 'Binary', id))
+  const isPacked = isGzip(await readMagicBytes(services, content))
+  const start = isPacked ? 0 : Math.min(from, content.size)
+  const rest = { ...content, size: content.size - start }
+  const range = { start, end: content.size - 1 }
+  const stream = await openContent(services, rest, range)
+  const size = isPacked ? undefined : content.size
+  return { chunks: readChunks(stream), start, size, close: () => void stream.destroy() }
+}
+
+async function readMagicBytes(services: Services, content: BinaryContent): Promise<Buffer> {
+  const end = Math.min(content.size, GZIP.length) - 1
+  const stream = await openContent(services, content, { start: 0, end })
+  return Buffer.concat(await stream.toArray())
+}
+
+const decoders = {
+  gzip: createGunzip,
+  'x-gzip': createGunzip,
+  deflate: createInflate,
+  br: createBrotliDecompress,
+} as const
+
+async function openFile(config: Config, url: string, signal: AbortSignal): Promise<Raw> {
+  const { headers, body } = await openAnswer(config, url, signal)
+  body.setTimeout(SILENCE_MS, () => body.destroy(new SourceFailed('the server fell silent')))
+  const encoding = headers['content-encoding']?.toLowerCase() ?? ''
+  const decoder = Object.hasOwn(decoders, encoding)
+    ? decoders[encoding as keyof typeof decoders]()
+    : undefined
+  const sent = received(readChunks(body))
+  const chunks = decoder === undefined ? sent : through(sent, decoder)
+  const length = decoder === undefined ? Number(headers['content-length']) : 0
+  const size = length > 0 ? length : undefined
+  return { chunks, start: 0, size, close: () => void body.destroy() }
+}
+
+/** Why an input is not to be had at present; the message is for who imports it. */
+class SourceFailed extends Error {}
+
+/** Errors: 400 for an answer that will be the same the next time, else SourceFailed. */
+async function openAnswer(
+  config: Config,
+  url: string,
+  signal: AbortSignal,
+): Promise<OutboundStream> {
+  const waiting = new AbortController()
+  const timer = setTimeout(() => waiting.abort(), ANSWER_MS)
+  const either = AbortSignal.any([signal, waiting.signal])
+  const headers = { accept: 'application/fhir+ndjson, application/ndjson, */*' }
+  const isSecure = !takesHttp(config)
+  const asked = { url, method: 'GET', headers, body: undefined, redirect: 'follow', isSecure }
+  try {
+    const opened = await openOutbound(asked, config.hookTargets, either).catch(throwSourceError)
+    if (opened.status === 200) return opened
+    opened.body.destroy()
+    throw unwanted(opened.status)
+  } finally {
+    clearTimeout(timer)
+  }
+}
+
+/** Another answer than 200. */
+function unwanted(status: number): Error {
+  const failure = new SourceFailed(`it was answered with status ${status}`)
+  return status < 500 && status !== 429 ? unreadable(failure) : failure
+}
+
+/** 400 for an input that is given up. */
+export function unreadable(error: unknown): HttpError {
+  const why = error instanceof SourceFailed ? `: ${error.message}` : ''
+  return badRequest(`The input could not be read${why}`)
+}
+
+/** Rules of outbound requests refuse the address again the next time. */
+export function throwSourceError(error: Error): never {
+  throw error instanceof FetchRefused
+    ? badRequest(error.message)
+    : new SourceFailed(error.message, { cause: error })
+}
+
+async function* received(body: Chunks): AsyncGenerator<Buffer> {
+  try {
+    yield* body
+  } catch (error) {
+    if (error instanceof SourceFailed) throw error
+    throw new SourceFailed('the connection ended early', { cause: error })
+  }
+}
+
+/** A file that is packed itself, whatever it is called. */
+async function* unpacked(chunks: Chunks): AsyncGenerator<Buffer> {
+  const iterator = chunks[Symbol.asyncIterator]()
+  const rest = { [Symbol.asyncIterator]: () => iterator }
+  let head = Buffer.alloc(0)
+  while (head.length < GZIP.length) {
+    const { value, done } = await iterator.next()
+    if (done) break
+    head = Buffer.concat([head, value])
+  }
+  if (isGzip(head)) yield* through(joined(head, rest), createGunzip())
+  else yield* joined(head, rest)
+}
+
+async function* joined(head: Buffer, rest: Chunks): AsyncGenerator<Buffer> {
+  yield head
+  yield* rest
+}
+
+async function* through(
+  chunks: Chunks,
+  decoder: ReturnType<(typeof decoders)[keyof typeof decoders]>,
+): AsyncGenerator<Buffer> {
+  let cause: unknown
+  // The failure is thrown below, to who reads.
+  pipeline(Readable.from(chunks), decoder, (error) => {
+    cause = error
+  })
+  try {
+    yield* readChunks(decoder)
+  } catch (error) {
+    const { code = '' } = (cause ?? error) as NodeJS.ErrnoException
+    throw /^(Z_|ERR_.*BROTLI|ERR__ERROR_)/.test(code)
+      ? badRequest('The input could not be decompressed')
+      : error
+  } finally {
+    decoder.destroy()
+  }
+}
+
+/** Without the first `skipped` bytes. Errors: 400 for more than `maxBytes`. */
+async function* behind(chunks: Chunks, skipped: number, maxBytes: number): AsyncGenerator<Buffer> {
+  let seen = 0
+  for await (const chunk of chunks) {
+    const from = Math.min(Math.max(skipped - seen, 0), chunk.length)
+    seen += chunk.length
+    if (seen > maxBytes) throw badRequest('The input is larger than an upload may be')
+    if (from < chunk.length) yield chunk.subarray(from)
+  }
+}
+
+function isGzip(head: Buffer): boolean {
+  return GZIP.every((byte, place) => head[place] === byte)
+}
+
+/** Errors: 400 for what is no manifest, or one whose files take a token; others may be tried again. */
+export async function readManifest(
+  config: Pick<Config, 'hookTargets'>,
+  url: string,
+  signal: AbortSignal,
+): Promise<readonly ImportInput[]> {
+  const headers = { accept: 'application/json' }
+  const isSecure = !takesHttp(config)
+  const asked = { url, method: 'GET', headers, body: undefined, redirect: 'follow', isSecure }
+  const { status, body } = await fetchOutbound(asked, config.hookTargets, signal).catch(
+    throwSourceError,
+  )
+  if (status !== 200) throw unwanted(status)
+  const manifest = parseBody(body)
+  if (!isObject(manifest) || !Array.isArray(manifest.output)) {
+    throw badRequest('The answer is no manifest of a bulk export')
+  }
+  if (manifest.requiresAccessToken === true) {
+    throw badRequest('The files of the manifest need an access token, which imports do not have')
+  }
+  if (Array.isArray(manifest.link) && manifest.link.some(isNext)) {
+    throw badRequest('The manifest goes on at another address; name its files as inputs')
+  }
+  return manifest.output.map((file: unknown) => {
+    const { type, url: address } = isObject(file) ? file : {}
+    if (typeof type !== 'string' || !isImportable(type)) {
+      throw badRequest('The manifest names a file of a type that is not imported')
+    }
+    const found = typeof address === 'string' ? importAddress(config, address, url) : undefined
+    if (found === undefined) {
+      throw badRequest('The manifest names a file that is at no https address')
+    }
+    return { type, url: found.href }
+  })
+}
+
+/** https://build.fhir.org/ig/HL7/bulk-data/export.html: a manifest lists files in pages. */
+function isNext(link: unknown): boolean {
+  return isObject(link) && link.relation === 'next'
+}

@@ -1,0 +1,250 @@
+/**
+ * Resources of an import → the store. Lines share one transaction, a few statements for some hundreds of
+ * them; a transaction that is refused is halved until each line at fault stands alone.
+ */
+import type { Principal } from '../access/principal.ts'
+import { HttpError, preconditionFailed } from '../core/errors.ts'
+import { SqlError } from '../postgres/sql-error.ts'
+import { charge, loadUnits } from '../request/quota.ts'
+import type { Services } from '../request/services.ts'
+import type { WriteResult } from '../store/rows/version.ts'
+import type { PlannedCreates } from '../store/write/planned-rows.ts'
+import {
+  asLineError,
+  isRead,
+  plannedId,
+  type ReadLine,
+  type ReadLines,
+  readLines,
+  resolveReferences,
+  withImportedTime,
+} from './lines.ts'
+import { type ImportProgress, type LeasedImportPart, savePartProgress } from './parts.ts'
+
+/** The part is another worker's by now, or its import was cancelled. */
+export class ImportLeaseLost extends Error {}
+
+/** A plan was not carried out: an id is taken, or something else is not as it was. */
+class PlansRefused extends Error {}
+
+export interface WrittenLines {
+  readonly failed: number
+  /** Every resource was new: planning those that follow is worth it. */
+  readonly allNew: boolean
+}
+
+const NEVER = new AbortController().signal
+
+/**
+ * Writes lines that follow each other, and notes in the same transaction that they are done. Errors: 5xx, when
+ * the lines may be written again; PartLost.
+ */
+export async function writeLines(
+  services: Services,
+  principal: Principal,
+  part: LeasedImportPart,
+  { lines, plans }: ReadLines,
+): Promise<WrittenLines> {
+  const units = loadUnits({ kind: 'update', type: part.type ?? '', id: '' }) * lines.length
+  await charge(services, principal, { request: { mayWait: NEVER }, units, whole: true })
+  const runs = untilTwins(lines)
+  if (plans !== undefined && plans.rows.length > 0) {
+    // Plans are carried out together, or not at all.
+    const written =
+      runs.length === 1 && (await carryOut(services, principal, { part, lines, plans }))
+    if (written) return written
+    const again = { type: part.type ?? '', lines, plans: undefined }
+    const read = await readLines(services, principal, again)
+    const { lines: left } = await resolveReferences(services, principal, read)
+    return writeRuns(services, principal, part, untilTwins(left))
+  }
+  return writeRuns(services, principal, part, runs)
+}
+
+async function writeRuns(
+  services: Services,
+  principal: Principal,
+  part: LeasedImportPart,
+  runs: readonly (readonly ReadLine[])[],
+): Promise<WrittenLines> {
+  const written: WrittenLines[] = []
+  for (const run of runs) {
+    const timed = await withTimes(services, principal, part, run)
+    written.push(await writeOrHalve(services, principal, part, timed))
+  }
+  return together(written)
+}
+
+function together(written: readonly WrittenLines[]): WrittenLines {
+  return {
+    failed: written.reduce((sum, { failed }) => sum + failed, 0),
+    allNew: written.every(({ allNew }) => allNew),
+  }
+}
+
+interface PlannedLines {
+  readonly part: LeasedImportPart
+  readonly lines: readonly ReadLine[]
+  readonly plans: PlannedCreates
+}
+
+/** Undefined where something is not as it was planned. */
+async function carryOut(
+  services: Services,
+  principal: Principal,
+  { part, lines, plans }: PlannedLines,
+): Promise<WrittenLines | undefined> {
+  try {
+    const timed = await withTimes(services, principal, part, lines)
+    return await write(services, principal, { place: part, lines: timed, plans })
+  } catch (error) {
+    const isRefused = error instanceof PlansRefused || error instanceof SqlError
+    if (!isRefused) asLineError(error)
+    return undefined
+  }
+}
+
+/** Splits lines into statements, none of which has a resource twice. */
+function untilTwins(lines: readonly ReadLine[]): readonly (readonly ReadLine[])[] {
+  const runs: ReadLine[][] = []
+  let run: ReadLine[] = []
+  let ids = new Set<string>()
+  for (const line of lines) {
+    const id = plannedId(line)
+    if (id !== undefined && ids.has(id)) {
+      runs.push(run)
+      run = []
+      ids = new Set()
+    }
+    if (id !== undefined) ids.add(id)
+    run.push(line)
+  }
+  return [...runs, run]
+}
+
+/** A line that is to be left alone, since its resource is there. */
+const SKIPPED = preconditionFailed()
+
+/** A resource that returns to where it was exported has no other time. Plans have theirs. */
+async function withTimes(
+  services: Services,
+  principal: Principal,
+  { type, mode }: LeasedImportPart,
+  lines: readonly ReadLine[],
+): Promise<readonly ReadLine[]> {
+  const skips = mode === 'ifNoneMatch'
+  const isAsked = ({ read, foreignTime }: ReadLine) =>
+    isRead(read) && (skips || foreignTime !== undefined)
+  if (!lines.some(isAsked)) return lines
+  const { repository, config } = services
+  const asked = lines.map((line) => ({ type: type ?? '', id: plannedId(line) ?? '' }))
+  const stored = await repository.readMany(principal, asked)
+  return lines.map((line, i) => {
+    const { read, foreignTime } = line
+    const version = stored[i]
+    if (!isRead(read)) return line
+    if (skips && version !== undefined) return { ...line, read: SKIPPED }
+    if (foreignTime === undefined) return line
+    if (version?.lastUpdated.getTime() === Date.parse(foreignTime)) return line
+    return { ...line, read: withImportedTime(config, read, foreignTime) }
+  })
+}
+
+async function writeOrHalve(
+  services: Services,
+  principal: Principal,
+  part: LeasedImportPart,
+  lines: readonly ReadLine[],
+): Promise<WrittenLines> {
+  if (lines.length === 0) return { failed: 0, allNew: true }
+  try {
+    return await write(services, principal, { place: part, lines })
+  } catch (error) {
+    const refusal = asLineError(error)
+    const writable = lines.filter((line) => plannedId(line) !== undefined)
+    if (writable.length < 2) {
+      const settled = lines.map((line) =>
+        plannedId(line) === undefined ? line : { ...line, read: refusal },
+      )
+      return await write(services, principal, { place: part, lines: settled })
+    }
+    const half = Math.ceil(lines.length / 2)
+    const first = await writeOrHalve(services, principal, part, lines.slice(0, half))
+    return together([first, await writeOrHalve(services, principal, part, lines.slice(half))])
+  }
+}
+
+interface LinesOfPart {
+  readonly place: LeasedImportPart
+  readonly lines: readonly ReadLine[]
+  readonly plans?: PlannedCreates | undefined
+}
+
+async function write(
+  services: Services,
+  principal: Principal,
+  { place: { job, part, token, type, mode }, lines, plans }: LinesOfPart,
+): Promise<WrittenLines> {
+  const resources = lines.flatMap(({ read }) => (isRead(read) ? [read] : []))
+  const planned = plans?.rows.length ?? 0
+  const refused = lines.flatMap(({ number, read }) =>
+    read instanceof HttpError ? [{ number, read }] : [],
+  )
+  // In that mode a condition is the only one there is: what fails by it is there already.
+  const isSkipped = (error: HttpError) => mode === 'ifNoneMatch' && error.status === 412
+  const failures = refused.flatMap(({ number, read }) =>
+    isSkipped(read) ? [] : [{ line: number, outcome: lineFailure(number, read) }],
+  )
+  const first = lines[0]
+  const last = lines.at(-1)
+  if (first === undefined || last === undefined) return { failed: 0, allNew: true }
+  const options = { keepId: true, onlyIfAbsent: mode === 'ifNoneMatch' }
+  const created = await services.repository.transaction(async (transaction) => {
+    // Sent with what follows, which does not wait for it.
+    const carriedOut =
+      plans === undefined ? Promise.resolve(true) : transaction.createPlanned(principal, plans)
+    // Later lines fail, too, and may be reported first.
+    carriedOut.catch(() => undefined)
+    transaction.prefetch(
+      principal,
+      resources.map(({ id = '' }) => ({ type: type ?? '', id })),
+    )
+    const written = await transaction.runParallel<WriteResult>(
+      resources.map((resource) => (inner) => inner.update(principal, resource, options)),
+      (_, error) => error,
+    )
+    const count = (outcome: WriteResult['outcome']) =>
+      written.filter((result) => result.outcome === outcome).length
+    const progress: ImportProgress = {
+      job,
+      part,
+      token,
+      bytes: [first.start, last.end],
+      lines: [first.number, last.number + 1],
+      created: count('created') + planned,
+      updated: count('updated'),
+      unchanged: count('unchanged'),
+      skipped: refused.length - failures.length,
+      failures,
+    }
+    const advanced = transaction.withConnection((connection) =>
+      savePartProgress(connection, progress),
+    )
+    const [isWritten, isOurs] = await Promise.all([carriedOut, advanced])
+    if (!isWritten) throw new PlansRefused()
+    if (!isOurs) throw new ImportLeaseLost()
+    return progress.created
+  })
+  const count = resources.length + planned
+  return { failed: failures.length, allNew: created === count }
+}
+
+/** A line of an error file. */
+export function lineFailure(line: number, { outcome }: HttpError): string {
+  const issue = outcome.issue.map((item) => ({
+    ...item,
+    diagnostics:
+      item.diagnostics === undefined ? `Line ${line}` : `Line ${line}: ${item.diagnostics}`,
+  }))
+  return JSON.stringify({ resourceType: 'OperationOutcome', issue })
+}

@@ -1,0 +1,222 @@
+/** `Bot/:id/$deploy`: code → Binary → `executableCode`, in one transaction; TypeScript becomes `sourceCode`, too. */
+
+import { stripTypeScriptTypes } from 'node:module'
+import { type AnyNode, type ImportDeclaration, parse } from 'acorn'
+import { systemPrincipal } from '../../access/principal.ts'
+import { codeLocation, MAX_CODE_BYTES } from '../../bots/bot.ts'
+import { checkCode } from '../../bots/code.ts'
+import { walk } from '../../bots/imports.ts'
+import { allOk, badRequest, issue, notFound } from '../../core/errors.ts'
+import { parseBody } from '../../fhir/json.ts'
+import { isObject, type Resource } from '../../fhir/resource.ts'
+import { readBinaryContent, readWhole } from '../../request/binary/content.ts'
+import { outcomeReply } from '../../request/reply.ts'
+import type { Operation, OperationCall } from '../../request/request.ts'
+import type { Repository } from '../../store/repository.ts'
+import { platformMeta } from '../../store/rows/version.ts'
+
+const JAVASCRIPT = 'text/javascript'
+const TYPESCRIPT = 'text/typescript'
+
+export const deploy: Operation = {
+  name: 'deploy',
+  on: [{ type: 'Bot', level: 'instance' }],
+  methods: ['POST'],
+  async run(call) {
+    const { services, principal, id = '' } = call
+    const { repository } = services
+    const current = await repository.read(principal, 'Bot', id)
+    if (current.content === undefined) throw notFound()
+    // A stored version is a resource.
+    const bot = JSON.parse(current.content) as Resource
+    const project = await services.principals.project(platformMeta(current).project ?? '')
+    if (!project?.features.includes('bots')) throw badRequest('Bots not enabled')
+    const given = readBody(call)
+    if (given.code === undefined) {
+      const code = await currentCode(call, repository, bot)
+      return deployed(checkCode(code, executableTitle(bot) ?? 'index.js'))
+    }
+    if (Buffer.byteLength(given.code) > MAX_CODE_BYTES) throw badRequest('Bot code too large')
+    const { filename } = given
+    const code = toJavaScript(given.code, filename)
+    const warnings = checkCode(code, filename)
+    // Other clients compile by themselves, and store their source before.
+    const source = isTypeScript(filename) ? given.code : undefined
+    // A caller who may update the Bot may deploy: its policy need not mention Binary.
+    const writer = { ...systemPrincipal(project), profile: principal.profile }
+    await repository.transaction(async (inside) => {
+      const store = async (contentType: string, text: string) => {
+        const binary = await inside.create(writer, {
+          resourceType: 'Binary',
+          contentType,
+          securityContext: { reference: `Bot/${id}` },
+          data: Buffer.from(text).toString('base64'),
+        })
+        return { contentType, url: `Binary/${binary.id}`, title: filename }
+      }
+      const executableCode = await store(JAVASCRIPT, code)
+      const sourceCode = source === undefined ? undefined : await store(TYPESCRIPT, source)
+      await inside.patch(principal, { type: 'Bot', id }, (latest) => ({
+        ...latest,
+        ...(sourceCode === undefined ? {} : { sourceCode }),
+        executableCode,
+      }))
+    })
+    return deployed(warnings)
+  },
+}
+
+/** Warnings come behind `All OK`, since clients show the first issue. */
+function deployed(warnings: readonly string[]) {
+  const issues = warnings.map((text) => issue('warning', 'not-supported', text))
+  return outcomeReply(200, { ...allOk, issue: [...allOk.issue, ...issues] })
+}
+
+interface Deployment {
+  readonly code: string | undefined
+  readonly filename: string
+}
+
+/** JSON `{code, filename}` or Parameters with the same names. */
+function readBody({ request }: OperationCall): Deployment {
+  const isEmpty = request.body === undefined || request.body.length === 0
+  const body = isEmpty ? {} : parseBody(request.body ?? '')
+  if (!isObject(body)) throw badRequest('Expected an object with "code" and "filename"')
+  const fields = body.resourceType === 'Parameters' ? fromParameters(body) : body
+  const { code, filename } = fields
+  if (code !== undefined && typeof code !== 'string') throw badRequest('"code" must be a string')
+  if (filename !== undefined && typeof filename !== 'string') {
+    throw badRequest('"filename" must be a string')
+  }
+  return { code: code === '' ? undefined : code, filename: baseName(filename) }
+}
+
+function fromParameters(body: Record<string, unknown>): Record<string, unknown> {
+  const parameters = Array.isArray(body.parameter) ? body.parameter.filter(isObject) : []
+  return Object.fromEntries(
+    parameters.map(({ name, valueString }) => [String(name), valueString] as const),
+  )
+}
+
+function baseName(filename: string | undefined): string {
+  const name = (filename ?? '').split(/[\\/]/).at(-1)?.trim().slice(0, 200) ?? ''
+  return name === '' ? 'index.js' : name
+}
+
+async function currentCode(
+  { services, principal }: OperationCall,
+  repository: Repository,
+  bot: Resource,
+): Promise<string> {
+  const location = codeLocation(bot, services.config.baseUrl)
+  if (location === undefined) throw badRequest('Bot missing executable code')
+  if (location === null) throw badRequest('Executable code is not a Binary')
+  if (location === 'inline') return String(bot.code)
+  const content = readBinaryContent(await repository.read(principal, 'Binary', location.binary))
+  return (await readWhole(services, content, MAX_CODE_BYTES)).toString()
+}
+
+function executableTitle(bot: Resource): string | undefined {
+  const title = isObject(bot.executableCode) ? bot.executableCode.title : undefined
+  return typeof title === 'string' ? title : undefined
+}
+
+// * TypeScript → JavaScript at deploy. Types become blanks, so that the place of an error stays true.
+// What is imported and then used only as a type goes, too: TypeScript's own compiler does the same,
+// and bots write `import { BotEvent, MedplumClient } from '@medplum/core'`.
+
+function isTypeScript(filename: string): boolean {
+  return /\.[cm]?ts$/i.test(filename)
+}
+
+/** Other files are answered as they are. Errors: 400 with line and column. */
+export function toJavaScript(code: string, filename: string): string {
+  return isTypeScript(filename) ? withoutTypeImports(strip(code, filename)) : code
+}
+
+function strip(code: string, filename: string): string {
+  try {
+    return stripTypeScriptTypes(code, { mode: 'strip' })
+  } catch (error) {
+    if (!(error instanceof Error)) throw error
+    throw badRequest(`${filename}: ${error.message}${placeIn(error.stack ?? '')}`)
+  }
+}
+
+/** Node shows the place only by a picture: `:line`, some lines up to that one, carets below the place, an empty line. */
+function placeIn(stack: string): string {
+  const [head = '', ...lines] = stack.split('\n')
+  const line = /:(\d+)$/.exec(head)?.[1]
+  if (line === undefined) return ''
+  const shown = lines.slice(0, lines.findIndex((text) => /^\w*Error\b/.test(text)) - 1)
+  const carets = shown.find((text) => /^\s*\^+$/.test(text))
+  // There are none below the end of the file.
+  const column = carets === undefined ? (shown.at(-1)?.length ?? 0) : carets.indexOf('^')
+  return ` (line ${line}, column ${column + 1})`
+}
+
+function withoutTypeImports(code: string): string {
+  const imports: ImportDeclaration[] = []
+  const used = new Set<string>()
+  try {
+    const program = parse(code, {
+      ecmaVersion: 'latest',
+      sourceType: 'module',
+      allowHashBang: true,
+    })
+    walk(program, (node) => {
+      if (node.type === 'ImportDeclaration') imports.push(node)
+      for (const name of usedIn(node)) used.add(name)
+    })
+  } catch {
+    // CommonJS, or broken: the check that follows tells.
+    return code
+  }
+  return imports.reduce((text, declaration) => withoutUnused(text, declaration, used), code)
+}
+
+/** Names that a node reads, its children aside; the name of a property is none. */
+function usedIn(node: AnyNode): readonly string[] {
+  const children: unknown[] = []
+  for (const [key, value] of Object.entries(node)) {
+    const isName =
+      (node.type === 'MemberExpression' && key === 'property' && !node.computed) ||
+      (node.type === 'Property' && key === 'key' && !node.computed && !node.shorthand) ||
+      ((node.type === 'MethodDefinition' || node.type === 'PropertyDefinition') &&
+        key === 'key' &&
+        !node.computed) ||
+      /^Import.*Specifier$/.test(node.type) ||
+      (node.type === 'ExportSpecifier' && key === 'exported')
+    if (!isName) children.push(...(Array.isArray(value) ? value : [value]))
+  }
+  return children.flatMap((child) => (isIdentifier(child) ? [child.name] : []))
+}
+
+function isIdentifier(value: unknown): value is { readonly name: string } {
+  return (
+    typeof value === 'object' &&
+    value !== null &&
+    'type' in value &&
+    value.type === 'Identifier' &&
+    'name' in value
+  )
+}
+
+/** Blanks keep every later position. */
+function withoutUnused(code: string, node: ImportDeclaration, used: ReadonlySet<string>): string {
+  const kept = node.specifiers.filter(({ local }) => used.has(local.name))
+  if (kept.length === node.specifiers.length) return code
+  const clauses = [
+    ...kept.flatMap(({ type, local }) => (type === 'ImportDefaultSpecifier' ? [local.name] : [])),
+    ...kept.flatMap(({ type, local }) =>
+      type === 'ImportNamespaceSpecifier' ? [`* as ${local.name}`] : [],
+    ),
+  ]
+  const named = kept.filter(({ type }) => type === 'ImportSpecifier')
+  if (named.length > 0) {
+    clauses.push(`{${named.map(({ start, end }) => code.slice(start, end)).join(',')}}`)
+  }
+  const text = kept.length === 0 ? '' : `import ${clauses.join(',')} from ${node.source.raw};`
+  const breaks = code.slice(node.start, node.end).replace(/[^\n]/g, '')
+  return `${code.slice(0, node.start)}${(text + breaks).padEnd(node.end - node.start)}${code.slice(node.end)}`
+}

@@ -1,0 +1,249 @@
+/**
+ * `PlanDefinition/{id}/$apply`: a plan for one patient, stored as a CarePlan, its RequestGroup, a Task for each action
+ * and a ServiceRequest where an ActivityDefinition asks for one. https://hl7.org/fhir/R4/plandefinition-operation-apply.html
+ * Conditions are FHIRPath about the patient; an action with one in another language is refused. Dynamic values,
+ * and what ActivityDefinitions of other kinds would make, are left out: their actions are Tasks.
+ */
+import { randomUUIDv7 } from 'node:crypto'
+import { badRequest, notSupported, tooCostly, unknownDefinition } from '../../core/errors.ts'
+import { isObject, isResource, parseReference, type Resource } from '../../fhir/resource.ts'
+import { compileTenant, withinLimits } from '../../fhirpath/custom.ts'
+import { loadEngine } from '../../fhirpath/engine.ts'
+import { type ParameterDefinition, readInputs, toInteraction } from '../../request/parameters.ts'
+import { absoluteUrl, textReply, versionHeaders } from '../../request/reply.ts'
+import type { Operation, OperationCall } from '../../request/request.ts'
+import { findCanonical } from '../../rest/criteria.ts'
+import { createTogether } from '../../rest/write.ts'
+import { parseVersion } from '../../store/rows/rows.ts'
+
+const MOST_ACTIONS = 100
+const MOST_LEVELS = 5
+
+const PARAMETERS: readonly ParameterDefinition[] = [
+  { name: 'subject', kind: 'reference', many: true },
+  { name: 'encounter', kind: 'reference' },
+  { name: 'practitioner', kind: 'reference' },
+  { name: 'organization', kind: 'reference' },
+]
+
+/** Errors: 400, 403, 404: nothing is stored then. */
+export const apply: Operation = {
+  name: 'apply',
+  on: [{ type: 'PlanDefinition', level: 'instance' }],
+  standard: 'type',
+  methods: ['POST'],
+  async run(call) {
+    const { services, principal, id = '' } = call
+    const inputs = readInputs(call, PARAMETERS)
+    const [subject, second] = inputs.texts('subject')
+    if (subject === undefined || second !== undefined) {
+      throw badRequest('$apply needs one subject', 'subject')
+    }
+    const patient = await readNamed(call, subject, 'subject')
+    for (const name of ['encounter', 'practitioner', 'organization']) {
+      const text = inputs.text(name)
+      if (text !== undefined) await readNamed(call, text, name)
+    }
+    const plan = parseVersion(await services.repository.read(principal, 'PlanDefinition', id))
+    if (plan.status === 'retired') throw badRequest('The PlanDefinition is retired')
+    const reference = (name: string) => {
+      const text = inputs.text(name)
+      return text === undefined ? {} : { reference: text }
+    }
+    const [encounter, practitioner, organization] = [
+      'encounter',
+      'practitioner',
+      'organization',
+    ].map(reference)
+    const context: Context = {
+      call,
+      plan,
+      patient,
+      made: [],
+      about: { subject: { reference: subject }, encounter },
+      who: practitioner?.reference === undefined ? organization : practitioner,
+    }
+    await loadEngine()
+    const all = await madeBy(context)
+    const stored = (await createTogether(toInteraction(call), all)).at(-1)
+    if (stored === undefined) throw new Error('A CarePlan is always made')
+    const location = `CarePlan/${stored.id}/_history/${stored.ver}`
+    const headers = { ...versionHeaders(stored), Location: absoluteUrl(services, location) }
+    return textReply(200, stored.content ?? '', headers)
+  },
+}
+
+/** The CarePlan comes last. */
+async function madeBy(context: Context): Promise<readonly Resource[]> {
+  const { plan, about, who: author, made } = context
+  const actions = await applyActions(context, plan.action, 1)
+  const shared = { instantiatesCanonical: [canonicalOfPlan(plan)], ...given(about) }
+  const group: Resource = {
+    resourceType: 'RequestGroup',
+    id: randomUUIDv7(),
+    status: 'active',
+    intent: 'proposal',
+    ...shared,
+    ...given({ author, action: actions.length === 0 ? undefined : actions }),
+  }
+  const carePlan: Resource = {
+    resourceType: 'CarePlan',
+    id: randomUUIDv7(),
+    status: 'active',
+    intent: 'plan',
+    ...given({ title: plan.title, description: plan.description }),
+    ...shared,
+    ...given({ author }),
+    activity: [{ reference: { reference: `RequestGroup/${group.id}` } }],
+  }
+  return [...made, group, carePlan]
+}
+
+async function readNamed(
+  { services, principal }: OperationCall,
+  text: string,
+  name: string,
+): Promise<Resource> {
+  const target = parseReference(text)
+  if (target === undefined) throw badRequest(`"${name}" must be Type/id`, name)
+  return parseVersion(await services.repository.read(principal, target.type, target.id))
+}
+
+function canonicalOfPlan({ url, version, id }: Resource): string {
+  if (typeof url !== 'string') return `PlanDefinition/${id}`
+  return typeof version === 'string' ? `${url}|${version}` : url
+}
+
+interface Context {
+  readonly call: OperationCall
+  readonly plan: Resource
+  readonly patient: Resource
+  /** Tasks and requests so far. */
+  readonly made: Resource[]
+  readonly about: Readonly<Record<string, unknown>>
+  /** The practitioner or organization that applies the plan. */
+  readonly who: object | undefined
+}
+
+/** Members without a value, or of an empty object, are left out. */
+function given(members: Readonly<Record<string, unknown>>): Record<string, unknown> {
+  const all = Object.entries(members).filter(
+    ([, value]) => value !== undefined && !(isObject(value) && Object.keys(value).length === 0),
+  )
+  return Object.fromEntries(all)
+}
+
+async function applyActions(context: Context, actions: unknown, level: number): Promise<object[]> {
+  const list = Array.isArray(actions) ? actions.filter(isObject) : []
+  if (level > MOST_LEVELS && list.length > 0) throw tooCostly('The actions are nested too deep')
+  const shown: object[] = []
+  for (const action of list) {
+    if (!isApplicable(action, context.patient)) continue
+    if (context.made.length > MOST_ACTIONS) throw tooCostly('The plan has too many actions')
+    const { title, description, textEquivalent, timingTiming } = action
+    shown.push({
+      ...given({ title, description, textEquivalent, timingTiming }),
+      ...(await doneBy(context, action, level)),
+    })
+  }
+  return shown
+}
+
+/** Either parts or a resource: https://hl7.org/fhir/R4/requestgroup.html#rqg-1 */
+async function doneBy(
+  context: Context,
+  action: Readonly<Record<string, unknown>>,
+  level: number,
+): Promise<object> {
+  const inner = await applyActions(context, action.action, level + 1)
+  if (inner.length > 0) return { action: inner }
+  const task = await buildTask(context, action)
+  context.made.push(task)
+  return { resource: { reference: `Task/${task.id}` } }
+}
+
+/** Errors: 400 for a condition that cannot be judged: the action is neither taken nor left out. */
+function isApplicable(
+  { condition }: Readonly<Record<string, unknown>>,
+  patient: Resource,
+): boolean {
+  const conditions = Array.isArray(condition) ? condition.filter(isObject) : []
+  return conditions.every(({ kind, expression }) => {
+    if (kind !== 'applicability') return true
+    const { language, expression: text } = isObject(expression) ? expression : {}
+    if (language !== 'text/fhirpath' || typeof text !== 'string') {
+      throw notSupported('The condition of an action must be of text/fhirpath')
+    }
+    const path = compileTenant(text)
+    const [value] = withinLimits(() => path(patient, { subject: patient, patient }))
+    return value === true
+  })
+}
+
+async function buildTask(
+  context: Context,
+  action: Readonly<Record<string, unknown>>,
+): Promise<Resource> {
+  const { about, who } = context
+  const { title, description, definitionCanonical } = action
+  const defined =
+    typeof definitionCanonical === 'string'
+      ? await definitionMembers(context, definitionCanonical)
+      : {}
+  return {
+    resourceType: 'Task',
+    id: randomUUIDv7(),
+    status: 'requested',
+    intent: 'order',
+    ...given({
+      description: title ?? description,
+      for: about.subject,
+      encounter: about.encounter,
+      requester: who,
+    }),
+    authoredOn: new Date().toISOString(),
+    ...defined,
+  }
+}
+
+function contained(plan: Resource, canonical: string): Resource | undefined {
+  const all = Array.isArray(plan.contained) ? plan.contained.filter(isResource) : []
+  return all.find((one) => one.resourceType === 'ActivityDefinition' && `#${one.id}` === canonical)
+}
+
+/** The members that a definition adds to its Task. Errors: 400 for one that the caller does not see. */
+async function definitionMembers(
+  context: Context,
+  canonical: string,
+): Promise<Record<string, unknown>> {
+  const { call, plan, made, about, who } = context
+  const isInside = canonical.startsWith('#')
+  const questionnaire = isInside ? undefined : await findCanonical(call, 'Questionnaire', canonical)
+  if (questionnaire !== undefined) {
+    const valueReference = { reference: `Questionnaire/${questionnaire.id}` }
+    return { input: [{ type: { text: 'Questionnaire' }, valueReference }] }
+  }
+  const activity =
+    contained(plan, canonical) ?? (await findCanonical(call, 'ActivityDefinition', canonical))
+  if (activity === undefined) throw unknownDefinition(`${canonical.slice(0, 200)} is not known`)
+  if (activity.kind !== 'ServiceRequest') return {}
+  const { code, bodySite, priority, doNotPerform } = activity
+  const request: Resource = {
+    resourceType: 'ServiceRequest',
+    id: randomUUIDv7(),
+    status: 'draft',
+    intent: 'order',
+    ...given({
+      instantiatesCanonical: [isInside ? canonicalOfPlan(plan) + canonical : canonical],
+      ...about,
+      code,
+      bodySite,
+      priority,
+      doNotPerform,
+      requester: who,
+    }),
+    authoredOn: new Date().toISOString(),
+  }
+  made.push(request)
+  return { focus: { reference: `ServiceRequest/${request.id}` } }
+}

@@ -1,0 +1,166 @@
+/**
+ * `Composition/$document`: a Composition and all that it names, as a Bundle that can be kept.
+ * https://hl7.org/fhir/R4/composition-operation-document.html
+ * Graphs are not followed: the standard asks for what the Composition refers to itself.
+ */
+import { randomUUID } from 'node:crypto'
+import { badRequest, businessRule } from '../../core/errors.ts'
+import { plainBundle } from '../../fhir/bundle.ts'
+import { parseJson } from '../../fhir/json.ts'
+import { canonicalUrl, parseReference, visitReferences } from '../../fhir/resource.ts'
+import { versionText } from '../../request/binary/attachments.ts'
+import {
+  type Inputs,
+  type ParameterDefinition,
+  readInputs,
+  toInteraction,
+} from '../../request/parameters.ts'
+import { absoluteUrl, textReply } from '../../request/reply.ts'
+import type { Operation, OperationCall } from '../../request/request.ts'
+import { searchByQuery } from '../../rest/criteria.ts'
+import { pageReply } from '../../rest/interaction.ts'
+import { createFrom } from '../../rest/write.ts'
+import { parseVersion } from '../../store/rows/rows.ts'
+import type { Version } from '../../store/rows/version.ts'
+import { searchsetEntry } from './everything.ts'
+import { conceptKeys } from './lastn.ts'
+
+const MOST_REFERENCES = 1000
+
+/** Errors: 404, 422 for what the Composition names and the caller does not see: no part is left out silently. */
+export const document: Operation = {
+  name: 'document',
+  on: [
+    { type: 'Composition', level: 'instance' },
+    { type: 'Composition', level: 'type' },
+  ],
+  standard: 'type',
+  methods: ['GET', 'POST'],
+  async run(call) {
+    const { services, principal } = call
+    const inputs = readInputs(call, [
+      { name: 'id', kind: 'text' },
+      { name: 'persist', kind: 'flag' },
+    ])
+    const isKept = inputs.flag('persist') === true
+    if (isKept && call.request.method === 'GET') {
+      throw badRequest('A document is stored by POST', 'persist')
+    }
+    const id = call.id ?? compositionId(call, inputs.required('id'))
+    const composition = await services.repository.read(principal, 'Composition', id)
+    const context = toInteraction(call)
+    const versions = [composition, ...(await namedBy(call, composition))]
+    const entries = versions.map((version) => ({
+      fullUrl: absoluteUrl(services, `${version.type}/${version.id}`),
+      resource: versionText(context, version),
+    }))
+    const text = plainBundle('document', entries, documentHead())
+    if (!isKept) return textReply(200, text)
+    return { ...(await createFrom(context, 'Bundle', parseJson(text), undefined)), status: 200 }
+  },
+}
+
+/** https://hl7.org/fhir/R4/bundle.html#bdl-9 and bdl-10 */
+export function documentHead(): Readonly<Record<string, unknown>> {
+  return {
+    identifier: { system: 'urn:ietf:rfc:3986', value: `urn:uuid:${randomUUID()}` },
+    timestamp: new Date().toISOString(),
+  }
+}
+
+/** The standard's type is uri: an address of ours, or an id. */
+function compositionId({ services }: OperationCall, uri: string): string {
+  const base = absoluteUrl(services, '')
+  const path = canonicalUrl(uri.startsWith(base) ? uri.slice(base.length) : uri)
+  const { type, id } = parseReference(path.includes('/') ? path : `Composition/${path}`) ?? {}
+  if (type === 'Composition' && id !== undefined) return id
+  throw badRequest('"id" must name a Composition', 'id')
+}
+
+async function namedBy(
+  { services, principal }: OperationCall,
+  composition: Version,
+): Promise<readonly Version[]> {
+  // Documents that this one is related to are no part of it: https://hl7.org/fhir/R4/documents.html#content
+  const { meta: _, relatesTo: __, ...content } = parseVersion(composition)
+  const named = new Map<string, { readonly type: string; readonly id: string }>()
+  visitReferences(content, 'Composition', (text) => {
+    const target = parseReference(text)
+    if (target !== undefined) named.set(`${target.type}/${target.id}`, target)
+  })
+  named.delete(`Composition/${composition.id}`)
+  if (named.size > MOST_REFERENCES) {
+    throw businessRule(`A document may hold ${MOST_REFERENCES} resources`)
+  }
+  const found = await services.repository.readMany(principal, [...named.values()])
+  const names = [...named.keys()]
+  return found.map((version, index) => {
+    if (version !== undefined) return version
+    throw businessRule(`The Composition refers to ${names[index]}, which cannot be read`)
+  })
+}
+
+// `DocumentReference/$docref`: the documents of a patient, as servers of US Core have to answer.
+// https://hl7.org/fhir/us/core/OperationDefinition-docref.html
+// None is generated on demand, so asking for those alone finds none.
+
+const MOST_DOCUMENTS = 1000
+
+const PARAMETERS: readonly ParameterDefinition[] = [
+  { name: 'patient', kind: 'reference' },
+  { name: 'start', kind: 'text' },
+  { name: 'end', kind: 'text' },
+  { name: 'type', kind: 'token' },
+  { name: 'on-demand', kind: 'flag' },
+  { name: 'profile', kind: 'text', many: true },
+]
+
+/** Errors: 400, 404 for a patient whom the caller does not see. */
+export const docref: Operation = {
+  name: 'docref',
+  on: [{ type: 'DocumentReference', level: 'type' }],
+  definition: 'http://hl7.org/fhir/us/core/OperationDefinition/docref',
+  methods: ['GET', 'POST'],
+  async run(call) {
+    const { services, principal } = call
+    const inputs = readInputs(call, PARAMETERS)
+    const id = patientId(inputs.required('patient'))
+    await services.repository.read(principal, 'Patient', id)
+    const versions = inputs.flag('on-demand') ? [] : await documents(call, inputs, id)
+    const context = toInteraction(call)
+    const entries = versions.map((version) => searchsetEntry(context, version, 'match'))
+    return pageReply(context, { type: 'searchset', total: entries.length, links: [] }, entries)
+  },
+}
+
+function patientId(text: string): string {
+  const { type, id } = parseReference(text.includes('/') ? text : `Patient/${text}`) ?? {}
+  if (type === 'Patient' && id !== undefined) return id
+  throw badRequest('"patient" must be the id of a Patient', 'patient')
+}
+
+/** Dates are those of the care that a document is about. Without any, the newest of each type is meant. */
+async function documents(
+  call: OperationCall,
+  inputs: Inputs,
+  id: string,
+): Promise<readonly Version[]> {
+  const query = new URLSearchParams({ patient: `Patient/${id}`, status: 'current', _sort: '-date' })
+  const [start, end, type] = ['start', 'end', 'type'].map((name) => inputs.text(name))
+  if (start !== undefined) query.append('period', `ge${start}`)
+  if (end !== undefined) query.append('period', `le${end}`)
+  if (type !== undefined) query.append('type', type)
+  const profiles = inputs.texts('profile')
+  if (profiles.length > 0) query.append('_profile', profiles.join(','))
+  const { versions } = await searchByQuery(call, 'DocumentReference', query, {
+    count: MOST_DOCUMENTS,
+  })
+  if (start !== undefined || end !== undefined) return versions
+  const seen = new Set<string>()
+  return versions.filter((version) => {
+    const keys = conceptKeys(parseVersion(version).type)
+    const isOlder = keys.some((key) => seen.has(key))
+    for (const key of keys) seen.add(key)
+    return !isOlder
+  })
+}

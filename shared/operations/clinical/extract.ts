@@ -1,0 +1,392 @@
+/**
+ * `QuestionnaireResponse/$extract`: resources made of answers, as a transaction that is not carried out.
+ * https://hl7.org/fhir/uv/sdc/extraction.html
+ * By Observations (`observationExtract`) and by templates (`templateExtract`, of a resource). Extraction by definitions,
+ * by whole Bundles and by StructureMaps is refused, so that no answer is left out silently.
+ */
+import { randomUUID } from 'node:crypto'
+import { badRequest, notSupported, tooCostly, unknownDefinition } from '../../core/errors.ts'
+import { yieldTurn } from '../../core/event-loop-turns.ts'
+import { isObject, isResource, type Resource, referenceIn } from '../../fhir/resource.ts'
+import { compileTenant, withinLimits } from '../../fhirpath/custom.ts'
+import { loadEngine } from '../../fhirpath/engine.ts'
+import { type Inputs, readInputs } from '../../request/parameters.ts'
+import { jsonReply } from '../../request/reply.ts'
+import type { Operation, OperationCall } from '../../request/request.ts'
+import { findCanonical } from '../../rest/criteria.ts'
+import { parseVersion } from '../../store/rows/rows.ts'
+
+const RESPONSE = 'QuestionnaireResponse'
+const SDC = 'http://hl7.org/fhir/uv/sdc/StructureDefinition/sdc-questionnaire-'
+const MOST_ENTRIES = 200
+
+/** Errors: 400, 404. */
+export const extract: Operation = {
+  name: 'extract',
+  on: [
+    { type: RESPONSE, level: 'instance' },
+    { type: RESPONSE, level: 'type' },
+  ],
+  definition: 'http://hl7.org/fhir/uv/sdc/OperationDefinition/QuestionnaireResponse-extract',
+  methods: ['GET', 'POST'],
+  async run(call) {
+    const inputs = readInputs(call, [
+      { name: 'questionnaire-response', kind: 'resource' },
+      { name: 'questionnaire', kind: 'resource' },
+    ])
+    const response = await readResponse(call, inputs)
+    const questionnaire = await requireQuestionnaire(call, inputs, response)
+    requireKnown(questionnaire)
+    const variables = { questionnaire, context: response }
+    const makers: (() => Entry)[] = []
+    const { subject } = response
+    const walk = { response, questionnaire, makers, isObserved: false, category: [], subject }
+    walkItems(walk, { node: response, root: response, variables })
+    if (makers.length > MOST_ENTRIES)
+      throw tooCostly(`It would make more than ${MOST_ENTRIES} resources`)
+    await prepared(questionnaire)
+    const entries: Entry[] = []
+    for (const make of makers) {
+      entries.push(withinLimits(make))
+      await yieldTurn()
+    }
+    const bundle = { resourceType: 'Bundle', type: 'transaction' }
+    return jsonReply(200, entries.length === 0 ? bundle : { ...bundle, entry: entries })
+  },
+}
+
+async function readResponse(
+  { services, principal, id }: OperationCall,
+  inputs: Inputs,
+): Promise<Resource> {
+  if (id !== undefined) return parseVersion(await services.repository.read(principal, RESPONSE, id))
+  const given = inputs.resource('questionnaire-response')
+  if (given?.resourceType === RESPONSE) return given
+  throw badRequest(`"questionnaire-response" must hold a ${RESPONSE}`)
+}
+
+async function requireQuestionnaire(
+  call: OperationCall,
+  inputs: Inputs,
+  { questionnaire: canonical, contained }: Resource,
+): Promise<Resource> {
+  const given = inputs.resource('questionnaire')
+  if (given !== undefined) {
+    if (given.resourceType === 'Questionnaire') return given
+    throw badRequest('"questionnaire" must hold a Questionnaire')
+  }
+  if (typeof canonical !== 'string') throw badRequest('The response names no Questionnaire')
+  const inside = Array.isArray(contained) ? contained.filter(isResource) : []
+  const found = canonical.startsWith('#')
+    ? inside.find((one) => `#${one.id}` === canonical && one.resourceType === 'Questionnaire')
+    : await findCanonical(call, 'Questionnaire', canonical)
+  if (found !== undefined) return found
+  throw unknownDefinition('The Questionnaire of the response is not known')
+}
+
+const OTHER_WAYS =
+  /itemExtractionContext|definitionExtract|templateExtractBundle|targetStructureMap/
+
+function requireKnown(questionnaire: Resource): void {
+  const walk = (item: Item) => {
+    const other = toObjects(item.extension).find(({ url }) => OTHER_WAYS.test(String(url)))
+    if (other !== undefined) throw notSupported(`${String(other.url)} is not supported`)
+    for (const child of toObjects(item.item)) walk(child)
+  }
+  walk(questionnaire)
+}
+
+type Item = Readonly<Record<string, unknown>>
+
+interface Entry {
+  readonly fullUrl: string
+  readonly resource: Resource
+  readonly request: Readonly<Record<string, unknown>>
+}
+
+interface Walk {
+  readonly response: Resource
+  /** The Questionnaire, or the item of it, that the node answers. */
+  readonly questionnaire: Item
+  /** Each makes one entry. */
+  readonly makers: (() => Entry)[]
+  /** Observations are made of it, unless an item says otherwise. */
+  readonly isObserved: boolean
+  readonly category: readonly unknown[]
+  /** The subject of Observations. */
+  readonly subject: unknown
+}
+
+/** `scope.node` is the response, or the item of it that answers. */
+function walkItems(walk: Walk, scope: Scope): void {
+  const { questionnaire, makers } = walk
+  const inner = { ...scope, variables: { ...scope.variables, ...allocated(questionnaire) } }
+  for (const extension of sdcExtensions(questionnaire, 'templateExtract')) {
+    makers.push(() => templateEntry(walk, extension, inner))
+  }
+  const isObserved = sdcExtensions(questionnaire, 'observationExtract')[0]?.valueBoolean
+  const own = sdcExtensions(questionnaire, 'observation-extract-category')
+  const categories = own.map(({ valueCodeableConcept }) => valueCodeableConcept)
+  const category = categories.length > 0 ? categories : walk.category
+  const node = isObject(scope.node) ? scope.node : {}
+  const answers = toObjects(node.answer)
+  const children = [...toObjects(node.item), ...answers.flatMap(({ item }) => toObjects(item))]
+  const subject = subjectIn(questionnaire, children) ?? walk.subject
+  const below = { ...walk, category, subject, isObserved: (isObserved ?? walk.isObserved) === true }
+  if (below.isObserved && Array.isArray(questionnaire.code)) {
+    for (const answer of answers) makers.push(() => observationEntry(below, answer))
+  }
+  for (const defined of toObjects(questionnaire.item)) {
+    for (const child of children.filter(({ linkId }) => linkId === defined.linkId)) {
+      walkItems({ ...below, questionnaire: defined }, { ...inner, node: child })
+    }
+  }
+}
+
+/** The answer that says whom a group is about. */
+function subjectIn({ item }: Item, children: readonly Item[]): unknown {
+  const defined = toObjects(item).find((one) => sdcExtensions(one, 'isSubject')[0]?.valueBoolean)
+  const answered = defined && children.find(({ linkId }) => linkId === defined.linkId)
+  return toObjects(answered?.answer)[0]?.valueReference
+}
+
+function sdcExtensions(item: Item, name: string): readonly Item[] {
+  return toObjects(item.extension).filter(({ url }) => url === `${SDC}${name}`)
+}
+
+/** Names of ids that templates of this item share. */
+function allocated(item: Item): Record<string, string> {
+  const names = sdcExtensions(item, 'extractAllocateId').map(({ valueString }) => valueString)
+  const texts = names.filter((name) => typeof name === 'string')
+  return Object.fromEntries(texts.map((name) => [name, `urn:uuid:${randomUUID()}`]))
+}
+
+const CONDITIONS = ['ifNoneMatch', 'ifModifiedSince', 'ifMatch', 'ifNoneExist']
+
+function templateEntry({ questionnaire, response }: Walk, extension: Item, scope: Scope): Entry {
+  const part = (name: string) => toObjects(extension.extension).find(({ url }) => url === name)
+  const text = (name: string) => {
+    const expression = part(name)?.valueString
+    if (typeof expression !== 'string') return undefined
+    const [value] = evaluated(expression, scope)
+    return value === undefined ? undefined : String(value)
+  }
+  const name = referenceIn(part('template')?.valueReference)
+  const { contained } = isObject(scope.variables.questionnaire)
+    ? scope.variables.questionnaire
+    : questionnaire
+  const template = toObjects(contained).find(({ id }) => `#${String(id)}` === name)
+  if (!isResource(template)) throw badRequest(`The template ${name} is not contained`)
+  const made = filled(template, { ...scope, root: response })
+  // It stays a resource: only elements that name an expression go.
+  const { id: _, ...resource } = made as Resource
+  const id = text('resourceId')
+  const type = template.resourceType
+  const conditions = CONDITIONS.flatMap((condition) => {
+    const value = text(condition)
+    return value === undefined ? [] : [[condition, value]]
+  })
+  return {
+    fullUrl: text('fullUrl') ?? `urn:uuid:${randomUUID()}`,
+    resource: { ...resource, resourceType: type, ...(id === undefined ? {} : { id }) },
+    request: {
+      method: id === undefined ? 'POST' : 'PUT',
+      url: id === undefined ? type : `${type}/${id}`,
+      ...Object.fromEntries(conditions),
+    },
+  }
+}
+
+/** https://hl7.org/fhir/uv/sdc/extraction.html#observation-based-extraction */
+function observationEntry(walk: Walk, answer: Item): Entry {
+  const { questionnaire, response, subject, category } = walk
+  const { basedOn, partOf, encounter, authored, author } = response
+  const whole = {
+    basedOn,
+    partOf,
+    category: category.length > 0 ? category : undefined,
+    code: { coding: questionnaire.code },
+    subject,
+    encounter,
+    effectiveDateTime: authored,
+    issued: typeof authored === 'string' && authored.includes('T') ? authored : undefined,
+    performer: author === undefined ? undefined : [author],
+    ...observed(questionnaire, answer),
+    derivedFrom: response.id && [{ reference: `${RESPONSE}/${response.id}` }],
+  }
+  const given = Object.entries(whole).filter(([, value]) => value !== undefined)
+  return {
+    fullUrl: `urn:uuid:${randomUUID()}`,
+    resource: { resourceType: 'Observation', status: 'final', ...Object.fromEntries(given) },
+    request: { method: 'POST', url: 'Observation' },
+  }
+}
+
+const UNIT = 'http://hl7.org/fhir/StructureDefinition/questionnaire-unit'
+
+/** The types of answers that an Observation has not become those that say the same. */
+function observed(item: Item, answer: Item): Readonly<Record<string, unknown>> {
+  const { valueDecimal, valueDate, valueCoding, valueUri } = answer
+  if (valueCoding !== undefined) return { valueCodeableConcept: { coding: [valueCoding] } }
+  if (valueDate !== undefined) return { valueDateTime: valueDate }
+  if (valueUri !== undefined) return { valueString: valueUri }
+  if (valueDecimal !== undefined) {
+    const coding = toObjects(item.extension).find(({ url }) => url === UNIT)?.valueCoding
+    const { system, code, display } = isObject(coding) ? coding : {}
+    return { valueQuantity: { value: valueDecimal, unit: display, system, code } }
+  }
+  const names = [
+    'valueBoolean',
+    'valueInteger',
+    'valueDateTime',
+    'valueTime',
+    'valueString',
+    'valueQuantity',
+  ]
+  const name = names.find((one) => answer[one] !== undefined)
+  if (name === undefined) throw notSupported('An Observation cannot have an answer of this type')
+  return { [name]: answer[name] }
+}
+
+function toObjects(value: unknown): readonly Item[] {
+  return Array.isArray(value) ? value.filter(isObject) : []
+}
+
+// Fills the template of a resource with what FHIRPath selects. https://hl7.org/fhir/uv/sdc/extraction.html#template-extract
+
+const CONTEXT = `${SDC}templateExtractContext`
+const VALUE = `${SDC}templateExtractValue`
+const MOST_COPIES = 1000
+
+/** Where expressions are evaluated. */
+interface Scope {
+  readonly node: unknown
+  /** `%resource`. */
+  readonly root: Resource
+  readonly variables: Readonly<Record<string, unknown>>
+}
+
+const MOST_EXPRESSIONS = 500
+const BASES = [undefined, 'QuestionnaireResponse.item', 'QuestionnaireResponse.item.answer']
+
+/** Compiles the expressions of a Questionnaire, which takes longer than to evaluate them, in turns of their own. */
+async function prepared(questionnaire: Resource): Promise<void> {
+  const expressions = new Set<string>()
+  const collect = (value: unknown) => {
+    if (Array.isArray(value)) for (const item of value) collect(item)
+    if (!isObject(value)) return
+    const { url, valueString, valueExpression } = value
+    const given = isObject(valueExpression) ? valueExpression.expression : valueString
+    if (typeof given === 'string' && EXPRESSION.test(String(url))) expressions.add(given)
+    for (const item of Object.values(value)) collect(item)
+  }
+  collect(questionnaire)
+  if (expressions.size > MOST_EXPRESSIONS)
+    throw tooCostly('The templates have too many expressions')
+  await loadEngine()
+  for (const expression of expressions) {
+    for (const base of BASES) {
+      compileTenant(expression, base)
+      await yieldTurn()
+    }
+  }
+}
+
+const EXPRESSION = /templateExtract(Context|Value)$|^(fullUrl|resourceId|if[A-Z]\w+)$/
+
+function evaluated(expression: string, { node, root, variables }: Scope): unknown[] {
+  return compileTenant(expression, nodeTypePath(node))(node, { ...variables, resource: root })
+}
+
+/** Nodes are those of a response, or values of its answers. */
+function nodeTypePath(node: unknown): string | undefined {
+  if (!isObject(node) || node.resourceType !== undefined) return undefined
+  if (typeof node.linkId === 'string') return 'QuestionnaireResponse.item'
+  const isAnswer = Object.keys(node).some((name) => /^value[A-Z]/.test(name))
+  return isAnswer ? 'QuestionnaireResponse.item.answer' : undefined
+}
+
+/** A copy of an element; undefined where its expression selects nothing. */
+function filled(element: unknown, scope: Scope): unknown {
+  if (!isObject(element)) return element
+  const [only] = fillTemplate(element, scope)
+  return only
+}
+
+/** As many copies as the context of an element has values; one where it names none. */
+function fillTemplate(element: Readonly<Record<string, unknown>>, scope: Scope): unknown[] {
+  const { expression, name } = expressionIn(element, CONTEXT)
+  const nodes = expression === undefined ? [scope.node] : evaluated(expression, scope)
+  if (nodes.length > MOST_COPIES) throw tooCostly('A template has too many copies')
+  return nodes.flatMap((node) => {
+    const variables = name === undefined ? scope.variables : { ...scope.variables, [name]: node }
+    return fillElement(element, { ...scope, node, variables })
+  })
+}
+
+function fillElement(element: Readonly<Record<string, unknown>>, scope: Scope): unknown[] {
+  const own = expressionIn(element, VALUE).expression
+  if (own !== undefined) return evaluated(own, scope)
+  const copy: Record<string, unknown> = {}
+  for (const [name, value] of Object.entries(element)) {
+    if (name.startsWith('_')) continue
+    const made = Array.isArray(value) ? fillList(value, scope) : fillMember(name, value, scope)
+    if (made !== undefined) copy[name] = made
+  }
+  for (const [name, value] of Object.entries(element)) {
+    if (name.startsWith('_')) fillPrimitive(copy, name.slice(1), value, scope)
+  }
+  return Object.keys(copy).length === 0 ? [] : [copy]
+}
+
+/** An element that stands once takes the first value. */
+function fillMember(name: string, value: unknown, scope: Scope): unknown {
+  if (!isObject(value)) return name === 'extension' ? undefined : value
+  return fillTemplate(value, scope)[0]
+}
+
+function fillList(list: readonly unknown[], scope: Scope): unknown[] | undefined {
+  const items = list.flatMap((item) => {
+    if (!isObject(item)) return [item]
+    return item.url === CONTEXT || item.url === VALUE ? [] : fillTemplate(item, scope)
+  })
+  return items.length === 0 ? undefined : items
+}
+
+/** `_name` holds the extensions of the primitive `name`; those of an array stand one beside the other. */
+function fillPrimitive(
+  copy: Record<string, unknown>,
+  name: string,
+  value: unknown,
+  scope: Scope,
+): void {
+  const isList = Array.isArray(value)
+  const sources = (isList ? value : [value]).filter(isObject)
+  const expressions = sources.flatMap((source) => expressionIn(source, VALUE).expression ?? [])
+  if (expressions.length === 0) {
+    copy[`_${name}`] = value
+    return
+  }
+  const values = expressions.flatMap((expression) => evaluated(expression, scope))
+  if (values.length === 0) delete copy[name]
+  else copy[name] = isList ? values : values[0]
+}
+
+interface Named {
+  readonly expression: string | undefined
+  readonly name: string | undefined
+}
+
+/** The extension of an element that says what it is made of. Errors: 400 for another language. */
+function expressionIn({ extension }: Readonly<Record<string, unknown>>, url: string): Named {
+  const found = Array.isArray(extension) ? extension.filter(isObject) : []
+  const own = found.find((item) => item.url === url)
+  if (own === undefined) return { expression: undefined, name: undefined }
+  const { valueString, valueExpression } = own
+  if (typeof valueString === 'string') return { expression: valueString, name: undefined }
+  const { language, expression, name } = isObject(valueExpression) ? valueExpression : {}
+  if (language !== 'text/fhirpath' || typeof expression !== 'string') {
+    throw badRequest('A template needs expressions of text/fhirpath')
+  }
+  return { expression, name: typeof name === 'string' ? name : undefined }
+}

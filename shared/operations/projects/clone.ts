@@ -1,0 +1,248 @@
+/** A Project copied with all that is in it: new ids, references and addresses of Binaries follow. */
+import { randomUUID } from 'node:crypto'
+import { may } from '../../access/policy.ts'
+import { type Principal, systemPrincipal } from '../../access/principal.ts'
+import { SYSTEM_PROJECT } from '../../access/project-context.ts'
+import { badRequest, forbidden } from '../../core/errors.ts'
+import { isResourceType } from '../../fhir/definitions.ts'
+import { mapStrings } from '../../fhir/json.ts'
+import { isObject, parseReference, type Resource } from '../../fhir/resource.ts'
+import { acceptRequest } from '../../jobs/async-requests.ts'
+import { createMaintenance, type Maintenance } from '../../jobs/upkeep/maintenance.ts'
+import { newSecret, systemPrincipalFor } from '../../projects/provision.ts'
+import {
+  openContent,
+  readBinaryContent,
+  storeContent,
+  undoable,
+} from '../../request/binary/content.ts'
+import { readJson, readPreferences } from '../../request/negotiate.ts'
+import { readInputs } from '../../request/parameters.ts'
+import { absoluteUrl, textReply, versionHeaders } from '../../request/reply.ts'
+import type { Operation, OperationCall } from '../../request/request.ts'
+import type { Services } from '../../request/services.ts'
+import { searchFor } from '../../store/lookups.ts'
+import { parseVersion, present } from '../../store/rows/rows.ts'
+import type { Version, WriteResult } from '../../store/rows/version.ts'
+
+/** The resources that are copied. */
+interface Selection {
+  readonly name: string
+  /** Undefined: all types. */
+  readonly types: ReadonlySet<string> | undefined
+  /** Undefined: all ids. */
+  readonly included: ReadonlySet<string> | undefined
+  readonly excluded: ReadonlySet<string>
+}
+
+/** Traces of the old Project's life. */
+const LEFT_OUT = new Set(['Login', 'UserSecurityRequest', 'AuditEvent', 'AsyncJob'])
+/** Rows of the registry that belong to a Project. */
+const REGISTRY = ['User', 'ProjectMembership']
+const PAGE = 200
+
+/** Old `Type/id` → new id. */
+type Ids = ReadonlyMap<string, string>
+
+/** Any failure undoes the whole copy. */
+async function cloneProject(
+  services: Services,
+  caller: Principal,
+  source: Resource,
+  selection: Selection,
+): Promise<WriteResult> {
+  const { id: sourceId = '' } = source
+  const newId = randomUUID()
+  const ids = new Map([[`Project/${sourceId}`, newId]])
+  for await (const versions of pagesOf(services, sourceId)) {
+    for (const { type, id } of versions) {
+      if (isSelected(selection, type, id)) ids.set(`${type}/${id}`, randomUUID())
+    }
+  }
+  const actor = systemPrincipalFor(caller)
+  const { services: inside, undo } = undoable(services)
+  try {
+    const project = await services.repository.create(
+      actor,
+      withNewIds(projectCopy(source, selection.name), ids, newId),
+      { keepId: true },
+    )
+    for await (const versions of pagesOf(services, sourceId)) {
+      const chosen = versions.filter(({ type, id }) => ids.has(`${type}/${id}`))
+      await Promise.all(
+        chosen.map((version) => copy(inside, actor, { version, ids, projectId: newId })),
+      )
+    }
+    return project
+  } catch (error) {
+    await undo()
+    while (await services.repository.withStore(createMaintenance).expungeProject(caller, newId));
+    throw error
+  }
+}
+
+function isSelected({ types, included, excluded }: Selection, type: string, id: string): boolean {
+  if (LEFT_OUT.has(type) || excluded.has(id)) return false
+  return (types?.has(type) ?? true) && (included?.has(id) ?? true)
+}
+
+/** First who belongs to the Project, then what is in it. */
+async function* pagesOf(
+  { repository }: Services,
+  projectId: string,
+): AsyncGenerator<readonly Version[]> {
+  const system = systemPrincipal(SYSTEM_PROJECT)
+  const own = { ...system, isSuperAdmin: false, project: { ...SYSTEM_PROJECT, id: projectId } }
+  for (const type of REGISTRY) {
+    let cursor: string | undefined
+    do {
+      const page = await repository.search(own, { ...searchFor(type, [], PAGE, []), cursor })
+      yield page.versions
+      cursor = page.next
+    } while (cursor !== undefined)
+  }
+  let after: Parameters<Maintenance['scan']>[2]
+  do {
+    const page = await repository.withStore(createMaintenance).scan(system, projectId, after, PAGE)
+    yield page.versions
+    after = page.next
+  } while (after !== undefined)
+}
+
+interface Copied {
+  readonly version: Version
+  readonly ids: Ids
+  readonly projectId: string
+}
+
+async function copy(
+  services: Services,
+  actor: Principal,
+  { version, ids, projectId }: Copied,
+): Promise<void> {
+  const { type } = version
+  const mapped = withNewIds(parseVersion(version), ids, projectId)
+  const resource =
+    type === 'Binary'
+      ? await withOwnContent(services, version, mapped, projectId)
+      : withoutSecrets(mapped)
+  await services.repository.create(actor, resource, { keepId: true })
+}
+
+/** The content is copied as a stream; what lies in the row came with it. */
+async function withOwnContent(
+  services: Services,
+  version: Version,
+  binary: Resource,
+  projectId: string,
+): Promise<Resource> {
+  const content = readBinaryContent(version)
+  if ('bytes' in content.place) return binary
+  const stream = await openContent(services, content)
+  return { ...binary, url: await storeContent(services, projectId, stream, content) }
+}
+
+/** The copy has credentials of its own. */
+function withoutSecrets(resource: Resource): Resource {
+  if (resource.resourceType === 'ClientApplication') {
+    const { retiringSecret: _, ...rest } = resource
+    return { ...rest, resourceType: 'ClientApplication', secret: newSecret() }
+  }
+  if (resource.resourceType !== 'User') return resource
+  const { passwordHash: _, mfaSecret: __, mfaEnrolled: ___, provenEmail: ____, ...rest } = resource
+  return { ...rest, resourceType: 'User' }
+}
+
+function projectCopy(source: Resource, name: string): Resource {
+  const { superAdmin: _, secret: __, systemSecret: ___, meta: ____, ...rest } = source
+  return { ...rest, resourceType: 'Project', name }
+}
+
+function withNewIds(resource: Resource, ids: Ids, projectId: string): Resource {
+  const { resourceType, id, meta } = resource
+  const mapped = mapStrings(resource, (text, name) =>
+    ['reference', 'url', 'path'].includes(name) ? (newReference(text, ids) ?? text) : text,
+  )
+  const { versionId: _, lastUpdated: __, author: ___, compartment: ____, ...kept } = meta ?? {}
+  const accounts = mapped.meta?.accounts
+  return {
+    ...mapped,
+    id: ids.get(`${resourceType}/${id}`) ?? projectId,
+    meta: { ...kept, ...(accounts ? { accounts } : {}), project: projectId },
+  }
+}
+
+/** A version of the old resource is no version of the new one. */
+function newReference(text: string, ids: Ids): string | undefined {
+  const parsed = parseReference(text)
+  const id = parsed && ids.get(`${parsed.type}/${parsed.id}`)
+  return parsed && id && `${parsed.type}/${id}`
+}
+
+/** With `Prefer: respond-async` a worker does it. Errors: 400, 403, 404. */
+export const clone: Operation = {
+  name: 'clone',
+  on: [{ type: 'Project', level: 'instance' }],
+  methods: ['POST'],
+  area: 'administration',
+  async run(call) {
+    const { services, principal, request, id = '' } = call
+    if (!principal.isSuperAdmin || !may(principal, 'Project', 'create')) throw forbidden()
+    const source = parseVersion(await services.repository.read(principal, 'Project', id))
+    const body = request.body === undefined ? {} : readJson(request)
+    const asked = isObject(body) && body.resourceType === 'Parameters' ? readParameters(call) : body
+    const selection = readSelection(asked, String(source.name ?? ''))
+    const preferences = readPreferences(request)
+    if (preferences.respondAsync) {
+      return await acceptRequest({ services, principal, request, preferences })
+    }
+    const made = await cloneProject(services, principal, source, selection)
+    return textReply(201, present(made, principal, preferences.extended), {
+      ...versionHeaders(made),
+      Location: absoluteUrl(services, `Project/${made.id}`),
+    })
+  },
+}
+
+/** The same as Parameters; a list is a parameter that is given several times. */
+function readParameters(call: OperationCall): Readonly<Record<string, unknown>> {
+  const lists = ['resourceTypes', 'includeIds', 'excludeIds']
+  const inputs = readInputs(call, [
+    { name: 'name', kind: 'text' },
+    ...lists.map((name) => ({ name, kind: 'text', many: true }) as const),
+  ])
+  const named = lists.flatMap((name) => {
+    const values = inputs.texts(name)
+    return values.length === 0 ? [] : [[name, values]]
+  })
+  return { name: inputs.text('name'), ...Object.fromEntries(named) }
+}
+
+function readSelection(body: unknown, sourceName: string): Selection {
+  if (!isObject(body)) throw badRequest('Content must be a JSON object')
+  const { name = `${sourceName} (copy)` } = body
+  if (typeof name !== 'string' || name.trim() === '') throw badRequest('name is required', 'name')
+  const types = optionalStrings(body, 'resourceTypes')
+  const odd = types?.find((type) => !isResourceType(type))
+  if (odd !== undefined) throw badRequest(`Unknown resource type ${odd}`, 'resourceTypes')
+  const included = optionalStrings(body, 'includeIds')
+  return {
+    name,
+    types: types && new Set(types),
+    included: included && new Set(included),
+    excluded: new Set(optionalStrings(body, 'excludeIds')),
+  }
+}
+
+/** An empty list is as good as none. */
+function optionalStrings(
+  body: Record<string, unknown>,
+  name: string,
+): readonly string[] | undefined {
+  const value = body[name]
+  if (value === undefined || value === null) return undefined
+  if (!Array.isArray(value) || !value.every((item) => typeof item === 'string')) {
+    throw badRequest(`${name} must be an array of strings`, name)
+  }
+  return value.length === 0 ? undefined : value
+}

@@ -1,0 +1,147 @@
+/**
+ * `$explain` of AccessPolicy: what a member of the Project may do with a resource, or with a type as a
+ * search sees it, which entries say so, and what they hide.
+ */
+import { type Grant, INTERACTIONS, type Interaction } from '../../access/grant.ts'
+import { grantsFor, may, toPolicyEntry } from '../../access/policy.ts'
+import type { Principal } from '../../access/principal.ts'
+import { badRequest, forbidden, HttpError, notFound } from '../../core/errors.ts'
+import { isResourceType } from '../../fhir/definitions.ts'
+import { parseReference } from '../../fhir/resource.ts'
+import { parametersReply, readInputs } from '../../request/parameters.ts'
+import { absoluteUrl } from '../../request/reply.ts'
+import type { Operation, OperationCall } from '../../request/request.ts'
+import { parseSearch } from '../../search/language/search.ts'
+import type { Repository } from '../../store/repository.ts'
+
+export const explainPolicy: Operation = {
+  name: 'explain',
+  on: [{ type: 'AccessPolicy', level: 'type' }],
+  methods: ['POST'],
+  area: 'administration',
+  async run(call) {
+    const { services, principal } = call
+    if (!principal.isProjectAdmin) throw forbidden()
+    const inputs = readInputs(call, [
+      { name: 'membership', kind: 'text' },
+      { name: 'resource', kind: 'text' },
+      { name: 'search', kind: 'text' },
+    ])
+    const membership = inputs.required('membership').replace(/^ProjectMembership\//, '')
+    // Whether it is one of the Project is for the reading to say.
+    await services.repository.read(principal, 'ProjectMembership', membership)
+    const session = await services.principals.forMembership(membership)
+    if (session === undefined) throw notFound()
+    const resource = inputs.text('resource')
+    const search = inputs.text('search')
+    if ((resource === undefined) === (search === undefined)) {
+      throw badRequest('Give either a resource or a search', 'resource')
+    }
+    return resource === undefined
+      ? explainSearch(call, session.principal, search ?? '')
+      : explainResource(call, session.principal, resource)
+  },
+}
+
+async function explainResource(
+  { services, principal }: OperationCall,
+  member: Principal,
+  resource: string,
+) {
+  const reference = parseReference(resource)
+  if (reference === undefined || !isResourceType(reference.type)) {
+    throw badRequest(`Not a reference to a resource: ${resource.slice(0, 100)}`, 'resource')
+  }
+  const { type, id } = reference
+  await services.repository.read(principal, type, id)
+  const rulings = await services.repository.rulings(member, type, id)
+  return parametersReply([
+    ['type', 'valueCode', type],
+    ...INTERACTIONS.map((interaction) => {
+      const ruling = may(member, type, interaction) ? rulings[interaction] : undefined
+      const why = explainDecision(member, type, interaction, ruling)
+      return ['interaction', 'part', decisionParts(interaction, ruling, why)] as const
+    }),
+    ...triedEntries(services.repository, member, type),
+  ])
+}
+
+function explainDecision(
+  member: Principal,
+  type: string,
+  interaction: Interaction,
+  ruling: Grant | 'all' | undefined,
+): string {
+  if (ruling === 'all') return 'No policy limits it'
+  if (ruling !== undefined) return `${ruling.source} is the first entry that fits`
+  if (may(member, type, interaction)) return 'The criteria of no entry fit'
+  return 'No entry allows the interaction with the type'
+}
+
+function decisionParts(interaction: Interaction, ruling: Grant | 'all' | undefined, why: string) {
+  const { hidden, readonly } = ruling === undefined || ruling === 'all' ? NO_FIELDS : ruling
+  return [
+    { name: 'code', valueCode: interaction },
+    { name: 'allowed', valueBoolean: ruling !== undefined },
+    { name: 'reason', valueString: why },
+    ...hidden.map((path) => ({ name: 'hidden', valueString: path })),
+    ...readonly.map((path) => ({ name: 'readonly', valueString: path })),
+  ]
+}
+
+const NO_FIELDS = { hidden: [], readonly: [] }
+
+/** The entries that are tried for the type, in order, with their parameters filled in. */
+function triedEntries(repository: Repository, member: Principal, type: string) {
+  const tried = new Set(
+    INTERACTIONS.flatMap((interaction) => grantsFor(member, type, interaction) ?? []),
+  )
+  return [...tried].map((grant) => {
+    const part = [
+      { name: 'source', valueString: grant.source },
+      { name: 'compiled', valueString: JSON.stringify(toPolicyEntry(grant)) },
+      { name: 'sql', valueString: repository.criteriaSql(member, type, grant) },
+    ]
+    return ['entry', 'part', part] as const
+  })
+}
+
+async function explainSearch({ services }: OperationCall, member: Principal, search: string) {
+  const [type = '', query = ''] = search.split(/\?(.*)/s)
+  if (!isResourceType(type)) throw badRequest(`Unknown resource type: ${type}`, 'search')
+  const request = parseSearch(type, query, {
+    fhirUrl: absoluteUrl(services, ''),
+    own: member.project.parameters,
+  })
+  const isAllowed = may(member, type, 'search')
+  const grants = grantsFor(member, type, 'search')
+  const reason = !isAllowed
+    ? 'No entry allows a search of the type'
+    : grants === undefined
+      ? 'No policy limits it'
+      : `Found is what one of ${grants.length} entries lets through`
+  const total = isAllowed ? await countVisible(services.repository, member, request) : undefined
+  return parametersReply([
+    ['type', 'valueCode', type],
+    ['allowed', 'valueBoolean', isAllowed && total !== 'refused'],
+    ['reason', 'valueString', total === 'refused' ? HIDDEN : reason],
+    ['total', 'valueInteger', total === 'refused' ? undefined : total],
+    ...triedEntries(services.repository, member, type),
+  ])
+}
+
+const HIDDEN = 'The search reads an element that every entry hides'
+
+async function countVisible(
+  repository: OperationCall['services']['repository'],
+  member: Principal,
+  request: ReturnType<typeof parseSearch>,
+): Promise<number | undefined | 'refused'> {
+  try {
+    const page = await repository.search(member, { ...request, count: 0, total: 'accurate' })
+    return page.total
+  } catch (error) {
+    if (error instanceof HttpError && error.status === 403) return 'refused'
+    throw error
+  }
+}

@@ -1,0 +1,113 @@
+/** `$set-accounts`: the accounts of a resource, and with `propagate` of all in its compartment. */
+import { badRequest, forbidden, tooCostly } from '../../core/errors.ts'
+import { COMPARTMENTS, type Compartment } from '../../fhir/definitions.ts'
+import { isObject, parseReference, type Reference, type Resource } from '../../fhir/resource.ts'
+import { acceptRequest } from '../../jobs/async-requests.ts'
+import {
+  type Inputs,
+  parametersReply,
+  readInputs,
+  toInteraction,
+} from '../../request/parameters.ts'
+import type { Operation, OperationCall } from '../../request/request.ts'
+import type { CompartmentPosition } from '../../search/compartment.ts'
+import { parseVersion } from '../../store/rows/rows.ts'
+import type { Version } from '../../store/rows/version.ts'
+import { distinctAccounts } from '../../store/write/accounts.ts'
+
+/** While somebody waits. */
+const MOST_PROPAGATED = 2000
+const PAGE = 500
+
+/** Others keep the accounts that were given to them alone; with `Prefer: respond-async` a worker does it. Errors: 400, 403, 404. */
+export const setAccounts: Operation = {
+  name: 'set-accounts',
+  on: [{ level: 'instance' }],
+  methods: ['POST'],
+  area: 'administration',
+  async run(call) {
+    const { services, principal, type = '', id = '' } = call
+    if (!principal.isProjectAdmin) throw forbidden()
+    const inputs = readInputs(call, [
+      { name: 'accounts', kind: 'object', many: true },
+      { name: 'propagate', kind: 'flag' },
+    ])
+    const accounts = readAccounts(inputs)
+    const { repository } = services
+    const { meta } = parseVersion(await repository.read(principal, type, id))
+    const propagates = inputs.flag('propagate')
+    if (propagates) requireCompartment(type)
+    const context = toInteraction(call)
+    if (context.preferences.respondAsync) return await acceptRequest(context)
+    if (propagates && !call.request.mayWait) await requireFew(call)
+    const replaced = new Set((meta?.accounts ?? []).map(({ reference }) => reference))
+    const own = await repository.patch(principal, { type, id }, (current) =>
+      withAccounts(current, accounts),
+    )
+    let updated = own.outcome === 'unchanged' ? 0 : 1
+    for await (const member of propagates ? membersOf(call) : []) {
+      call.request.signal?.throwIfAborted()
+      const written = await repository.patch(
+        principal,
+        { type: member.type, id: member.id },
+        (current) => {
+          const kept = (current.meta?.accounts ?? []).filter(
+            (item) => !replaced.has(item.reference),
+          )
+          return withAccounts(current, distinctAccounts([...accounts, ...kept]))
+        },
+      )
+      if (written.outcome !== 'unchanged') updated += 1
+    }
+    return parametersReply([['resourcesUpdated', 'valueInteger', updated]])
+  },
+}
+
+function readAccounts(inputs: Inputs): readonly Reference[] {
+  const accounts = inputs.objects('accounts').map((item) => {
+    const { reference } = item
+    if (typeof reference === 'string' && parseReference(reference)) return { reference }
+    throw badRequest('"accounts" must be references')
+  })
+  return distinctAccounts(accounts)
+}
+
+function withAccounts(current: Resource, accounts: readonly Reference[]): Resource {
+  const meta = isObject(current.meta) ? current.meta : {}
+  const { account: _, ...rest } = meta
+  return { ...current, meta: { ...rest, accounts } }
+}
+
+/** Errors: 400. */
+function requireCompartment(type: string): Compartment {
+  const compartment = COMPARTMENTS.find((name): name is Compartment => name === type)
+  if (compartment === undefined) throw badRequest(`${type} has no compartment to propagate to`)
+  return compartment
+}
+
+/** Errors: 400 for a compartment that takes a worker. */
+async function requireFew(call: OperationCall): Promise<void> {
+  const { next } = await readCompartmentPage(call, MOST_PROPAGATED, undefined)
+  if (next === undefined) return
+  throw tooCostly(`More than ${MOST_PROPAGATED} resources are in there: Prefer: respond-async`)
+}
+
+/** Without the resource itself, in an order that their changes do not touch. */
+async function* membersOf(call: OperationCall): AsyncGenerator<Version> {
+  let after: CompartmentPosition | undefined
+  do {
+    const { versions, next } = await readCompartmentPage(call, PAGE, after)
+    yield* after === undefined ? versions.slice(1) : versions
+    after = next
+  } while (after !== undefined)
+}
+
+function readCompartmentPage(
+  { services, principal, type = '', id = '' }: OperationCall,
+  count: number,
+  after: CompartmentPosition | undefined,
+) {
+  const all = { types: [], since: undefined, start: undefined, end: undefined, offset: 0 }
+  const request = { ...all, type: requireCompartment(type), id, count, after }
+  return services.repository.compartment(principal, request)
+}

@@ -1,0 +1,163 @@
+/** `User/$update-email`: another address, which is to be verified. */
+import { requireArea } from '../../access/grant.ts'
+import type { Principal } from '../../access/principal.ts'
+import { badRequest, forbidden, notFound } from '../../core/errors.ts'
+import {
+  isObject,
+  parseReference,
+  type Resource,
+  referenceIn,
+  referenceTo,
+} from '../../fhir/resource.ts'
+import { emailChangedMail, verifyEmailMail } from '../../projects/mail-texts.ts'
+import { newEmailChanges } from '../../projects/ownership.ts'
+import { systemPrincipalFor } from '../../projects/provision.ts'
+import { createSecurityRequest } from '../../projects/security-requests.ts'
+import { requireReauthentication, signedInUser } from '../../projects/signed-in-user.ts'
+import { normalEmail, projectOfUser, readUser } from '../../projects/users.ts'
+import { recordChange } from '../../request/admin-audit.ts'
+import { readPreferences } from '../../request/negotiate.ts'
+import { readInputs } from '../../request/parameters.ts'
+import { textReply, versionHeaders } from '../../request/reply.ts'
+import type { Operation } from '../../request/request.ts'
+import type { Services } from '../../request/services.ts'
+import { find } from '../../store/lookups.ts'
+import type { Transaction } from '../../store/repository.ts'
+import { parseVersion, present } from '../../store/rows/rows.ts'
+
+const EMAIL = /^[^\s@,;:<>()[\]\\"]{1,64}@[^\s@,;:<>()[\]\\"]{1,253}$/
+
+/**
+ * The user in person, an administrator of its Project or a super admin may change it. The old address gets a mail.
+ * Errors: 400, 403, 404, 409, 429.
+ */
+export const updateEmail: Operation = {
+  name: 'update-email',
+  on: [{ type: 'User', level: 'instance' }],
+  methods: ['POST'],
+  async run(call) {
+    const { services, principal, request, id = '' } = call
+    const inputs = readInputs(call, [
+      { name: 'email', kind: 'text' },
+      { name: 'updateProfileTelecom', kind: 'flag' },
+      { name: 'skipEmailVerification', kind: 'flag' },
+      { name: 'password', kind: 'text' },
+    ])
+    const user = await readUser(services.repository, id)
+    const by = await whoChanges(services, principal, {
+      user,
+      id,
+      password: inputs.text('password'),
+    })
+    if (user === undefined) throw notFound()
+    const email = normalEmail(inputs.required('email'))
+    if (!EMAIL.test(email)) throw badRequest('email must be an e-mail address', 'email')
+    const projectId = projectOfUser(user)
+    const hasProfile = inputs.flag('updateProfileTelecom') === true
+    if (hasProfile && projectId === undefined) {
+      throw badRequest('Cannot update profile of server-scoped User', 'updateProfileTelecom')
+    }
+    const actor = systemPrincipalFor(principal)
+    const written = await services.repository.transaction(async (inside) => {
+      const changed = await inside.patch(actor, { type: 'User', id }, (current) => ({
+        ...current,
+        // The owner has yet to show that the new address is theirs.
+        ...(by === 'owner' ? { email, emailVerified: false } : newEmailChanges(current, email)),
+      }))
+      if (hasProfile) await changeTelecom(inside, actor, user, email)
+      if (inputs.flag('skipEmailVerification') !== true) {
+        const link = await createSecurityRequest(inside, actor, {
+          type: 'verify-email',
+          user: parseVersion(changed),
+        })
+        const mail = verifyEmailMail(services.config, email, link)
+        await inside.addMail(projectId ?? principal.project.id, mail)
+      }
+      await notifyOldAddress(inside, services.config, {
+        projectId: projectId ?? principal.project.id,
+        user,
+        email,
+      })
+      await recordChange(inside, principal, {
+        project: principal.project,
+        interaction: 'update',
+        target: `User/${id}`,
+        fields: ['email'],
+      })
+      return changed
+    })
+    const { extended } = readPreferences(request)
+    return textReply(200, present(written, principal, extended), versionHeaders(written))
+  },
+}
+
+interface EmailChange {
+  readonly user: Resource | undefined
+  readonly id: string
+  readonly password: string | undefined
+}
+
+/** Administrators, too, change their own address in person. Errors: 400, 403, 429. */
+async function whoChanges(
+  services: Services,
+  principal: Principal,
+  { user, id, password }: EmailChange,
+): Promise<'owner' | 'administrator'> {
+  if (principal.user === id) {
+    requireArea(principal, 'account')
+    const { loginId, membershipId } = principal
+    const session = loginId === undefined ? undefined : await services.principals.forLogin(loginId)
+    const isOwn = session?.membership.id === membershipId
+    const own = session && isOwn ? await signedInUser(services, session) : undefined
+    if (own?.id !== id) throw forbidden()
+    await requireReauthentication(services, session?.login, own, password)
+    return 'owner'
+  }
+  requireArea(principal, 'administration')
+  if (principal.isSuperAdmin && principal.rules === undefined) return 'administrator'
+  const isOurs = user !== undefined && projectOfUser(user) === principal.project.id
+  if (!isOurs || !principal.isProjectAdmin) throw forbidden()
+  return 'administrator'
+}
+
+interface OldAddress {
+  readonly projectId: string
+  readonly user: Resource
+  readonly email: string
+}
+
+/** The owner of a stolen account learns of the change at the address that they still read. */
+export async function notifyOldAddress(
+  inside: Transaction,
+  config: Services['config'],
+  { projectId, user, email }: OldAddress,
+): Promise<void> {
+  if (typeof user.email !== 'string' || user.email === email) return
+  await inside.addMail(projectId, emailChangedMail(config, user.email))
+}
+
+/** In the profiles of the user's memberships, the old address stays as an old one. */
+async function changeTelecom(
+  inside: Transaction,
+  actor: Principal,
+  user: Resource,
+  email: string,
+): Promise<void> {
+  const values = [referenceTo(user)]
+  const condition = { code: 'user', type: 'reference', modifier: undefined, values } as const
+  for (const membership of await find(inside, actor, 'ProjectMembership', {
+    conditions: [condition],
+    count: 100,
+  })) {
+    const profile = parseReference(referenceIn(membership.profile))
+    if (profile === undefined) continue
+    await inside.patch(actor, { type: profile.type, id: profile.id }, (current) => {
+      const telecom = Array.isArray(current.telecom) ? current.telecom.filter(isObject) : []
+      const kept = telecom
+        .filter(({ value }) => value !== email)
+        .map((point) => (point.value === user.email ? { ...point, use: 'old' } : point))
+      const added = { system: 'email', use: 'work', value: email }
+      return { ...current, telecom: [...kept, added] }
+    })
+  }
+}

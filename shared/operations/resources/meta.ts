@@ -1,0 +1,100 @@
+/** Tags, security labels and profiles: https://hl7.org/fhir/R4/resource-operation-meta.html */
+import { badRequest } from '../../core/errors.ts'
+import { parseJson } from '../../fhir/json.ts'
+import { isObject, type Resource } from '../../fhir/resource.ts'
+import { parametersReply, readInputs, toInteraction } from '../../request/parameters.ts'
+import type { FhirReply, Operation, OperationCall } from '../../request/request.ts'
+import { validateForWrite } from '../../rest/interaction.ts'
+import { patchWithPreCommit } from '../../rest/pre-commit.ts'
+
+export const meta: Operation = {
+  name: 'meta',
+  on: [{ level: 'system' }, { level: 'type' }, { level: 'instance' }],
+  standard: 'Resource',
+  methods: ['GET', 'POST'],
+  onlyReads: true,
+  async run(call) {
+    readInputs(call, [])
+    const { services, principal, type = '', id } = call
+    if (id === undefined) {
+      const summary = await services.repository.metaSummary(principal, type || undefined)
+      const lists = Object.entries(summary).filter(([, list]) => list.length > 0)
+      const used = lists.length === 0 ? undefined : Object.fromEntries(lists)
+      return parametersReply([['return', 'valueMeta', used]])
+    }
+    const { content } = await services.repository.read(principal, type, id)
+    return metaReply(content)
+  },
+}
+
+export const metaAdd: Operation = {
+  name: 'meta-add',
+  on: [{ level: 'instance' }],
+  standard: 'Resource',
+  methods: ['POST'],
+  run: (call) => change(call, (items, given) => [...items, ...given.filter(isNew(items))]),
+}
+
+/** Removing what is not there is no error. */
+export const metaDelete: Operation = {
+  name: 'meta-delete',
+  on: [{ level: 'instance' }],
+  standard: 'Resource',
+  methods: ['POST'],
+  run: (call) => change(call, (items, given) => items.filter(isNew(given))),
+}
+
+const LISTS = ['profile', 'security', 'tag'] as const
+
+type Change = (items: readonly unknown[], given: readonly unknown[]) => readonly unknown[]
+
+/** An unchanged resource gets no new version. */
+async function change(call: OperationCall, apply: Change): Promise<FhirReply> {
+  const { type = '', id = '' } = call
+  const given = readInputs(call, [{ name: 'meta', kind: 'object' }]).object('meta')
+  if (given === undefined) throw badRequest('Missing required parameter "meta"')
+  for (const name of LISTS) {
+    if (given[name] !== undefined && !Array.isArray(given[name])) {
+      throw badRequest(`meta.${name} must be a list`)
+    }
+  }
+  const context = toInteraction(call)
+  const written = await patchWithPreCommit(context, {
+    type,
+    id,
+    apply: async (current) => {
+      const changed: Record<string, unknown> = { ...current.meta }
+      for (const name of LISTS) {
+        const items = apply(toArray(current.meta?.[name]), toArray(given[name]))
+        if (items.length > 0) changed[name] = items
+        else delete changed[name]
+      }
+      const { resource } = await validateForWrite(context, {
+        ...current,
+        meta: changed,
+      } as Resource)
+      return resource
+    },
+  })
+  return metaReply(written.content)
+}
+
+function toArray(value: unknown): readonly unknown[] {
+  return Array.isArray(value) ? value : []
+}
+
+/** Codings with the same system and code are equal. */
+function isNew(items: readonly unknown[]): (item: unknown) => boolean {
+  const known = new Set(items.map(metaItemKey))
+  return (item) => !known.has(metaItemKey(item))
+}
+
+function metaItemKey(item: unknown): string {
+  return isObject(item) ? `${item.system ?? ''}|${item.code ?? ''}` : String(item)
+}
+
+function metaReply(content: string | undefined): FhirReply {
+  // A stored version is a resource.
+  const resource = parseJson(content ?? '{}') as Resource
+  return parametersReply([['return', 'valueMeta', resource.meta]])
+}

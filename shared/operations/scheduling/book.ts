@@ -1,0 +1,216 @@
+/**
+ * `Appointment/$book`: an Appointment and the Slots that it takes, all or nothing, as the peer's clients ask.
+ * It looks at all Slots of a Schedule, so that nothing is booked over what the caller does not see, and tells no more
+ * than that the time is not free. Bookings wait for each other; Slots that are written by other means in the same
+ * moment are not guarded against. Holds, series and overbooking are not offered.
+ */
+import { randomUUIDv7 } from 'node:crypto'
+import { type Principal, systemPrincipal } from '../../access/principal.ts'
+import { badRequest, tooCostly } from '../../core/errors.ts'
+import { responseEntry } from '../../fhir/bundle.ts'
+import { isObject, isResource, type Resource, referenceIn } from '../../fhir/resource.ts'
+import { parseDate, timestamp } from '../../fhir/values.ts'
+import { type Inputs, readInputs, toInteraction } from '../../request/parameters.ts'
+import { formatEtag } from '../../request/reply.ts'
+import type { Operation, OperationCall } from '../../request/request.ts'
+import { pageReply } from '../../rest/interaction.ts'
+import { createTogether } from '../../rest/write.ts'
+import type { Condition } from '../../search/language/search-request.ts'
+import { searchFor } from '../../store/lookups.ts'
+import type { Repository } from '../../store/repository.ts'
+import { parseVersion } from '../../store/rows/rows.ts'
+import { compileFitTest, type Span } from './availability.ts'
+import {
+  type Calendar,
+  DAY_MS,
+  groupSlots,
+  LONGEST_DAYS,
+  loadCalendar,
+  MOST_SCHEDULES,
+  MOST_SLOTS,
+  SERVICE,
+  slotSearchWindow,
+} from './find.ts'
+
+/** Errors: 400 for a time that is not free, and for what cannot be booked; 403, 404. */
+export const book: Operation = {
+  name: 'book',
+  on: [{ type: 'Appointment', level: 'type' }],
+  methods: ['POST'],
+  async run(call) {
+    const inputs = readInputs(call, [
+      { name: 'appointment', kind: 'resource' },
+      { name: 'slot', kind: 'resource', many: true },
+      { name: 'patient-reference', kind: 'reference' },
+    ])
+    const asked = inputs.resource('appointment')
+    const contained = Array.isArray(asked?.contained) ? asked.contained.filter(isResource) : []
+    // The values of both kinds that clients send were checked to be resources.
+    const given = asked === undefined ? (inputs.objects('slot') as readonly Resource[]) : contained
+    const wanted = given.filter(({ resourceType }) => resourceType === 'Slot')
+    if (wanted.length === 0 || wanted.length > MOST_SCHEDULES) {
+      throw badRequest(`$book needs 1 to ${MOST_SCHEDULES} Slots`, 'appointment.contained')
+    }
+    const places = await Promise.all(wanted.map((slot) => findPlace(call, slot, asked)))
+    const appointment = buildAppointment(inputs, asked, places)
+    const slots = places.flatMap(slotsToTake)
+    const reserved = slots.map((slot) => ({ ...slot, id: randomUUIDv7() }))
+    const slot = reserved.map(({ id }) => ({ reference: `Slot/${id}` }))
+    const context = toInteraction(call)
+    const written = await createTogether(
+      context,
+      [{ ...appointment, slot }, ...reserved],
+      (inside) => requireFree(inside, call.principal, places),
+      scheduleLocks(call.principal, places),
+    )
+    const entries = written.map((version) => {
+      const { type, id, content = '', lastUpdated } = version
+      const location = `${type}/${id}/_history/${version.ver}`
+      const write = () =>
+        responseEntry({
+          status: 201,
+          location,
+          etag: formatEtag(version),
+          lastModified: lastUpdated.toISOString(),
+          resource: content,
+        })
+      return { content, write }
+    })
+    const reply = await pageReply(context, { type: 'transaction-response', links: [] }, entries)
+    return { ...reply, status: 201 }
+  },
+}
+
+interface Place extends Calendar {
+  readonly time: Span
+  readonly slot: Resource
+}
+
+async function findPlace(
+  call: OperationCall,
+  slot: Resource,
+  appointment: Resource | undefined,
+): Promise<Place> {
+  const name = referenceIn(slot.schedule)
+  const [start, end] = [parseDate(slot.start)?.low, parseDate(slot.end)?.low]
+  if (name === undefined || start === undefined || end === undefined || start >= end) {
+    throw badRequest('A Slot needs a schedule, a start and an end', 'Slot')
+  }
+  if (end - start > LONGEST_DAYS * DAY_MS) throw badRequest('The Slot is too long', 'Slot.end')
+  const service = serviceNamed(appointment) ?? serviceNamed(slot)
+  const calendar = await loadCalendar(call, name, service)
+  const { durationMs } = calendar.terms
+  if (durationMs !== undefined && durationMs !== end - start) {
+    throw badRequest('The time is not as long as the Schedule gives', 'Slot.end')
+  }
+  return { ...calendar, slot, time: { start, end } }
+}
+
+function serviceNamed(resource: Resource | undefined): string | undefined {
+  const types = Array.isArray(resource?.serviceType) ? resource.serviceType.filter(isObject) : []
+  const extensions = types.flatMap(({ extension }) => (Array.isArray(extension) ? extension : []))
+  const named = extensions.filter(isObject).find(({ url }) => url === SERVICE)
+  return referenceIn(named?.valueReference)
+}
+
+/** Errors: 400 where the times differ, or an appointment is booked already. */
+function buildAppointment(
+  inputs: Inputs,
+  asked: Resource | undefined,
+  places: readonly Place[],
+): Resource {
+  if (asked !== undefined && asked.resourceType !== 'Appointment') {
+    throw badRequest('"appointment" must hold an Appointment', 'appointment')
+  }
+  if (asked?.slot !== undefined) throw badRequest('The Appointment has Slots already', 'slot')
+  const { time } = places[0] ?? {}
+  const times = [...places.map((place) => place.time), ...(asked ? [appointmentSpan(asked)] : [])]
+  if (!times.every((one) => one.start === time?.start && one.end === time?.end)) {
+    throw badRequest('Mismatched slot start times', 'Slot.start')
+  }
+  const { contained, participant, ...rest } = asked ?? { resourceType: 'Appointment' }
+  const kept = Array.isArray(contained)
+    ? contained.filter((one) => !isResource(one) || one.resourceType !== 'Slot')
+    : []
+  const patient = inputs.text('patient-reference')
+  const named = Array.isArray(participant)
+    ? participant
+    : places.map(({ actor }) => ({ actor: { reference: actor }, status: 'tentative' }))
+  const joining = patient && [{ actor: { reference: patient }, status: 'accepted' }]
+  return {
+    ...rest,
+    ...(kept.length === 0 ? {} : { contained: kept }),
+    status: 'booked',
+    start: timestamp(time?.start ?? 0),
+    end: timestamp(time?.end ?? 0),
+    participant: [...named, ...(joining || [])],
+  }
+}
+
+function appointmentSpan({ start, end }: Resource): Span {
+  return { start: parseDate(start)?.low ?? 0, end: parseDate(end)?.low ?? 0 }
+}
+
+/** The booked time itself, and the time before and after it that must stay free. */
+function slotsToTake({ slot, schedule, service, terms, time }: Place): Resource[] {
+  const { resourceType, serviceType = service?.type } = slot
+  const schedules = { schedule: { reference: `Schedule/${schedule.id}` } }
+  const span = ({ start, end }: Span) => ({ start: timestamp(start), end: timestamp(end) })
+  const buffer = (around: Span) => ({
+    resourceType,
+    ...schedules,
+    status: 'busy-unavailable',
+    ...span(around),
+  })
+  const { beforeMs, afterMs } = terms
+  return [
+    {
+      resourceType,
+      ...schedules,
+      status: 'busy',
+      ...span(time),
+      ...(serviceType === undefined ? {} : { serviceType }),
+    },
+    ...(beforeMs > 0 ? [buffer({ start: time.start - beforeMs, end: time.start })] : []),
+    ...(afterMs > 0 ? [buffer({ start: time.end, end: time.end + afterMs })] : []),
+  ]
+}
+
+function ofSchedule({ id }: Resource): Condition {
+  const values = [`Schedule/${id}`]
+  return { code: 'schedule', type: 'reference', modifier: undefined, values }
+}
+
+/** Bookings of one Schedule come one behind the other. */
+function scheduleLocks(principal: Principal, places: readonly Place[]) {
+  const conditions = places.map(({ schedule }) => searchFor('Slot', [ofSchedule(schedule)], 1, []))
+  return { principal: systemPrincipal(principal.project), conditions, oneState: false }
+}
+
+async function requireFree(
+  inside: Repository,
+  { project }: Principal,
+  places: readonly Place[],
+): Promise<void> {
+  const reader: Principal = { ...systemPrincipal(project), isSuperAdmin: false }
+  for (const { schedule, terms, time } of places) {
+    const conditions = [
+      ofSchedule(schedule),
+      ...slotSearchWindow(terms, time).map(([code, value]) => {
+        return { code, type: 'date', modifier: undefined, values: [value] } as const
+      }),
+    ]
+    const request = searchFor('Slot', conditions, MOST_SLOTS, [])
+    const { versions, next } = await inside.search(reader, request)
+    if (next !== undefined) throw tooCostly('The Schedule has too many Slots in this time')
+    const slots = groupSlots(versions.map(parseVersion))
+    const isSlot = terms.durationMs !== undefined || slots.free.some((one) => isSame(one, time))
+    if (!isSlot || !compileFitTest(terms, slots, time)(time)) {
+      throw badRequest('Requested time slot is not available', 'Slot.start')
+    }
+  }
+}
+
+function isSame(one: Span, other: Span): boolean {
+  return one.start === other.start && one.end === other.end
+}

@@ -1,0 +1,143 @@
+/** `CodeSystem/$lookup` and `$subsumes`: https://hl7.org/fhir/R4/codesystem-operations.html */
+import { badRequest } from '../../core/errors.ts'
+import { type Inputs, type Output, parameter, parametersReply } from '../../request/parameters.ts'
+import {
+  displayLanguages,
+  preferredDisplay,
+  SUPPLEMENTS,
+  withSupplements,
+} from '../../terminology/adjusted.ts'
+import {
+  CODE_PARAMETERS,
+  definitionNotFound,
+  fromCoding,
+  type GivenCode,
+  givenCodes,
+  requireCodeSource,
+  terminologyOperation,
+  texts,
+} from '../../terminology/codes.ts'
+import { type ConceptNode, propertyText } from '../../terminology/concept-index.ts'
+import type { CodeSource } from '../../terminology/find.ts'
+
+/** Errors: 404 for a code or system that is not known. */
+export const lookup = terminologyOperation(
+  'lookup',
+  ['CodeSystem'],
+  () => [
+    ...CODE_PARAMETERS,
+    ...SUPPLEMENTS,
+    { name: 'property', kind: 'text', many: true },
+    ...texts('displayLanguage'),
+  ],
+  async ({ call, inputs, terminology: found }) => {
+    const terminology = await withSupplements(found, inputs)
+    const [given] = givenCodes(inputs)
+    const version = inputs.text('version') ?? given?.version
+    const source = await requireCodeSource(call, terminology, given?.system, version)
+    const { concepts } = await source.list({ codes: [given?.code ?? ''], limit: 1 })
+    const [node] = concepts
+    if (node === undefined || !isFromSystem(source, given)) {
+      throw definitionNotFound('Code', `${given?.code} of ${source.codeSystem.url}`)
+    }
+    const { codeSystem } = source
+    const { language } = codeSystem
+    const spoken = preferredDisplay(displayLanguages(call, inputs), { ...node, language })
+    const named = new Set(inputs.texts('property'))
+    const isWanted = (name: string) => named.size === 0 || named.has(name)
+    return parametersReply([
+      ['name', 'valueString', codeSystem.title ?? codeSystem.name ?? codeSystem.url],
+      ['version', 'valueString', codeSystem.version],
+      ['display', 'valueString', spoken ?? node.code],
+      ...(isWanted('definition') ? definition(node) : []),
+      ...(isWanted('designation') ? designations(node) : []),
+      ...properties(node)
+        .filter(({ name }) => isWanted(name))
+        .map(({ output }) => output),
+    ])
+  },
+)
+
+function isFromSystem({ codeSystem }: CodeSource, given: GivenCode | undefined): boolean {
+  return given?.system === undefined || given.system === codeSystem.url
+}
+
+function definition(node: ConceptNode): Output[] {
+  return [['definition', 'valueString', node.definition]]
+}
+
+function designations({ designations: all }: ConceptNode): Output[] {
+  return all.map(({ language, use, value }) => {
+    const parts: Output[] = [
+      ['language', 'valueCode', language],
+      ['use', 'valueCoding', use],
+      ['value', 'valueString', value],
+    ]
+    return ['designation', 'part', parts.flatMap(parameter)]
+  })
+}
+
+function properties(node: ConceptNode): readonly { name: string; output: Output }[] {
+  const all: (readonly [string, string, unknown])[] = [
+    ...node.parents.map((code) => ['parent', 'valueCode', code] as const),
+    ...node.children.map((code) => ['child', 'valueCode', code] as const),
+    ...node.properties.map((item) => {
+      const member = Object.keys(item).find((name) => name.startsWith('value')) ?? 'valueString'
+      return [item.code, member, item[member] ?? propertyText(item)] as const
+    }),
+  ]
+  return all.map(([name, member, value]) => {
+    const part = [
+      { name: 'code', valueCode: name },
+      { name: 'value', [member]: value },
+    ]
+    return { name, output: ['property', 'part', part] }
+  })
+}
+
+/** Errors: 400 for a code that the system does not have. */
+export const subsumes = terminologyOperation(
+  'subsumes',
+  ['CodeSystem'],
+  () => [
+    ...texts('codeA', 'codeB', 'system', 'version'),
+    { name: 'codingA', kind: 'object' },
+    { name: 'codingB', kind: 'object' },
+  ],
+  async ({ call, inputs, terminology }) => {
+    const a = readGivenCode(inputs, 'A')
+    const b = readGivenCode(inputs, 'B')
+    const system = inputs.text('system') ?? a.system ?? b.system
+    for (const given of [a, b]) {
+      if (given.system !== undefined && given.system !== system) {
+        throw badRequest('Both codes must be of one system')
+      }
+    }
+    const source = await requireCodeSource(call, terminology, system, inputs.text('version'))
+    for (const { code } of [a, b]) {
+      const { concepts } = await source.list({ codes: [code], limit: 1 })
+      if (concepts.length === 0) throw badRequest(`Unknown code: ${code}`)
+    }
+    return parametersReply([['outcome', 'valueCode', await relation(source, a.code, b.code)]])
+  },
+)
+
+function readGivenCode(inputs: Inputs, which: 'A' | 'B'): GivenCode {
+  const coding = inputs.object(`coding${which}`)
+  if (coding !== undefined) return fromCoding(coding, `coding${which}`)
+  const code = inputs.text(`code${which}`)
+  if (code === undefined) throw badRequest(`Missing required parameter "code${which}"`)
+  return { system: undefined, version: undefined, code, display: undefined }
+}
+
+async function relation(source: CodeSource, a: string, b: string): Promise<string> {
+  const isBelow = async (code: string, root: string) => {
+    const filters = [{ property: 'concept', op: 'is-a', value: root }]
+    const { concepts } = await source.list({ codes: [code], filters, limit: 1 })
+    return concepts.length > 0
+  }
+  const [below, above] = [await isBelow(b, a), await isBelow(a, b)]
+  if (below && above) return 'equivalent'
+  if (below) return 'subsumes'
+  return above ? 'subsumed-by' : 'not-subsumed'
+}

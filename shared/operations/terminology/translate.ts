@@ -1,0 +1,286 @@
+/** `ConceptMap/$translate`: https://hl7.org/fhir/R4/conceptmap-operation-translate.html */
+import { badRequest } from '../../core/errors.ts'
+import { isObject } from '../../fhir/resource.ts'
+import type { ConceptMap, Dependency, MapGroup } from '../../fhir/terminology.ts'
+import { type Inputs, type Output, parameter, parametersReply } from '../../request/parameters.ts'
+import type { OperationCall } from '../../request/request.ts'
+import {
+  CODE_PARAMETERS,
+  definitionNotFound,
+  fromCoding,
+  type GivenCode,
+  givenCodes,
+  ownResource,
+  terminologyOperation,
+  texts,
+  validateSent,
+} from '../../terminology/codes.ts'
+import {
+  createImportedConcepts,
+  type FoundMap,
+  foundMap,
+  type Terminology,
+} from '../../terminology/find.ts'
+import { findMaps } from '../../terminology/find-maps.ts'
+
+interface Match {
+  readonly equivalence: string
+  readonly system: string | undefined
+  readonly version: string | undefined
+  readonly code: string
+  readonly display: string | undefined
+  readonly map: string | undefined
+  /** Conditions without a `dependency` in the request. */
+  readonly dependsOn: readonly Dependency[]
+  readonly product: readonly Dependency[]
+}
+
+interface Translation {
+  /** False when the service chooses the maps by the codes. */
+  readonly hasMap: boolean
+  readonly codes: readonly GivenCode[]
+  readonly reverse: boolean
+  readonly dependencies: readonly GivenDependency[]
+}
+
+interface GivenDependency {
+  readonly element: string
+  readonly codings: readonly { readonly system: string | undefined; readonly code: string }[]
+  readonly text: string | undefined
+}
+
+export const translate = terminologyOperation(
+  'translate',
+  ['ConceptMap'],
+  () => [
+    ...CODE_PARAMETERS,
+    ...texts('url', 'conceptMapVersion', 'source', 'target', 'targetsystem', 'targetSystem'),
+    { name: 'conceptMap', kind: 'resource' },
+    { name: 'reverse', kind: 'flag' },
+    {
+      name: 'dependency',
+      kind: 'part',
+      many: true,
+      parts: [
+        { name: 'element', kind: 'text' },
+        { name: 'concept', kind: 'object' },
+      ],
+    },
+  ],
+  async ({ call, inputs, terminology }) => {
+    const version = inputs.text('version')
+    const maps = ['url', 'source', 'target'].map((name) => inputs.text(name))
+    const named = [call.id, ...maps, inputs.resource('conceptMap')]
+    const request = {
+      hasMap: named.some((one) => one !== undefined),
+      codes: givenCodes(inputs).map((code) => ({ ...code, version: code.version ?? version })),
+      reverse: inputs.flag('reverse') === true,
+      dependencies: inputs.parts('dependency').map(readDependency),
+    }
+    const wanted = inputs.text('targetsystem') ?? inputs.text('targetSystem')
+    const matches: Match[] = []
+    for (const found of await selectMaps(call, inputs, { request, terminology })) {
+      matches.push(
+        ...request.codes.flatMap((code) => matchesIn(found.conceptMap, code, request)),
+        ...(await importedIn(call, found, request)),
+      )
+    }
+    const shown = matches.filter(({ system }) => wanted === undefined || system === wanted)
+    const result = shown.some(({ equivalence }) => !NO_MATCH.has(equivalence))
+    return parametersReply([
+      ['result', 'valueBoolean', result],
+      ['message', 'valueString', result ? undefined : 'No match was found'],
+      ...shown.map((match): Output => ['match', 'part', matchParts(match)]),
+    ])
+  },
+)
+
+/** Reads a parameter `dependency`. Errors: 400 without an element or a concept. */
+function readDependency(part: Inputs): GivenDependency {
+  const element = part.required('element')
+  const concept = part.object('concept')
+  if (concept === undefined) throw badRequest('A dependency needs a concept')
+  const { coding = [], text } = concept
+  if (!Array.isArray(coding) || !coding.every(isObject)) {
+    throw badRequest('"dependency.concept.coding" must be a list of Codings')
+  }
+  if (text !== undefined && typeof text !== 'string') {
+    throw badRequest('"dependency.concept.text" must be a string')
+  }
+  return { element, text, codings: coding.map((one) => fromCoding(one, 'dependency.concept')) }
+}
+
+interface MapsFor {
+  readonly request: Translation
+  readonly terminology: Terminology
+}
+
+/** Errors: 404 when the map is unknown, 400 when too many would be searched. */
+async function selectMaps(
+  call: OperationCall,
+  inputs: Inputs,
+  { request, terminology }: MapsFor,
+): Promise<readonly FoundMap[]> {
+  const { services } = call
+  const own = await ownResource(call)
+  if (own !== undefined) return [await foundMap(services, own)]
+  const sent = inputs.resource('conceptMap')
+  if (sent !== undefined) return [await foundMap(services, validateSent('ConceptMap', sent))]
+  const url = inputs.text('url')
+  if (url === undefined) {
+    const { codes, reverse } = request
+    const [source, target] = [inputs.text('source'), inputs.text('target')]
+    return findMaps(call, { codes, reverse, source, target })
+  }
+  const version = inputs.text('conceptMapVersion')
+  const canonical = version === undefined ? url : `${url}|${version}`
+  const found = await terminology.conceptMap(canonical)
+  if (found === undefined) throw definitionNotFound('ConceptMap', canonical)
+  return [found]
+}
+
+function matchesIn(
+  conceptMap: ConceptMap,
+  given: GivenCode,
+  request: Translation,
+): readonly Match[] {
+  return (conceptMap.group ?? []).flatMap((group) => {
+    const { reverse } = request
+    const system = reverse ? group.target : group.source
+    const version = reverse ? group.targetVersion : group.sourceVersion
+    if (differs(given.system, system) || differs(given.version, version)) return []
+    // In a map that was found by the code, the rule for unmapped codes is for those of the group's system.
+    const isOfGroup = given.system !== undefined && given.system === system
+    const unmapped = isOfGroup || request.hasMap ? group.unmapped : undefined
+    const found = reverse
+      ? backward(group, given.code)
+      : forward({ ...group, unmapped }, given.code)
+    return found.flatMap((match) => {
+      const open = openConditions(match.dependsOn, request.dependencies)
+      return open === undefined ? [] : [{ ...match, dependsOn: open, map: conceptMap.url }]
+    })
+  })
+}
+
+function differs(given: string | undefined, own: string | undefined): boolean {
+  return given !== undefined && own !== undefined && given !== own
+}
+
+/** Returns the conditions without a given value; undefined when a given value contradicts one. */
+function openConditions(
+  conditions: readonly Dependency[],
+  given: readonly GivenDependency[],
+): readonly Dependency[] | undefined {
+  const open: Dependency[] = []
+  for (const condition of conditions) {
+    const values = given.filter(({ element }) => element === condition.property)
+    if (values.length === 0) open.push(condition)
+    else if (!values.some((value) => isMet(condition, value))) return undefined
+  }
+  return open
+}
+
+function isMet({ system, value }: Dependency, { codings, text }: GivenDependency): boolean {
+  return text === value || codings.some((one) => one.code === value && !differs(one.system, system))
+}
+
+type Found = Omit<Match, 'map'>
+
+function forward(group: MapGroup, code: string): readonly Found[] {
+  const { element = [], target: system, targetVersion: version, unmapped } = group
+  const mapped = element.filter((item) => item.code === code).flatMap((item) => item.target ?? [])
+  if (mapped.length > 0) {
+    return mapped.map(({ code: to = '', equivalence = 'equivalent', ...more }) => {
+      const { display, dependsOn = [], product = [] } = more
+      return { equivalence, system, version, code: to, display, dependsOn, product }
+    })
+  }
+  const rest = { system, version, dependsOn: [], product: [] }
+  if (unmapped?.mode === 'provided') {
+    return [{ ...rest, equivalence: 'equal', code, display: undefined }]
+  }
+  if (unmapped?.mode !== 'fixed' || unmapped.code === undefined) return []
+  return [{ ...rest, equivalence: 'inexact', code: unmapped.code, display: unmapped.display }]
+}
+
+/** Reversing a mapping swaps its products and conditions. */
+function backward(group: MapGroup, code: string): readonly Found[] {
+  const { element = [], source: system, sourceVersion: version } = group
+  return element.flatMap(({ code: from = '', display, target = [] }) =>
+    target
+      .filter((item) => item.code === code)
+      .map(({ equivalence = 'equivalent', dependsOn = [], product = [] }) => ({
+        equivalence: reversed(equivalence),
+        system,
+        version,
+        code: from,
+        display,
+        dependsOn: product,
+        product: dependsOn,
+      })),
+  )
+}
+
+async function importedIn(
+  { services }: OperationCall,
+  { conceptMap, owner }: FoundMap,
+  { codes, reverse }: Translation,
+): Promise<readonly Match[]> {
+  if (owner === undefined) return []
+  const rows = await services.repository
+    .withStore(createImportedConcepts)
+    .mappings(owner, { codes, reverse })
+  return rows.map((row) => ({
+    equivalence: reverse ? reversed(row.equivalence) : row.equivalence,
+    system: reverse ? row.sourceSystem : row.targetSystem,
+    version: undefined,
+    code: reverse ? row.source : row.target,
+    display: reverse ? undefined : (row.display ?? undefined),
+    map: conceptMap.url,
+    dependsOn: [],
+    product: [],
+  }))
+}
+
+const NO_MATCH = new Set(['unmatched', 'disjoint'])
+
+const REVERSED: Readonly<Record<string, string>> = {
+  wider: 'narrower',
+  narrower: 'wider',
+  subsumes: 'specializes',
+  specializes: 'subsumes',
+}
+
+function reversed(equivalence: string): string {
+  return REVERSED[equivalence] ?? equivalence
+}
+
+function matchParts(match: Match): object[] {
+  const { equivalence, system, version, code, display, map, dependsOn, product } = match
+  const concept = {
+    ...(system ? { system } : {}),
+    ...(system && version !== undefined ? { version } : {}),
+    code,
+    ...(display === undefined ? {} : { display }),
+  }
+  const parts: Output[] = [
+    ['equivalence', 'valueCode', equivalence],
+    ['concept', 'valueCoding', code === '' ? undefined : concept],
+    ['source', 'valueUri', map],
+    ...product.map((one): Output => ['product', 'part', dependencyParts(one)]),
+    ...dependsOn.map((one): Output => ['dependsOn', 'part', dependencyParts(one)]),
+  ]
+  return parts.flatMap(parameter)
+}
+
+function dependencyParts({ property, system, value, display }: Dependency): object[] {
+  const concept = {
+    ...(system === undefined ? {} : { system }),
+    code: value,
+    ...(display === undefined ? {} : { display }),
+  }
+  return [
+    { name: 'element', valueUri: property },
+    { name: 'concept', valueCoding: concept },
+  ]
+}

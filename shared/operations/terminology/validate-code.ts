@@ -1,0 +1,234 @@
+/**
+ * `$validate-code` of CodeSystem and ValueSet:
+ * https://hl7.org/fhir/R4/valueset-operation-validate-code.html
+ */
+import { HttpError } from '../../core/errors.ts'
+import { normaliseString } from '../../fhir/values.ts'
+import { type Inputs, parametersReply } from '../../request/parameters.ts'
+import type { FhirReply, OperationCall } from '../../request/request.ts'
+import {
+  displayLanguages,
+  isOfLanguage,
+  preferredDisplay,
+  SUPPLEMENTS,
+  VERSIONS,
+  withForcedVersions,
+  withRequestedVersions,
+  withSupplements,
+} from '../../terminology/adjusted.ts'
+import {
+  CODE_PARAMETERS,
+  type GivenCode,
+  givenCodes,
+  requireCodeSource,
+  terminologyOperation,
+  texts,
+  validateSent,
+} from '../../terminology/codes.ts'
+import { requireValueSet } from '../../terminology/expand.ts'
+import type { Terminology } from '../../terminology/find.ts'
+import { evaluation } from '../../terminology/members.ts'
+import { type Code, filterMembers, toCode } from '../../terminology/terminology-expand.ts'
+
+/** A wrong display is a warning. */
+const LENIENT = 'lenient-display-validation'
+
+export const validateCode = terminologyOperation(
+  'validate-code',
+  ['CodeSystem', 'ValueSet'],
+  (type) => [
+    ...CODE_PARAMETERS,
+    ...texts('url', 'valueSetVersion', 'displayLanguage'),
+    { name: 'abstract', kind: 'flag' },
+    { name: 'activeOnly', kind: 'flag' },
+    { name: type === 'ValueSet' ? 'valueSet' : 'codeSystem', kind: 'resource' },
+    { name: LENIENT, kind: 'flag' },
+    ...SUPPLEMENTS,
+    ...(type === 'ValueSet' ? VERSIONS : []),
+  ],
+  async ({ call, inputs, terminology }) => {
+    const codes = givenCodes(inputs)
+    const isCoded = inputs.text('code') === undefined
+    if (call.type === 'ValueSet' && isCoded && codes.every(({ system }) => system === undefined)) {
+      return refused('A Coding without a system has no meaning')
+    }
+    return call.type === 'ValueSet'
+      ? inValueSet(call, terminology, inputs, codes)
+      : inCodeSystem(call, terminology, inputs, codes)
+  },
+)
+
+async function inCodeSystem(
+  call: OperationCall,
+  found: Terminology,
+  inputs: Inputs,
+  codes: readonly GivenCode[],
+): Promise<FhirReply> {
+  const terminology = await withSupplements(found, inputs)
+  const url = inputs.text('url') ?? codes[0]?.system
+  const sent = inputs.resource('codeSystem')
+  const source =
+    sent === undefined
+      ? await requireCodeSource(call, terminology, url, inputs.text('version'))
+      : await terminology.toCodeSource(validateSent('CodeSystem', sent))
+  const { codeSystem } = source
+  if (codeSystem.content === 'supplement') {
+    return refused(`${codeSystem.url} is a supplement, which codes are not of`)
+  }
+  const languages = displayLanguages(call, inputs)
+  const own = codes.filter(({ system }) => system === undefined || system === codeSystem.url)
+  const verdicts: Verdict[] = []
+  for (const given of own) {
+    const { concepts } = await source.list({ codes: [given.code], limit: 1 })
+    const known = concepts.map((node) => toCode({ system: codeSystem.url }, codeSystem, node))
+    verdicts.push(...known.map((code) => verdictOn(inputs, given, code, languages)))
+  }
+  const best = bestVerdict(verdicts)
+  if (best !== undefined) return replyTo(best)
+  if (codeSystem.content === 'fragment' && own.length > 0) {
+    return parametersReply([
+      ['result', 'valueBoolean', true],
+      ['message', 'valueString', `Only a fragment of ${codeSystem.url} is here`],
+    ])
+  }
+  return refusal(codes, `CodeSystem ${codeSystem.url}`)
+}
+
+/** The result is true when at least one of the codes is in the value set with a valid display. */
+async function inValueSet(
+  call: OperationCall,
+  found: Terminology,
+  inputs: Inputs,
+  codes: readonly GivenCode[],
+): Promise<FhirReply> {
+  const asked = withRequestedVersions(found, inputs)
+  const valueSet = withForcedVersions(await requireValueSet(call, asked, inputs), inputs)
+  const terminology = await withSupplements(asked, inputs, valueSet)
+  const languages = displayLanguages(call, inputs, valueSet)
+  const verdicts: Verdict[] = []
+  const unknown: string[] = []
+  for (const given of codes) {
+    const { system, version, code } = given
+    const missing = await unknownVersion(found, given)
+    const held =
+      missing ??
+      (await unlessUnknown(
+        filterMembers(evaluation(terminology, version), valueSet, { system, codes: [code] }),
+      ))
+    if (typeof held === 'string') {
+      unknown.push(held)
+      continue
+    }
+    const systems = [...new Set(held.map((one) => one.system))]
+    if (systems.length > 1) return refused(`${code} is a code of ${systems.join(' and ')}`)
+    verdicts.push(...held.map((one) => verdictOn(inputs, given, one, languages)))
+  }
+  const best = bestVerdict(verdicts)
+  if (best !== undefined) return replyTo(best)
+  const [message] = unknown
+  return message === undefined
+    ? refusal(codes, `ValueSet ${valueSet.url ?? ''}`.trim())
+    : refused(message)
+}
+
+/** Returns a message when the CodeSystem is known, but not in this version. */
+async function unknownVersion(
+  terminology: Terminology,
+  { system, version }: GivenCode,
+): Promise<string | undefined> {
+  if (system === undefined || version === undefined) return undefined
+  if ((await terminology.codeSystem(`${system}|${version}`)) !== undefined) return undefined
+  const other = await terminology.codeSystem(system)
+  return other && `CodeSystem ${system} has no version ${version} here`
+}
+
+/** Returns the message when a definition that the evaluation needs is unknown. */
+async function unlessUnknown<T>(work: Promise<T>): Promise<T | string> {
+  try {
+    return await work
+  } catch (error) {
+    const isUnknown = error instanceof HttpError && error.outcome.issue[0]?.code === 'not-found'
+    if (isUnknown) return error.message
+    throw error
+  }
+}
+
+/** The result for one code of the value set. */
+interface Verdict {
+  readonly isFine: boolean
+  readonly display: string | undefined
+  readonly isInactive: boolean
+  readonly message: string | undefined
+}
+
+/** A wrong display makes the code wrong, and the reply has the right one. */
+function verdictOn(
+  inputs: Inputs,
+  given: GivenCode,
+  code: Code,
+  languages: readonly string[],
+): Verdict {
+  const wrong = codeFault(inputs, code)
+  const display = preferredDisplay(languages, code)
+  const isNamed = given.display === undefined || matchesDisplay(code, given.display, languages)
+  const misnamed = isNamed
+    ? undefined
+    : `The display of ${given.code} is "${display}", not "${given.display}"`
+  return {
+    isFine: wrong === undefined && (isNamed || inputs.flag(LENIENT) === true),
+    display,
+    isInactive: code.isInactive,
+    message: wrong ?? misnamed,
+  }
+}
+
+function bestVerdict(verdicts: readonly Verdict[]): Verdict | undefined {
+  return (
+    verdicts.find(({ message }) => message === undefined) ??
+    verdicts.find(({ isFine }) => isFine) ??
+    verdicts[0]
+  )
+}
+
+function replyTo({ isFine, display, isInactive, message }: Verdict): FhirReply {
+  return parametersReply([
+    ['result', 'valueBoolean', isFine],
+    ['display', 'valueString', display],
+    ['inactive', 'valueBoolean', isInactive ? true : undefined],
+    ['message', 'valueString', message],
+  ])
+}
+
+function codeFault(inputs: Inputs, { code, isAbstract, isInactive }: Code): string | undefined {
+  if (isAbstract && inputs.flag('abstract') === false) return `${code} is abstract`
+  if (isInactive && inputs.flag('activeOnly') === true) return `${code} is inactive`
+  return undefined
+}
+
+/** Returns true when the code has no known display to compare with. */
+function matchesDisplay(code: Code, given: string, languages: readonly string[]): boolean {
+  const { language, display, designations, otherNames } = code
+  if (display === undefined) return true
+  const all = [{ language, value: display }, ...designations, ...otherNames]
+  const spoken = all.filter((name) => isSpoken(name.language, languages))
+  // Without a name in that language, accept any name.
+  const names = spoken.length === 0 ? all : spoken
+  return names.some(({ value }) => normaliseString(value) === normaliseString(given))
+}
+
+function isSpoken(language: string | undefined, wanted: readonly string[]): boolean {
+  if (language === undefined || wanted.length === 0) return true
+  return wanted.some((one) => isOfLanguage(language, one))
+}
+
+function refusal(codes: readonly GivenCode[], where: string): FhirReply {
+  const names = codes.map(({ system, code }) => (system === undefined ? code : `${system}|${code}`))
+  return refused(`${names.join(', ')} is not in ${where}`)
+}
+
+function refused(message: string): FhirReply {
+  return parametersReply([
+    ['result', 'valueBoolean', false],
+    ['message', 'valueString', message],
+  ])
+}

@@ -1,0 +1,297 @@
+/**
+ * Outbound requests on behalf of others. A host is resolved once and the connection goes to the
+ * address that was checked, so that a second answer of the name server changes nothing; every hop of
+ * a redirect is checked like the first.
+ */
+import { lookup } from 'node:dns/promises'
+import { Agent as AgentHttp, type IncomingMessage, request as requestHttp } from 'node:http'
+import { Agent as AgentHttps, request as requestHttps } from 'node:https'
+import { isIP } from 'node:net'
+import { urlToHttpOptions } from 'node:url'
+import { promisify } from 'node:util'
+import { brotliDecompress, gunzip, inflate } from 'node:zlib'
+import { blockedReason, type Outbound, plainHost } from '../core/config/outbound.ts'
+
+export interface OutboundRequest {
+  readonly url: string
+  readonly method: string
+  readonly headers: Readonly<Record<string, string>>
+  readonly body: Buffer | string | undefined
+  readonly redirect: string
+  /** The limit of the answer; 10 MB by default. */
+  readonly maxBytes?: number
+  /** True: an answer beyond `maxBytes` is cut, not refused. */
+  readonly cutsBody?: boolean
+  /** 30 s by default. */
+  readonly timeoutMs?: number
+  /** No hop of it may be plain http. */
+  readonly isSecure?: boolean
+  /** It may arrive twice: over a connection that is kept, which may turn out to have ended. */
+  readonly isRepeatable?: boolean
+}
+
+interface Answered {
+  readonly status: number
+  readonly statusText: string
+  readonly headers: Readonly<Record<string, string>>
+  readonly url: string
+}
+
+export interface Fetched extends Answered {
+  readonly body: Buffer
+}
+
+/** The body as it is sent: compressed where `headers` say so. Whoever opened it destroys it. */
+export interface OutboundStream extends Answered {
+  readonly body: IncomingMessage
+}
+
+/** The rule does not allow it, whenever it is tried. */
+export class FetchRefused extends Error {}
+
+export const MAX_FETCHED_BYTES = 10 * 1024 * 1024
+export const FETCH_TIMEOUT_MS = 30_000
+const MAX_REDIRECTS = 10
+/** Most servers keep a connection longer. */
+const IDLE_MS = 4000
+const HOP_BY_HOP = new Set([
+  'connection',
+  'content-length',
+  'keep-alive',
+  'proxy-authorization',
+  'te',
+  'trailer',
+  'transfer-encoding',
+  'upgrade',
+])
+
+/** Errors: an Error whose message a bot or caller may read. */
+export async function fetchOutbound(
+  outgoing: OutboundRequest,
+  rules: Outbound,
+  signal: AbortSignal,
+): Promise<Fetched> {
+  const limit = AbortSignal.any([
+    signal,
+    AbortSignal.timeout(outgoing.timeoutMs ?? FETCH_TIMEOUT_MS),
+  ])
+  const { maxBytes = MAX_FETCHED_BYTES, cutsBody = false } = outgoing
+  const { body: response, ...answered } = await openOutbound(outgoing, rules, limit)
+  try {
+    const raw = await readAll(response, maxBytes, cutsBody)
+    if (cutsBody) return { ...answered, body: raw }
+    return { ...answered, body: await decode(raw, response.headers['content-encoding'], maxBytes) }
+  } catch (error) {
+    throw describe(error, limit)
+  } finally {
+    response.destroy()
+  }
+}
+
+/** For a body that is read as it arrives; it may take as long as `signal` allows. Errors: as `fetchOutbound`. */
+export async function openOutbound(
+  outgoing: OutboundRequest,
+  rules: Outbound,
+  signal: AbortSignal,
+): Promise<OutboundStream> {
+  const named = { 'user-agent': rules.userAgent, ...outgoing.headers }
+  let hop: OutboundRequest = { ...outgoing, headers: named }
+  for (let redirects = 0; ; redirects++) {
+    const url = readUrl(hop.url, rules)
+    if (hop.isSecure && url.protocol !== 'https:')
+      throw new FetchRefused(`${url.host} is asked by https alone`)
+    const opened = await openOnce(hop, url, await resolveAllowedAddress(url, rules), signal)
+    const location = opened.headers.location
+    if (!isRedirect(opened.status) || location === undefined) return opened
+    if (hop.redirect === 'manual') return opened
+    opened.body.destroy()
+    if (hop.redirect === 'error') throw new Error('The answer is a redirect')
+    if (redirects >= MAX_REDIRECTS) throw new Error('Too many redirects')
+    hop = follow(hop, opened.status, url, new URL(location, url))
+  }
+}
+
+/** Errors: an Error for an address that no name server has to be asked about. */
+export function checkTarget(text: string, rules: Outbound): void {
+  readUrl(text, rules)
+}
+
+function isRedirect(status: number): boolean {
+  return [301, 302, 303, 307, 308].includes(status)
+}
+
+/** https://fetch.spec.whatwg.org/#http-redirect-fetch: credentials stay with their origin. */
+function follow(hop: OutboundRequest, status: number, from: URL, to: URL): OutboundRequest {
+  const becomesGet = status === 303 || (status < 303 && hop.method === 'POST')
+  const drop = new Set([
+    ...(from.origin === to.origin ? [] : ['authorization', 'cookie']),
+    ...(becomesGet ? ['content-type', 'content-encoding', 'content-language'] : []),
+  ])
+  return {
+    ...hop,
+    url: to.href,
+    method: becomesGet && hop.method !== 'HEAD' ? 'GET' : hop.method,
+    body: becomesGet ? undefined : hop.body,
+    headers: withoutNames(hop.headers, drop),
+  }
+}
+
+/** Without headers of these names, in whatever case they were given. */
+function withoutNames(
+  headers: OutboundRequest['headers'],
+  names: ReadonlySet<string>,
+): Record<string, string> {
+  return Object.fromEntries(
+    Object.entries(headers).filter(([name]) => !names.has(name.toLowerCase())),
+  )
+}
+
+function readUrl(text: string, rules: Outbound): URL {
+  if (!URL.canParse(text)) throw new FetchRefused('The address is no URL')
+  const url = new URL(text)
+  if (url.protocol !== 'https:' && url.protocol !== 'http:') {
+    throw new FetchRefused(`fetch knows http and https, not ${url.protocol}`)
+  }
+  requireAllowed(rules, url)
+  return url
+}
+
+function requireAllowed(rules: Outbound, url: URL, addresses?: readonly string[]): void {
+  const refusal = blockedReason(rules, url, addresses)
+  if (refusal !== undefined) throw new FetchRefused(refusal)
+}
+
+/** All addresses of the name must be allowed; the first is used. */
+async function resolveAllowedAddress(url: URL, rules: Outbound): Promise<string> {
+  const host = plainHost(url.hostname)
+  const found = isIP(host) ? [{ address: host }] : await resolve(host)
+  const [first] = found
+  if (first === undefined) throw new Error(`${host} has no address`)
+  const addresses = found.map(({ address }) => address)
+  requireAllowed(rules, url, addresses)
+  return first.address
+}
+
+async function resolve(host: string): Promise<{ address: string }[]> {
+  try {
+    return await lookup(host, { all: true })
+  } catch (error) {
+    throw new Error(`${host} could not be resolved`, { cause: error })
+  }
+}
+
+/** Kept connections go by the address that was checked, and by the name that a certificate was shown for. */
+const agents = {
+  http: new AgentHttp({ keepAlive: true, timeout: IDLE_MS }),
+  https: new AgentHttps({ keepAlive: true, timeout: IDLE_MS }),
+}
+
+async function openOnce(
+  outgoing: OutboundRequest,
+  url: URL,
+  address: string,
+  signal: AbortSignal,
+): Promise<OutboundStream> {
+  const response = await respond(outgoing, url, address, signal)
+  return {
+    status: response.statusCode ?? 0,
+    statusText: response.statusMessage ?? '',
+    headers: flatten(response.headers),
+    url: url.href,
+    body: response,
+  }
+}
+
+function respond(
+  outgoing: OutboundRequest,
+  url: URL,
+  address: string,
+  signal: AbortSignal,
+): Promise<IncomingMessage> {
+  const { method, headers, body, isRepeatable = false } = outgoing
+  const isSecure = url.protocol === 'https:'
+  const bytes = body === undefined ? undefined : Buffer.from(body)
+  const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>()
+  const req = (isSecure ? requestHttps : requestHttp)({
+    ...urlToHttpOptions(url),
+    hostname: address,
+    ...(isIP(plainHost(url.hostname)) === 0 ? { servername: url.hostname } : {}),
+    method,
+    signal,
+    agent: isRepeatable && agents[isSecure ? 'https' : 'http'],
+    headers: {
+      host: url.host,
+      'accept-encoding': 'gzip, deflate, br',
+      accept: '*/*',
+      ...withoutNames(headers, HOP_BY_HOP),
+      ...(bytes === undefined ? {} : { 'content-length': String(bytes.length) }),
+    },
+  })
+  req.on('response', resolve)
+  req.on('error', (error) => {
+    if (req.reusedSocket && errorCode(error) === 'ECONNRESET' && !signal.aborted) {
+      resolve(respond(outgoing, url, address, signal))
+    } else reject(describe(error, signal))
+  })
+  req.end(bytes)
+  return promise
+}
+
+async function readAll(
+  response: IncomingMessage,
+  maxBytes: number,
+  cutsBody: boolean,
+): Promise<Buffer> {
+  const chunks: Buffer[] = []
+  let size = 0
+  for await (const chunk of response) {
+    size += chunk.length
+    if (size > maxBytes && cutsBody) break
+    if (size > maxBytes) throw new Error(`The answer is larger than ${maxBytes} bytes`)
+    chunks.push(chunk)
+  }
+  return Buffer.concat(chunks)
+}
+
+type Decoder = (raw: Buffer, options: { readonly maxOutputLength: number }) => Promise<Buffer>
+
+const decoders: Readonly<Record<string, Decoder>> = {
+  gzip: promisify(gunzip),
+  'x-gzip': promisify(gunzip),
+  deflate: promisify(inflate),
+  br: promisify(brotliDecompress),
+}
+
+async function decode(
+  raw: Buffer,
+  encoding: string | undefined,
+  maxOutputLength: number,
+): Promise<Buffer> {
+  const decoder = raw.length === 0 ? undefined : decoders[encoding?.toLowerCase() ?? '']
+  if (decoder === undefined) return raw
+  try {
+    return await decoder(raw, { maxOutputLength })
+  } catch (error) {
+    throw new Error('The answer could not be decompressed', { cause: error })
+  }
+}
+
+function flatten(headers: IncomingMessage['headers']): Record<string, string> {
+  return Object.fromEntries(
+    Object.entries(headers).flatMap(([name, value]) =>
+      value === undefined ? [] : [[name, Array.isArray(value) ? value.join(', ') : value] as const],
+    ),
+  )
+}
+
+/** Only what concerns the address: no paths and no stacks of ours. */
+function describe(error: unknown, signal: AbortSignal): Error {
+  if (signal.aborted) return new Error('The request took too long or the run has ended')
+  if (!(error instanceof Error)) return new Error('The request failed')
+  const code = errorCode(error)
+  return code === undefined ? error : new Error(`The request failed: ${code}`, { cause: error })
+}
+
+function errorCode(error: Error): string | undefined {
+  return 'code' in error && typeof error.code === 'string' ? error.code : undefined
+}

@@ -1,0 +1,156 @@
+/** The outbox of mails: a row from the transaction that wants one sent until the mail server has it. */
+import { randomUUID } from 'node:crypto'
+import { timings } from '../core/config/waits.ts'
+import {
+  deleteLeased,
+  type Lease,
+  type LeaseTable,
+  leaseNext,
+  releaseLeased,
+} from '../postgres/leases.ts'
+import type { Connection } from '../postgres/statement.ts'
+
+export interface Mail {
+  /** The occasion of the mail; `client`: a client of the service has written it. */
+  readonly kind:
+    | 'invite'
+    | 'welcome'
+    | 'registration'
+    | 'reset'
+    | 'verify-email'
+    | 'email-changed'
+    | 'account-changed'
+    | 'subscription'
+    | 'client'
+  readonly to: readonly string[]
+  readonly subject: string
+  readonly text?: string
+  readonly html?: string
+  readonly cc?: readonly string[]
+  readonly bcc?: readonly string[]
+  readonly replyTo?: readonly string[]
+  /** Undefined: `MAIL_FROM`. */
+  readonly from?: string
+  readonly sender?: string
+  readonly attachments?: readonly MailAttachment[]
+}
+
+export interface MailAttachment {
+  readonly filename?: string
+  readonly contentType?: string
+  /** Base64. */
+  readonly content: string
+}
+
+export interface StoredMail {
+  readonly id: string
+  /** Id of the Project it is sent for. */
+  readonly project: string
+  readonly message: Mail
+  /** Attempts begun, this one included. */
+  readonly attempts: number
+}
+
+/** A mail as the worker that sends it has it. */
+export interface LeasedMail extends StoredMail {
+  readonly token: number
+}
+
+export interface OutboxMail extends StoredMail {
+  readonly state: 'waiting' | 'kept' | 'failed'
+  readonly added: Date
+  readonly error: string | null
+}
+
+/** `due` is the end of an attempt's lease, or when the next attempt may begin. */
+export const MAILS: LeaseTable = {
+  name: 'mail',
+  key: { id: 'uuid' },
+  token: 'takes',
+  expiresAt: 'due',
+  leaseMs: timings.leaseMs,
+}
+
+const KEPT = '30 days'
+
+/** Sent once the transaction of `connection` is committed. */
+export async function addMail(
+  connection: Connection,
+  projectId: string,
+  mail: Mail,
+): Promise<string> {
+  const id = randomUUID()
+  await connection.query({
+    name: 'mail-add',
+    text: 'insert into mail (id, project, message) values ($1, $2, $3)',
+    values: [id, projectId, JSON.stringify(mail)],
+  })
+  return id
+}
+
+export function mailLease({ id, token }: Pick<LeasedMail, 'id' | 'token'>): Lease {
+  return { key: [id], token }
+}
+
+/** Leases the mail that has waited longest for an attempt. */
+export async function leaseMail(connection: Connection): Promise<LeasedMail | undefined> {
+  return await leaseNext<StoredMail>(connection, MAILS, {
+    name: 'mail-lease',
+    where: `x.state = 'waiting'`,
+    orderBy: 'x.due',
+    set: 'attempts = x.attempts + 1',
+    returning: 'x.id, x.project, x.message, x.attempts',
+  })
+}
+
+/** The mail is sent. False when its lease was lost; the same of what follows. */
+export async function removeMail(connection: Connection, mail: LeasedMail): Promise<boolean> {
+  return await deleteLeased(connection, MAILS, mailLease(mail))
+}
+
+/** Another attempt after `delayMs`. */
+export async function retryMail(
+  connection: Connection,
+  mail: LeasedMail,
+  delayMs: number,
+  error: string,
+): Promise<boolean> {
+  return await releaseLeased(connection, MAILS, mailLease(mail), {
+    name: 'mail-repeat',
+    set: `due = clock_timestamp() + $3::float8 * interval '1 ms', error = $4`,
+    values: [delayMs, error],
+  })
+}
+
+/** No more attempts; the mail stays for the super admin to read, for a month. */
+export async function markMailFailed(
+  connection: Connection,
+  mail: LeasedMail,
+  state: 'kept' | 'failed',
+  error?: string,
+): Promise<boolean> {
+  await connection.query({
+    name: 'mail-clear',
+    text: `delete from mail
+      where state <> 'waiting' and added < clock_timestamp() - interval '${KEPT}'`,
+    values: [],
+  })
+  return await releaseLeased(connection, MAILS, mailLease(mail), {
+    name: 'mail-keep',
+    set: 'state = $3, error = $4',
+    values: [state, error ?? null],
+  })
+}
+
+/** Newest first. */
+export async function readMails(
+  connection: Connection,
+  count: number,
+): Promise<readonly OutboxMail[]> {
+  return await connection.query<OutboxMail>({
+    name: 'mail-read',
+    text: `select id, project, message, attempts, state, added, error from mail
+      order by added desc limit $1`,
+    values: [count],
+  })
+}

@@ -1,0 +1,318 @@
+/**
+ * `COPY … TO STDOUT` over a connection of its own, beside the pool: it may take minutes, so no time-out ends
+ * it, and what is read of it waits in PostgreSQL while it cannot be taken further.
+ */
+import type { Duplex } from 'node:stream'
+import { Client, escapeLiteral, type Connection as PgConnection } from 'pg'
+import { unavailable } from '../core/errors.ts'
+import type { MovingSlice, Slice } from '../storage/storage.ts'
+import { createCopySocket, readRows } from './copy-rows.ts'
+import type { Database } from './database.ts'
+import { rawPool } from './pool.ts'
+import { toFailure } from './sql-error.ts'
+import type { Connection, Statement } from './statement.ts'
+
+/** Takes the fields of a row, which are its own only until it returns; a promise: no more until then. */
+export type RowSink = (fields: readonly (Slice | null)[]) => Promise<void> | undefined
+
+/** The text of a query, its values written in it, and what takes its rows. */
+export interface Copy {
+  readonly sql: string
+  readonly sink: RowSink
+}
+
+export interface CopySession extends Connection {
+  /** All in one state of the database. */
+  snapshot<T>(work: () => Promise<T>): Promise<T>
+  /** `select` is the text of a query, its values written in it. Errors: those of `sink`, 503. */
+  copy(select: string, sink: RowSink): Promise<void>
+  /** The same without a sort, where the order of a query is that of an index: of several, one after the other. */
+  copyInOrder(copies: readonly Copy[]): Promise<void>
+  close(): Promise<void>
+}
+
+/**
+ * Rows are looked up one after the other in the order of an index: to join or sort all of them first would
+ * spill to the disk of PostgreSQL. Some 20,000 have room to be sorted.
+ */
+const OPTIONS =
+  '-c jit=off -c enable_hashjoin=off -c enable_mergejoin=off -c standard_conforming_strings=on -c work_mem=32MB'
+
+/** Nobody waits for PostgreSQL to start a process for each of many small parts. */
+const IDLE_MS = 5000
+
+export interface CopySessions {
+  /** Errors: 503; the signal's reason, as soon as it aborts. */
+  open(signal: AbortSignal): Promise<CopySession>
+  /** Closes connections that nobody uses. */
+  close(): Promise<void>
+}
+
+/** A connection whose session has ended well is kept for the next one, for a while. */
+export function openCopySessions(database: Opening): CopySessions {
+  const idle = new Map<Client, NodeJS.Timeout>()
+  const end = (client: Client) => {
+    clearTimeout(idle.get(client))
+    idle.delete(client)
+    return client.end().catch(() => undefined)
+  }
+  return {
+    async open(signal) {
+      signal.throwIfAborted()
+      const [kept] = idle.keys()
+      clearTimeout(kept && idle.get(kept))
+      if (kept !== undefined) idle.delete(kept)
+      const client = kept ?? (await connect(database))
+      // A user of the connection gets the failure of its statement.
+      if (kept === undefined) client.once('end', () => void end(client))
+      const release = (isSound: boolean) => {
+        if (!isSound) return end(client)
+        idle.set(client, setTimeout(() => void end(client), IDLE_MS).unref())
+        return Promise.resolve()
+      }
+      return createSession(client, { database, signal, release })
+    },
+    async close() {
+      await Promise.all([...idle.keys()].map(end))
+    },
+  }
+}
+
+type Opening = Pick<Database, 'knex' | 'directUrl' | 'rewriteForCitus'>
+
+/** Errors: 503. */
+async function connect({ knex, directUrl }: Opening): Promise<Client> {
+  const { connection } = rawPool(knex).config
+  const settings = {
+    ...Object(connection),
+    // Poolers refuse the settings.
+    ...(directUrl && { connectionString: directUrl }),
+    application_name: 'botica export',
+    options: OPTIONS,
+    statement_timeout: 0,
+  }
+  const isPlain = !new Client(settings).ssl
+  const client = new Client({ ...settings, ...(isPlain && { stream: createCopySocket }) })
+  // A failing statement reports the error; without a listener the process would end.
+  client.on('error', () => undefined)
+  try {
+    await client.connect()
+  } catch (error) {
+    throw unavailable('Database', error)
+  }
+  return client
+}
+
+interface SessionOptions {
+  readonly database: Opening
+  readonly signal: AbortSignal
+  /** Gets whether the connection can be used again. */
+  readonly release: (isSound: boolean) => Promise<void>
+}
+
+function createSession(client: Client, { database, signal, release }: SessionOptions): CopySession {
+  let isSound = true
+  const abort = () => {
+    isSound = false
+    void client.end().catch(() => undefined)
+  }
+  signal.addEventListener('abort', abort)
+  if (signal.aborted) abort()
+  const guarded = async <T>(what: Statement, work: () => Promise<T>): Promise<T> => {
+    try {
+      return await work()
+    } catch (error) {
+      isSound = false
+      signal.throwIfAborted()
+      throw toFailure(error, what)
+    }
+  }
+  const run = (text: string) => guarded({ text, values: [] }, () => client.query(text))
+  const copy = (copies: readonly Copy[], before = '') =>
+    guarded({ text: 'an export', values: [] }, async () => {
+      const query = new CopyQuery(copies, before)
+      client.query(query)
+      await query.done
+    })
+  return {
+    query: <Row extends object>(statement: Statement) =>
+      guarded(statement, async () => {
+        const found: Row[][] = []
+        for (const { text, values } of database.rewriteForCitus(statement)) {
+          // pg's types ask for a mutable array; it does not change it.
+          found.push((await client.query<Row>({ text, values: values as unknown[] })).rows)
+        }
+        return found.flat()
+      }),
+    async snapshot(work) {
+      await run('begin isolation level repeatable read read only')
+      try {
+        const result = await work()
+        await run('commit')
+        return result
+      } catch (error) {
+        isSound = false
+        throw error
+      }
+    },
+    copy: (sql, sink) => copy([{ sql, sink }]),
+    copyInOrder: (copies) => copy(copies, 'set local enable_sort = off;'),
+    async close() {
+      signal.removeEventListener('abort', abort)
+      await release(isSound)
+    },
+  }
+}
+
+/** Signature, flags and length of an extension: https://www.postgresql.org/docs/current/sql-copy.html */
+const HEADER_BYTES = 19
+
+/** The query object that pg calls while a statement runs; each message of COPY holds one row. */
+class CopyQuery {
+  readonly done: Promise<void>
+  readonly #settle: PromiseWithResolvers<void>
+  readonly #text: string
+  readonly #sinks: readonly RowSink[]
+  readonly #fields = createFields()
+  #isFirst = true
+  /** The number of the current COPY; the answers of all before it are complete. */
+  #copy = 0
+  #waits = 0
+  #isOver = false
+  #failure: { readonly reason: unknown } | undefined
+
+  constructor(copies: readonly Copy[], before: string) {
+    const texts = copies.map(({ sql }) => `copy (${sql}) to stdout (format binary)`)
+    this.#text = `${before} ${texts.join('; ')}`
+    this.#sinks = copies.map(({ sink }) => sink)
+    this.#settle = Promise.withResolvers<void>()
+    this.done = this.#settle.promise
+  }
+
+  submit(connection: PgConnection): void {
+    const { stream } = connection
+    const row = (bytes: Buffer, start: number) => this.#take(bytes, start, stream)
+    readRows(stream, row, (wait) => this.#pause(stream, wait))
+    connection.query(this.#text)
+  }
+
+  #take(bytes: Buffer, start: number, stream: Duplex): void {
+    if (this.#failure !== undefined) return
+    const fields = this.#fields.read(bytes, start + (this.#isFirst ? HEADER_BYTES : 0))
+    this.#isFirst = fields === undefined
+    if (fields === undefined) {
+      this.#copy += 1
+      return
+    }
+    try {
+      const wait = this.#sinks[this.#copy]?.(fields)
+      if (wait !== undefined) this.#pause(stream, wait)
+    } catch (error) {
+      this.#fail(stream, error)
+    }
+  }
+
+  /** Rows that have arrived already are still given to the sink. */
+  #pause(stream: Duplex, wait: Promise<void>): void {
+    this.#waits += 1
+    stream.pause()
+    wait.then(
+      () => {
+        this.#waits -= 1
+        if (this.#waits > 0) return
+        stream.resume()
+        if (this.#isOver) this.#settle.resolve()
+      },
+      (error: unknown) => this.#fail(stream, error),
+    )
+  }
+
+  /** There is no other way to make PostgreSQL stop sending. */
+  #fail(stream: Duplex, reason: unknown): void {
+    this.#failure ??= { reason }
+    this.#settle.reject(this.#failure.reason)
+    stream.destroy()
+  }
+
+  handleError(error: Error): void {
+    this.#settle.reject(error)
+  }
+
+  handleCommandComplete(): void {}
+
+  /** The last rows brought everything that the sink waits for. */
+  handleReadyForQuery(): void {
+    this.#isOver = true
+    if (this.#waits === 0) this.#settle.resolve()
+  }
+}
+
+/** The same slices for each row; `read` answers undefined for the end. */
+function createFields() {
+  const slices: MovingSlice[] = []
+  const fields: (Slice | null)[] = []
+
+  function add(): void {
+    slices.push({ bytes: NONE, start: 0, end: 0 })
+    fields.push(null)
+  }
+
+  function read(bytes: Buffer, start: number): readonly (Slice | null)[] | undefined {
+    const count = bytes.readInt16BE(start)
+    if (count === -1) return undefined
+    while (fields.length < count) add()
+    let at = start + 2
+    for (let i = 0; i < count; i++) {
+      const length = bytes.readInt32BE(at)
+      at += 4
+      const slice = slices[i]
+      if (length === -1 || slice === undefined) {
+        fields[i] = null
+        continue
+      }
+      slice.bytes = bytes
+      slice.start = at
+      at += length
+      slice.end = at
+      fields[i] = slice
+    }
+    return fields
+  }
+
+  return { read }
+}
+
+const NONE = Buffer.alloc(0)
+
+// COPY takes no parameters: `literal` alone writes values into the text of a statement. The driver's own function quotes
+// every value, whose type must be one of these.
+const TYPES = /^(int|smallint|bigint|float8|boolean|text|uuid|timestamptz)(\[\])?$/
+
+/** `'value'::type`. Errors: a type that is not on the list, a value that is no plain one, a NUL. */
+export function literal(value: unknown, type: string): string {
+  if (!TYPES.test(type)) throw new Error(`No literal can be written of type ${type}`)
+  if (value === null || value === undefined) return `null::${type}`
+  return `${escapeLiteral(textOf(value))}::${type}`
+}
+
+function textOf(value: unknown): string {
+  if (Array.isArray(value)) return `{${value.map(itemOf).join(',')}}`
+  if (value instanceof Date) return value.toISOString()
+  switch (typeof value) {
+    case 'string':
+      if (value.includes('\0')) throw new Error('A literal holds no NUL')
+      return value
+    case 'number':
+    case 'bigint':
+    case 'boolean':
+      return String(value)
+    default:
+      throw new Error(`No literal can be written of a ${typeof value}`)
+  }
+}
+
+/** https://www.postgresql.org/docs/current/arrays.html#ARRAYS-IO */
+function itemOf(value: unknown): string {
+  if (value === null || value === undefined) return 'null'
+  return `"${textOf(value).replace(/["\\]/g, '\\$&')}"`
+}

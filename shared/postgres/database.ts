@@ -1,0 +1,373 @@
+/** PostgreSQL: knex has the pool; hot statements are named, prepared and sent by pg itself, in transactions, too. */
+
+import { setTimeout as delay } from 'node:timers/promises'
+import type { Knex } from 'knex'
+import { type ConnectionConfig, Connection as PgConnection } from 'pg'
+import { StorageFull, unavailable } from '../core/errors.ts'
+import type { Logger } from '../core/log.ts'
+import { CachedStatements } from './cached-statements.ts'
+import { distributed } from './distributed.ts'
+import { PipelinedPool, STUCK_MS } from './pipelined-pool.ts'
+import {
+  askRows,
+  type DatabaseConfig,
+  openKnex,
+  type RawConnection,
+  type RawPool,
+  rawPool,
+  STATEMENT_TIMEOUT_MS,
+} from './pool.ts'
+import { isConnectionLost, toFailure } from './sql-error.ts'
+import { type Connection, countDatabaseTime, type Statement } from './statement.ts'
+import {
+  limitConcurrency,
+  runTransaction,
+  type TransactionOptions,
+  type TransactionPool,
+} from './transaction.ts'
+
+export interface Database extends Connection {
+  readonly knex: Knex
+  /** The address of PostgreSQL itself, where the pool is a pooler's. */
+  readonly directUrl: string | undefined
+  /** Statements sent for requests since the process started; tests pin the difference. */
+  readonly statements: number
+  /** Times a connection was given something to do while it had nothing. */
+  readonly roundTrips: number
+  /** `work` gets the one connection, in a transaction. */
+  transaction<T>(
+    work: (connection: Connection) => Promise<T>,
+    options?: TransactionOptions,
+  ): Promise<T>
+  /**
+   * A connection that is kept out of the pool once it is used, so that its prepared statements stay
+   * warm; replaced when it is lost. A statement is sent while those before it still run, so that
+   * PostgreSQL goes on without a pause; each commits by itself.
+   */
+  lane(): Connection
+  /** From now on statements are said as a database wants them that is distributed by Project: distributed.ts. */
+  distribute(): void
+  /** A statement as it is sent; of several Projects perhaps as several, whose rows are those of all. */
+  rewriteForCitus(statement: Statement): readonly Statement[]
+  /** False for a minute after PostgreSQL has found no room for something. */
+  readonly hasDiskSpace: boolean
+  /** Milliseconds of `select 1`; throws when PostgreSQL is away. */
+  ping(): Promise<number>
+  close(): Promise<void>
+}
+
+/** PostgreSQL ends a statement before: without a word from it by then, it or the way to it is gone. */
+const SILENCE_MS = STATEMENT_TIMEOUT_MS + 5000
+const FULL_MS = 60_000
+
+/** Opens no connection yet: the first statement does, and every later one heals the pool. */
+export function openDatabase(
+  config: DatabaseConfig,
+  log: Logger,
+  silenceMs = SILENCE_MS,
+  stuckMs = STUCK_MS,
+): Database {
+  return new PooledDatabase(config, log, silenceMs, stuckMs)
+}
+
+class PooledDatabase implements Database {
+  readonly knex: Knex
+  readonly directUrl: string | undefined
+  readonly #pool: RawPool
+  readonly #log: Logger
+  readonly #silenceMs: number
+  readonly #lanes: (() => Promise<void>)[] = []
+  readonly #brief: PipelinedPool
+  readonly #kept = new CachedStatements()
+  readonly #inFlight = new WeakMap<RawConnection, number>()
+  readonly #besideLocks: TransactionPool<RawConnection>['beside']
+  #isDistributed = false
+  #statements = 0
+  #roundTrips = 0
+  #isAway = false
+  #isClosing = false
+  #fullAt = Number.NEGATIVE_INFINITY
+
+  constructor(config: DatabaseConfig, log: Logger, silenceMs: number, stuckMs: number) {
+    this.knex = openKnex(config, log)
+    this.#pool = rawPool(this.knex)
+    this.#log = log
+    this.#silenceMs = silenceMs
+    this.directUrl = config.databaseDirectUrl
+    // Each of them holds two connections: they leave the pool enough to come to their ends.
+    const most = Math.floor(config.databasePool / 4)
+    this.#besideLocks = config.databaseDirectUrl === undefined ? undefined : limitConcurrency(most)
+    const lines = {
+      open: () => this.#acquirePipelined(),
+      send: (connection: RawConnection, statement: Statement) => this.#send(connection, statement),
+      alone: (statement: Statement, signal: AbortSignal | undefined) =>
+        signal === undefined ? this.#queryAlone(statement) : this.#queryUntil(signal, statement),
+      release: (connection: RawConnection) => this.#releasePipelined(connection),
+      end: (connection: RawConnection, over: AbortSignal) => {
+        connection.__knex__disposed ??= new Error('Its statements are not waited for')
+        return cancelStatements(connection, over, log)
+      },
+    }
+    this.#brief = new PipelinedPool(lines, config.databasePool, stuckMs)
+  }
+
+  get statements(): number {
+    return this.#statements
+  }
+
+  distribute(): void {
+    this.#isDistributed = true
+  }
+
+  rewriteForCitus(statement: Statement): readonly Statement[] {
+    return this.#isDistributed ? distributed(statement) : [statement]
+  }
+
+  get hasDiskSpace(): boolean {
+    return performance.now() - this.#fullAt > FULL_MS
+  }
+
+  get roundTrips(): number {
+    return this.#roundTrips
+  }
+
+  query<Row extends object>(statement: Statement): Promise<Row[]> {
+    // The statement says what its rows are.
+    return (this.#brief.take(statement) ?? this.#queryAlone(statement)) as Promise<Row[]>
+  }
+
+  async #queryAlone<Row extends object>(statement: Statement): Promise<Row[]> {
+    const connection = await this.#acquire()
+    try {
+      return await this.#send<Row>(connection, statement)
+    } finally {
+      await this.#pool.releaseConnection(connection)
+    }
+  }
+
+  until(signal: AbortSignal): Connection {
+    return {
+      query: async <Row extends object>(statement: Statement) => {
+        signal.throwIfAborted()
+        const rows = this.#brief.take(statement, signal) ?? this.#queryUntil(signal, statement)
+        return (await rows) as Row[]
+      },
+    }
+  }
+
+  renewPlans(): void {
+    this.#kept.renew()
+  }
+
+  async #queryUntil<Row extends object>(signal: AbortSignal, statement: Statement): Promise<Row[]> {
+    signal.throwIfAborted()
+    const connection = await this.#acquire()
+    const over = new AbortController()
+    let cancelling: Promise<void> | undefined
+    const cancel = () => {
+      // The signal may arrive late and hit what runs there next, so nothing will.
+      connection.__knex__disposed ??= signal.reason
+      cancelling = cancelStatements(connection, over.signal, this.#log)
+    }
+    try {
+      signal.throwIfAborted()
+      signal.addEventListener('abort', cancel)
+      return await this.#send<Row>(connection, statement)
+    } catch (error) {
+      signal.throwIfAborted()
+      throw error
+    } finally {
+      signal.removeEventListener('abort', cancel)
+      over.abort()
+      await cancelling
+      await this.#pool.releaseConnection(connection)
+    }
+  }
+
+  async transaction<T>(
+    work: (connection: Connection) => Promise<T>,
+    options?: TransactionOptions,
+  ): Promise<T> {
+    const pool: TransactionPool<RawConnection> = {
+      beside: this.#besideLocks,
+      acquire: () => this.#acquirePipelined(),
+      send: (connection, statement) => this.#send(connection, statement),
+      release: (connection, failure) => {
+        if (failure !== undefined) connection.__knex__disposed ??= failure
+        return this.#releasePipelined(connection)
+      },
+    }
+    return runTransaction(pool, work, options)
+  }
+
+  lane(): Connection {
+    let opening: Promise<RawConnection> | undefined
+    const close = async () => {
+      const connection = await opening?.catch(() => undefined)
+      opening = undefined
+      if (connection !== undefined) await this.#releasePipelined(connection)
+    }
+    this.#lanes.push(close)
+    const connected = async () => {
+      opening ??= this.#acquirePipelined()
+      const used = opening
+      const connection = await used.catch((error: unknown) => {
+        if (opening === used) opening = undefined
+        throw error
+      })
+      if (connection.__knex__disposed === undefined) return connection
+      if (opening === used) await close()
+      return connected()
+    }
+    return { query: async (statement) => this.#send(await connected(), statement) }
+  }
+
+  async ping(): Promise<number> {
+    const start = performance.now()
+    await this.query({ text: 'select 1', values: [] })
+    return performance.now() - start
+  }
+
+  async close(): Promise<void> {
+    this.#isClosing = true
+    for (const release of this.#lanes) await release()
+    await this.#brief.close()
+    await this.knex.destroy()
+  }
+
+  async #acquire(): Promise<RawConnection> {
+    try {
+      return await this.#pool.acquireConnection()
+    } catch (error) {
+      this.#noteAway(error)
+      throw unavailable('Database', error)
+    }
+  }
+
+  async #acquirePipelined(): Promise<RawConnection> {
+    const connection = await this.#acquire()
+    connection.pipeline = true
+    return connection
+  }
+
+  async #releasePipelined(connection: RawConnection): Promise<void> {
+    connection.pipeline = false
+    await this.#pool.releaseConnection(connection)
+  }
+
+  async #send<Row extends object>(connection: RawConnection, statement: Statement): Promise<Row[]> {
+    if (!this.#isDistributed) return await this.#sendOne(connection, statement)
+    if (statement.apart !== undefined) {
+      const steps = { query: (one: Statement) => this.#send<never>(connection, one) }
+      return (await statement.apart(steps)) as Row[]
+    }
+    const sent = distributed(statement).map((one) => this.#sendOne<Row>(connection, one))
+    return (await Promise.all(sent)).flat()
+  }
+
+  async #sendOne<Row extends object>(
+    connection: RawConnection,
+    statement: Statement,
+  ): Promise<Row[]> {
+    const inFlight = this.#inFlight.get(connection) ?? 0
+    if (statement.isMaintenance !== true) {
+      this.#statements += 1
+      if (inFlight === 0) this.#roundTrips += 1
+    }
+    this.#inFlight.set(connection, inFlight + 1)
+    const startedAt = performance.now()
+    try {
+      const sent = this.#kept.named(connection, statement)
+      const rows = await askRows<Row>(connection, sent, this.#silenceMs)
+      if (this.#isAway) this.#log.info('PostgreSQL is back')
+      this.#isAway = false
+      return rows
+    } catch (error) {
+      const failure = toFailure(error, statement)
+      if (failure instanceof StorageFull && this.hasDiskSpace) {
+        this.#fullAt = performance.now()
+        this.#log.error({ cause: failure.cause }, 'PostgreSQL has no room left')
+      }
+      if (isConnectionLost(failure)) {
+        connection.__knex__disposed ??= failure
+        this.#noteAway(error)
+      }
+      throw failure
+    } finally {
+      countDatabaseTime(startedAt)
+      this.#inFlight.set(connection, (this.#inFlight.get(connection) ?? 1) - 1)
+    }
+  }
+
+  /** Said once for all requests that meet it. A pool that is merely busy is not away, nor is one that is closed. */
+  #noteAway(error: unknown): void {
+    if (
+      this.#isClosing ||
+      this.#isAway ||
+      !(error instanceof Error) ||
+      error.name === 'KnexTimeoutError'
+    )
+      return
+    this.#isAway = true
+    this.#log.error({ reason: error.message }, 'PostgreSQL is away')
+  }
+}
+
+// The protocol's own request to end what a connection runs: it needs no place in a pool and no login, takes none of
+// the connections that PostgreSQL has, and poolers pass it on.
+// https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-CANCELING-REQUESTS
+
+const AGAIN_MS = 200
+const ANSWER_MS = 2000
+
+/** pg's client knows where it is connected, and its connection can ask for this; their types know less. */
+interface Place {
+  readonly host: string
+  readonly port: number
+  readonly ssl: ConnectionConfig['ssl'] | false
+  readonly secretKey: number
+}
+
+interface Wire {
+  connect(port: number | string, host?: string): void
+  requestSsl(): void
+  cancel(processId: number, secretKey: number): void
+}
+
+/**
+ * Asks until `over`: a request may arrive before the statement that it is about, or end only the first of several.
+ * Does not throw: a statement that goes on ends by its own time.
+ */
+async function cancelStatements(
+  connection: RawConnection,
+  over: AbortSignal,
+  log: Logger,
+): Promise<void> {
+  let wasTold = false
+  while (!over.aborted) {
+    await requestCancel(connection).catch((error: Error) => {
+      if (!wasTold) log.warn({ reason: error.message }, 'A statement was not cancelled')
+      wasTold = true
+    })
+    await delay(AGAIN_MS, undefined, { signal: over, ref: false }).catch(() => undefined)
+  }
+}
+
+/** Settles when the other side has closed the connection, which is its only answer. */
+function requestCancel(client: RawConnection): Promise<void> {
+  const { host, port, ssl, secretKey } = client as RawConnection & Place
+  return new Promise((resolve, reject) => {
+    const connection = new PgConnection({ ssl: ssl || undefined }) as PgConnection & Wire
+    const timer = setTimeout(() => connection.stream.destroy(new Error('No answer')), ANSWER_MS)
+    const send = () => connection.cancel(client.processID, secretKey)
+    connection.on('connect', () => (ssl ? connection.requestSsl() : send()))
+    connection.on('sslconnect', send)
+    connection.on('error', reject)
+    connection.on('end', () => {
+      clearTimeout(timer)
+      resolve()
+    })
+    if (host.startsWith('/')) connection.connect(`${host}/.s.PGSQL.${port}`)
+    else connection.connect(port, host)
+  })
+}

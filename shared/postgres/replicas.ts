@@ -1,0 +1,234 @@
+/**
+ * Read replicas. A place in PostgreSQL's log is written down for each Project when a write of it has been committed,
+ * before its caller is answered, and a read goes to a replica that has replayed as much: whoever has the answer to a
+ * write finds it everywhere. The places are in Redis, for all processes; a Redis that has lost them begins anew at
+ * the place where the primary is by then.
+ */
+import { setTimeout as delay } from 'node:timers/promises'
+import type { Logger } from '../core/log.ts'
+import type { Redis } from '../redis/redis.ts'
+import { type Database, openDatabase } from './database.ts'
+import type { DatabaseConfig } from './pool.ts'
+
+const PLACES = 'botica:written'
+/** The member that holds for every Project. */
+const ALL = 'all'
+const LOOK_MS = 50
+/** A replica that is away is asked less often. */
+const AWAY_MS = 1000
+/** An answer that is older says nothing: the replica may stand still. */
+const FRESH_MS = 500
+const PATIENCE_MS = 5000
+const CATCH_UP_MS = 1000
+
+export interface Replica {
+  readonly name: string
+  readonly database: Database
+}
+
+export interface Replicas {
+  readonly all: readonly Replica[]
+  /** Where reads of these Projects may go; undefined: to the primary. */
+  choose(projects: readonly number[]): Promise<Replica | undefined>
+  /** One that has all that is committed by now; undefined where none has it within a second. Errors: the primary's. */
+  caughtUp(): Promise<Replica | undefined>
+  /**
+   * Resolves when nobody reads of a Project, or of any, what was there before its last write. Errors: the primary's,
+   * after which that is not sure.
+   */
+  written(project: number | undefined): Promise<void>
+  /** A read there has failed: none goes there until it has answered again. */
+  failed(replica: Replica): void
+  /** Seconds by which each replica is behind what is known to be written. */
+  lags(): ReadonlyMap<string, number>
+  close(): Promise<void>
+}
+
+interface Followed extends Replica {
+  /** Bytes of the log that it has replayed; negative while it is away. */
+  place: number
+  answeredAt: number
+  /** The last time that it had all that was known to be written. */
+  caughtUpAt: number
+}
+
+/** Opens no connection yet. */
+export function openReplicas(
+  urls: readonly string[],
+  primary: Database,
+  {
+    config,
+    redis,
+    log,
+  }: { readonly config: DatabaseConfig; readonly redis: Redis; readonly log: Logger },
+): Replicas {
+  const all = urls.map((url) => openFollowed(url, config, log))
+  const places = createPlaces(primary, redis)
+  const following = followAll(all, () => places.known)
+  let turn = 0
+  const answering = () => {
+    const now = performance.now()
+    return all.filter((one) => one.place >= 0 && now - one.answeredAt < FRESH_MS)
+  }
+  return {
+    all,
+    async choose(projects) {
+      const here = answering()
+      if (here.length === 0) return undefined
+      // The primary takes its share.
+      turn = (turn + 1) % (here.length + 1)
+      const replica = here[turn]
+      if (replica === undefined) return undefined
+      const needed = await places.neededFor(projects).catch(() => undefined)
+      if (needed === undefined) return undefined
+      return replica.place >= needed ? replica : here.find(({ place }) => place >= needed)
+    },
+    async caughtUp() {
+      return await firstAt(await places.ofPrimary(), answering)
+    },
+    async written(project) {
+      // One connection may have ended, or one wait have been too long.
+      const place = await places.ofPrimary().catch(() => places.ofPrimary())
+      try {
+        await places.keep(project, place)
+      } catch {
+        // The others cannot hear of it: it is to be everywhere before anybody is answered.
+        await replayedBy(all, place)
+      }
+    },
+    failed(replica) {
+      for (const one of all) if (one === replica) one.place = -1
+    },
+    lags() {
+      const now = performance.now()
+      const lagSeconds = ({ place, caughtUpAt }: Followed) =>
+        place >= places.known ? 0 : (now - caughtUpAt) / 1000
+      return new Map(all.map((replica) => [replica.name, lagSeconds(replica)]))
+    },
+    async close() {
+      following.stop()
+      await Promise.all(all.map(({ database }) => database.close()))
+    },
+  }
+}
+
+/** The replica that first has replayed up to `needed`; undefined: none in time, or none that answers. */
+async function firstAt(
+  needed: number,
+  answering: () => readonly Followed[],
+): Promise<Followed | undefined> {
+  const deadline = performance.now() + CATCH_UP_MS
+  for (let here = answering(); here.length > 0; here = answering()) {
+    const replica = here.find(({ place }) => place >= needed)
+    if (replica !== undefined || performance.now() > deadline) return replica
+    await delay(LOOK_MS)
+  }
+  return undefined
+}
+
+function openFollowed(url: string, config: DatabaseConfig, log: Logger): Followed {
+  const name = new URL(url).host
+  const settings = { ...config, databaseUrl: url, databaseDirectUrl: undefined }
+  const database = openDatabase(settings, log.child({ replica: name }))
+  return { name, database, place: -1, answeredAt: 0, caughtUpAt: performance.now() }
+}
+
+/** Asks each replica again and again how far it is, until `stop`. */
+function followAll(all: readonly Followed[], known: () => number): { stop(): void } {
+  let isStopped = false
+  const follow = async (replica: Followed): Promise<void> => {
+    if (isStopped) return
+    replica.place = await replayedPlace(replica.database).catch(() => -1)
+    const now = performance.now()
+    if (replica.place >= 0) replica.answeredAt = now
+    if (replica.place >= known()) replica.caughtUpAt = now
+    setTimeout(follow, replica.place < 0 ? AWAY_MS : LOOK_MS, replica).unref()
+  }
+  for (const replica of all) void follow(replica)
+  return {
+    stop() {
+      isStopped = true
+    },
+  }
+}
+
+async function replayedBy(all: readonly Followed[], needed: number): Promise<void> {
+  const deadline = performance.now() + PATIENCE_MS
+  const isBehind = ({ place }: Followed) => place >= 0 && place < needed
+  while (all.some(isBehind) && performance.now() < deadline) await delay(LOOK_MS)
+}
+
+/** The places of writes, as all processes know them. */
+interface Places {
+  /** The furthest that this process has heard of. */
+  readonly known: number
+  ofPrimary(): Promise<number>
+  /** The place that reads of these Projects need; undefined where nobody knows. Errors: those of Redis. */
+  neededFor(projects: readonly number[]): Promise<number | undefined>
+  /** Errors: those of Redis. */
+  keep(project: number | undefined, place: number): Promise<void>
+}
+
+function createPlaces(primary: Database, redis: Redis): Places {
+  const ofPrimary = together(() => primaryPlace(primary))
+  let known = 0
+  return {
+    get known() {
+      return known
+    },
+    ofPrimary,
+    async neededFor(projects) {
+      const [start, ...own] = await redis.zmscore(PLACES, ALL, ...projects.map(String))
+      if (start === null || start === undefined) {
+        await redis.zadd(PLACES, 'GT', await ofPrimary(), ALL)
+        return undefined
+      }
+      const needed = Math.max(Number(start), ...own.map(Number))
+      known = Math.max(known, needed)
+      return needed
+    },
+    async keep(project, place) {
+      known = Math.max(known, place)
+      await redis.zadd(PLACES, 'GT', place, project === undefined ? ALL : String(project))
+    },
+  }
+}
+
+/** Calls share one asking, which begins after all of them. */
+function together<T>(ask: () => Promise<T>): () => Promise<T> {
+  let running: Promise<unknown> = Promise.resolve()
+  let next: Promise<T> | undefined
+  return () => {
+    next ??= running
+      .catch(() => undefined)
+      .then(() => {
+        next = undefined
+        const asked = ask()
+        running = asked
+        return asked
+      })
+    return next
+  }
+}
+
+async function primaryPlace(primary: Database): Promise<number> {
+  const [row] = await primary.query<{ place: number }>({
+    name: 'primary-place',
+    text: `select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8 as place`,
+    values: [],
+    isMaintenance: true,
+  })
+  return row?.place ?? Number.POSITIVE_INFINITY
+}
+
+/** A server that takes writes is no replica, and has a log of its own. */
+async function replayedPlace(database: Database): Promise<number> {
+  const [row] = await database.query<{ place: number | null }>({
+    name: 'replayed-place',
+    text: `select case when pg_is_in_recovery() then
+      pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0')::float8 end as place`,
+    values: [],
+    isMaintenance: true,
+  })
+  return row?.place ?? -1
+}

@@ -1,0 +1,77 @@
+/** Refusals of PostgreSQL and its driver, as failures that hold no value of a statement. */
+
+import {
+  HttpError,
+  RunLeaseLost,
+  StorageFull,
+  serverTimeout,
+  TransactionConflict,
+  tooCostly,
+  unavailable,
+} from '../core/errors.ts'
+import type { Statement } from './statement.ts'
+
+/**
+ * A statement that PostgreSQL refused. Holds the SQLSTATE and the constraint only: PostgreSQL's
+ * own text and detail repeat values, which must reach neither a reply nor a log.
+ */
+export class SqlError extends Error {
+  readonly code: string
+  readonly constraint: string | undefined
+
+  constructor(code: string, constraint: string | undefined, what: string) {
+    super(`PostgreSQL refused ${what}: SQLSTATE ${code}${constraint ? ` (${constraint})` : ''}`)
+    this.code = code
+    this.constraint = constraint
+  }
+}
+
+/** Raised by the function search_cap of the schema. */
+const TOO_MANY = 'BT001'
+/** Disk full, out of memory. */
+const NO_ROOM = new Set(['53100', '53200'])
+/** Raised by the function require_run of the schema. */
+const RUN_LOST = 'BT002'
+/** Serialization failure, deadlock, lock timeout. */
+const CONTENTION = new Set(['40001', '40P01', '55P03'])
+/** Turns an error of the driver into a failure of the service. */
+export function toFailure(error: unknown, statement: Statement): Error {
+  if (!(error instanceof Error)) return new Error('The database driver threw a non-error')
+  const code = 'code' in error && typeof error.code === 'string' ? error.code : undefined
+  if (isConnectionLoss(code, error.message)) return unavailable('Database', error)
+  if (code === undefined) return error
+  if (code === '57014') return serverTimeout()
+  if (CONTENTION.has(code))
+    return new TransactionConflict(code, new SqlError(code, undefined, what(statement)))
+  if (code === TOO_MANY)
+    return tooCostly('A chain or _has of the search matches too many resources')
+  if (NO_ROOM.has(code)) {
+    return new StorageFull('Database', new SqlError(code, undefined, what(statement)))
+  }
+  if (code === RUN_LOST) return new RunLeaseLost()
+  const constraint =
+    'constraint' in error && typeof error.constraint === 'string' ? error.constraint : undefined
+  // Class 42 is a mistake in our own text, which holds no values.
+  return new SqlError(
+    code,
+    constraint,
+    code.startsWith('42') ? `"${error.message}"` : what(statement),
+  )
+}
+
+function what({ name, text }: Statement): string {
+  return name ?? text.slice(0, 40)
+}
+
+/** True for a connection that is lost, or never came about. */
+export function isConnectionLost(failure: Error): boolean {
+  if (failure instanceof TransactionConflict || failure instanceof StorageFull) return false
+  return failure instanceof HttpError && failure.status === 503
+}
+
+// Class 08 and 57P0x: the server goes or is not ready yet; 53300: no slot; 25006: a standby.
+// The rest are Node's own socket errors and pg's texts, which have no code.
+function isConnectionLoss(code: string | undefined, message: string): boolean {
+  if (code !== undefined) return /^(08...|57P0.|53300|25006|E[A-Z_]{4,})$/.test(code)
+  return /^(Connection terminated|Client |timeout expired|Query read timeout)/i.test(message)
+}

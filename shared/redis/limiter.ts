@@ -1,0 +1,88 @@
+/**
+ * Limits what may be spent in a minute. Each process counts for itself and updates Redis only after every
+ * hundredth of the limit, in the background, so that no request waits for Redis; processes together
+ * may let through that much more than the limit. While Redis is away each counts alone.
+ */
+import { LRUCache } from 'lru-cache'
+import type { Logger } from '../core/log.ts'
+import type { Redis } from './redis.ts'
+
+const WINDOW_MS = 60_000
+const TRACKED = 50_000
+const SHARES = 100
+
+export interface RateLimitState {
+  /** Negative beyond the limit. */
+  readonly remaining: number
+  readonly resetMs: number
+}
+
+export interface Limiter {
+  /** Counts `units` for whoever `key` stands for; what is beyond the limit is counted, too. */
+  spend(key: string, units: number, limit: number): RateLimitState
+}
+
+interface Count {
+  readonly window: number
+  own: number
+  /** How many of `own` Redis knows. */
+  sent: number
+  others: number
+  isSending: boolean
+}
+
+/** `name` keeps the counts of several limiters apart in Redis. */
+export function createLimiter(name: string, redis: Redis, log: Logger): Limiter {
+  const counts = new LRUCache<string, Count>({ maxSize: TRACKED, sizeCalculation: () => 1 })
+
+  const publish = async (of: string, count: Count): Promise<void> => {
+    const units = count.own - count.sent
+    const key = `botica:limit:${name}:${of}:${count.window}`
+    const replies = await redis
+      .multi()
+      .incrby(key, units)
+      .pexpire(key, 2 * WINDOW_MS)
+      .exec()
+    count.sent += units
+    count.others = Math.max(0, Number(replies?.[0]?.[1] ?? count.sent) - count.sent)
+  }
+
+  return {
+    spend(key, units, limit) {
+      const now = Date.now()
+      const window = Math.floor(now / WINDOW_MS)
+      const known = counts.get(key)
+      const count =
+        known?.window === window ? known : { window, own: 0, sent: 0, others: 0, isSending: false }
+      if (count !== known) counts.set(key, count)
+      count.own += units
+      const share = Math.max(1, Math.floor(limit / SHARES))
+      const isDue = count.sent === 0 || count.own - count.sent >= share
+      if (isDue && units > 0 && !count.isSending) {
+        count.isSending = true
+        publish(key, count)
+          .catch((error: Error) => log.debug({ reason: error.message }, 'Limits are not shared'))
+          .finally(() => {
+            count.isSending = false
+          })
+      }
+      const left = limit - count.own - count.others
+      return { remaining: left, resetMs: (window + 1) * WINDOW_MS - now }
+    },
+  }
+}
+
+/** One item of a `RateLimit` header. The SDK parses exactly this form: quoted name, remaining, seconds. */
+export function rateLimitItem(name: string, { remaining, resetMs }: RateLimitState): string {
+  return `"${name}";r=${Math.max(0, remaining)};t=${retryAfterSeconds(resetMs)}`
+}
+
+export function retryAfterSeconds(resetMs: number): number {
+  return Math.max(1, Math.ceil(resetMs / 1000))
+}
+
+/** Events of a key within `seconds` of the first, this one included; of callers at a time each gets its own number. */
+export async function countEvent(redis: Redis, key: string, seconds: number): Promise<number> {
+  const replies = await redis.multi().set(key, 0, 'EX', seconds, 'NX').incr(key).exec()
+  return Number(replies?.[1]?.[1] ?? 0)
+}

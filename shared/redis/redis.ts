@@ -1,0 +1,172 @@
+/** One way to open a Redis connection. It reconnects by itself for as long as the process lives. */
+
+import type { Socket } from 'node:net'
+import { type RedisOptions as AnyOptions, Redis } from 'ioredis'
+import type { Config } from '../core/config/config.ts'
+import { timings } from '../core/config/waits.ts'
+import type { Logger } from '../core/log.ts'
+
+export type { Redis }
+
+/**
+ * `request`: a caller waits, so a command fails at once while Redis is away and, after `endStart`, after
+ * `redisTimeoutMs` when it is silent. `subscribe` and `worker`: commands wait for the connection, as BullMQ demands of a worker.
+ */
+export type RedisPurpose = 'request' | 'subscribe' | 'worker'
+
+/** A wrong password or account, or a database number that is not there: ioredis would use number 0. */
+const REFUSAL = /^(WRONGPASS|NOAUTH|NOPERM|ERR (invalid password|invalid DB|DB index|AUTH))/
+
+/** Connects in the background; `untilReady` waits for it. */
+export function openRedis(config: Config, purpose: RedisPurpose, log: Logger): Redis {
+  const redis = createRedis(config.redisUrl, config.redisTlsInsecure, {
+    retryStrategy: (attempt) => Math.min(50 * attempt, 1000),
+    ...(purpose === 'request'
+      ? {
+          commandTimeout: timings.startMs,
+          enableOfflineQueue: false,
+          // A command that was already refused to its caller must not run after a reconnect.
+          autoResendUnfulfilledCommands: false,
+          maxRetriesPerRequest: 0,
+        }
+      : { maxRetriesPerRequest: null }),
+  })
+  writeOnceATurn(redis)
+  // BullMQ's workers wait on a connection of their own.
+  const duplicate = redis.duplicate.bind(redis)
+  redis.duplicate = (override) => {
+    const copy = duplicate(override)
+    writeOnceATurn(copy)
+    return copy
+  }
+  const away = downConnections(log)
+  redis.on('error', (error: Error) => {
+    if (away.size === 0) log.error({ reason: error.message }, 'Redis is away')
+    away.add(redis)
+  })
+  redis.on('ready', () => {
+    if (away.delete(redis) && away.size === 0) log.info('Redis is back')
+  })
+  redis.on('end', () => away.delete(redis))
+  return redis
+}
+
+/** A process that starts is busy with itself, and may hear an answer late; from now on callers wait for it. */
+export function endStart(redis: Redis, config: Config): void {
+  redis.options.commandTimeout = config.redisTimeoutMs
+}
+
+/**
+ * All commands of one turn of the event loop leave in one write. Every write wakes Redis, which takes
+ * the processor from us: at 64 callers writing was a third of a worker's time.
+ */
+function writeOnceATurn(redis: Redis): void {
+  const send = redis.sendCommand.bind(redis)
+  redis.sendCommand = (command, stream) => {
+    const socket: Socket | undefined = redis.stream
+    if (socket?.writableCorked === 0) {
+      socket.cork()
+      setImmediate(() => socket.uncork())
+    }
+    return send(command, stream)
+  }
+}
+
+const awayByLog = new WeakMap<Logger, Set<Redis>>()
+
+/** Connections that are down. Only the first loss and the last recovery are logged. */
+function downConnections(log: Logger): Set<Redis> {
+  const known = awayByLog.get(log)
+  if (known !== undefined) return known
+  const away = new Set<Redis>()
+  awayByLog.set(log, away)
+  return away
+}
+
+/**
+ * Why queues cannot rely on this Redis, as one sentence; undefined where they can, and where it does not
+ * say (an account without INFO).
+ */
+export async function redisConfigError(redis: Redis): Promise<string | undefined> {
+  const said = await redis.info().catch(() => '')
+  const field = (name: string) => new RegExp(`^${name}:(\\S+)`, 'm').exec(said)?.[1]
+  if (field('redis_mode') === 'cluster') {
+    return 'REDIS_URL names a node of a Redis Cluster; jobs need all of their keys on one server: use a single Redis, or one behind Sentinels (redis-sentinel://…)'
+  }
+  const policy = field('maxmemory_policy') ?? 'noeviction'
+  if (policy === 'noeviction') return undefined
+  return `The Redis of REDIS_URL evicts keys when its memory is full (maxmemory-policy ${policy}), and jobs would be lost; set maxmemory-policy to noeviction`
+}
+
+/**
+ * Resolves when the connection can be used. Errors: 30 s without Redis; at once what no waiting mends.
+ */
+export async function untilReady(redis: Redis, log: Logger): Promise<void> {
+  if (redis.status === 'ready') return
+  const started = Date.now()
+  await new Promise<void>((resolve, reject) => {
+    const timer = setInterval(() => {
+      if (Date.now() - started < timings.startMs) {
+        log.warn('Waiting for Redis')
+        return
+      }
+      fail('Redis does not answer')
+    }, 1000)
+    const settle = () => {
+      clearInterval(timer)
+      redis.off('ready', onReady)
+      redis.off('error', onError)
+    }
+    const fail = (what: string) => {
+      settle()
+      redis.disconnect()
+      reject(new Error(`${what}; look at REDIS_URL`))
+    }
+    const onError = ({ message }: Error) => {
+      if (REFUSAL.test(message)) fail(`Redis refuses the connection: ${message.replace(/\.$/, '')}`)
+    }
+    const onReady = () => {
+      settle()
+      resolve()
+    }
+    redis.on('ready', onReady)
+    redis.on('error', onError)
+  })
+}
+
+type RedisOptions = Omit<AnyOptions, 'replyMapping'>
+
+/** `redis-sentinel://user:password@host:port,host:port/number#name`, as other clients write it. */
+const SENTINEL =
+  /^(rediss?)-sentinel:\/\/(?:([^:@/]*)(?::([^@/]*))?@)?([^/?#]+)(?:\/(\d*))?(?:\?([^#]*))?#(.+)$/
+const SENTINEL_PORT = 26_379
+
+/** A connection to what `REDIS_URL` names. `isTlsInsecure` takes any certificate. */
+export function createRedis(url: string, isTlsInsecure: boolean, options: RedisOptions): Redis {
+  const tls =
+    isTlsInsecure && url.startsWith('rediss') ? { tls: { rejectUnauthorized: false } } : {}
+  const sentinels = parseSentinelUrl(url)
+  if (sentinels === undefined) return new Redis(url, { ...tls, ...options })
+  // Sentinels are asked over TLS where the servers are.
+  const sentinelTls = url.startsWith('rediss') ? { tls: {}, sentinelTLS: {}, ...tls } : {}
+  return new Redis({ ...sentinels, ...sentinelTls, ...options })
+}
+
+/** Undefined for the URL of a server. `?sentinelPassword=` is for Sentinels that ask for one. */
+export function parseSentinelUrl(url: string): RedisOptions | undefined {
+  const match = SENTINEL.exec(url)
+  if (match === null) return undefined
+  const [, , username, password, hosts = '', db, query, name = ''] = match
+  const sentinelPassword = new URLSearchParams(query).get('sentinelPassword')
+  return {
+    sentinels: hosts.split(',').map((place) => {
+      const { hostname, port } = new URL(`redis://${place}`)
+      return { host: hostname, port: Number(port || SENTINEL_PORT) }
+    }),
+    name: decodeURIComponent(name),
+    ...(username ? { username: decodeURIComponent(username) } : {}),
+    ...(password ? { password: decodeURIComponent(password) } : {}),
+    ...(db ? { db: Number(db) } : {}),
+    ...(sentinelPassword ? { sentinelPassword } : {}),
+  }
+}

@@ -1,0 +1,323 @@
+/**
+ * One `name=value` of a query → Criterion: chains, `_has`, `_list` and `_filter` around Conditions.
+ * https://hl7.org/fhir/R4/search.html#chaining, #has
+ */
+import { badRequest, type HttpError, notSupported, tooCostly } from '../../core/errors.ts'
+import { isResourceType, resourceTypes, searchParameter } from '../../fhir/definitions.ts'
+import type {
+  OwnParameters,
+  SearchParameter,
+  SearchParamType,
+} from '../../fhir/definitions-data.ts'
+import { isOfWords } from '../../fhir/searched-text.ts'
+import { readFilter } from './filter.ts'
+import type {
+  Condition,
+  CriteriaScope,
+  Criterion,
+  Join,
+  JoinEnd,
+  Refusal,
+} from './search-request.ts'
+import {
+  parseDateValue,
+  parseNearValue,
+  parseNumberValue,
+  parseOfTypeValue,
+  parseQuantityValue,
+  parseTokenValue,
+  splitComposite,
+  splitValue,
+} from './values.ts'
+
+const MAX_LINKS = 3
+const MAX_JOINS = 250
+
+const HAS = /^_has:([A-Za-z]+):([^:.]+):(.+)$/s
+const CHAIN = /^([^:.]+)(?::([^:.]*))?\.(.+)$/s
+
+/** Undefined for an empty value. Errors: 400 for what no handling can ignore. */
+export function readCriterion(
+  type: string,
+  name: string,
+  value: string,
+  { scope, links = 0 }: { readonly scope: CriteriaScope; readonly links?: number | undefined },
+): Criterion | Refusal | undefined {
+  if (links > MAX_LINKS) {
+    throw tooCostly('Search chains longer than three links are not currently supported', name)
+  }
+  if (/^_has(:|$)/.test(name)) return readHas(type, name, value, { scope, links: links + 1 })
+  if (/^_list(:|$)/.test(name)) return readList(type, name, value, { scope, links: links + 1 })
+  if (name === '_filter') {
+    const read = (path: string, text: string) => readCriterion(type, path, text, { scope, links })
+    return readFilter(type, value, scope.own, read)
+  }
+  if (links > 0 && name === '_type') return ofType(type, value)
+  const chain = CHAIN.exec(name)
+  if (chain === null) return readCondition(type, name, value, scope)
+  const [, code = '', target, rest = ''] = chain
+  const parameter = readyParameter(type, code, scope.own)
+  if (parameter === undefined) return unknownParameter(code, name)
+  if (parameter.type !== 'reference') {
+    throw badRequest(`Search parameter ${code} is no reference and cannot be chained`, name)
+  }
+  if (parameter.expression === undefined) {
+    throw badRequest(`Search parameter ${code} cannot be chained`, name)
+  }
+  const types = target === undefined ? targetTypes(parameter) : [requireType(target, name)]
+  const read = (end: string) => readCriterion(end, rest, value, { scope, links: links + 1 })
+  const ends = types.length === 1 ? readEnd(types[0], read) : readEnds(types, read)
+  if (ends === undefined || 'reason' in ends) return ends
+  countJoins(scope, ends.length)
+  return { kind: 'chain', code, ends }
+}
+
+function targetTypes({ targets }: SearchParameter): readonly string[] {
+  return targets ?? resourceTypes
+}
+
+type ReadEnd = (type: string) => Criterion | Refusal | undefined
+
+function readEnd(type = '', read: ReadEnd): readonly JoinEnd[] | Refusal | undefined {
+  const criterion = read(type)
+  if (criterion === undefined || 'reason' in criterion) return criterion
+  return [{ type, criterion }]
+}
+
+/** Without a type a chain leads to every target for which the rest of it means something. */
+function readEnds(
+  types: readonly string[],
+  read: ReadEnd,
+): readonly JoinEnd[] | Refusal | undefined {
+  const ends: JoinEnd[] = []
+  let never: JoinEnd | undefined
+  let refusal: Refusal | undefined
+  for (const type of types) {
+    const criterion = read(type)
+    if (criterion === undefined) return undefined
+    if ('reason' in criterion) refusal ??= criterion
+    else if (criterion === NEVER) never ??= { type, criterion }
+    else ends.push({ type, criterion })
+  }
+  if (ends.length > 0) return ends
+  return never === undefined ? refusal : [never]
+}
+
+const [ALWAYS, NEVER] = ['false', 'true'].map((value): Condition => {
+  return { code: '_lastUpdated', type: 'date', modifier: 'missing', values: [value] }
+}) as [Condition, Condition]
+
+/** The types of what a chain ends with, or of what refers. Errors: 400. */
+function ofType(type: string, value: string): Condition {
+  const types = value.split(',').map((name) => requireType(name, '_type'))
+  return types.includes(type) ? ALWAYS : NEVER
+}
+
+function readHas(
+  type: string,
+  name: string,
+  value: string,
+  { scope, links }: { readonly scope: CriteriaScope; readonly links: number },
+): Join | Refusal | undefined {
+  const [, source = '', code = '', rest = ''] = HAS.exec(name) ?? []
+  if (rest === '')
+    throw badRequest(`Invalid _has: ${name}; use _has:Type:reference:parameter`, name)
+  requireType(source, name)
+  const parameter = readyParameter(source, code, scope.own)
+  if (parameter === undefined) return unknownParameter(code, name)
+  if (parameter.type !== 'reference' || !targetTypes(parameter).includes(type)) {
+    throw badRequest(`Invalid _has: ${source}:${code} does not refer to ${type}`, name)
+  }
+  const ends = readEnd(source, (end) => readCriterion(end, rest, value, { scope, links }))
+  if (ends === undefined || 'reason' in ends) return ends
+  countJoins(scope, 1)
+  return { kind: 'has', code, ends }
+}
+
+/** Members of a List are those its items refer to. https://hl7.org/fhir/R4/search.html#list */
+function readList(
+  type: string,
+  name: string,
+  value: string,
+  { scope, links }: { readonly scope: CriteriaScope; readonly links: number },
+): Criterion | Refusal | undefined {
+  if (name !== '_list') throw badRequest(`Invalid modifier ${name.slice(5)} for _list`, name)
+  if (value.startsWith('$')) throw notSupported('Functional lists are not supported', name)
+  const found = readHas(type, '_has:List:item:_id', value, { scope, links })
+  return found === undefined || 'reason' in found ? found : { ...found, isList: true }
+}
+
+function requireType(name: string, expression: string): string {
+  if (!isResourceType(name)) throw badRequest(`Unknown resource type: ${name}`, expression)
+  return name
+}
+
+function countJoins(scope: CriteriaScope, count: number): void {
+  scope.joins += count
+  if (scope.joins > MAX_JOINS) {
+    throw tooCostly(
+      `A search may follow references to ${MAX_JOINS} types; name the type of a chain`,
+    )
+  }
+}
+
+/** A parameter to search by. Errors: 400 for one of the Project's own that is not indexed yet. */
+export function readyParameter(
+  type: string,
+  code: string,
+  own: OwnParameters | undefined,
+  expression?: string,
+): SearchParameter | undefined {
+  const parameter = searchParameter(type, code, own)
+  if (parameter !== undefined && !isReady(parameter)) {
+    throw notReady(code, expression)
+  }
+  return parameter
+}
+
+function notReady(code: string, expression?: string): HttpError {
+  return badRequest(`Search parameter ${code} is not ready`, expression)
+}
+
+export function isReady(parameter: SearchParameter): boolean {
+  return !('isReady' in parameter) || parameter.isReady === true
+}
+
+// One parameter without a chain → Condition: which there are, which modifiers, which values.
+
+const MAX_VALUES = 1000
+
+const UNSUPPORTED = new Set(['_contained', '_containedType', '_deleted', '_query', '_type'])
+
+/** Any other is refused. */
+const MODIFIERS: Readonly<Record<SearchParamType, readonly string[]>> = {
+  token: [
+    ...['not', 'missing', 'text', 'of-type', 'contains'],
+    ...['in', 'not-in', 'above', 'below'],
+  ],
+  reference: ['identifier', 'not', 'missing', 'above', 'below'],
+  string: ['exact', 'contains', 'text', 'not', 'missing'],
+  date: ['missing'],
+  number: ['missing'],
+  quantity: ['missing'],
+  uri: ['above', 'below', 'contains', 'missing'],
+  composite: [],
+  special: [],
+}
+
+/** With these the value is no token. */
+const PLAIN: ReadonlySet<string> = new Set(['text', 'contains', 'in', 'not-in'])
+
+/** The token parameters that `:contains` is good for. */
+const CONTACTS = new Set(['email', 'phone', 'telecom'])
+
+interface Named {
+  readonly parameter: SearchParameter
+  readonly modifier: string | undefined
+}
+
+/** Reads a name without a chain. An impossible modifier throws always. */
+function readName(type: string, name: string, { own }: CriteriaScope): Named | Refusal {
+  const colon = name.indexOf(':')
+  const code = colon === -1 ? name : name.slice(0, colon)
+  const modifier = colon === -1 ? undefined : name.slice(colon + 1)
+  if (UNSUPPORTED.has(code)) return { reason: notSupported(`${code} is not supported`, name) }
+  if (isOfWords(code)) {
+    if (own?.fullText === undefined) {
+      return { reason: notSupported(`${code} is not supported`, name) }
+    }
+    if (own.fullText === 'indexing') throw notReady(code, name)
+  }
+  const parameter = readyParameter(type, code, own)
+  if (parameter === undefined) return unknownParameter(code, name)
+  if (modifier !== undefined) checkModifier(parameter, modifier)
+  return { parameter, modifier }
+}
+
+function unknownParameter(code: string, name: string): Refusal {
+  return { reason: badRequest(`Unknown search parameter: ${code}`, name) }
+}
+
+function checkModifier(parameter: SearchParameter, modifier: string): void {
+  const supported = MODIFIERS[parameter.type]
+  const isOfId = parameter.code === '_id' && modifier !== 'not'
+  const isPlain = parameter.expression === undefined && !isOfProject(parameter, modifier)
+  const isApt =
+    modifier !== 'contains' || parameter.type !== 'token' || CONTACTS.has(parameter.code)
+  if (supported.includes(modifier) && !isOfId && !isPlain && isApt) return
+  if (parameter.type === 'reference' && isResourceType(modifier) && !isPlain) return
+  const id = parameter.url.slice(parameter.url.lastIndexOf('/') + 1)
+  throw badRequest(`Invalid modifier :${modifier} for ${id}`)
+}
+
+/** A project is what every resource has. */
+function isOfProject({ code }: SearchParameter, modifier: string): boolean {
+  return code === '_project' && modifier === 'missing'
+}
+
+/** Undefined when nothing but commas is left. Errors: 400 for a value that is none of its type. */
+function readCondition(
+  type: string,
+  name: string,
+  text: string,
+  scope: CriteriaScope,
+): Condition | Refusal | undefined {
+  const named = readName(type, name, scope)
+  if ('reason' in named) return named
+  const { parameter, modifier } = named
+  const isOneValue = modifier === 'missing'
+  const parts = (isOneValue ? [text] : splitValue(text, ',')).filter((part) => part !== '')
+  if (parts.length > MAX_VALUES) {
+    const text = `${parameter.code} has ${parts.length} values; ${MAX_VALUES} are allowed`
+    throw tooCostly(text, name)
+  }
+  if (parts.length === 0) return undefined
+  const values = parts.map((part) => relative(type, parameter, part, scope.fhirUrl))
+  for (const value of values) checkValue(parameter, modifier, value)
+  return {
+    code: parameter.code,
+    type: parameter.type,
+    modifier,
+    values: [...new Set(values)],
+  }
+}
+
+/** Our own absolute references become `Type/id`; so does `_id=Patient/1` of Patient become `1`. */
+function relative(
+  type: string,
+  parameter: SearchParameter,
+  value: string,
+  fhirUrl: string | undefined,
+): string {
+  if (parameter.code === '_id' && value.startsWith(`${type}/`)) return value.slice(type.length + 1)
+  if (parameter.type !== 'reference' || fhirUrl === undefined) return value
+  return value.startsWith(fhirUrl) ? value.slice(fhirUrl.length) : value
+}
+
+function checkValue(parameter: SearchParameter, modifier: string | undefined, value: string): void {
+  if (value.includes('\0')) throw badRequest(`Invalid value for ${parameter.code}`)
+  if (modifier === 'missing') {
+    if (value === 'true' || value === 'false') return
+    throw badRequest(`${parameter.code}:missing must be true or false, not ${value}`)
+  }
+  if (parameter.type === 'date') parseDateValue(value)
+  if (parameter.type === 'number') parseNumberValue(value)
+  if (parameter.type === 'quantity') parseQuantityValue(value)
+  if (parameter.type === 'composite') checkComposite(parameter, value)
+  if (parameter.type === 'special' && parameter.expression !== undefined) parseNearValue(value)
+  if (modifier === 'of-type') parseOfTypeValue(value)
+  else if (modifier !== undefined && PLAIN.has(modifier)) return
+  else if (parameter.type === 'token' || modifier === 'identifier') parseTokenValue(value)
+}
+
+function checkComposite(parameter: SearchParameter, value: string): void {
+  const parts = splitComposite(parameter, value)
+  parameter.components?.forEach(({ type }, i) => {
+    const part = parts[i] ?? ''
+    checkValue({ ...parameter, type }, undefined, part)
+    if (type !== 'token' || parseTokenValue(part).code !== undefined) return
+    throw badRequest(
+      `${parameter.code} needs a code in ${value}; any code of a system is not searched for in composites`,
+    )
+  })
+}

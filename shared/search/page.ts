@@ -1,0 +1,231 @@
+/** One page of a search, as a Principal sees it: one statement, one more for a total and each step of includes. */
+import { LRUCache } from 'lru-cache'
+import { visibleRows } from '../access/decisions/grant-predicates.ts'
+import type { Principal } from '../access/principal.ts'
+import { unlinked } from '../access/project-context.ts'
+import { forbidden } from '../core/errors.ts'
+import { redactRows } from '../store/read/redact.ts'
+import { requireAllowed, type StoreContext } from '../store/rows/context.ts'
+import { withContents } from '../store/rows/recent.ts'
+import { toVersion } from '../store/rows/rows.ts'
+import type { SearchPage, Version } from '../store/rows/version.ts'
+import { followIncludes } from './include.ts'
+import type { SearchRequest } from './language/search-request.ts'
+import {
+  fewKeysResult,
+  fewKeysStatement,
+  pageStatement,
+  pagesStatement,
+} from './planner/page-statement.ts'
+import { planQuery, prepare } from './planner/prepare.ts'
+import { countRows } from './planner/total.ts'
+import { orderOfTypes, resolveOrder, writeCursor } from './predicates/order.ts'
+import type { Order, Position, SortedRow } from './predicates/position.ts'
+import type { PlannedQuery, Query } from './predicates/query.ts'
+
+/** Errors: 403, 400 for what cannot be searched or sorted by and for a damaged cursor. */
+export async function search(
+  store: StoreContext,
+  principal: Principal,
+  request: SearchRequest,
+): Promise<SearchPage> {
+  requireAllowed(principal, request.type, 'search')
+  const order = resolveOrder(request, store.keys, principal.project.parameters)
+  return searchPage(store, principal, order, [request])
+}
+
+/**
+ * Several types as one result; the requests differ in type and conditions only. Types that may not
+ * be searched are left out. Errors: as `search`; 403 when no type is left.
+ */
+export async function searchTypes(
+  store: StoreContext,
+  principal: Principal,
+  requests: readonly SearchRequest[],
+): Promise<SearchPage> {
+  const allowed = requests.filter(({ type }) =>
+    visibleRows(store, principal, type, { interaction: 'search' }),
+  )
+  const [first] = allowed
+  if (first === undefined) throw forbidden()
+  return searchPage(store, principal, orderOfTypes(first, store.keys), [first, ...allowed.slice(1)])
+}
+
+/** The cost of a search, for callers who may know: its statement, how its rows are found, PostgreSQL's plan. */
+export interface Explanation {
+  /** `keys`, `ids`, `dates`, `join` or `walk`; undefined when nothing is visible. */
+  readonly driver: string | undefined
+  readonly sql: string
+  readonly plan: readonly string[]
+}
+
+/** Errors: as `search`. The statement is run, but its rows stay in PostgreSQL. */
+export async function explain(
+  store: StoreContext,
+  principal: Principal,
+  request: SearchRequest,
+): Promise<Explanation> {
+  const { queries } = await prepareOne(store, principal, request)
+  if (queries.length === 0) return { driver: undefined, sql: '', plan: [] }
+  const plans = planQueries(store, queries)
+  const { text, values } = pageStatement(plans)
+  const rows = await store.connection.query<{ 'QUERY PLAN': string }>({
+    text: `explain (analyze, buffers) ${text}`,
+    values,
+  })
+  const driver = plans.map(({ accessPath }) => accessPath.name).join(', ')
+  return { driver, sql: text, plan: rows.map((row) => row['QUERY PLAN']) }
+}
+
+/** Errors: 403, 400 for what cannot be searched or sorted by and for a damaged cursor. */
+async function prepareOne(store: StoreContext, principal: Principal, request: SearchRequest) {
+  requireAllowed(principal, request.type, 'search')
+  const order = resolveOrder(request, store.keys, principal.project.parameters)
+  const prepared = await prepare(store, principal, order, [request])
+  return { order, ...prepared }
+}
+
+/** More searches than this are several statements: PostgreSQL plans each of them. */
+const SEARCHES = 200
+
+/** The first pages of several searches of one Project, without totals and includes; each may fail alone. */
+export async function searchMany(
+  store: StoreContext,
+  member: Principal,
+  requests: readonly SearchRequest[],
+): Promise<readonly PromiseSettledResult<SearchPage>[]> {
+  const principal = unlinked(member)
+  const prepared = await Promise.allSettled(
+    requests.map(async (request) => {
+      const { order, after, queries } = await prepareOne(store, principal, request)
+      return { order, after, parts: planQueries(store, queries) }
+    }),
+  )
+  const asked = prepared.flatMap((result, n) =>
+    result.status === 'fulfilled' ? result.value.parts.map((planned) => ({ n, ...planned })) : [],
+  )
+  // Rows sorted by values, and those with a score, have columns of their own, so each such search is a statement of its own.
+  const [alone, alike] = [true, false].map((isAlone) =>
+    asked.filter(({ query }) => hasOwnColumns(query) === isAlone),
+  )
+  const groups = (alone ?? []).map((part) => [part])
+  for (let from = 0; from < (alike?.length ?? 0); from += SEARCHES) {
+    groups.push((alike ?? []).slice(from, from + SEARCHES))
+  }
+  const found = new Map<number, SortedRow[]>()
+  for (const group of groups) {
+    const rows = await store.connection.query<SortedRow & { n: number }>(pagesStatement(group))
+    for (const [n, own] of Map.groupBy(rows, (row) => row.n)) found.set(n, own)
+  }
+  return Promise.allSettled(
+    requests.map(async (request, n) => {
+      const own = prepared[n]
+      if (own?.status !== 'fulfilled') throw own?.reason
+      const { order, after } = own.value
+      const rows = found.get(n) ?? []
+      return buildSearchPage(request, {
+        order,
+        after,
+        rows: await showRows(store, principal, rows),
+      })
+    }),
+  )
+}
+
+const hasOwnColumns = ({ order, score }: Query) => order.terms.length > 0 || score !== undefined
+
+async function searchPage(
+  store: StoreContext,
+  principal: Principal,
+  order: Order,
+  requests: readonly [SearchRequest, ...SearchRequest[]],
+): Promise<SearchPage> {
+  const [paging] = requests
+  const { count, total, includes } = paging
+  const { projects, after, queries } = await prepare(store, principal, order, requests)
+  const [rows, counted] = await Promise.all([
+    count === 0 || queries.length === 0 ? [] : pageRows(store, queries),
+    total === 'none' ? undefined : countRows(store, queries, total),
+  ])
+  const shown = await showRows(store, principal, rows)
+  const page = { ...buildSearchPage(paging, { order, after, rows: shown }), total: counted }
+  if (projects.length === 0 || includes.length === 0) return page
+  return {
+    ...page,
+    ...(await followIncludes(store, principal, { projects, includes, matches: page.versions })),
+  }
+}
+
+function pageRows(store: StoreContext, queries: readonly Query[]): Promise<readonly SortedRow[]> {
+  const plans = planQueries(store, queries)
+  return withContents(store, queries, async (isBare) => {
+    const few = await readByFewKeys(store, plans, isBare)
+    return few ?? (await store.connection.query<SortedRow>(pageStatement(plans, isBare)))
+  })
+}
+
+/** Statements that met too many keys; they are not tried again for a while. */
+const missed = new LRUCache<string, true>({ max: 1000, ttl: 10_000 })
+
+/** Undefined where the search is not one for few keys. */
+async function readByFewKeys(
+  { connection }: StoreContext,
+  [planned, another]: readonly PlannedQuery[],
+  isBare: boolean,
+): Promise<readonly SortedRow[] | undefined> {
+  const statement = planned && another === undefined ? fewKeysStatement(planned, isBare) : undefined
+  if (statement === undefined || missed.has(statement.text)) return undefined
+  const found = fewKeysResult(await connection.query<SortedRow | { readonly id: null }>(statement))
+  if (found === undefined) missed.set(statement.text, true)
+  return found
+}
+
+function planQueries(store: StoreContext, queries: readonly Query[]): readonly PlannedQuery[] {
+  return queries.map((query) => planQuery(store, query))
+}
+
+/** A row, and what is shown of it. */
+export interface ShownRow<Row extends SortedRow> {
+  readonly row: Row
+  readonly version: Version
+}
+
+/** Redacts rows that the Principal may see. */
+export async function showRows<Row extends SortedRow>(
+  store: StoreContext,
+  principal: Principal,
+  rows: readonly Row[],
+): Promise<readonly ShownRow<Row>[]> {
+  const versions = await redactRows(store, principal, () => 'search', rows)
+  return rows.map((row, i) => ({ row, version: versions[i] ?? toVersion(row) }))
+}
+
+interface PageRows {
+  readonly order: Order
+  readonly after: Position | undefined
+  readonly rows: readonly ShownRow<SortedRow>[]
+}
+
+export function buildSearchPage(
+  { count }: SearchRequest,
+  { order, after, rows }: PageRows,
+): SearchPage {
+  const shown = rows.slice(0, count)
+  const isBackwards = after?.isBackwards === true
+  if (isBackwards) shown.reverse()
+  const hasMore = rows.length > count
+  const [first, last] = [shown.at(0)?.row, shown.at(-1)?.row]
+  // The page that a cursor comes from lies on its other side.
+  const previous = (isBackwards ? hasMore : after !== undefined) ? first : undefined
+  const next = hasMore || isBackwards ? last : undefined
+  return {
+    versions: shown.map(({ row: { score }, version }) =>
+      typeof score === 'number' ? { ...version, score } : version,
+    ),
+    total: undefined,
+    next: next && writeCursor(order, next),
+    previous: previous && writeCursor(order, previous, true),
+    included: [],
+    isTruncated: false,
+  }
+}

@@ -1,0 +1,209 @@
+/**
+ * One search for each of many references at once: the lists of what refers to the rows of a page. One
+ * plan serves them all. Their keys are found by a lateral join, fenced so that PostgreSQL cannot walk
+ * the order of the type for every one of them. A reference so common that fetching and sorting all its
+ * rows costs more than walking the order is searched for like any other search.
+ */
+
+import { hidesAny, visibleRows } from '../access/decisions/grant-predicates.ts'
+import { grantsFor } from '../access/policy.ts'
+import type { Principal } from '../access/principal.ts'
+import { tooCostly } from '../core/errors.ts'
+import { type Bind, binder, type Statement } from '../postgres/statement.ts'
+import { keysLiteral } from '../store/index/keys.ts'
+import { requireAllowed, type StoreContext } from '../store/rows/context.ts'
+import { BARE_COLUMNS, withContents } from '../store/rows/recent.ts'
+import { versionColumns, withVersions } from '../store/rows/rows.ts'
+import type { SearchPage } from '../store/rows/version.ts'
+import type { Condition, SearchRequest } from './language/search-request.ts'
+import { buildSearchPage, search, showRows } from './page.ts'
+import { prepare } from './planner/prepare.ts'
+import { compilePredicate } from './predicates/conditions.ts'
+import { orderSql, resolveOrder } from './predicates/order.ts'
+import type { Order, SortedRow } from './predicates/position.ts'
+import { fewSql, hasStablePlan, probeSql, scopeSql } from './predicates/predicate.ts'
+import { estimateMatches, type Query } from './predicates/query.ts'
+import { hideFromPlanner } from './predicates/scan-sql.ts'
+
+export interface ReferenceSearch {
+  /** Without the condition on the reference, and without a cursor. */
+  readonly request: SearchRequest
+  readonly code: string
+  /** `Type/id`, each once. */
+  readonly references: readonly string[]
+}
+
+/** Rows of one reference above which they are not all fetched. */
+const COMMON = 5_000
+
+/** A page for each reference, in their order. Errors: 403, 400; `too-costly` beyond `maxRows`. */
+export async function searchPerReference(
+  store: StoreContext,
+  principal: Principal,
+  { request, code, references }: ReferenceSearch,
+  maxRows: number,
+): Promise<readonly SearchPage[]> {
+  const asked = await planReferenceQueries(store, principal, request, { code, references })
+  const common = asked.sought.filter(({ isCommon }) => isCommon)
+  const rest = asked.sought.filter(({ isCommon }) => !isCommon)
+  const pages = new Map<string, SearchPage>()
+  const alone = common.map(async ({ reference, condition }) => {
+    const conditions = [condition, ...request.conditions]
+    pages.set(reference, await search(store, principal, { ...request, conditions }))
+  })
+  const together = async () => {
+    if (asked.queries.length === 0 || rest.length === 0) return
+    const rows = await withContents(store, asked.queries, (isBare) =>
+      store.connection.query<SortedRow & { n: number }>(
+        pagesStatement(asked, rest, { most: maxRows + 1, isBare }),
+      ),
+    )
+    if (rows.length > maxRows) throw tooCostly(`More than ${maxRows} resources were found`)
+    const shown = await showRows(store, principal, rows)
+    for (const [n, own] of Map.groupBy(shown, ({ row }) => row.n)) {
+      pages.set(
+        rest[n - 1]?.reference ?? '',
+        buildSearchPage(request, { order: asked.order, after: undefined, rows: own }),
+      )
+    }
+  }
+  await Promise.all([...alone, together()])
+  const empty = buildSearchPage(request, { order: asked.order, after: undefined, rows: [] })
+  return references.map((reference) => pages.get(reference) ?? empty)
+}
+
+/** How many match for each reference, in their order. One statement. Errors: 403, 400. */
+export async function countPerReference(
+  store: StoreContext,
+  principal: Principal,
+  { request, code, references }: ReferenceSearch,
+): Promise<readonly number[]> {
+  const asked = await planReferenceQueries(store, principal, request, { code, references })
+  if (asked.queries.length === 0 || references.length === 0) return references.map(() => 0)
+  const statement = countsStatement(asked, asked.sought)
+  const rows = await store.connection.query<{ n: number; count: number }>(statement)
+  const counts = new Map(rows.map(({ n, count }) => [n, count]))
+  return references.map((_, i) => counts.get(i + 1) ?? 0)
+}
+
+interface Asked {
+  readonly order: Order
+  /** One a visible Project. */
+  readonly queries: readonly Query[]
+  readonly sought: readonly ReferenceCondition[]
+}
+
+interface ReferenceCondition {
+  readonly reference: string
+  readonly condition: Condition
+  /** In the order of the queries. */
+  readonly keys: readonly (readonly bigint[])[]
+  readonly isCommon: boolean
+}
+
+async function planReferenceQueries(
+  store: StoreContext,
+  principal: Principal,
+  request: SearchRequest,
+  { code, references }: { readonly code: string; readonly references: readonly string[] },
+): Promise<Asked> {
+  const { type } = request
+  requireAllowed(principal, type, 'search')
+  const order = resolveOrder(request, store.keys, principal.project.parameters)
+  const prepared = await prepare(store, principal, order, [request])
+  const scenes = prepared.queries.map(({ project }) =>
+    visibleRows(store, principal, type, {
+      interaction: 'search',
+      project,
+      units: [],
+      codes: [code],
+    }),
+  )
+  // A row whose reference a policy hides is not found by it.
+  const isHidden = grantsFor(principal, type, 'search')?.some((grant) =>
+    hidesAny(grant, type, [code], principal.project.parameters),
+  )
+  const queries = prepared.queries.map((query, i) => ({
+    ...query,
+    tests: [...query.predicates, ...(isHidden ? (scenes[i]?.visible ?? []) : [])],
+  }))
+  const sought = references.map((reference): ReferenceCondition => {
+    const values = [reference]
+    const condition: Condition = { code, type: 'reference', modifier: undefined, values }
+    const tests = scenes.flatMap((scope) =>
+      scope === undefined ? [] : compilePredicate(scope, condition),
+    )
+    const byKeys = tests.filter((test) => test.kind === 'keys')
+    const isCommon = byKeys.some((test) => estimateMatches(store.statistics, test) > COMMON)
+    return { reference, condition, keys: byKeys.map(({ any }) => any), isCommon }
+  })
+  return { order, queries, sought }
+}
+
+const COLUMNS = 'r.project, r.type, r.id, r.ver, r.lu, r.d_lo'
+
+function pagesStatement(
+  { order, queries }: Asked,
+  sought: readonly ReferenceCondition[],
+  { most, isBare }: { readonly most: number; readonly isBare: boolean },
+): Statement {
+  const { values, bind: plainBind } = binder()
+  // Rows are found by the keys alone.
+  const isKept =
+    order.terms.length === 0 &&
+    queries.every(({ predicates, score }) => score === undefined && predicates.every(hasStablePlan))
+  const bind = isKept ? hideFromPlanner(plainBind) : plainBind
+  const [first] = queries
+  const names = order.terms.map((_, i) => `s${i}`)
+  const rows = queries.map((query, i) => {
+    const terms = order.terms.map(({ one }, s) => `${one(query.project, bind)} as s${s}`)
+    return rowsSql(query, `x.k${i}`, [COLUMNS, ...terms].join(', '), bind)
+  })
+  const sorted = ['d_lo', ...names].map((name) => `r.${name}`).join(', ')
+  const isOfOne = queries.every(({ project }) => project === first?.project)
+  const [columns, versions] = isBare
+    ? [BARE_COLUMNS, '']
+    : [versionColumns('v'), withVersions(isOfOne ? bind(first?.project, 'int') : 'r.project')]
+  const text = `select x.n::int, p.* from ${keysSql(queries, sought, bind)} cross join lateral (
+      select ${sorted}, ${columns} from (
+        select * from (${rows.join(' union all ')}) r order by ${orderSql(order, 'r')}
+        limit ${bind(first?.limit, 'int')} offset ${bind(first?.offset, 'int')}
+      ) r ${versions} order by ${orderSql(order, 'r')}) p
+    limit ${bind(most, 'int')}`
+  return { text, values, isPreparable: isKept, isPipelined: isKept }
+}
+
+function countsStatement({ queries }: Asked, sought: readonly ReferenceCondition[]): Statement {
+  const { values, bind } = binder()
+  const rows = queries.map((query, i) => rowsSql(query, `x.k${i}`, 'r.id', bind))
+  const text = `select x.n::int, p.count::int from ${keysSql(queries, sought, bind)}
+    cross join lateral (select count(*) from (${rows.join(' union all ')}) r) p`
+  return { text, values }
+}
+
+/** Keys as texts of arrays, a column for each query: a reference may have several. */
+function keysSql(
+  queries: readonly Query[],
+  sought: readonly ReferenceCondition[],
+  bind: Bind,
+): string {
+  const columns = queries.map((_, i) => `k${i}`)
+  const lists = queries.map((_, i) =>
+    bind(
+      sought.map(({ keys }) => keysLiteral(keys[i] ?? [])),
+      'text[]',
+    ),
+  )
+  return `unnest(${lists.join(', ')}) with ordinality x(${columns.join(', ')}, n)`
+}
+
+function rowsSql(query: Query, keys: string, columns: string, bind: Bind): string {
+  const conditions = [
+    ...scopeSql(query.project, query.typeNumbers, bind, true),
+    `r.keys && ${keys}::bigint[]`,
+    ...query.predicates.map((predicate) =>
+      predicate.kind === 'ids' ? probeSql(predicate, bind) : fewSql(predicate, bind),
+    ),
+  ]
+  return `(select ${columns} from resource r where ${conditions.join(' and ')} offset 0)`
+}

@@ -1,0 +1,417 @@
+/**
+ * How the rows of a search are found. Each way has one index that it begins with, and a search takes the cheapest of
+ * the ways that fit it. Where the cost is only known when rows are met, the statement counts them first, to a bound,
+ * and goes on as the count says: a short walk along the order if there are many, all of them if there are few or the
+ * walk has not filled the page. So a wrong or an old estimate costs a bounded walk, and never a hundred times as much.
+ *
+ * | way | begins with | then |
+ * |---|---|---|
+ * | keys | the rarest key in the GIN index, or ids that are given | fetches and sorts its rows |
+ * | ids | names, numbers or quantities in a side table | few: fetches and sorts; many: walks, then fetches |
+ * | dates | the main date, in another order | the same |
+ * | join | the keys that a chain, `_has` or a dictionary leads to | the same |
+ * | walk | the order's own index, testing each row | where a key may be rare: its rows, else on to the end |
+ *
+ * PostgreSQL caches the plan of a statement whose tests are steady: they are read by the same indexes whatever is looked
+ * for. Their values stand behind a select, so that the plan made for one search is the one for all. What is the most
+ * that a way reads is in docs/data-model.md.
+ */
+
+import type { Bind } from '../../postgres/statement.ts'
+import { afterSql, orderSql } from '../predicates/order.ts'
+import {
+  type FanOut,
+  hasStablePlan,
+  heldRows,
+  type IdsPredicate,
+  type JoinPredicate,
+  oneRowSql,
+  type Predicate,
+  predicateReadScope,
+  probeSql,
+  scopeSql,
+} from '../predicates/predicate.ts'
+import {
+  type AccessPath,
+  estimateMatches,
+  estimateSelectivity,
+  type PlannedQuery,
+  type PlannerStats,
+  type Query,
+  rareBelow,
+} from '../predicates/query.ts'
+import {
+  byIds,
+  COLUMNS,
+  type IndexScan,
+  idsSql,
+  indexScan,
+  indexScanSql,
+  intersectRanges,
+  splitIndexJoin,
+  testedSql,
+  type Walk,
+  walkedOn,
+  walkSql,
+  walkThenFallbackSql,
+} from '../predicates/scan-sql.ts'
+
+const MIN_WALK = 2000
+const MAX_WALK = 20_000
+/** Ids that are read before a walk. */
+const MAX_IDS = 5000
+/** A type of so few rows is read to its end; a statement with one way only runs in half the time. */
+const FEW_ROWS = 2000
+/** Ids of a text that is rare by the statistics. */
+const RARE_IDS = 100
+/** Ids that are read for each that is few. Measured: 0.5 µs each; to look a row up in the side table takes 13 µs. */
+const READ = 10
+/** Rows walked in the time that it takes to fetch and sort one. */
+const FETCH_COST = 4
+/** Rows walked beyond what an even spread needs. */
+const PATIENCE = 4
+/** Rows walked for each that is wanted where nothing is known: a page of a key that one row in 20 holds. */
+const UNKNOWN_PATIENCE = 20
+/** Keys that are looked up in the index together. */
+const FEW_KEYS = 200
+
+/** Errors: none; the last way fits every search of one type, the first every search of several. */
+export function chooseAccessPath(asked: Query, stats: PlannerStats): PlannedQuery {
+  const predicates = asked.predicates.map((predicate) =>
+    predicate.kind === 'join' && predicate.withStatistics !== undefined
+      ? predicate.withStatistics(stats.statistics)
+      : predicate,
+  )
+  const query = { ...asked, tests: predicates }
+  const fitting = ACCESS_PATHS.filter(({ fits }) => fits(query))
+  const costs = fitting.map((accessPath) => accessPath.cost(query, stats))
+  const accessPath = fitting[costs.indexOf(Math.min(...costs))] ?? keys
+  return { query, stats, accessPath }
+}
+
+/** True where one plan serves all values. */
+export function isPlannedOnce({ predicates, order, score }: Query): boolean {
+  if (score !== undefined) return false
+  if (order.terms.length > 0) return predicates.every(({ kind }) => kind === 'keys')
+  return predicates.every(hasStablePlan)
+}
+
+const isOne = ({ typeNumbers }: Query) => typeNumbers.length === 1
+const has = ({ predicates }: Query, ...kinds: readonly Predicate['kind'][]) =>
+  predicates.some(({ kind }) => kinds.includes(kind))
+/** The cost of a way that counts first: it wins from keys that are common, and from a walk without an end. */
+const counted = (_query: Query, { rows, limit }: PlannerStats) =>
+  Math.min(rareBelow(rows, limit) + 1, rows / FETCH_COST)
+
+const keys: AccessPath = {
+  name: 'keys',
+  fits: (query) => !isOne(query) || has(query, 'keys', 'narrow'),
+  cost: ({ predicates }, stats) => {
+    if (predicates.some(({ kind }) => kind === 'narrow')) return 0
+    return Math.min(...predicates.map((predicate) => foundBy(predicate, stats)))
+  },
+  sql: ({ query }, most, bind) => indexScanSql(query, indexScan(query, bind), most, bind),
+}
+
+/** Rows that a test finds by its keys. Where nothing is known of the rows any key may be that of most. */
+function foundBy(predicate: Predicate, { statistics, isKnown }: PlannerStats): number {
+  if (predicate.kind !== 'keys') return Infinity
+  return isKnown || predicate.isIdentifying ? estimateMatches(statistics, predicate) : Infinity
+}
+
+const ids: AccessPath = {
+  name: 'ids',
+  fits: (query) => isOne(query) && has(query, 'ids'),
+  cost: counted,
+  sql: ({ query, stats }, most, bind) => {
+    const { rows, limit, isKnown, statistics } = stats
+    const all = query.predicates.filter((predicate) => predicate.kind === 'ids')
+    const [first] = all
+    if (first === undefined) throw new Error('There is no test on a side table')
+    const isRare = ({ expected }: IdsPredicate) => (expected?.(statistics) ?? Infinity) <= RARE_IDS
+    if (isKnown && (rows <= FEW_ROWS || all.some(isRare))) {
+      const others = query.predicates.filter(({ kind }) => kind !== 'ids')
+      return indexScanSql(
+        query,
+        byIds({ ...query, predicates: others }, stats, idsSql(all, bind), bind),
+        most,
+        bind,
+      )
+    }
+    const few = Math.round(Math.min(rareBelow(rows, limit), MAX_IDS))
+    const isFew = `(select n from c) <= ${bind(few, 'int')}`
+    const isAll = `(select n from c) <= ${bind(READ * few, 'int')}`
+    const among = (ids: string) => (predicate: Predicate) =>
+      predicate === first ? `(r.id in (select id from ${ids})) is true` : testedSql(predicate, bind)
+    const looked = `case when ${isAll} then ${among('f')(first)} else ${probeSql(first, bind)} end`
+    const rest = { ...query, tests: query.predicates.filter((predicate) => predicate !== first) }
+    const isMany = `(select count(*) from k) > ${bind(Math.round(rows / FETCH_COST), 'int')}`
+    const found = byIds(rest, stats, `select id from k where not (${isMany})`, bind)
+    return walkThenFallbackSql(query, most, bind, {
+      with: [
+        `f(id) as materialized (select x.id from (${first.ids(bind)}) x(id) limit ${bind(READ * few + 1, 'int')})`,
+        'c as materialized (select count(*) as n from f)',
+        `k(id) as materialized (select id from f where ${isFew} union all
+          select x.id from (${first.ids(bind)}) x(id) where not (${isFew}))`,
+      ],
+      walk: {
+        when: `not (${isFew})`,
+        cap: clamped(2 * PATIENCE * few),
+        tested: query.predicates.map((predicate) =>
+          predicate === first ? looked : testedSql(predicate, bind),
+        ),
+      },
+      rest: `select * from (${indexScanSql(query, found, most, bind)}) a union all
+        select * from (${walkedOn(query, [isMany, ...query.predicates.map(among('k'))], most, bind)}) b`,
+    })
+  },
+}
+
+const dates: AccessPath = {
+  name: 'dates',
+  fits: ({ predicates, order, typeNumbers }) =>
+    typeNumbers.length === 1 &&
+    order.terms.length === 0 &&
+    order.column !== 'd_lo' &&
+    predicates.some(({ kind }) => kind === 'date') &&
+    predicates.every((predicate) => predicate.kind !== 'date' || predicate.begins !== undefined),
+  cost: counted,
+  sql: ({ query, stats: { rows, limit } }, most, bind) => {
+    const few = Math.round(Math.min(rareBelow(rows, limit), MAX_IDS))
+    const along = (predicates: readonly Predicate[], end: string | undefined) => {
+      const order = { column: 'd_lo', descending: false } as const
+      return walkSql({ ...query, predicates, order, after: undefined }, end, bind)
+    }
+    const predicates = query.predicates.map((predicate) =>
+      predicate.kind === 'date' && predicate.begins !== undefined
+        ? { ...predicate, within: predicate.begins }
+        : predicate,
+    )
+    const from = `(${along(query.predicates, undefined)}) r`
+    return walkThenFallbackSql(query, most, bind, {
+      with: [
+        `c as materialized (select count(*) as n from (${along(predicates, bind(few + 1, 'int'))}) b)`,
+      ],
+      walk: {
+        when: `(select n from c) > ${bind(few, 'int')}`,
+        cap: clamped(2 * PATIENCE * few),
+        tested: query.predicates.map((predicate) => testedSql(predicate, bind)),
+      },
+      rest: indexScanSql(query, { from, conditions: [], others: query.predicates }, most, bind),
+    })
+  },
+}
+
+const join: AccessPath = {
+  name: 'join',
+  fits: (query) => isOne(query) && has(query, 'join'),
+  cost: counted,
+  sql: ({ query, stats }, most, bind) => {
+    const found = query.predicates.filter((predicate) => predicate.kind === 'join')
+    // Tests that suit a walk come last: most rows hold their keys, as they do those of a policy.
+    const joins = found.toSorted(
+      (a, b) => Number(a.walk !== undefined) - Number(b.walk !== undefined),
+    )
+    const [first] = joins
+    if (first === undefined) throw new Error('There is nothing to join')
+    return walkThenFallbackSql(query, most, bind, {
+      with: [`j as materialized (select ${first.keys(bind)} as k)`],
+      walk: joinWalk(query, joins, stats, bind),
+      rest: joinedSql(query, first, most, bind),
+    })
+  },
+}
+
+const FOUND = '(select k from j)'
+
+/** Undefined: the keys are looked for at once. */
+function joinWalk(
+  query: Query,
+  joins: readonly JoinPredicate[],
+  stats: PlannerStats,
+  bind: Bind,
+): Walk | undefined {
+  const { statistics } = stats
+  const [first] = joins
+  const tested = (predicate: Predicate) =>
+    predicate === first ? first.check(FOUND, true) : testedSql(predicate, bind)
+  const cap = Math.min(...joins.map(({ walk }) => walk?.rows(statistics) ?? 0))
+  if (cap > 0) return { cap, ...splitIndexJoin(query.predicates, query, bind) }
+  const many = first?.fanOut?.(statistics)
+  if (many === undefined) return undefined
+  if (many.walk !== undefined) {
+    const when = many.walk.isMany(bind)
+    return { cap: many.walk.rows, when, ...splitIndexJoin(query.predicates, query, bind) }
+  }
+  const few = fewKeys(query, many, stats)
+  if (few >= FEW_KEYS) return undefined
+  const isMany = `cardinality(${FOUND}) > ${bind(few, 'int')}`
+  return { cap: MIN_WALK, when: isMany, tested: query.predicates.map(tested) }
+}
+
+/** More keys are held by more rows than are found and sorted as quickly as a walk fills the page. */
+export function fewKeys(query: Query, many: FanOut, stats: PlannerStats): number {
+  const { rows, limit } = stats
+  const share = estimateAllMatches(query.predicates, stats) / Math.max(rows, 1)
+  return Math.ceil(rareBelow(rows, limit) / many.matchingRows(rows) / share)
+}
+
+function joinedSql(query: Query, first: JoinPredicate, most: string, bind: Bind): string {
+  return `select * from (${joinedRows({ query, first, columns: COLUMNS, most }, bind)}) r
+    order by ${orderSql(query.order, 'r')} limit ${most}`
+}
+
+interface Joined {
+  readonly query: Query
+  readonly first: JoinPredicate
+  readonly columns: string
+  readonly most: string | undefined
+}
+
+/** By the keys of a join when they are few, else looked up in order. A row may hold several of them. */
+function joinedRows({ query, first, columns, most }: Joined, bind: Bind): string {
+  const { project, typeNumbers, order, after } = query
+  const others = query.predicates.filter((predicate) => predicate !== first)
+  const tested = others.map((predicate) => `(${oneRowSql(predicate, bind)}) is true`)
+  const scope = scopeSql(project, typeNumbers, bind, true)
+  const rest = after === undefined ? [] : [`(${afterSql(order, after, bind)}) is true`]
+  const found = (overlap: string) =>
+    `select ${columns} from resource r where ${[...scope, overlap, ...tested, ...rest].join(' and ')}`
+  const looked = [
+    first.check(FOUND, true),
+    ...others.map((predicate) => testedSql(predicate, bind)),
+  ]
+  const { few, many } = heldRows(FOUND, found, walkedOn(query, looked, most, bind))
+  return `select distinct * from (${few}) a union all select ${columns} from (${many}) r`
+}
+
+const walk: AccessPath = {
+  name: 'walk',
+  fits: isOne,
+  cost: (query, stats) => {
+    const isOpen = has(query, 'ids', 'join') || dates.fits(query)
+    const { rows, limit } = stats
+    const matches = isOpen ? limit : estimateAllMatches(query.predicates, stats)
+    return (limit * rows) / Math.max(matches, limit) / FETCH_COST
+  },
+  sql: ({ query, stats }, most, bind) => {
+    const { rows, limit, isKnown } = stats
+    const matches = estimateAllMatches(query.predicates, stats)
+    const isLight = query.predicates.every((predicate) => predicateReadScope(predicate) === 'row')
+    const isForMost = isKnown && isLight && matches * FETCH_COST >= rows
+    if (isForMost || !has(query, 'keys')) {
+      const tested = query.predicates.map((predicate) => testedSql(predicate, bind))
+      return walkedOn(query, tested, most, bind)
+    }
+    const even = (limit * rows) / Math.max(matches, 1)
+    const cap = isKnown
+      ? clamped(Math.max(PATIENCE * even, FETCH_COST * matches))
+      : Math.min(UNKNOWN_PATIENCE * limit, MIN_WALK)
+    return walkThenFallbackSql(query, most, bind, {
+      with: [],
+      walk: planWalk(query, stats, cap, bind),
+      rest: indexScanSql(query, indexScan(query, bind), most, bind),
+    })
+  },
+}
+
+/** Matches of all keys if they are spread evenly; where nothing is known, as few as are wanted. */
+function estimateAllMatches(
+  predicates: readonly Predicate[],
+  { statistics, rows, limit, isKnown }: PlannerStats,
+): number {
+  const held = predicates.filter((predicate) => predicate.kind === 'keys')
+  if (held.length > 0 && !isKnown) return limit
+  return held.reduce(
+    (left, test) => left * Math.min(estimateMatches(statistics, test) / rows, 1),
+    rows,
+  )
+}
+
+/** Rows that are walked are looked at one by one; what a policy asks of them is looked up where that fills the page. */
+function planWalk(
+  query: Query,
+  { statistics, rows, limit }: PlannerStats,
+  cap: number,
+  bind: Bind,
+): Walk {
+  const { project, typeNumbers, predicates } = query
+  const each = predicates.flatMap(
+    (predicate) => (predicate.kind === 'filter' && predicate.of) || [predicate],
+  )
+  const place = { project, number: typeNumbers[0] ?? 0 }
+  const near = Math.min(cap, MIN_WALK)
+  const isSure =
+    has({ ...query, predicates: each }, 'join') &&
+    estimateSelectivity(statistics, place, each) * Math.min(near, rows) >= PATIENCE * limit
+  return isSure
+    ? { cap: near, ...splitIndexJoin(each, query, bind) }
+    : { cap, ...splitIndexJoin(predicates, query, bind) }
+}
+
+/** Rows to be counted, or a column of them. Where keys are known to find few the rest is looked up for each, else it is read at once. */
+export function countedSql(query: Query, stats: PlannerStats, bind: Bind, column = '1'): string {
+  const { predicates } = query
+  const rows = (found: IndexScan, testSql: typeof testedSql) =>
+    rowsSql(found, testSql, bind, column)
+  if (has(query, 'keys', 'narrow')) {
+    const isFew = keys.cost(query, stats) <= rareBelow(stats.rows, MIN_WALK)
+    return isFew ? rows(indexScan(query, bind), oneRowSql) : manyRowsSql(query, bind, column)
+  }
+  const ids = predicates.filter((predicate) => predicate.kind === 'ids')
+  if (ids.length > 0) {
+    const others = predicates.filter(({ kind }) => kind !== 'ids')
+    return rows(byIds({ ...query, predicates: others }, stats, idsSql(ids, bind), bind), testedSql)
+  }
+  const first = predicates.find((predicate) => predicate.kind === 'join')
+  if (first !== undefined && isOne(query)) {
+    return `with j as materialized (select ${first.keys(bind)} as k)
+      select ${column} from (${joinedRows({ query, first, columns: 'r.id', most: undefined }, bind)}) r`
+  }
+  const order = {
+    column: intersectRanges(predicates, 'd_lo').isBounded ? 'd_lo' : 'id',
+    descending: false,
+  } as const
+  const from = `(${walkSql({ ...query, order, after: undefined }, undefined, bind)}) r`
+  return rows({ from, conditions: [], others: predicates }, testedSql)
+}
+
+/** The keys of a policy's joins are found once, before the rows are looked at. */
+function manyRowsSql(query: Query, bind: Bind, column: string): string {
+  const found = indexScan(query, bind)
+  const others = found.others.flatMap(
+    (predicate) => (predicate.kind === 'filter' && predicate.of) || [predicate],
+  )
+  const joins = others.filter(
+    (predicate) => predicate.kind === 'join' && !query.predicates.includes(predicate),
+  )
+  const names = new Map(joins.map((predicate, i) => [predicate, `j${i}`]))
+  const named = joins.flatMap((predicate) => {
+    if (predicate.kind !== 'join') return []
+    return `${names.get(predicate)} as materialized (select ${predicate.keys(bind)} as k)`
+  })
+  const tested = (predicate: Predicate) => {
+    const name = names.get(predicate)
+    const isNamed = predicate.kind === 'join' && name !== undefined
+    return isNamed ? predicate.check(`(select k from ${name})`, true) : testedSql(predicate, bind)
+  }
+  const first = named.length === 0 ? '' : `with ${named.join(', ')} `
+  return `${first}${rowsSql({ ...found, others }, tested, bind, column)}`
+}
+
+function rowsSql(
+  { from, conditions, others }: IndexScan,
+  testSql: (predicate: Predicate, bind: Bind) => string,
+  bind: Bind,
+  column: string,
+): string {
+  const tested = others.map((predicate) => `(${testSql(predicate, bind)}) is true`)
+  return `select ${column} from ${from} where ${[...conditions, ...tested].join(' and ') || 'true'}`
+}
+
+/** From the cheapest: what costs the same is taken in this order. */
+export const ACCESS_PATHS: readonly AccessPath[] = [keys, ids, dates, join, walk]
+
+function clamped(cap: number): number {
+  return Math.round(Math.min(Math.max(cap, MIN_WALK), MAX_WALK))
+}

@@ -1,0 +1,172 @@
+/**
+ * A search → one statement. Narrow rows of `resource` are found, ordered and cut to a page first;
+ * only the page's contents are fetched from `version`. How the rows are found is a matter of access-paths.ts.
+ */
+
+import { tooCostly } from '../../core/errors.ts'
+import { type Bind, binder, type Statement } from '../../postgres/statement.ts'
+import { BARE_COLUMNS } from '../../store/rows/recent.ts'
+import { versionColumns, withVersions } from '../../store/rows/rows.ts'
+import { orderSql } from '../predicates/order.ts'
+import type { SortedRow } from '../predicates/position.ts'
+import { CHUNK, hasStablePlan, scopeSql } from '../predicates/predicate.ts'
+import type { PlannedQuery, PlannerStats, Query } from '../predicates/query.ts'
+import { hideFromPlanner, indexScanSql } from '../predicates/scan-sql.ts'
+import { countedSql, fewKeys, isPlannedOnce } from './access-paths.ts'
+import { sortedSql } from './sorted.ts'
+
+const MAX_BINDINGS = 65_535
+
+/** Rows are SortedRow, in order; bare: without contents. Parts differ in type and tests only: several are several types. */
+export function pageStatement(plans: readonly PlannedQuery[], isBare = false): Statement {
+  const { bind, statement } = statementBuilder()
+  const isKept = plans.every(({ query }) => isPlannedOnce(query))
+  // One plan for all values is one whose work is bounded, but for sorts that no index serves.
+  const isBrief = isKept && plans.every(({ query }) => query.order.terms.length === 0)
+  return {
+    ...statement(pageSql(plans, { isKept, isBare }, bind)),
+    isPreparable: isKept,
+    isPipelined: isBrief,
+  }
+}
+
+const FEW = '(select k from j)'
+
+/**
+ * The same for few keys of a join, in words so short that they start in half the time; its rows are read by
+ * `fewKeysResult`. Undefined where no join leads to the rows, or many are expected.
+ */
+export function fewKeysStatement(
+  { query, stats, accessPath }: PlannedQuery,
+  isBare: boolean,
+): Statement | undefined {
+  const { project, typeNumbers, predicates, order, limit, offset } = query
+  const joins = predicates.filter((predicate) => predicate.kind === 'join')
+  const [first] = joins
+  if (accessPath.name !== 'join' || first?.some === undefined || !isPlannedOnce(query))
+    return undefined
+  const many = first.fanOut?.(stats.statistics)
+  const walksFirst = joins.some(({ walk }) => (walk?.rows(stats.statistics) ?? 0) > 0)
+  if (many === undefined || walksFirst || order.terms.length > 0 || offset > 0) return undefined
+  const { bind: plainBind, statement } = statementBuilder()
+  const bind = hideFromPlanner(plainBind)
+  const few = bind(Math.min(fewKeys(query, many, stats), CHUNK), 'int')
+  const scope = scopeSql(project, typeNumbers, bind, true)
+  const found = {
+    from: 'resource r',
+    conditions: [...scope, `r.keys && ${FEW} and cardinality(${FEW}) <= ${few}`],
+    others: predicates.filter((predicate) => predicate !== first),
+  }
+  const rows = indexScanSql(query, found, bind(limit, 'int'), bind)
+  const nulls = shownColumns(isBare).replaceAll(/[^,]+/g, 'null')
+  const text = `with j as materialized (select array(${first.some(bind)} limit ${few} + 1) as k)
+    (${shownSql([{ query }], rows, isBare, bind)})
+    union all select null, ${nulls} from j where cardinality(k) > ${few}`
+  return { ...statement(text), isPreparable: true, isPipelined: true }
+}
+
+/** The rows that `fewKeysStatement` has found; undefined: there are more keys, so the rows have to be found otherwise. */
+export function fewKeysResult(
+  rows: readonly (SortedRow | { readonly id: null })[],
+): readonly SortedRow[] | undefined {
+  const found = rows.filter((row) => row.id !== null)
+  return found.length === rows.length ? found : undefined
+}
+
+/** The same of several searches at once: `n` says whose row it is. */
+export function pagesStatement(
+  pages: readonly (PlannedQuery & { readonly n: number })[],
+): Statement {
+  const { bind, statement } = statementBuilder()
+  const rows = pages.map((part) => {
+    const page = pageSql([part], { isKept: isPlannedOnce(part.query), isBare: false }, bind)
+    return `(select ${bind(part.n, 'int')} as n, p.* from (${page}) p)`
+  })
+  return statement(rows.join(' union all '))
+}
+
+interface PageForm {
+  readonly isKept: boolean
+  readonly isBare: boolean
+}
+
+function pageSql(
+  plans: readonly PlannedQuery[],
+  { isKept, isBare }: PageForm,
+  plainBind: Bind,
+): string {
+  const [first] = plans
+  if (first === undefined) throw new Error('A search has at least one type')
+  const bind = isKept ? hideFromPlanner(plainBind) : plainBind
+  const { order, limit, offset } = first.query
+  const most = bind(offset + limit, 'int')
+  const rows = plans.map((planned) => rowsSql(planned, most, bind))
+  const [only = '', other] = rows
+  const found =
+    other === undefined
+      ? `(${only}) r`
+      : `(${rows.map((sql) => `(${sql})`).join(' union all ')}) r order by ${orderSql(order, 'r')}`
+  // Each level of a statement takes planning.
+  const isPage = other === undefined && offset === 0
+  const page = isPage ? only : `select * from ${found} limit ${most} offset ${bind(offset, 'int')}`
+  return shownSql(plans, page, isBare, bind)
+}
+
+/** The rows of a page with their versions. */
+function shownSql(
+  parts: readonly Pick<PlannedQuery, 'query'>[],
+  page: string,
+  isBare: boolean,
+  bind: Bind,
+): string {
+  const [first] = parts
+  if (first === undefined) throw new Error('A search has at least one type')
+  const { order, score } = first.query
+  // A time takes long to write; only cursors of this order read it.
+  const date = order.column === 'd_lo' ? 'r.d_lo' : 'null::timestamptz as d_lo'
+  const sorted = [date, ...order.terms.map((_, i) => `r.s${i}`)]
+  // A linked Project has versions of its own.
+  const isOfOne = parts.every(({ query }) => query.project === first.query.project)
+  // PostgreSQL refuses a value that no part of the statement names.
+  const project = () => (isOfOne ? bind(first.query.project, 'int') : 'r.project')
+  if (score !== undefined) sorted.push(`${score(project(), bind)} as score`)
+  const versions = isBare ? '' : withVersions(project())
+  return `select ${sorted.join(', ')}, ${shownColumns(isBare)} from (${page}) r
+    ${versions} order by ${orderSql(order, 'r')}`
+}
+
+const shownColumns = (isBare: boolean) => (isBare ? BARE_COLUMNS : versionColumns('v'))
+
+function rowsSql(planned: PlannedQuery, most: string, bind: Bind): string {
+  const { query, accessPath } = planned
+  if (query.order.terms.length === 0) return accessPath.sql(planned, most, bind)
+  return sortedSql(planned, most, bind)
+}
+
+const BY_ID = { column: 'id', descending: false, byType: false, terms: [] } as const
+
+/** The rows that are counted, up to `max` when given. */
+export function countedStatement(
+  queries: readonly { readonly query: Query; readonly facts: PlannerStats }[],
+  max: number | undefined,
+): Statement {
+  const { bind, statement } = statementBuilder()
+  const isKept = queries.every(({ query }) => query.predicates.every(hasStablePlan))
+  const valueBind = isKept ? hideFromPlanner(bind) : bind
+  const rows = queries.map(({ query, facts: stats }) =>
+    countedSql({ ...query, order: BY_ID, after: undefined }, stats, valueBind),
+  )
+  const all = rows.map((sql) => `(${sql})`).join(' union all ')
+  const capped = max === undefined ? all : `${all} limit ${bind(max, 'int')}`
+  return { ...statement(capped), isPreparable: isKept }
+}
+
+function statementBuilder() {
+  const { values, bind } = binder()
+  const statement = (text: string): Statement => {
+    // The protocol counts them in 16 bits.
+    if (values.length > MAX_BINDINGS) throw tooCostly('The search has too many values')
+    return { text, values }
+  }
+  return { bind, statement }
+}

@@ -1,0 +1,295 @@
+/** A search → the query of `resource`, with the tests of the Principal, and the way to its rows. */
+
+import { visibleRows, withVisible } from '../../access/decisions/grant-predicates.ts'
+import { REGISTRY_TYPES } from '../../access/policy.ts'
+import type { Principal } from '../../access/principal.ts'
+import { linkedProjects } from '../../access/project-context.ts'
+import { badRequest, forbidden } from '../../core/errors.ts'
+import { typeNumber } from '../../fhir/definitions.ts'
+import { isOfWords } from '../../fhir/searched-text.ts'
+import { UCUM } from '../../fhir/values.ts'
+import type { Bind } from '../../postgres/statement.ts'
+import { projectKey, type StoreContext } from '../../store/rows/context.ts'
+import {
+  type Condition,
+  type Criterion,
+  isCondition,
+  type SearchRequest,
+} from '../language/search-request.ts'
+import { unescapeValue } from '../language/values.ts'
+import { compilePredicate } from '../predicates/conditions.ts'
+import { otherCodesPredicate } from '../predicates/dictionary.ts'
+import { readCursor, reversed } from '../predicates/order.ts'
+import type { Order, Position } from '../predicates/position.ts'
+import {
+  codesRead,
+  type IdsPredicate,
+  type Predicate,
+  predicateReadScope,
+  probeSql,
+  type SearchScope,
+} from '../predicates/predicate.ts'
+import {
+  estimateMatches,
+  factsOf,
+  type PlannedQuery,
+  type Query,
+  rareBelow,
+} from '../predicates/query.ts'
+import { scoreSql } from '../predicates/texts.ts'
+import { chooseAccessPath } from './access-paths.ts'
+
+export interface Prepared {
+  /** The Principal's own or the one it names, then linked ones; none: none is visible. */
+  readonly projects: readonly number[]
+  readonly after: Position | undefined
+  readonly queries: readonly Query[]
+}
+
+/** The requests differ in type and conditions only. Errors: 400, 403. */
+export async function prepare(
+  store: StoreContext,
+  principal: Principal,
+  order: Order,
+  requests: readonly [SearchRequest, ...SearchRequest[]],
+): Promise<Prepared> {
+  const { count, offset, cursor, hasNext = true } = requests[0]
+  if (requests.some(({ type }) => type === 'Binary')) {
+    throw badRequest('Cannot search on Binary resource type')
+  }
+  if (cursor !== undefined && offset > 0) {
+    throw badRequest('Cannot use both offset and cursor', '_cursor')
+  }
+  const after = cursor === undefined ? undefined : readCursor(order, cursor)
+  const projects = await searchedProjects(store, principal, requests)
+  const page = {
+    order: after?.isBackwards ? reversed(order) : order,
+    after,
+    // One row more than asked for tells whether there is a next page.
+    limit: hasNext ? count + 1 : count,
+    offset,
+  }
+  const wanted = await Promise.all(
+    projects.map(async (project) => {
+      const shared = requests.filter(({ type }) => isShared(principal, project, type))
+      const units = await unitsOf(store, project, shared)
+      return compileRequests(store, principal, { project, units, requests: shared })
+    }),
+  )
+  return { projects, after, queries: wanted.flat().map((query) => ({ ...query, ...page })) }
+}
+
+/** A Project that is only linked shows the types that it shares. */
+export function isShared(principal: Principal, project: number, type: string): boolean {
+  if (project === principal.project.number || principal.isSuperAdmin) return true
+  return linkedProjects(principal, type).some(({ number }) => number === project)
+}
+
+export function planQuery(
+  { statistics }: Pick<StoreContext, 'statistics'>,
+  query: Query,
+): PlannedQuery {
+  return chooseAccessPath(query, factsOf(statistics, query))
+}
+
+type CompiledRequest = Pick<
+  Query,
+  'project' | 'typeNumbers' | 'predicates' | 'hasPolicyTests' | 'score'
+>
+
+interface WantedScope {
+  readonly project: number
+  readonly units: readonly string[]
+  readonly requests: readonly SearchRequest[]
+}
+
+/** Planning a type costs half a millisecond; a compartment says the same of all its types. */
+function compileRequests(
+  store: StoreContext,
+  principal: Principal,
+  { project, units, requests }: WantedScope,
+): readonly CompiledRequest[] {
+  const wanted = requests.map((request) =>
+    compileRequest(store, principal, { project, units, request }),
+  )
+  const isAlike = ({ conditions }: SearchRequest, i: number) =>
+    wanted[i]?.project === project &&
+    wanted[i]?.predicates.length === conditions.length &&
+    conditions.length > 0 &&
+    conditions.every((criterion) => 'kind' in criterion && criterion.kind === 'compartment')
+  if (!requests.every(isAlike)) return wanted
+  return wanted.slice(0, 1).map((first) => ({
+    ...first,
+    typeNumbers: wanted.flatMap(({ typeNumbers }) => typeNumbers),
+  }))
+}
+
+interface TypeRequest {
+  readonly project: number
+  readonly units: readonly string[]
+  readonly request: SearchRequest
+}
+
+/** The caller has asked whether the type may be searched. */
+function compileRequest(
+  store: StoreContext,
+  principal: Principal,
+  { project, units, request: { type, conditions, sort, count, offset } }: TypeRequest,
+): CompiledRequest {
+  const { parameters } = principal.project
+  const codes = [
+    ...conditions.flatMap((criterion) => codesRead(type, criterion, parameters)),
+    ...sort.map(({ code }) => code),
+  ]
+  const scope = visibleRows(store, principal, type, {
+    interaction: 'search',
+    project,
+    units,
+    codes,
+  })
+  if (scope === undefined) throw forbidden(`no right to search ${type}`)
+  const tests = conditions.flatMap((criterion): Predicate | readonly Predicate[] => {
+    if (!isNamed(criterion)) {
+      const predicate = compilePredicate(scope, criterion)
+      return [
+        predicate,
+        ...leadingTo(store, scope, criterion, { test: predicate, limit: count + offset }),
+      ]
+    }
+    // Outside the registry the project itself was chosen by it.
+    if (!REGISTRY_TYPES.has(type)) return []
+    const any = projectIds(criterion).map((id) => projectKey(store.keys, type, id))
+    return { kind: 'keys', any }
+  })
+  return {
+    project: scope.project,
+    typeNumbers: [typeNumber(type)],
+    score: codes.some(isOfWords) ? scoreSql(conditions) : undefined,
+    hasPolicyTests: scope.visible.length > 0,
+    predicates: withVisible(scope.visible, joinable(store, tests), (predicate) =>
+      isRare(store, scope, predicate, count + offset),
+    ),
+  }
+}
+
+interface Led {
+  readonly test: Predicate
+  readonly limit: number
+}
+
+/** Leads to the rows that `:not` lets through, where a walk may pass by many others first. */
+function leadingTo(
+  { statistics }: Pick<StoreContext, 'statistics'>,
+  scope: SearchScope,
+  criterion: Criterion,
+  { test: predicate, limit }: Led,
+): readonly Predicate[] {
+  if (!isCondition(criterion) || criterion.modifier !== 'not') return []
+  if (predicate.kind !== 'filter' || predicate.none === undefined) return []
+  const number = typeNumber(scope.type)
+  const rows = statistics.typeRows(scope.project, number)
+  const passing = rows - estimateMatches(statistics, predicate.none)
+  const isKnown = statistics.knows(scope.project, number)
+  if (isKnown && passing > rareBelow(rows, limit)) return []
+  return [otherCodesPredicate(scope, criterion.code, predicate.none) ?? []].flat()
+}
+
+/**
+ * PostgreSQL makes a join of each test on a side table and looks for their best order: measured, 20 s for
+ * 40 quantities. Further tests filter the rows that they find.
+ */
+const MOST_JOINED = 4
+
+/** The first ones, those before others that are known to be rare. */
+function joinable(
+  { statistics }: Pick<StoreContext, 'statistics'>,
+  predicates: readonly Predicate[],
+) {
+  const expected = (predicate: IdsPredicate) => predicate.expected?.(statistics) ?? Infinity
+  const ids = predicates.filter((predicate) => predicate.kind === 'ids')
+  if (ids.length <= MOST_JOINED) return predicates
+  const few = ids.toSorted((a, b) => expected(a) - expected(b)).slice(0, MOST_JOINED)
+  return predicates.map((predicate): Predicate => {
+    if (predicate.kind !== 'ids' || few.includes(predicate)) return predicate
+    const sql = (bind: Bind) => probeSql(predicate, bind)
+    return { kind: 'filter', sql, isCostly: true, reach: predicateReadScope(predicate) }
+  })
+}
+
+/** As the driver would find its rows by it. */
+export function isRare(
+  { statistics }: Pick<StoreContext, 'statistics'>,
+  { project, type }: SearchScope,
+  predicate: Predicate,
+  limit: number,
+): boolean {
+  if (predicate.kind === 'join')
+    return predicate.walk?.share !== undefined && predicate.walk.rows(statistics) === 0
+  if (predicate.kind !== 'keys') return false
+  const rows = statistics.typeRows(project, typeNumber(type))
+  return estimateMatches(statistics, predicate) <= rareBelow(rows, limit)
+}
+
+/** The Principal's own Project and those it is linked to, or the ones that `_project` names of them. */
+async function searchedProjects(
+  store: StoreContext,
+  principal: Principal,
+  requests: readonly SearchRequest[],
+): Promise<readonly number[]> {
+  const { project, isSuperAdmin } = principal
+  const conditions = requests
+    .filter(({ type }) => !REGISTRY_TYPES.has(type))
+    .flatMap((request) => request.conditions)
+    .filter(isNamed)
+  const named = conditions.map(projectIds)
+  if (isSuperAdmin) return namedProjects(store, principal, named)
+  return [project, ...(project.linked ?? [])]
+    .filter(({ id }) => named.every((ids) => ids.includes(id)))
+    .map(({ number }) => number)
+}
+
+/** True for a `_project` that names Projects. */
+function isNamed(criterion: Criterion): criterion is Condition {
+  return isCondition(criterion) && criterion.code === '_project' && criterion.modifier === undefined
+}
+
+function projectIds({ values }: Condition): string[] {
+  return values.map((value) => unescapeValue(value).replace(/^Project\//, ''))
+}
+
+/** A super admin names any one Project. */
+async function namedProjects(
+  store: StoreContext,
+  { project }: Principal,
+  named: readonly (readonly string[])[],
+): Promise<readonly number[]> {
+  const [ids] = named
+  if (ids === undefined) return [project.number]
+  const [id, second] = ids
+  if (id === undefined || second !== undefined) throw badRequest('_project takes one Project')
+  if (named.some((others) => others[0] !== id)) return []
+  const found = await store.tenants.projectNumber(store.connection, store.keys.rowId('Project', id))
+  return found === undefined ? [] : [found]
+}
+
+// Which UCUM units a project's data has, so that a quantity is found in whatever unit it is.
+
+/** One small statement, and only for what names a unit of UCUM somewhere. */
+export async function unitsOf(
+  { connection, keys }: Pick<StoreContext, 'connection' | 'keys'>,
+  project: number,
+  requests: readonly Pick<SearchRequest, 'conditions'>[],
+): Promise<readonly string[]> {
+  if (!requests.some(({ conditions }) => conditions.some(namesUnit))) return []
+  const rows = await connection.query<{ code: string }>({
+    name: 'search-units',
+    text: 'select distinct code from code where project = $1 and p = $2 and system = $3',
+    values: [project, keys.units(project), UCUM],
+  })
+  return rows.map(({ code }) => code)
+}
+
+function namesUnit(criterion: Criterion): boolean {
+  const texts = isCondition(criterion) ? criterion.values : [JSON.stringify(criterion)]
+  return texts.some((text) => text.includes(`|${UCUM}|`))
+}

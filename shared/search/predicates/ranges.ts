@@ -1,0 +1,387 @@
+/** Dates, numbers and quantities that are rows of `idx_range`. */
+
+import { mainDate, typeNumber } from '../../fhir/definitions.ts'
+import { convert, timestamp, UCUM } from '../../fhir/values.ts'
+import type { Bind } from '../../postgres/statement.ts'
+import { plannedParameter } from '../../store/index/index-plan.ts'
+import { keysLiteral } from '../../store/index/keys.ts'
+import type { Condition } from '../language/search-request.ts'
+import {
+  type DateValue,
+  type NearValue,
+  type NumberValue,
+  parseDateValue,
+  parseNearValue,
+  parseNumberValue,
+  parseQuantityValue,
+  type QuantityValue,
+} from '../language/values.ts'
+import {
+  filter,
+  isMissing,
+  missingTest,
+  type Predicate,
+  parameterSql,
+  type SearchScope,
+  type TimeRange,
+} from './predicate.ts'
+
+export function datePredicate(
+  scope: SearchScope,
+  ps: readonly bigint[],
+  condition: Condition,
+): Predicate {
+  if (condition.modifier === 'missing') return missingTest('idx_range', scope, ps, condition.values)
+  const values = dateValues(condition)
+  return inRanges(scope, ps, (bind) => {
+    const at = (ms: number) => bind(ms, 'float8')
+    return [orSql(values.map((value) => dateSql(value, 'g.lo', 'g.hi', at)))]
+  })
+}
+
+export function numberPredicate(
+  scope: SearchScope,
+  ps: readonly bigint[],
+  condition: Condition,
+): Predicate {
+  if (condition.modifier === 'missing') return missingTest('idx_range', scope, ps, condition.values)
+  const values = condition.values.map((value) => parseNumberValue(value))
+  return inRanges(scope, ps, (bind, isRow) =>
+    values.flatMap((value) => numberBounds(value, 'g', bind, isRow)),
+  )
+}
+
+export function quantityPredicate(
+  scope: SearchScope,
+  ps: readonly bigint[],
+  condition: Condition,
+): Predicate {
+  if (condition.modifier === 'missing') return missingTest('idx_range', scope, ps, condition.values)
+  const values = condition.values.map((value) => parseQuantityValue(value))
+  return inRanges(scope, ps, (bind, isRow) =>
+    values.flatMap((value) => quantityBounds(scope, value, { alias: 'g', bind, isRow })),
+  )
+}
+
+/**
+ * On a row of idx_range, as alternatives. A unit without a system matches a UCUM code or a human unit;
+ * one of UCUM is converted to every unit of the data that measures the same. A system alone is that of its unit.
+ */
+export function quantityBounds(
+  { keys, project, units, isPolicy }: SearchScope,
+  value: QuantityValue,
+  { alias, bind, isRow }: { readonly alias: string; readonly bind: Bind; readonly isRow: boolean },
+): readonly string[] {
+  const { code, system } = value
+  if (code === undefined) {
+    const bounds = numberBounds(value, alias, bind, isRow)
+    if (system === undefined) return bounds
+    const p = keys.units(project)
+    const known = `select c.k from code c where c.project = ${bind(project, 'int')}
+      and c.p = ${bind(p, 'bigint')} and c.system = ${bind(system, 'text')}`
+    return bounds.map((one) => `${one} and ${alias}.u = any(array(${known}))`)
+  }
+  const withUnit = (number: NumberValue, among: readonly bigint[]) => {
+    const isUnit = `${alias}.u = any(${bind(keysLiteral(among), 'bigint[]')})`
+    return numberBounds(number, alias, bind, isRow).map((bounds) => `${bounds} and ${isUnit}`)
+  }
+  const systems = system === undefined ? ['', UCUM] : [system]
+  const converted = (system === UCUM ? units : []).flatMap((unit) => {
+    const there = unit === code ? undefined : convertNumber(value, code, unit)
+    return there ? withUnit(there, [keys.unit(UCUM, unit)]) : []
+  })
+  // The units of UCUM in the data are known; those of a policy were read with it, a moment ago.
+  if (system === UCUM && !isPolicy && !units.includes(code))
+    return converted.length > 0 ? converted : ['false']
+  const same = systems.map((one) => keys.unit(one, code))
+  return [...withUnit(value, same), ...converted]
+}
+
+/** Undefined when the units do not measure the same. */
+export function convertNumber(
+  number: NumberValue,
+  from: string,
+  to: string,
+): NumberValue | undefined {
+  const [value, low, high] = [number.value, number.low, number.high].map((one) =>
+    convert(one, from, to),
+  )
+  if (value === undefined || low === undefined || high === undefined) return undefined
+  return { prefix: number.prefix, value, low, high }
+}
+
+/** `near`: rows hold the latitude in `lo` and the longitude in `hi`; the latitude bounds the index. */
+export function nearPredicate(
+  scope: SearchScope,
+  ps: readonly bigint[],
+  condition: Condition,
+): Predicate {
+  const places = condition.values.map((value) => parseNearValue(value))
+  return inRanges(scope, ps, (bind) =>
+    places.map((place) => {
+      if (place.km === Infinity) return 'true'
+      const degrees = (place.km / EARTH_KM) * (180 / Math.PI)
+      const [south, north] = [place.latitude - degrees, place.latitude + degrees]
+      return `(g.lo between ${bind(south, 'float8')} and ${bind(north, 'float8')}
+          and ${distanceSql(place, bind)} <= ${bind(place.km, 'float8')})`
+    }),
+  )
+}
+
+const EARTH_KM = 6371
+
+/** Kilometres on the sphere, by the haversine. */
+export function distanceSql({ latitude, longitude }: NearValue, bind: Bind): string {
+  const lat = bind(latitude, 'float8')
+  return `${2 * EARTH_KM} * asin(least(1, sqrt(sin(radians(g.lo - ${lat}) / 2) ^ 2
+    + cos(radians(${lat})) * cos(radians(g.lo))
+    * sin(radians(g.hi - ${bind(longitude, 'float8')}) / 2) ^ 2)))`
+}
+
+/** Reads dates of a `_filter`: `po` tests what `ap` does, without its margin. */
+export function dateValues({ values, modifier }: Condition): readonly DateValue[] {
+  const parsed = values.map((value) => parseDateValue(value))
+  return modifier === 'po' ? parsed.map((value) => ({ ...value, prefix: 'ap' })) : parsed
+}
+
+// Below, v = query range [low, high), r = resource range [lo, hi). The bounds on
+// `lo` that follow from the others are spelled out: the index is ordered by it.
+export function dateSql(
+  value: DateValue,
+  lo: string,
+  hi: string,
+  at: (ms: number) => string,
+): string {
+  const { low, high } = value
+  const equals = () => `(${lo} >= ${at(low)} and ${lo} <= ${at(high)} and ${hi} <= ${at(high)})`
+  switch (value.prefix) {
+    case 'eq':
+      return equals()
+    case 'ne':
+      return `not ${equals()}`
+    case 'gt':
+      return `${hi} > ${at(high)}`
+    case 'lt':
+      return `${lo} < ${at(low)}`
+    case 'ge':
+      return `(${lo} >= ${at(low)} or ${hi} > ${at(high)})`
+    case 'le':
+      return `(${lo} <= ${at(high)} and (${hi} <= ${at(high)} or ${lo} < ${at(low)}))`
+    case 'sa':
+      return `${lo} >= ${at(high)}`
+    case 'eb':
+      return `(${lo} <= ${at(low)} and ${hi} <= ${at(low)})`
+    case 'ap':
+      return `(${lo} < ${at(high)} and ${hi} > ${at(low)})`
+    default:
+      return value.prefix satisfies never
+  }
+}
+
+/** No more than this lies between the bounds of most values, and of all above LARGE nothing is said. */
+const NARROW = 1
+const LARGE = 1_000_000_000
+
+/**
+ * On a row of idx_range, as alternatives that bound `lo`, which the index is ordered by: nearly all values
+ * are narrow, so that none far below can reach up; the others have an index of their own, idx_range_wide.
+ */
+export function numberBounds(
+  number: NumberValue,
+  alias: string,
+  bind: Bind,
+  /** True for a row at hand, where no index needs bounds. */
+  isRow: boolean,
+): readonly string[] {
+  const test = numberSql(number, alias, bind)
+  const least = lowestHigh(number)
+  if (isRow || least === undefined || least > LARGE) return [test]
+  // Half as much again for what is lost in rounding.
+  const floor = bind(least - 1.5 * NARROW, 'float8')
+  const isWide = `${alias}.hi - ${alias}.lo > ${NARROW} and ${alias}.lo < ${LARGE}`
+  // Behind words that the other index does not serve, which may seem to be as good.
+  const isBelow = `(${alias}.lo < ${floor}) is true`
+  return [`${alias}.lo >= ${floor} and ${test}`, `${isWide} and ${isBelow} and ${test}`]
+}
+
+/** The lower bound of `hi` of a match. */
+function lowestHigh({ prefix, value, low }: NumberValue): number | undefined {
+  if (prefix === 'eq' || prefix === 'ap') return low
+  return prefix === 'gt' || prefix === 'ge' ? value : undefined
+}
+
+function numberSql(number: NumberValue, alias: string, bind: Bind): string {
+  const { prefix, value, low, high } = number
+  const at = (number: number) => bind(number, 'float8')
+  const overlaps = () => `(${alias}.lo < ${at(high)} and ${alias}.hi >= ${at(low)})`
+  switch (prefix) {
+    case 'eq':
+      return overlaps()
+    case 'ap':
+      return `(${alias}.lo <= ${at(high)} and ${alias}.hi >= ${at(low)})`
+    case 'ne':
+      return `not ${overlaps()}`
+    case 'gt':
+      return `${alias}.hi > ${at(value)}`
+    case 'lt':
+      return `${alias}.lo < ${at(value)}`
+    case 'ge':
+      return `${alias}.hi >= ${at(value)}`
+    case 'le':
+      return `${alias}.lo <= ${at(value)}`
+    case 'sa':
+      return `${alias}.lo > ${at(value)}`
+    case 'eb':
+      return `${alias}.hi < ${at(value)}`
+    default:
+      return prefix satisfies never
+  }
+}
+
+/** Alternatives are read one by one, each by the part of the index that it bounds. */
+function inRanges(
+  { project }: SearchScope,
+  ps: readonly bigint[],
+  alternatives: (bind: Bind, isRow: boolean) => readonly string[],
+): Predicate {
+  const scope = (bind: Bind) =>
+    `g.project = ${bind(project, 'int')} and ${parameterSql('g', ps, bind)}`
+  return {
+    kind: 'ids',
+    ids: (bind) => {
+      const all = `select g.id from idx_range g where ${scope(bind)}`
+      return alternatives(bind, false)
+        .map((sql) => `${all} and ${sql}`)
+        .join(' union all ')
+    },
+    // Behind words that no index serves: the id of the row is all that finds it.
+    few: (bind) => `select g.id from idx_range g
+      where (${scope(bind)} and ${orSql(alternatives(bind, true))}) is true`,
+    hasStablePlan: true,
+  }
+}
+
+export function orSql(alternatives: readonly string[]): string {
+  return `(${alternatives.join(' or ')})`
+}
+
+// The main date of a type, and when a row was written: columns of the row itself.
+
+/** Undefined when the parameter is not the main date of the type. */
+export function mainDatePredicate(scope: SearchScope, condition: Condition): Predicate | undefined {
+  const { type, own } = scope
+  if (mainDate(type) !== condition.code) return undefined
+  if (condition.modifier === 'missing') {
+    return isMissing(condition.values)
+      ? datelessTest(scope)
+      : filter(() => 'r.d_lo is not null', 'row')
+  }
+  const values = dateValues(condition)
+  const types = plannedParameter(type, condition.code, own)?.types ?? []
+  const isShort = types.length > 0 && types.every((one) => SHORT.has(one))
+  const bounds = values.map((value) => startBounds(value, isShort))
+  const known = bounds.filter((bound) => bound !== undefined)
+  return {
+    kind: 'date',
+    within: around(values.map((value) => beginsWithin(value, isShort))),
+    ...(known.length < bounds.length ? {} : { begins: around(known) }),
+    sql: (bind) => {
+      const at = (ms: number) => bind(timestamp(Math.floor(ms)), 'timestamptz')
+      return orSql(
+        values.map((value) => {
+          const sql = dateSql(value, 'r.d_lo', 'r.d_hi', at)
+          const least = isShort ? leastEnd(value) : undefined
+          return least === undefined ? sql : `(r.d_lo >= ${at(least - LONGEST_MS)} and ${sql})`
+        }),
+      )
+    },
+  }
+}
+
+/** Rows without a main date have an index of their own; few of most types are in it. */
+function datelessTest({ project, type }: SearchScope): Predicate {
+  const ids = (bind: Bind) => `select n.id from resource n where n.project = ${bind(project, 'int')}
+    and n.type = ${bind(typeNumber(type), 'smallint')} and n.d_lo is null`
+  return { kind: 'ids', ids, hasStablePlan: true }
+}
+
+/** Elements that last a year at most, so that an index on where they begin is bounded by where they end. */
+const SHORT: ReadonlySet<string> = new Set(['date', 'dateTime', 'instant'])
+const LONGEST_MS = 366 * 86_400_000
+
+interface Bounds {
+  readonly from?: number
+  readonly to?: number
+}
+
+/** Between what nearly all matches begin; undefined where they may begin anywhere. */
+function startBounds({ prefix, low, high }: DateValue, isShort: boolean): Bounds | undefined {
+  switch (prefix) {
+    case 'eq':
+      return { from: low, to: high }
+    case 'lt':
+    case 'eb':
+      return { to: low }
+    case 'le':
+      return { to: high }
+    case 'sa':
+      return { from: high }
+    case 'ge':
+      return isShort ? { from: low } : undefined
+    case 'gt':
+      return isShort ? { from: high } : undefined
+    case 'ap':
+      return isShort ? { from: low, to: high } : undefined
+    case 'ne':
+      return undefined
+    default:
+      return prefix satisfies never
+  }
+}
+
+/** Between what all matches begin. */
+function beginsWithin(value: DateValue, isShort: boolean): Bounds {
+  const { prefix, high } = value
+  const least = isShort ? leastEnd(value) : undefined
+  if (least !== undefined) {
+    const from = least - LONGEST_MS
+    return prefix === 'ap' ? { from, to: high } : { from }
+  }
+  if (prefix === 'ge' || prefix === 'gt') return {}
+  return startBounds(value, isShort) ?? (prefix === 'ap' ? { to: high } : {})
+}
+
+/** Returns the range that holds all of the bounds. */
+function around(bounds: readonly Bounds[]): TimeRange {
+  const from = Math.min(...bounds.map((bound) => bound.from ?? -Infinity))
+  const to = Math.max(...bounds.map((bound) => bound.to ?? Infinity))
+  return { column: 'd_lo', from, to }
+}
+
+/** The lower bound of a match's end; undefined where its beginning is bounded anyway, or nothing is. */
+function leastEnd({ prefix, low, high }: DateValue): number | undefined {
+  if (prefix === 'gt') return high
+  return prefix === 'ge' || prefix === 'ap' ? low : undefined
+}
+
+/** `_lastUpdated`: an instant, as a range of one millisecond. */
+export function lastUpdatedPredicate(condition: Condition): Predicate {
+  const within = around(dateValues(condition).map(updatedWithin))
+  const sql = lastUpdatedSql(condition)
+  return { kind: 'filter', sql, within: { ...within, column: 'lu' }, reach: 'row' }
+}
+
+function updatedWithin(value: DateValue): Bounds {
+  const { prefix, low, high } = value
+  if (prefix === 'ge' || prefix === 'gt') return { from: low - 1 }
+  return prefix === 'ap' ? { from: low - 1, to: high } : (startBounds(value, false) ?? {})
+}
+
+export function lastUpdatedSql(condition: Condition): (bind: Bind) => string {
+  const parsed = dateValues(condition)
+  return (bind) => {
+    const at = (ms: number) => bind(timestamp(Math.floor(ms)), 'timestamptz')
+    const high = `(r.lu + interval '1 millisecond')`
+    return orSql(parsed.map((value) => dateSql(value, 'r.lu', high, at)))
+  }
+}

@@ -1,0 +1,277 @@
+/** The stages of a statement: a walk along the order, and the rest where that has not filled the page. */
+
+import { timestamp } from '../../fhir/values.ts'
+import type { Bind } from '../../postgres/statement.ts'
+import { afterSql, orderAfterSql, orderColumns, orderSql } from './order.ts'
+import type { Order, Position } from './position.ts'
+import {
+  foundBySql,
+  type IdsPredicate,
+  oneRowSql,
+  type Predicate,
+  predicateReadScope,
+  predicateSql,
+  probeSql,
+  scopeSql,
+} from './predicate.ts'
+import type { PlannerStats, Query } from './query.ts'
+
+/** A walk of at most `cap` rows, where `when` holds. */
+export interface Walk {
+  readonly when?: string
+  readonly cap: number
+  readonly tested: readonly string[]
+  /** A join that lets rows through, once for each target. */
+  readonly targets?: string | undefined
+}
+
+interface Stages {
+  readonly with: readonly string[]
+  readonly walk: Walk | undefined
+  readonly rest: string
+}
+
+/**
+ * Selects what the walk finds if it fills the page, else the rest. The walk is in order already; to ask for that order
+ * again would make PostgreSQL walk to the cap before it sorts.
+ */
+export function walkThenFallbackSql(
+  query: Query,
+  most: string,
+  bind: Bind,
+  { with: first, walk, rest }: Stages,
+): string {
+  if (walk === undefined) return `with ${first.join(', ')} ${rest}`
+  const rows = `from (${walkSql(query, bind(walk.cap, 'int'), bind)}) r`
+  const where = [...(walk.when === undefined ? [] : [walk.when]), ...walk.tested].join(' and ')
+  const selected = `${rows} ${walk.targets ?? ''} where ${where || 'true'}`
+  const walked =
+    walk.targets === undefined
+      ? `select ${COLUMNS} ${selected} limit ${most}`
+      : `select distinct on (${walkOrderSql(query, '')}) ${COLUMNS} ${selected}
+        order by ${walkOrderSql(query, query.order.descending ? ' desc' : '')} limit ${most}`
+  const isFilled = `(select count(*) from w) >= ${most}`
+  return `with ${[...first, `w as materialized (${walked})`].join(', ')}
+    select * from (
+      select * from w where ${isFilled}
+      union all
+      select * from (${rest}) k where not (${isFilled})
+    ) r order by ${orderSql(query.order, 'r')}`
+}
+
+/** The columns of the walk's index, whose order PostgreSQL then need not make again. */
+function walkOrderSql({ order: { column, byType } }: Query, direction: string): string {
+  const names = new Set(['project', 'type', ...orderColumns(column, byType)])
+  return [...names].map((name) => `r.${name}${direction}`).join(', ')
+}
+
+/** To the end of the order, or until the page is full. */
+export function walkedOn(
+  query: Query,
+  tested: readonly string[],
+  most: string | undefined,
+  bind: Bind,
+): string {
+  const where = tested.length === 0 ? '' : ` where ${tested.join(' and ')}`
+  const end = most === undefined ? '' : ` limit ${most}`
+  return `select ${COLUMNS} from (${walkSql(query, undefined, bind)}) r${where}${end}`
+}
+
+/** A test of a row that is walked past: many are, so what it leads to is not looked up for each. */
+export function testedSql(predicate: Predicate, bind: Bind): string {
+  if (predicate.kind === 'ids') return probeSql(predicate, bind)
+  const look = predicate.kind === 'join' ? predicate.walk?.test?.(bind) : undefined
+  return look ?? predicateSql(predicate, bind, true)
+}
+
+/** The tests of a walk; a join that leads to its targets by their own index is joined, where the order is known. */
+export function splitIndexJoin(
+  predicates: readonly Predicate[],
+  { order }: Query,
+  bind: Bind,
+): Pick<Walk, 'tested' | 'targets'> {
+  const first = predicates.find(
+    (predicate) => predicate.kind === 'join' && predicate.walk?.targets !== undefined,
+  )
+  // An order by date is two runs, of which PostgreSQL does not know that they are in order.
+  const isLed = first?.kind === 'join' && order.column !== 'd_lo'
+  const others = isLed ? predicates.filter((predicate) => predicate !== first) : predicates
+  const targets = isLed ? first.walk?.targets?.(bind) : undefined
+  return { targets, tested: others.map((predicate) => testedSql(predicate, bind)) }
+}
+
+// Rows that an index finds by some of the tests; the other tests are looked at on each row, then comes the order.
+
+/** The index that finds rows `r`, and the tests that are left. */
+export interface IndexScan {
+  readonly from: string
+  readonly conditions: readonly string[]
+  readonly others: readonly Predicate[]
+}
+
+/** By `_id`, else by keys, else by nothing: all rows of the type. */
+export function indexScan({ project, typeNumbers, predicates }: Query, bind: Bind): IndexScan {
+  const kind = ['narrow', 'keys'].find((one) =>
+    predicates.some((predicate) => predicate.kind === one),
+  )
+  const leading = predicates.filter((predicate) => predicate.kind === kind)
+  const scope = scopeSql(project, typeNumbers, bind, kind === 'keys')
+  return {
+    from: 'resource r',
+    conditions: [...scope, ...foundBySql(leading, bind)],
+    others: predicates.filter((predicate) => !leading.includes(predicate)),
+  }
+}
+
+/** By ids, which `ids` selects; without statistics PostgreSQL would read all rows of a type to find some. */
+export function byIds(
+  { project, typeNumbers, predicates: others }: Query,
+  { statistics }: Pick<PlannerStats, 'statistics'>,
+  ids: string,
+  bind: Bind,
+): IndexScan {
+  const scope = scopeSql(project, typeNumbers, bind, false)
+  if (statistics.rows > 0) {
+    const conditions = [...scope, `r.id = any(array(${ids}))`]
+    return { from: 'resource r', conditions, others }
+  }
+  const row = `select * from resource r where ${[...scope, 'r.id = f.id'].join(' and ')} offset 0`
+  const from = `unnest(array(select distinct id from (${ids}) f(id))) f(id) cross join lateral (${row}) r`
+  return { from, conditions: [], others }
+}
+
+/** The ids of all tests together: PostgreSQL knows which of them is rare. */
+export function idsSql(ids: readonly IdsPredicate[], bind: Bind): string {
+  const [first = '', ...others] = ids.map((predicate) => predicate.ids(bind))
+  if (others.length === 0) return first
+  const among = others.map((sql) => `x.id in (${sql})`).join(' and ')
+  return `select x.id from (${first}) x(id) where ${among}`
+}
+
+/** Rows in order, at most `most` of them. */
+export function indexScanSql(
+  { order, after }: Query,
+  { from, conditions, others }: IndexScan,
+  most: string,
+  bind: Bind,
+): string {
+  const near = others.filter((predicate) => predicateReadScope(predicate) === 'row')
+  const far = others.filter((predicate) => !near.includes(predicate))
+  const tested = near.map((predicate) => oneRowSql(predicate, bind))
+  if (after !== undefined) tested.push(afterSql(order, after, bind))
+  const where = [...conditions, ...tested.map((sql) => `(${sql}) is true`)]
+  const columns = far.length === 0 ? COLUMNS : WALKED
+  const rows = `select ${columns} from ${from} where ${where.join(' and ') || 'true'}
+    order by ${orderAfterSql(order, 'r')}`
+  if (far.length === 0) return `${rows} limit ${most}`
+  // Looked for in that order, until the page is full.
+  const seen = far.map((predicate) => `(${oneRowSql(predicate, bind)}) is true`).join(' and ')
+  return `select ${COLUMNS} from (${rows} offset 0) r where ${seen} limit ${most}`
+}
+
+// * Rows along a B-tree of `resource`, from one position to another. Both ends are written as rows of values that begin
+// with Project and type. Only the index of that order can serve them and the order at once, so PostgreSQL walks it
+// whatever its statistics say, also while there are none.
+
+export const COLUMNS = 'r.project, r.type, r.id, r.ver, r.lu, r.d_lo'
+
+/** Columns that a test may look at. */
+const WALKED = `${COLUMNS}, r.d_hi, r.nref, r.keys`
+
+const FIRST_ID = '00000000-0000-0000-0000-000000000000'
+const LAST_ID = 'ffffffff-ffff-ffff-ffff-ffffffffffff'
+
+/** Values at which PostgreSQL does not look when it plans. */
+export function hideFromPlanner(bind: Bind): Bind {
+  // The cast makes it a value, also where a select would be one of rows: `= any(…)`.
+  return (value, type) => {
+    const bound = bind(value, type)
+    return bound.startsWith('(') ? bound : `(select ${bound})::${type}`
+  }
+}
+
+type Walked = Pick<Query, 'project' | 'typeNumbers' | 'predicates' | 'after'> & {
+  readonly order: Pick<Order, 'column' | 'descending'>
+}
+
+/** The first and the last time of a column, in epoch ms. */
+interface ColumnRange {
+  readonly from: number
+  readonly to: number
+  readonly isBounded: boolean
+}
+
+/** Returns the range of the column that all tests leave. */
+export function intersectRanges(
+  predicates: readonly Predicate[],
+  column: Order['column'],
+): ColumnRange {
+  const spans = predicates.flatMap((predicate) =>
+    'within' in predicate && predicate.within?.column === column ? [predicate.within] : [],
+  )
+  const from = Math.max(...spans.map((span) => Math.floor(span.from)), -Infinity)
+  const to = Math.min(...spans.map((span) => Math.floor(span.to)), Infinity)
+  return { from, to, isBounded: spans.length > 0 }
+}
+
+/**
+ * The rows of a type in order, tested by nothing but the bounds of the order's own column. Those without a main date
+ * are in an index of their own, so an order by date is two runs, the second read only when the first is used up.
+ * `most`: absent, as many as are read of it; a fence keeps the tests around it from finding rows by other indexes.
+ */
+export function walkSql(walked: Walked, most: string | undefined, bind: Bind): string {
+  const { predicates, order, after } = walked
+  const { column, descending } = order
+  const span = intersectRanges(predicates, column)
+  const end = most === undefined ? 'offset 0' : `limit ${most}`
+  if (column === 'id') return runSql(walked, { where: '', column: undefined, after }, end, bind)
+  if (column === 'lu') return runSql(walked, { where: '', column, span, after }, end, bind)
+  const isAmongDateless = after !== undefined && after.value === null
+  const wantsDateless =
+    !predicates.some((predicate) => predicate.kind === 'date') &&
+    (after === undefined || isAmongDateless || !descending)
+  const wantsDated = descending || !isAmongDateless
+  const from = isAmongDateless ? undefined : after
+  const dated = { where: ' and r.d_lo is not null', column, span, after: from }
+  const rest = isAmongDateless ? after : undefined
+  const dateless = { where: ' and r.d_lo is null', column: undefined, after: rest }
+  const runs = [...(wantsDated ? [dated] : []), ...(wantsDateless ? [dateless] : [])]
+  if (descending) runs.reverse()
+  const [only, other] = runs
+  if (only !== undefined && other === undefined) return runSql(walked, only, end, bind)
+  const rows = runs.map((run) => `(${runSql(walked, run, end, bind)})`).join(' union all ')
+  return `select * from (${rows}) r ${end}`
+}
+
+interface Run {
+  /** Absent: by id alone. */
+  readonly column: 'lu' | 'd_lo' | undefined
+  readonly span?: Pick<ColumnRange, 'from' | 'to'>
+  /** Its rows come behind this one. */
+  readonly after: Position | undefined
+  /** The condition of a partial index. */
+  readonly where: string
+}
+
+function runSql({ project, typeNumbers, order }: Walked, run: Run, end: string, bind: Bind) {
+  const { descending } = order
+  const { column, span, after, where } = run
+  const names = ['project', 'type', ...(column === undefined ? [] : [column]), 'id']
+  const row = `(${names.map((name) => `r.${name}`).join(', ')})`
+  const at = (time: string | null, id: string) => {
+    const place = [bind(project, 'int'), bind(typeNumbers[0], 'smallint')]
+    if (column !== undefined) place.push(bind(time, 'timestamptz'))
+    return `(${[...place, bind(id, 'uuid')].join(', ')})`
+  }
+  const behind = after === undefined ? undefined : at(after.value, after.id)
+  const low =
+    behind !== undefined && !descending
+      ? `> ${behind}`
+      : `>= ${at(timestamp(span?.from ?? -Infinity), FIRST_ID)}`
+  const high =
+    behind !== undefined && descending
+      ? `< ${behind}`
+      : `<= ${at(timestamp(span?.to ?? Infinity), LAST_ID)}`
+  const by = names.map((name) => `r.${name}${descending ? ' desc' : ''}`).join(', ')
+  return `select ${WALKED} from resource r where ${row} ${low} and ${row} ${high}${where} order by ${by} ${end}`
+}

@@ -1,0 +1,213 @@
+/**
+ * One rule of a `_sort` that no B-tree of `resource` serves → the value a row is sorted by: ascending
+ * the least of many, descending the greatest; null without one. https://hl7.org/fhir/R4/search.html#sort
+ */
+import { badRequest, notSupported } from '../../core/errors.ts'
+import { mainDate, searchParameter, storedParameters } from '../../fhir/definitions.ts'
+import type { OwnParameters } from '../../fhir/definitions-data.ts'
+import type { Bind } from '../../postgres/statement.ts'
+import { plannedParameter } from '../../store/index/index-plan.ts'
+import type { Keys } from '../../store/index/keys.ts'
+import { type Criterion, isCondition, type SortRule } from '../language/search-request.ts'
+import { type NearValue, parseNearValue } from '../language/values.ts'
+import { parameterSql } from './predicate.ts'
+import { distanceSql } from './ranges.ts'
+import { scoreToSortBy } from './texts.ts'
+
+export interface Term {
+  readonly name: string
+  readonly descending: boolean
+  readonly type: 'text' | 'float8' | 'timestamptz' | 'uuid'
+  /** The value of `resource r`, looked up for each row. */
+  readonly one: (project: number, bind: Bind) => string
+  /** The side table that holds the values in their order; absent: no index has them so. */
+  readonly side?: Side
+}
+
+/** Rows of a side table. */
+export interface Side {
+  /** Selects `id` and `v` of all of them; a resource with several values comes several times. */
+  readonly rows: (project: number, bind: Bind) => string
+  /** True for a `resource r` without any. */
+  readonly isMissing: (project: number, bind: Bind) => string
+  /** The key that resources without a value hold; undefined where they hold none. */
+  readonly absent: (project: number) => bigint | undefined
+}
+
+interface TermScope {
+  readonly own: OwnParameters | undefined
+  readonly conditions: readonly Criterion[]
+}
+
+/** Errors: 400 for a parameter whose values are not kept in any order. */
+export function compileSortTerm(
+  keys: Keys,
+  type: string,
+  { code, descending }: SortRule,
+  { own, conditions }: TermScope,
+): Term {
+  const name = `${descending ? '-' : ''}${code}`
+  const column = sortColumn(type, code)
+  if (column !== undefined) {
+    return { name, descending, type: column.type, one: () => column.sql }
+  }
+  if (code === '_score') {
+    const one = scoreToSortBy(conditions)
+    return { name, descending, type: 'float8', one }
+  }
+  const pick = descending ? 'max' : 'min'
+  const parameter = searchParameter(type, code, own)
+  const ps = (project: number) =>
+    storedParameters(type, code).map((stored) => keys.param(project, type, stored))
+  const isUsual = plannedParameter(type, code, own)?.isUsual === true
+  const absent = (project: number) => {
+    const [p, another] = ps(project)
+    // Several stored parameters are absent where all of them are.
+    return isUsual && p !== undefined && another === undefined ? keys.absent(p) : undefined
+  }
+  switch (parameter?.type) {
+    case 'special':
+      return {
+        name,
+        descending,
+        type: 'float8',
+        ...distance(requireNearValues(conditions), pick, ps),
+      }
+    case 'string': {
+      const values = sideTable('idx_string', 's.v', pick, ps)
+      return { name, descending, type: 'text', ...values, side: { ...values.side, absent } }
+    }
+    case 'date':
+    case 'number':
+    case 'quantity': {
+      const values = sideTable('idx_range', 's.lo', pick, ps)
+      return { name, descending, type: 'float8', ...values, side: { ...values.side, absent } }
+    }
+    default: {
+      const one = isCoded(type, code, own) ? codeSql(pick, ps) : contentSql(pick, type, code, own)
+      return { name, descending, type: 'text', one }
+    }
+  }
+}
+
+function sortColumn(type: string, code: string): { type: Term['type']; sql: string } | undefined {
+  if (code === '_id') return { type: 'uuid', sql: 'r.id' }
+  if (code === '_lastUpdated') return { type: 'timestamptz', sql: 'r.lu' }
+  return code === mainDate(type) ? { type: 'timestamptz', sql: 'r.d_lo' } : undefined
+}
+
+/** The places that a search asks for. Errors: 400 without any. */
+function requireNearValues(conditions: readonly Criterion[]): readonly NearValue[] {
+  const near = conditions.find((one) => isCondition(one) && one.type === 'special')
+  if (near === undefined || !isCondition(near)) {
+    throw badRequest('Sorting by near needs a place to be near to', '_sort')
+  }
+  return near.values.map(parseNearValue)
+}
+
+/** From the nearest of the places. */
+function distance(
+  places: readonly NearValue[],
+  pick: string,
+  ps: (project: number) => readonly bigint[],
+): Pick<Term, 'one'> {
+  const one = (project: number, bind: Bind) => {
+    const each = places.map((place) => distanceSql(place, bind)).join(', ')
+    return `(select ${pick}(least(${each})) from idx_range g
+      where g.project = ${bind(project, 'int')} and ${parameterSql('g', ps(project), bind)}
+        and g.id = r.id)`
+  }
+  return { one }
+}
+
+function sideTable(
+  table: 'idx_string' | 'idx_range',
+  value: 's.v' | 's.lo',
+  pick: 'min' | 'max',
+  ps: (project: number) => readonly bigint[],
+) {
+  const rows = (project: number, bind: Bind) =>
+    `from ${table} s where s.project = ${bind(project, 'int')}
+      and ${parameterSql('s', ps(project), bind)}`
+  const each = (project: number, bind: Bind) =>
+    ps(project).map(
+      (p) => `select s.id, ${value} as v from ${table} s
+        where s.project = ${bind(project, 'int')} and ${parameterSql('s', [p], bind)}`,
+    )
+  const side: Pick<Side, 'rows' | 'isMissing'> = {
+    // A merge of one parameter's index after the other's keeps their order.
+    rows: (project, bind) => each(project, bind).join(' union all '),
+    isMissing: (project, bind) =>
+      `not exists (select 1 ${rows(project, bind)} and s.id = r.id offset 0)`,
+  }
+  const one: Term['one'] = (project, bind) =>
+    `(select ${pick}(${value}) ${rows(project, bind)} and s.id = r.id)`
+  return { one, side }
+}
+
+const CODED = new Set(['Coding', 'CodeableConcept', 'code', 'boolean'])
+
+function isCoded(type: string, code: string, own: OwnParameters | undefined): boolean {
+  return storedParameters(type, code).some((stored) =>
+    plannedParameter(type, stored, own)?.types.some((element) => CODED.has(element)),
+  )
+}
+
+/** By the dictionary: the least code among those of the row's keys. */
+function codeSql(pick: string, ps: (project: number) => readonly bigint[]): Term['one'] {
+  return (project, bind) => `(select ${pick}(c.code collate "C") from code c
+    where c.project = ${bind(project, 'int')} and ${parameterSql('c', ps(project), bind)}
+      and c.k = any(r.keys))`
+}
+
+/** Identifiers, references and urls are kept as keys only, so their texts are read from the content. */
+function contentSql(
+  pick: string,
+  type: string,
+  code: string,
+  own: OwnParameters | undefined,
+): Term['one'] {
+  const paths = jsonPaths(type, code, own)
+  if (paths === undefined)
+    throw notSupported(`Sorting ${type} by ${code} is not supported`, '_sort')
+  return (project, bind) => `(select ${pick}((x #>> '{}') collate "C")
+    from version v cross join unnest(${bind(paths, 'text[]')}) path
+      cross join jsonb_path_query(v.content::jsonb, path::jsonpath) x
+    where v.project = ${bind(project, 'int')} and v.type = r.type and v.id = r.id and v.ver = r.ver)`
+}
+
+/** Member of an element that is compared; the element itself where it is a plain value. */
+const COMPARED: ReadonlyMap<string, string> = new Map([
+  ['Identifier', '.value'],
+  ['ContactPoint', '.value'],
+  ['Reference', '.reference'],
+])
+
+/** A path, then at most one type or condition. */
+const PATH =
+  /^\(?(\w+)\.([\w.]+?)(?: as (\w+)|\.as\((\w+)\)|\.where\(resolve\(\) is (\w+)\)|\.where\((\w+) ?= ?'([\w-]+)'\))?\)?$/
+
+/** Undefined when a part of the expression is not so simple. */
+function jsonPaths(
+  type: string,
+  code: string,
+  own: OwnParameters | undefined,
+): readonly string[] | undefined {
+  const expression = searchParameter(type, code, own)?.expression
+  const [kind, second] = plannedParameter(type, code, own)?.types ?? []
+  if (expression === undefined || kind === undefined || second !== undefined) return undefined
+  const paths = expression.split(' | ').map((part) => jsonPath(part, COMPARED.get(kind) ?? ''))
+  return paths.every((path) => path !== undefined) ? paths : undefined
+}
+
+function jsonPath(part: string, compared: string): string | undefined {
+  const match = PATH.exec(part.trim())
+  if (match === null) return undefined
+  const [, , path = '', as, ofType, resolved, member, value] = match
+  const chosen = as ?? ofType
+  const property = chosen === undefined ? '' : chosen.charAt(0).toUpperCase() + chosen.slice(1)
+  const whole = `$.${path}${property}`
+  if (resolved !== undefined) return `${whole}${compared} ? (@ starts with "${resolved}/")`
+  if (member !== undefined) return `${whole} ? (@.${member} == "${value}")${compared}`
+  return `${whole}${compared}`
+}

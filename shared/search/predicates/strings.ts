@@ -1,0 +1,201 @@
+/** String parameters: ranges of `idx_string`, whose values are normalised and ordered bytewise. */
+
+import { tooCostly } from '../../core/errors.ts'
+import { comparedText, comparedWords, splitWindows } from '../../fhir/searched-text.ts'
+import type { Bind } from '../../postgres/statement.ts'
+import type { Condition } from '../language/search-request.ts'
+import { unescapeValue } from '../language/values.ts'
+import {
+  absentPredicate,
+  filter,
+  isMissing,
+  type Matches,
+  missingTest,
+  type Predicate,
+  parameterSql,
+  predicateSql,
+  type SearchScope,
+} from './predicate.ts'
+
+/** No text sorts behind a prefix followed by this, bytewise. */
+const LAST = '\u{10ffff}'
+
+/** Each word of the value starts some word of the resource's values of the parameter. */
+export function stringPredicate(
+  scope: SearchScope,
+  ps: readonly bigint[],
+  condition: Condition,
+): Predicate {
+  const { modifier, values } = condition
+  if (modifier === 'missing') {
+    const absent = isMissing(values) ? absentPredicate(scope, ps, condition.code) : undefined
+    if (absent !== undefined) return absent
+    return missingTest('idx_string', scope, ps, values)
+  }
+  const texts = values.map(unescapeValue).filter((text) => comparedText(text) !== '')
+  if (modifier === 'exact') {
+    return { kind: 'keys', any: texts.flatMap((text) => ps.map((p) => scope.keys.uri(p, text))) }
+  }
+  if (texts.length === 0) return filter(() => (modifier === 'not' ? 'true' : 'false'))
+  const alternative = ALTERNATIVES.get(modifier)
+  if (alternative !== undefined) {
+    return {
+      kind: 'ids',
+      ids: (bind) => texts.map((text) => alternative(scope, ps, text, bind)).join(' union '),
+    }
+  }
+  const wanted = texts.map((text) => searchWords(text, condition.code))
+  const isSteady = modifier === undefined && wanted.every((words) => words.length === 1)
+  const predicate: Predicate = {
+    kind: 'ids',
+    ids: (bind) => wanted.map((words) => wordsSql(scope, ps, words, bind)).join(' union '),
+    ...(modifier === undefined ? { expected: wordRowsEstimator(wanted) } : {}),
+    ...(isSteady ? { few: (bind: Bind) => ofRow(scope, ps, wanted, bind) } : {}),
+    hasStablePlan: isSteady,
+  }
+  return modifier === 'not' ? filter((bind) => `not (${predicateSql(predicate, bind)})`) : predicate
+}
+
+const MOST_WORDS = 200
+
+/** Errors: 400 too-costly for a text of more words than a statement can look for. */
+export function searchWords(text: string, code: string): readonly string[] {
+  const words = comparedWords(text)
+  if (words.length <= MOST_WORDS) return words
+  throw tooCostly(`A text that is searched may have ${MOST_WORDS} words`, code)
+}
+
+/** Each value by the rarest of its words. */
+function wordRowsEstimator(
+  values: readonly (readonly string[])[],
+): (statistics: Pick<Matches, 'startingWith'>) => number {
+  return (statistics) =>
+    values
+      .map((words) => Math.min(...words.map((word) => statistics.startingWith(word))))
+      .reduce((sum, rows) => sum + rows, 0)
+}
+
+/** The row at hand is found by its id alone: the rest is in words that no index serves. */
+function ofRow(
+  { keys, project }: SearchScope,
+  ps: readonly bigint[],
+  wanted: readonly (readonly string[])[],
+  bind: Bind,
+): string {
+  const starts = wanted.flat().map((word) => `(${prefixSql('s', word, bind)})`)
+  const each = [...ps, ...ps.map((p) => keys.words(p))]
+  return `select s.id from idx_string s where (s.project = ${bind(project, 'int')}
+    and ${parameterSql('s', each, bind)} and (${starts.join(' or ')})) is true`
+}
+
+function wordsSql(
+  { keys, project }: SearchScope,
+  ps: readonly bigint[],
+  words: readonly string[],
+  bind: Bind,
+): string {
+  const later = ps.map((p) => keys.words(p))
+  const [first = '', ...others] = words
+  if (others.length === 0) {
+    // PostgreSQL expects many rows of two parameters at once, and would begin elsewhere.
+    return [ps, later].map((some) => startsWith(project, some, first, bind)).join(' union all ')
+  }
+  const rows = words.length > MAX_JOINED ? intersected : joined
+  return `(${rows(project, [...ps, ...later], words, bind)})`
+}
+
+/** From here on the orders to join them in are too many to weigh. */
+const MAX_JOINED = 5
+
+/** PostgreSQL knows which words are common: it begins with the rarest and looks up the others. */
+function joined(
+  project: number,
+  ps: readonly bigint[],
+  words: readonly string[],
+  bind: Bind,
+): string {
+  const tables = words.map((word, i) => {
+    const alias = `s${i}`
+    const same = i === 0 ? [] : [`${alias}.id = s0.id`]
+    const tests = [
+      ...same,
+      `${alias}.project = ${bind(project, 'int')}`,
+      parameterSql(alias, ps, bind),
+      prefixSql(alias, word, bind),
+    ]
+    return { from: `idx_string ${alias}`, test: tests.join(' and ') }
+  })
+  return `select s0.id from ${tables.map(({ from }) => from).join(', ')}
+    where ${tables.map(({ test }) => test).join(' and ')}`
+}
+
+function intersected(
+  project: number,
+  ps: readonly bigint[],
+  words: readonly string[],
+  bind: Bind,
+): string {
+  return words.map((word) => startsWith(project, ps, word, bind)).join(' intersect ')
+}
+
+function startsWith(project: number, ps: readonly bigint[], value: string, bind: Bind): string {
+  return `${select(project, ps, bind)} and ${prefixSql('s', value, bind)}`
+}
+
+/** `value` is compared text. */
+export function prefixSql(alias: string, value: string, bind: Bind): string {
+  return `${alias}.v >= ${bind(value, 'text')} and ${alias}.v < ${bind(value + LAST, 'text')}`
+}
+
+/** Anywhere in a value; `text` is as the caller wrote it. */
+export function containsPredicate(
+  scope: SearchScope,
+  ps: readonly bigint[],
+  texts: readonly string[],
+): Predicate {
+  return {
+    kind: 'ids',
+    ids: (bind) => texts.map((text) => inside(scope, ps, text, bind)).join(' union '),
+  }
+}
+
+function inside(scope: SearchScope, ps: readonly bigint[], text: string, bind: Bind): string {
+  const windows = splitWindows(comparedText(text))
+  return intersection(windows.map((window) => like(scope, ps, `%${escapeLike(window)}%`, bind)))
+}
+
+function atEnd(scope: SearchScope, ps: readonly bigint[], text: string, bind: Bind): string {
+  const windows = splitWindows(comparedText(text))
+  const last = escapeLike(windows.at(-1) ?? '')
+  const before = windows.slice(0, -1).map((window) => `%${escapeLike(window)}%`)
+  return intersection([...before, `%${last}`].map((pattern) => like(scope, ps, pattern, bind)))
+}
+
+function intersection(selects: readonly string[]): string {
+  return selects.length === 1 ? selects.join() : `(${selects.join(' intersect ')})`
+}
+
+function escapeLike(text: string): string {
+  return text.replace(/[\\%_]/g, '\\$&')
+}
+
+function like(
+  { keys, project }: SearchScope,
+  ps: readonly bigint[],
+  pattern: string,
+  bind: Bind,
+): string {
+  const all = [...ps, ...ps.map((p) => keys.chunks(p))]
+  return `${select(project, all, bind)} and s.v like ${bind(pattern, 'text')}`
+}
+
+const ALTERNATIVES = new Map<string | undefined, typeof inside>([
+  ['contains', inside],
+  ['text', inside],
+  ['ew', atEnd],
+])
+
+function select(project: number, ps: readonly bigint[], bind: Bind): string {
+  return `select s.id from idx_string s where s.project = ${bind(project, 'int')}
+    and ${parameterSql('s', ps, bind)}`
+}

@@ -1,0 +1,302 @@
+/**
+ * Storage in a bucket, to which large files go in parts; credentials come from where the client library looks for
+ * them (`AWS_*`).
+ */
+import { IncomingMessage } from 'node:http'
+import { Readable } from 'node:stream'
+import {
+  AbortMultipartUploadCommand,
+  type CompletedPart,
+  CompleteMultipartUploadCommand,
+  CreateMultipartUploadCommand,
+  DeleteObjectCommand,
+  GetObjectCommand,
+  type GetObjectCommandInput,
+  HeadBucketCommand,
+  ListMultipartUploadsCommand,
+  type ListMultipartUploadsCommandInput,
+  type ListMultipartUploadsCommandOutput,
+  NoSuchKey,
+  PutObjectCommand,
+  type PutObjectCommandInput,
+  S3Client,
+  UploadPartCommand,
+} from '@aws-sdk/client-s3'
+import { SignatureV4 } from '@smithy/signature-v4'
+import { contentMissing, unavailable } from '../core/errors.ts'
+import type { ContentHeaders, Storage } from './storage.ts'
+import { release } from './storage.ts'
+
+/** The smallest part S3 takes. */
+const PART_BYTES = 5 * 1024 * 1024
+/** A bucket takes no more parts of one object. */
+const MAX_PARTS = 10_000
+
+/** A service that has not answered by then hangs; a part takes this on a line of 1 Mbit/s. */
+const TIMEOUT_SECONDS = 60
+const CONNECT_MS = 5000
+
+/** `maxBytes` is the largest content there will be. */
+export function openBucket(url: URL, maxBytes: number): Storage {
+  const bucket = url.hostname
+  const prefix = url.pathname.replace(/^\/+|\/+$/g, '')
+  const { searchParams } = url
+  const endpoint = searchParams.get('endpoint')
+  const seconds = Number(searchParams.get('timeout') ?? TIMEOUT_SECONDS)
+  const client = new S3Client({
+    region: searchParams.get('region') ?? 'us-east-1',
+    forcePathStyle: searchParams.get('forcePathStyle') === 'true',
+    ...(endpoint === null ? {} : { endpoint }),
+    requestHandler: {
+      connectionTimeout: CONNECT_MS,
+      requestTimeout: seconds * 1000,
+      throwOnRequestTimeout: true,
+    },
+  })
+  const encryption = parseEncryption(searchParams)
+  const partBytes = Math.max(PART_BYTES, Math.ceil(maxBytes / MAX_PARTS))
+  const object = (key: string) => ({
+    Bucket: bucket,
+    Key: prefix === '' ? key : `${prefix}/${key}`,
+  })
+  const sign = (key: string, seconds: number, headers: ContentHeaders) => {
+    const answer = {
+      ResponseContentType: headers['Content-Type'],
+      ResponseContentDisposition: headers['Content-Disposition'],
+    }
+    return signedAddress(client, { ...object(key), ...answer }, seconds)
+  }
+  return {
+    ...(searchParams.get('presigned') === 'true' ? { sign } : {}),
+    put: (key, source) => uploadObject(client, object(key), source, { partBytes, encryption }),
+    async get(key, range) {
+      const Range = range && `bytes=${range.start}-${range.end}`
+      const command = new GetObjectCommand({ ...object(key), ...(Range && { Range }) })
+      const { Body } = await client.send(command).catch((error: unknown) => {
+        throw error instanceof NoSuchKey ? contentMissing(error) : unavailable('The storage', error)
+      })
+      if (!(Body instanceof Readable)) throw new Error('The bucket gave no stream')
+      if (Body instanceof IncomingMessage) releaseReads(Body)
+      return Body
+    },
+    async delete(key) {
+      await client.send(new DeleteObjectCommand(object(key)))
+    },
+    removeAbandoned: (before) =>
+      abortUploads(client, { Bucket: bucket, Prefix: prefix && `${prefix}/` }, before),
+    async check() {
+      await client.send(new HeadBucketCommand({ Bucket: bucket }))
+    },
+    async close() {
+      client.destroy()
+    },
+  }
+}
+
+/** The encryption that requests ask the bucket for, unless its own settings do. */
+function parseEncryption(searchParams: URLSearchParams): Encryption {
+  const [sse, key] = ['sse', 'sseKmsKeyId'].map((name) => searchParams.get(name) ?? undefined)
+  // The names are those of the service, which refuses others.
+  return { ServerSideEncryption: sse as Encryption['ServerSideEncryption'], SSEKMSKeyId: key }
+}
+
+/**
+ * Node copies the content out of what it reads from the connection. This listener comes after the one
+ * that does so, and the 40 MiB that would gather until V8 collects garbage do not.
+ */
+function releaseReads(answer: IncomingMessage): void {
+  const { socket } = answer
+  const stop = () => socket.off('data', release)
+  socket.on('data', release)
+  // The next answer on this connection has its own listener, which would come after this one.
+  answer.once('end', stop)
+  answer.once('close', stop)
+}
+
+/** Addresses of objects of a bucket that are read without credentials, for a while. */
+type HttpRequest = Parameters<SignatureV4['presign']>[0]
+
+/** https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-query-string-auth.html */
+export async function signedAddress(
+  client: S3Client,
+  input: GetObjectCommandInput,
+  seconds: number,
+): Promise<string> {
+  const { region, credentials, sha256 } = client.config
+  const signer = new SignatureV4({
+    service: 's3',
+    region,
+    credentials,
+    sha256,
+    uriEscapePath: false,
+  })
+  const command = new GetObjectCommand(input)
+  const made = Promise.withResolvers<string>()
+  command.middlewareStack.add(
+    () =>
+      async ({ request }) => {
+        // The client is one of HTTP: it makes requests of no other kind.
+        const unsigned = request as HttpRequest
+        const headers = {
+          host: unsigned.headers.host ?? unsigned.hostname,
+          'X-Amz-Content-Sha256': 'UNSIGNED-PAYLOAD',
+        }
+        const signed = await signer.presign({ ...unsigned, headers }, { expiresIn: seconds })
+        made.resolve(formatUrl(signed))
+        return { response: {}, output: { $metadata: {} } }
+      },
+    { step: 'finalizeRequest', priority: 'high' },
+  )
+  await client.send(command)
+  return made.promise
+}
+
+function formatUrl({ protocol, hostname, port, path, query = {} }: HttpRequest): string {
+  const pairs = Object.entries(query).flatMap(([name, value]) =>
+    [value ?? ''].flat().map((one) => `${encodeURIComponent(name)}=${encodeURIComponent(one)}`),
+  )
+  return `${protocol}//${hostname}${port === undefined ? '' : `:${port}`}${path}?${pairs.join('&')}`
+}
+
+/*
+ * An upload into a bucket, in parts. A part is collected in one of a few blocks that are used again and
+ * again, so that an upload of any size holds these and no more.
+ */
+
+interface ObjectName {
+  readonly Bucket: string
+  readonly Key: string
+}
+
+/** https://docs.aws.amazon.com/AmazonS3/latest/userguide/serv-side-encryption.html */
+export type Encryption = Pick<PutObjectCommandInput, 'ServerSideEncryption' | 'SSEKMSKeyId'>
+
+/** While they are on their way one more is filled. */
+const PARTS_IN_FLIGHT = 2
+
+/** Nothing is left in the bucket when it fails. Throws what `source` throws. */
+export async function uploadObject(
+  client: S3Client,
+  object: ObjectName,
+  source: AsyncIterable<Uint8Array>,
+  { partBytes, encryption }: { readonly partBytes: number; readonly encryption: Encryption },
+): Promise<void> {
+  const stored = { ...object, ...encryption }
+  const blocks = createBlocks(partBytes)
+  const parts: Promise<CompletedPart>[] = []
+  let UploadId: string | undefined
+  const sendPart = async (block: Buffer, size: number, PartNumber: number) => {
+    const Body = block.subarray(0, size)
+    const { ETag } = await client.send(
+      new UploadPartCommand({ ...object, UploadId, PartNumber, Body }),
+    )
+    blocks.giveBack(block)
+    return { ETag, PartNumber }
+  }
+  try {
+    for await (const { block, size } of filled(source, blocks.take)) {
+      if (UploadId === undefined && size < partBytes) {
+        await client.send(new PutObjectCommand({ ...stored, Body: block.subarray(0, size) }))
+        blocks.giveBack(block)
+        blocks.drop()
+        return
+      }
+      UploadId ??= (await client.send(new CreateMultipartUploadCommand(stored))).UploadId
+      if (size === 0) {
+        blocks.giveBack(block)
+        break
+      }
+      const part = sendPart(block, size, parts.length + 1)
+      // The failure rejects whatever waits for a block, or for all parts.
+      part.catch(blocks.fail)
+      parts.push(part)
+    }
+    const MultipartUpload = { Parts: await Promise.all(parts) }
+    await client.send(new CompleteMultipartUploadCommand({ ...object, UploadId, MultipartUpload }))
+    blocks.drop()
+  } catch (error) {
+    await Promise.allSettled(parts)
+    // Why it failed is what the caller must hear, whatever comes of this.
+    const abort = new AbortMultipartUploadCommand({ ...object, UploadId })
+    if (UploadId !== undefined) await client.send(abort).catch(() => undefined)
+    throw error
+  }
+}
+
+/** Aborts uploads that began before a time: their parts are paid for, though nobody sends the others any more. */
+export async function abortUploads(
+  client: S3Client,
+  place: { readonly Bucket: string; readonly Prefix: string },
+  before: Date,
+): Promise<void> {
+  const { Bucket } = place
+  let next: Pick<ListMultipartUploadsCommandInput, 'KeyMarker' | 'UploadIdMarker'> | undefined = {}
+  while (next !== undefined) {
+    const page: ListMultipartUploadsCommandOutput = await client.send(
+      new ListMultipartUploadsCommand({ ...place, ...next }),
+    )
+    for (const { Key, UploadId, Initiated } of page.Uploads ?? []) {
+      if (Initiated === undefined || Initiated >= before) continue
+      await client.send(new AbortMultipartUploadCommand({ Bucket, Key, UploadId }))
+    }
+    const { IsTruncated, NextKeyMarker: KeyMarker, NextUploadIdMarker: UploadIdMarker } = page
+    next = IsTruncated && KeyMarker !== undefined ? { KeyMarker, UploadIdMarker } : undefined
+  }
+}
+
+/** The content as full blocks and a last one that is not, which may be empty. */
+async function* filled(
+  source: AsyncIterable<Uint8Array>,
+  take: () => Promise<Buffer>,
+): AsyncGenerator<{ readonly block: Buffer; readonly size: number }> {
+  let block = await take()
+  let size = 0
+  for await (const chunk of source) {
+    for (let from = 0; from < chunk.length; ) {
+      const more = Math.min(chunk.length - from, block.length - size)
+      block.set(chunk.subarray(from, from + more), size)
+      size += more
+      from += more
+      if (size < block.length) continue
+      yield { block, size }
+      block = await take()
+      size = 0
+    }
+    release(chunk)
+  }
+  yield { block, size }
+}
+
+function createBlocks(bytes: number) {
+  const free: Buffer[] = []
+  let made = 0
+  let waiting: PromiseWithResolvers<Buffer> | undefined
+  let failure: { readonly reason: unknown } | undefined
+  return {
+    async take(): Promise<Buffer> {
+      if (failure !== undefined) throw failure.reason
+      const block = free.pop()
+      if (block !== undefined) return block
+      if (made <= PARTS_IN_FLIGHT) {
+        made += 1
+        return Buffer.allocUnsafeSlow(bytes)
+      }
+      waiting = Promise.withResolvers<Buffer>()
+      return waiting.promise
+    },
+    giveBack(block: Buffer): void {
+      if (waiting === undefined) free.push(block)
+      else waiting.resolve(block)
+      waiting = undefined
+    },
+    /** When all is answered: of a part that failed the connection may still read. */
+    drop(): void {
+      for (const block of free.splice(0)) release(block)
+    },
+    fail(reason: unknown): void {
+      failure ??= { reason }
+      waiting?.reject(reason)
+      waiting = undefined
+    },
+  }
+}

@@ -1,0 +1,85 @@
+/** Short forms of the searches that the service does for itself. */
+
+import type { Principal } from '../access/principal.ts'
+import { unlinked } from '../access/project-context.ts'
+import type { Resource } from '../fhir/resource.ts'
+import type {
+  Condition,
+  Criterion,
+  SearchRequest,
+  SortRule,
+} from '../search/language/search-request.ts'
+import type { Repository } from './repository.ts'
+import { parseVersion } from './rows/rows.ts'
+import type { Version } from './rows/version.ts'
+
+interface Lookup {
+  readonly conditions: readonly Condition[]
+  readonly count: number
+  readonly sort?: readonly SortRule[] | undefined
+}
+
+/** Live resources of a type and of one Project that meet all conditions; at most `count`. One statement. */
+export async function find(
+  repository: Repository,
+  principal: Principal,
+  type: string,
+  { conditions, count, sort = [] }: Lookup,
+): Promise<Resource[]> {
+  const versions = await findVersions(repository, principal, type, { conditions, count, sort })
+  return versions.map(parseVersion)
+}
+
+/** The same, as they are stored. */
+export async function findVersions(
+  repository: Repository,
+  principal: Principal,
+  type: string,
+  { conditions, count, sort = [] }: Lookup,
+): Promise<readonly Version[]> {
+  const request = searchFor(type, conditions, count, sort)
+  const page = await repository.search(unlinked(principal), request)
+  return page.versions
+}
+
+/** Finds all live resources that meet the conditions, in the order of their ids. One statement for each `PAGE`. */
+export async function findAll(
+  repository: Repository,
+  principal: Principal,
+  type: string,
+  conditions: readonly Criterion[],
+): Promise<readonly Resource[]> {
+  const all: Version[] = []
+  let cursor: string | undefined
+  do {
+    const request = searchFor(type, conditions, PAGE, [{ code: '_id', descending: false }])
+    const page = await repository.search(unlinked(principal), { ...request, cursor })
+    all.push(...page.versions)
+    cursor = page.next
+  } while (cursor !== undefined)
+  return all.map(parseVersion)
+}
+
+const PAGE = 100
+
+/** The smallest search that asks for this. */
+export function searchFor(
+  type: string,
+  conditions: readonly Criterion[],
+  count: number,
+  sort: readonly SortRule[],
+): SearchRequest {
+  return {
+    type,
+    conditions,
+    includes: [],
+    sort,
+    count,
+    offset: 0,
+    cursor: undefined,
+    total: 'none',
+    summary: undefined,
+    elements: undefined,
+    ignored: [],
+  }
+}

@@ -1,0 +1,171 @@
+/** The profiles that a resource claims, and the parts that checks of a profile share. */
+import { tooCostly } from '../core/errors.ts'
+import { isObject, isResource, type Resource } from '../fhir/resource.ts'
+import type { CodeList } from './bindings.ts'
+import type { Property } from './shapes.ts'
+import { Report } from './shapes.ts'
+
+export interface Profile {
+  readonly url: string
+  readonly type: string
+  /** Value sets of required bindings, as they are named, that the definitions do not list. */
+  readonly valueSets: readonly string[]
+  readonly check: Check
+}
+
+/** A resource that is checked, alone or inside another one. */
+export interface CheckedResource {
+  readonly resource: Resource
+  /** The container of a contained resource, else the resource itself. */
+  readonly root: Resource
+  /** From the type of the outermost resource to this one. */
+  readonly steps: readonly (string | number)[]
+}
+
+export interface Claimed extends CheckedResource {
+  readonly profile: Profile
+}
+
+/** One check of one resource: where faults go, and what it may look at. */
+export interface Run {
+  readonly faults: Report
+  /** Codes outside of required bindings, and references to other types. */
+  readonly terminology: Report
+  readonly resource: Resource
+  readonly root: Resource
+  /** The value sets that are known. */
+  readonly codes: ReadonlyMap<string, CodeList>
+  readonly spend: Spend
+}
+
+export type Check = (value: unknown, run: Run) => void
+
+/** One value of an element. */
+export interface Item {
+  readonly value: unknown
+  readonly property: Property
+  /** Undefined for an element that has one value at most. */
+  readonly index: number | undefined
+  /** `_name`: id and extensions of a primitive. */
+  readonly sibling: unknown
+}
+
+export type ItemCheck = (item: Item, run: Run) => void
+
+/** A question about one value. */
+export type Test = (value: unknown, run: Run) => boolean
+
+/** Runs `work` with the path at the item. */
+export function at({ property, index }: Item, { faults }: Run, work: () => void): void {
+  faults.enter(property.name)
+  if (index !== undefined) faults.enter(index)
+  work()
+  if (index !== undefined) faults.leave()
+  faults.leave()
+}
+
+/** True when a check finds nothing wrong; its findings are not reported. */
+export function conforms(check: Check, value: unknown, run: Run): boolean {
+  const faults = new Report(true)
+  check(value, { ...run, faults, terminology: faults })
+  return !faults.hasErrors
+}
+
+export function parseMax(max: string | undefined): number | undefined {
+  return max === undefined ? undefined : max === '*' ? Number.POSITIVE_INFINITY : Number(max)
+}
+
+export function rangeText(min: number, max: number): string {
+  return `${min}..${max === Number.POSITIVE_INFINITY ? '*' : max}`
+}
+
+/** Counts steps, of some 100 ns each. Errors: 400 `too-costly`. */
+export type Spend = (steps?: number) => void
+
+/** Far more than any profile needs. A busy machine takes no part in it. */
+const MAX_CPU_MS = 1_000
+const STEPS_BETWEEN_LOOKS = 2_000
+/** So many that the clock is looked at. */
+export const MANY_STEPS = STEPS_BETWEEN_LOOKS
+
+/** The thread's own time is looked at now and then, for the call alone costs 1 µs. */
+export function createMeter(): Spend {
+  const start = process.threadCpuUsage()
+  let left = STEPS_BETWEEN_LOOKS
+  return (steps = 1) => {
+    left -= steps
+    if (left > 0) return
+    left = STEPS_BETWEEN_LOOKS
+    const { user, system } = process.threadCpuUsage(start)
+    if ((user + system) / 1_000 > MAX_CPU_MS) {
+      throw tooCostly('The profiles take too long to check')
+    }
+  }
+}
+
+export interface Claim extends CheckedResource {
+  /** Canonical urls, each once. */
+  readonly canonicals: readonly string[]
+}
+
+/** Lists claims, those of the resource itself first; resources without claims are left out. */
+export function listClaims(
+  resource: Resource,
+  { root = resource, steps = [resource.resourceType] }: Outside = {},
+): Claim[] {
+  const canonicals = claimedProfiles(resource)
+  const own = canonicals.length === 0 ? [] : [{ resource, root, steps, canonicals }]
+  const contained = asArray(resource.contained).flatMap((item, i) =>
+    isResource(item) ? listClaims(item, { root, steps: [...steps, 'contained', i] }) : [],
+  )
+  return [...own, ...contained, ...carriedBy(resource, steps)]
+}
+
+interface Outside {
+  readonly root?: Resource
+  readonly steps?: CheckedResource['steps']
+}
+
+/** Entries that are no text are skipped; validation reports them. */
+function claimedProfiles({ meta }: Resource): readonly string[] {
+  const claimed = asArray(meta?.profile)
+  return [...new Set(claimed.filter((item) => typeof item === 'string'))]
+}
+
+/** Resources of their own that travel in a Bundle or in Parameters. */
+function carriedBy(
+  { resourceType, entry, parameter }: Resource,
+  steps: CheckedResource['steps'],
+): Claim[] {
+  if (resourceType === 'Parameters') return inParameters(parameter, [...steps, 'parameter'])
+  if (resourceType !== 'Bundle') return []
+  return asArray(entry).flatMap((item, i) => {
+    if (!isObject(item)) return []
+    const { resource, response } = item
+    const at = [...steps, 'entry', i]
+    const outcome = isObject(response) ? response.outcome : undefined
+    return [
+      ...carried(resource, [...at, 'resource']),
+      ...carried(outcome, [...at, 'response', 'outcome']),
+    ]
+  })
+}
+
+function inParameters(parameters: unknown, steps: CheckedResource['steps']): Claim[] {
+  return asArray(parameters).flatMap((item, i) => {
+    if (!isObject(item)) return []
+    const at = [...steps, i]
+    return [
+      ...carried(item.resource, [...at, 'resource']),
+      ...inParameters(item.part, [...at, 'part']),
+    ]
+  })
+}
+
+function carried(value: unknown, steps: CheckedResource['steps']): Claim[] {
+  return isResource(value) ? listClaims(value, { steps }) : []
+}
+
+function asArray(value: unknown): readonly unknown[] {
+  return Array.isArray(value) ? value : []
+}

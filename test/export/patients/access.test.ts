@@ -1,0 +1,143 @@
+import t from 'tap'
+import type { Resource } from '../../../shared/fhir/resource.ts'
+import { openBotica } from '../../fixtures/botica.ts'
+import { fetchExportLines, fetchManifest, kickOff } from '../../fixtures/exports/exports.ts'
+import {
+  BY_PATIENT,
+  exportByPatient,
+  type Line,
+  lineReference,
+  namesIn,
+} from '../../fixtures/exports/patient-exports.ts'
+import { anObservation, aPatient } from '../../fixtures/resources.ts'
+import { createDatabase } from '../../fixtures/store/own-database.ts'
+
+const botica = await openBotica(t, {
+  worker: true,
+  // The parts of exports are in the database, which all files share.
+  env: { DATABASE_URL: await createDatabase(t) },
+})
+const { admin } = botica
+const { admin: stranger } = await botica.createTenant()
+
+const [mine, theirs] = await Promise.all(
+  ['1900-01-01', '2000-01-01'].map(async (birthDate) => {
+    const telecom = [{ system: 'phone', value: '1' }]
+    return lineReference((await admin.create(aPatient({ birthDate, telecom }))) as Line)
+  }),
+)
+if (mine === undefined || theirs === undefined) throw new Error('There are no patients')
+const foreign = lineReference(
+  (await stranger.create(aPatient({ birthDate: '1900-01-01' }))) as Line,
+)
+const [pulse, draft, other] = [
+  await pulseOf(mine),
+  await pulseOf(mine, { status: 'preliminary' }),
+  await pulseOf(theirs),
+]
+const group = await admin.create({
+  resourceType: 'Group',
+  type: 'person',
+  actual: true,
+  member: [mine, theirs, foreign].map((reference) => ({ entity: { reference } })),
+})
+const LEVELS = ['$export', 'Patient/$export', `Group/${group.id}/$export`, `${mine}/$export`]
+const ONLY_MINE = 'Patient?birthdate=lt1950'
+
+t.test('a policy with criteria holds at every level', async (t) => {
+  const client = await memberWith(
+    { resourceType: 'Patient', criteria: ONLY_MINE },
+    { resourceType: 'Observation', criteria: 'Observation?status=final' },
+    { resourceType: 'Group' },
+  )
+  for (const path of LEVELS) {
+    const { blocks, manifest } = await exportByPatient(client, path)
+    t.same([...blocks.keys()], [mine], path)
+    t.same(namesIn({ blocks }, mine), [`Group/${group.id}`, mine, pulse].sort(), path)
+    if (!path.startsWith('Group')) continue
+    const [line = ''] =
+      (await fetchExportLines(client, manifest.error)).get('OperationOutcome') ?? []
+    t.match(line, '2 members of the Group are not there or may not be read')
+  }
+  t.equal((await client.get(`${theirs}/$export?${BY_PATIENT}`)).status, 404)
+})
+
+t.test('hidden fields are in no line, and the first entry that fits says which', async (t) => {
+  const client = await memberWith(
+    { resourceType: 'Patient', criteria: ONLY_MINE, hiddenFields: ['telecom', 'name.given'] },
+    { resourceType: 'Patient', hiddenFields: ['birthDate'] },
+    { resourceType: 'Observation', criteria: 'Observation?status=final', hiddenFields: ['code'] },
+    { resourceType: 'Observation', hiddenFields: ['valueQuantity'] },
+  )
+  const { blocks } = await exportByPatient(client, 'Patient/$export')
+  t.same([...blocks.keys()].sort(), [mine, theirs].sort())
+  t.same(namesIn({ blocks }, mine), [mine, pulse, draft].sort())
+  const lines = [...blocks.values()].flat()
+  for (const line of lines)
+    t.same(line, (await client.get(lineReference(line))).body, lineReference(line))
+  const texts = new Map(lines.map((line) => [lineReference(line), JSON.stringify(line)]))
+  t.notMatch(texts.get(mine), 'telecom')
+  t.match(texts.get(mine), '"birthDate"')
+  t.notMatch(texts.get(theirs), 'birthDate')
+  t.notMatch(texts.get(pulse), '"code":{')
+  t.notMatch(texts.get(draft), 'valueQuantity')
+  t.match(texts.get(draft), '"code":{')
+  t.notMatch(texts.get(other), '"code":{')
+})
+
+t.test('of a version that is changed since, its own grant hides', async (t) => {
+  const { manifest } = await exportByPatient(admin, `${mine}/$export?_type=Patient`)
+  const until = encodeURIComponent(manifest.transactionTime)
+  const client = await memberWith(
+    { resourceType: 'Patient' },
+    { resourceType: 'Observation', criteria: 'Observation?status=final', hiddenFields: ['code'] },
+    { resourceType: 'Observation', criteria: 'Observation?status=amended' },
+  )
+  const before = (await admin.get<Resource>(pulse)).body
+  await admin.put(pulse, { ...before, status: 'amended' })
+  const now = await exportByPatient(client, `${mine}/$export?_type=Observation`)
+  t.match(now.blocks.get(mine), [{ status: 'amended', code: {} }])
+  const then = await exportByPatient(client, `${mine}/$export?_type=Observation&_until=${until}`)
+  t.match(then.blocks.get(mine), [{ status: 'final', code: undefined }])
+  await admin.put(pulse, before)
+})
+
+t.test('whom a resource is about is not told by the block that it is in', async (t) => {
+  const blind = await memberWith(
+    { resourceType: 'Patient' },
+    { resourceType: 'Observation', hiddenFields: ['subject'] },
+  )
+  const { blocks } = await exportByPatient(blind, 'Patient/$export')
+  t.same(namesIn({ blocks }, mine), [mine])
+})
+
+t.test('who may not read Patients is told at once', async (t) => {
+  const client = await memberWith({ resourceType: 'Observation' }, { resourceType: 'Group' })
+  for (const path of LEVELS.slice(0, 3)) {
+    const { status, body } = await client.get<Resource>(`${path}?${BY_PATIENT}`)
+    t.equal(status, 403, path)
+    t.match(body, { resourceType: 'OperationOutcome', issue: [{ code: 'forbidden' }] })
+  }
+})
+
+t.test('the files are their owner’s, and gone with the export', async (t) => {
+  const client = await memberWith({ resourceType: 'Patient' })
+  const url = await kickOff(client, `Patient/$export?${BY_PATIENT}`)
+  const [file] = (await fetchManifest(client, url)).output
+  for (const caller of [stranger, await memberWith({ resourceType: 'Patient' })]) {
+    t.equal((await caller.get(url)).status, 404)
+    t.equal((await caller.get(file?.url ?? '')).status, 404)
+  }
+  t.equal((await client.del(url)).status, 202)
+  t.equal((await client.get(file?.url ?? '')).status, 404)
+})
+
+async function memberWith(...resource: unknown[]) {
+  const policy = await admin.create({ resourceType: 'AccessPolicy', resource })
+  const accessPolicy = { reference: `AccessPolicy/${policy.id}` }
+  return (await botica.createMember({ accessPolicy })).client
+}
+
+async function pulseOf(patient: string, more: Partial<Line> = {}): Promise<string> {
+  return lineReference((await admin.create(anObservation(patient, more))) as Line)
+}

@@ -1,0 +1,333 @@
+import { randomBytes, randomUUID } from 'node:crypto'
+import { once } from 'node:events'
+import { Registry } from 'prom-client'
+import t from 'tap'
+import { type Blocks, createBlocks } from '../../../shared/export/block.ts'
+import type { Exporting } from '../../../shared/export/exporting.ts'
+import { createExportMetrics, createPace } from '../../../shared/export/exporting.ts'
+import { partEnds } from '../../../shared/export/rows/compartments.ts'
+import { type LeasedExportPart, leaseExportPart } from '../../../shared/export/rows/parts.ts'
+import { runPart } from '../../../shared/export/run.ts'
+import { activePrincipal } from '../../../shared/export/status.ts'
+import { openCopySessions } from '../../../shared/postgres/copy.ts'
+import { openBotica, until } from '../../fixtures/botica.ts'
+import { fetchExportLines, kickOff } from '../../fixtures/exports/exports.ts'
+import { openGate } from '../../fixtures/exports/gate.ts'
+import {
+  BY_PATIENT,
+  exportByPatient,
+  type Line,
+  lineReference,
+  namesIn,
+  organizedAt,
+  type PatientManifest,
+  readPatientBlocks,
+} from '../../fixtures/exports/patient-exports.ts'
+import { anObservation, aPatient } from '../../fixtures/resources.ts'
+import { createDatabase } from '../../fixtures/store/own-database.ts'
+import { countStatements } from '../../fixtures/store/store.ts'
+
+const botica = await openBotica(t, {
+  // The parts of exports are in the database, which all files share.
+  env: { DATABASE_URL: await createDatabase(t) },
+})
+const { admin, services } = botica
+const { database } = services
+const copies = openCopySessions(database)
+t.teardown(() => copies.close())
+const DONE_MS = 60_000
+/** Statements of a plan, the transaction that sets its time among them. */
+const PLANNING = 13
+
+const [small, large, third] = [await patientWith(2), await patientWith(20), await patientWith(3)]
+const whole = new Map<string, readonly string[]>()
+
+t.test('a plan asks as often for one patient as for many', async (t) => {
+  // Now and then this process asks for something else meanwhile.
+  const planned = async (path: string) => {
+    const counts: number[] = []
+    for (let round = 0; round < 3; round++) {
+      const url = await kickOff(admin, `${path}?${BY_PATIENT}`)
+      counts.push(await countStatements(database, await nextPart('plan')))
+      t.equal((await admin.del(url)).status, 202)
+    }
+    return Math.min(...counts)
+  }
+  t.equal(await planned('Patient/$export'), PLANNING)
+  t.equal(await planned(`${small}/$export`), PLANNING - 1, 'who is named is not looked for')
+})
+
+t.test('parts are ranges of patients, of about as many lines', async (t) => {
+  const job = randomUUID()
+  const patients = Array.from({ length: 8 }, () => randomUUID()).sort()
+  for (const [i, lines] of [3, 3, 4, 1, 25, 2, 8, 1].entries()) {
+    await database.query({
+      text: `insert into export_compartment (job, patient, place, ids)
+        select $1, $2, n % 3, array[gen_random_uuid()] from generate_series(1, $3) n`,
+      values: [job, patients[i], lines],
+    })
+  }
+  const ends = await partEnds(database, job, 10)
+  t.same(
+    ends,
+    [2, 3, 5, 7].map((i) => patients[i]),
+    'who has more than a part begins one',
+  )
+  t.same(await partEnds(database, randomUUID(), 10), [])
+})
+
+t.test('a patient is torn only where a file is full, and then told of', async (t) => {
+  const url = await kickOff(admin, `Patient/$export?${BY_PATIENT}`)
+  const rows = 10
+  await runAll(exportingWith({ fileLimits: { rows, bytes: 1e9 } }))
+  const exported = await organizedAt(admin, url)
+  for (const patient of [small, large, third]) {
+    whole.set(patient, namesIn(exported, patient))
+    t.equal(new Set(namesIn(exported, patient)).size, namesIn(exported, patient).length)
+  }
+  t.same(
+    [...whole.values()].map(({ length }) => length),
+    [3, 21, 4],
+  )
+  const { output } = exported.manifest
+  for (const { count } of output) t.ok(count <= rows + 1, 'a header and a line behind the limit')
+  for (const [i, { continuesInFile }] of output.entries()) {
+    const goesOn = exported.headers[i]?.at(-1) === exported.headers[i + 1]?.[0]
+    t.equal(continuesInFile, goesOn ? output[i + 1]?.url : undefined)
+  }
+  t.ok(output.some(({ continuesInFile }) => continuesInFile !== undefined))
+  const torn = exported.headers.flat().filter((one) => one !== large)
+  t.equal(torn.length, new Set(torn).size, 'those who fit into a file are in one')
+})
+
+t.test('whoever takes a part over goes on behind the last line, wherever that is', async (t) => {
+  const url = await kickOff(admin, `Patient/$export?${BY_PATIENT}`)
+  await (await nextPart('plan'))()
+  // Each taking stores so many blocks, of so many lines.
+  for (const [stored, lines] of [
+    [1, 1],
+    [2, 1],
+    [1, 2],
+    [2, 3],
+    [1, 5],
+    [3, 1],
+  ] as const) {
+    const dying = exportingWith({ blocks: blocksOfLines(lines), dieAfter: stored })
+    await t.rejects((await nextPart('output', dying))(), { cause: { message: /gone/ } })
+    await database.query({
+      text: `update export_part set lease = clock_timestamp() where state = 'active'`,
+      values: [],
+    })
+  }
+  await runAll(exportingWith({ blocks: blocksOfLines(4) }))
+  const exported = await organizedAt(admin, url)
+  for (const [patient, names] of whole) t.same(namesIn(exported, patient), names, patient)
+})
+
+t.test('an export whose worker is killed loses nothing and has nothing twice', async (t) => {
+  const value = () => randomBytes(600_000).toString('base64')
+  const heavy = lineReference((await admin.create(aPatient())) as Line)
+  for (let i = 0; i < 9; i++) {
+    const extension = [{ url: 'https://example.org/scan', valueString: value() }]
+    await admin.create(anObservation(heavy, { extension }))
+  }
+  const gate = await openGate(database)
+  const open = await gate.close(2)
+  const url = await kickOff(admin, `Patient/$export?${BY_PATIENT}`)
+  const worker = await botica.startWorker()
+  await until(async () => {
+    const rows = await database.query({
+      text: 'select 1 from export_file where job = $1',
+      values: [idOf(url)],
+    })
+    return rows.length > 0
+  }, DONE_MS)
+  const exited = once(worker, 'exit')
+  worker.kill('SIGKILL')
+  await exited
+  await gate.dropWaiting()
+  await open()
+  await database.query({
+    text: `update export_part set lease = clock_timestamp() where state = 'active'`,
+    values: [],
+  })
+  const next = await botica.startWorker()
+  const exported = await organizedAt(admin, url)
+  for (const [patient, names] of whole) t.same(namesIn(exported, patient), names)
+  t.equal(new Set(namesIn(exported, heavy)).size, 10)
+  t.equal(namesIn(exported, heavy).length, 10)
+  const [part] = await database.query<{ epoch: number }>({
+    text: `select epoch from export_part where job = $1 and kind = 'output'`,
+    values: [idOf(url)],
+  })
+  t.ok((part?.epoch ?? 0) > 1, 'two have worked on it')
+  const again = await exportByPatient(admin, 'Patient/$export')
+  t.same(again.blocks, exported.blocks, 'as one alone makes it')
+  const gone = once(next, 'exit')
+  next.kill('SIGTERM')
+  await gone
+})
+
+t.test('a page of a manifest has a file with those that it goes on in', async (t) => {
+  const partial = `Patient/$export?${BY_PATIENT}&allowPartialManifests=true`
+  const url = await kickOff(admin, partial)
+  await (await nextPart('plan'))()
+  const limited = { blocks: blocksOfLines(3), fileLimits: { rows: 6, bytes: 1e9 } }
+  const named = async () => {
+    const rows = await database.query({
+      text: 'select 1 from export_file where job = $1 and number is not null',
+      values: [idOf(url)],
+    })
+    return rows.length > 0
+  }
+  // Blocks are stored beside one another: the first file may get its name after the fourth is.
+  const lastWish = () => until(named, DONE_MS)
+  const dying = exportingWith({ ...limited, dieAfter: 4, lastWish })
+  await t.rejects((await nextPart('output', dying))(), { cause: { message: /gone/ } })
+  t.ok(await named())
+  const running = await admin.get<string>(url)
+  t.same([running.status, running.text], [202, ''], 'whole files of a part that is not')
+  await database.query({
+    text: `update export_part set lease = clock_timestamp() where state = 'active'`,
+    values: [],
+  })
+  await (await nextPart('output', exportingWith(limited)))()
+  const page = await admin.get<PatientManifest>(url)
+  t.equal(page.status, 202)
+  t.equal(page.body.outputOrganizedBy, 'Patient')
+  const { blocks } = await readPatientBlocks(admin, page.body.output)
+  for (const [patient, names] of whole) t.same(namesIn({ blocks }, patient), names)
+  const urls = page.body.output.map(({ url }) => url)
+  for (const { continuesInFile } of page.body.output) {
+    if (continuesInFile !== undefined) t.ok(urls.includes(continuesInFile))
+  }
+  await runAll(exportingWith({}))
+  const first = await admin.get<PatientManifest>(`${url}?page=1`)
+  t.same(first.body.output, page.body.output, 'it has stayed as it was')
+})
+
+t.test('of a plan that somebody has begun nothing is left', async (t) => {
+  const url = await kickOff(admin, `Patient/$export?${BY_PATIENT}`)
+  const first = await nextPart('plan')
+  await database.query({
+    text: `insert into export_compartment (job, patient, place, ids)
+      select $1, id, 0, array[id] from resource limit 2`,
+    values: [idOf(url)],
+  })
+  await database.query({
+    text: `update export_part set lease = clock_timestamp() where state = 'active'`,
+    values: [],
+  })
+  await (await nextPart('plan'))()
+  await t.rejects(first())
+  await runAll(exportingWith({}))
+  const exported = await organizedAt(admin, url)
+  for (const [patient, names] of whole) t.same(namesIn(exported, patient), names)
+  t.equal((await admin.del(url)).status, 202)
+})
+
+t.test('what would be in too many blocks is in none, and told of', async (t) => {
+  const patients = await Promise.all(Array.from({ length: 101 }, () => admin.create(aPatient())))
+  const valueString = 'x'.repeat(900_000)
+  const extension = Array(3).fill({ url: 'https://example.org/scan', valueString })
+  const group = await admin.create({
+    resourceType: 'Group',
+    type: 'person',
+    actual: true,
+    extension,
+    member: patients.map(({ id }) => ({ entity: { reference: `Patient/${id}` } })),
+  })
+  const url = await kickOff(admin, `Group/${group.id}/$export?${BY_PATIENT}`)
+  await runAll(exportingWith({}))
+  const exported = await organizedAt(admin, url)
+  t.equal(exported.blocks.size, patients.length)
+  for (const lines of exported.blocks.values()) t.match(lines, [{ resourceType: 'Patient' }])
+  const [line = ''] =
+    (await fetchExportLines(admin, exported.manifest.error)).get('OperationOutcome') ?? []
+  t.match(line, `Group/${group.id} is in 101 compartments`)
+})
+
+interface Ways {
+  readonly fileLimits?: Exporting['fileLimits']
+  readonly blocks?: Blocks
+  /** Its storage takes so many blocks, and then nothing any more. */
+  readonly dieAfter?: number
+  /** Is waited for before it dies. */
+  readonly lastWish?: () => Promise<unknown>
+}
+
+function exportingWith({
+  fileLimits,
+  blocks = createBlocks(1),
+  dieAfter,
+  lastWish,
+}: Ways): Exporting {
+  let stored = 0
+  const storage: Exporting['storage'] = {
+    ...services.storage,
+    async put(key, source) {
+      if (stored === dieAfter) {
+        await lastWish?.()
+        throw new Error('The worker is gone')
+      }
+      stored += 1
+      await services.storage.put(key, source)
+    },
+  }
+  return {
+    ...services,
+    storage,
+    metrics: createExportMetrics(new Registry()),
+    copies,
+    blocks,
+    ...(fileLimits && { fileLimits }),
+    pace: createPace(() => false),
+    wake: () => undefined,
+  }
+}
+
+/** Blocks that count as full after so many lines. */
+function blocksOfLines(lines: number): Blocks {
+  const usual = createBlocks(1)
+  return {
+    ...usual,
+    take(first) {
+      const block = usual.take(first)
+      return Object.assign(block, { fits: () => block.rows < lines })
+    },
+  }
+}
+
+/** Takes a part; what is answered does it. */
+async function nextPart(kind: string, exporting = exportingWith({})): Promise<() => Promise<void>> {
+  const taken = await leaseExportPart(database)
+  if (taken?.part.kind !== kind) throw new Error(`There is no ${kind}`)
+  return () => run(exporting, taken)
+}
+
+async function run(exporting: Exporting, taken: LeasedExportPart): Promise<void> {
+  const principal = await activePrincipal(services, taken.job.input)
+  if (principal === undefined) throw new Error('There is no member')
+  await runPart(exporting, principal, taken, new AbortController().signal)
+}
+
+/** Runs all open parts. */
+async function runAll(exporting: Exporting): Promise<void> {
+  for (
+    let taken = await leaseExportPart(database);
+    taken;
+    taken = await leaseExportPart(database)
+  ) {
+    await run(exporting, taken)
+  }
+}
+
+async function patientWith(observations: number): Promise<string> {
+  const patient = lineReference((await admin.create(aPatient())) as Line)
+  for (let i = 0; i < observations; i++) await admin.create(anObservation(patient))
+  return patient
+}
+
+function idOf(url: string): string {
+  return url.slice(url.lastIndexOf('/') + 1)
+}

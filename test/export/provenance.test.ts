@@ -1,0 +1,164 @@
+import t from 'tap'
+import { openBotica, until } from '../fixtures/botica.ts'
+import type { Client } from '../fixtures/client.ts'
+import {
+  exportAll,
+  exportedAt,
+  fetchExportLines,
+  idsIn,
+  kickOff,
+} from '../fixtures/exports/exports.ts'
+import { anObservation, anOrganization, aPatient } from '../fixtures/resources.ts'
+import { holdRow } from '../fixtures/store/held-rows.ts'
+import { createDatabase } from '../fixtures/store/own-database.ts'
+
+const DONE_MS = 60_000
+const botica = await openBotica(t, {
+  worker: true,
+  // Exports of other files would get the time of the row that is held here.
+  env: { DATABASE_URL: await createDatabase(t) },
+})
+const { admin } = botica
+const { database } = botica.services
+const { admin: stranger } = await botica.createTenant()
+
+const [one, two] = [await admin.create(aPatient()), await admin.create(aPatient())]
+const [own, other] = [await pulseOf(one.id), await pulseOf(two.id)]
+const clinic = await admin.create(anOrganization())
+const group = await admin.create({
+  resourceType: 'Group',
+  type: 'person',
+  actual: true,
+  member: [{ entity: { reference: `Patient/${one.id}` } }],
+})
+const ofPatient = await about(admin, `Patient/${one.id}`)
+const ofPulse = await about(admin, `Organization/${clinic.id}`, `Observation/${own.id}`)
+const ofVersion = await about(admin, `Observation/${own.id}/_history/1`)
+const ofOther = await about(admin, `Observation/${other.id}`)
+const ofClinic = await about(admin, `Organization/${clinic.id}`)
+// Ids and references are those of a Project: another one may have the same.
+await stranger.put(`Observation/${own.id}`, { ...anObservation('Patient/x'), id: own.id })
+await about(stranger, `Observation/${own.id}`)
+
+const NARROW = [`Group/${group.id}/$export`, `Patient/${one.id}/$export`]
+const OWN = [ofPatient, ofPulse, ofVersion].sort()
+
+t.test('Provenance of what is exported goes with it, and no other', async (t) => {
+  for (const path of NARROW) {
+    t.same(idsIn(await exportAll(admin, path), 'Provenance'), OWN, path)
+    const alone = await exportAll(admin, `${path}?_type=Provenance`)
+    t.same(idsIn(alone, 'Provenance'), OWN, 'that of what would be exported')
+    t.same([...alone.resources.keys()], ['Provenance'])
+    const none = await exportAll(admin, `${path}?_type=Patient,Observation`)
+    t.notOk(none.resources.has('Provenance'), 'where _type leaves it out')
+  }
+  const patients = await exportAll(admin, 'Patient/$export')
+  t.same(idsIn(patients, 'Provenance'), [...OWN, ofOther].sort())
+  const system = await exportAll(admin, '$export')
+  t.same(idsIn(system, 'Provenance'), [...OWN, ofOther, ofClinic].sort())
+  t.notOk((await exportAll(admin, '$export?_type=Patient')).resources.has('Provenance'))
+})
+
+t.test('only Provenance about the members is looked at', async (t) => {
+  const url = await kickOff(admin, `Group/${group.id}/$export`)
+  await exportedAt(admin, url)
+  const rows = await database.query<{ rows: number }>({
+    text: `select cardinality(ids) as rows from export_list l
+      join version v on v.type = l.type and v.id = l.ids[1]
+      where l.job = $1 and v.content like '{"resourceType":"Provenance"%'`,
+    values: [url.slice(url.lastIndexOf('/') + 1)],
+  })
+  t.same(rows, [{ rows: OWN.length }])
+})
+
+t.test('a policy that hides what it is about hides its going with that', async (t) => {
+  const entries = ['Patient', 'Group', 'Provenance'].map((resourceType) => ({ resourceType }))
+  const client = await memberWith(...entries)
+  for (const path of NARROW) {
+    t.same(idsIn(await exportAll(client, path), 'Provenance'), [ofPatient], path)
+  }
+  const blind = await memberWith(...entries.slice(0, 2))
+  t.notOk((await exportAll(blind, NARROW[0] ?? '')).resources.has('Provenance'))
+})
+
+t.test('since a time it is that of what was changed since', async (t) => {
+  const { manifest } = await exportAll(admin, '$export?_type=Organization')
+  const since = encodeURIComponent(manifest.transactionTime)
+  const added = await pulseOf(one.id)
+  const late = await about(admin, `Observation/${added.id}`)
+  await about(admin, `Observation/${own.id}`).then((id) => admin.del(`Provenance/${id}`))
+  const gone = await about(admin, `Patient/${one.id}`)
+  const middle = await exportAll(admin, `${NARROW[0]}?_since=${since}`)
+  t.same(idsIn(middle, 'Provenance'), [late], 'the Patient was not changed')
+  await admin.del(`Provenance/${gone}`)
+  await admin.del(`Observation/${added.id}`)
+  const between = encodeURIComponent(middle.manifest.transactionTime)
+  const last = await exportAll(admin, `${NARROW[0]}?_since=${between}`)
+  t.notOk(last.resources.has('Provenance'), 'what it is about is there no more')
+  const lines = [...(await fetchExportLines(admin, last.manifest.deleted ?? [])).values()].flat()
+  t.match(lines.join('\n'), `"Provenance/${gone}"`)
+})
+
+t.test('what is changed after the time of an export is there as it was', async (t) => {
+  const [moved, lost] = [await pulseOf(one.id), await pulseOf(one.id)]
+  const [first, second, third] = [
+    await about(admin, `Observation/${moved.id}`),
+    await about(admin, `Observation/${lost.id}`),
+    await about(admin, `Patient/${one.id}`),
+  ]
+  const last = await admin.create(anOrganization())
+  await until(async () => {
+    const [row] = await database.query<{ isPast: boolean }>({
+      text: `select clock_timestamp() > max(lu) + interval '5 ms' as "isPast" from version`,
+      values: [],
+    })
+    return row?.isPast === true
+  }, DONE_MS)
+  // The time of an export is that of the oldest transaction that writes.
+  const held = await holdRow(database, last.id)
+  t.teardown(held.release)
+  await admin.put(`Provenance/${first}`, { ...aProvenance(`Patient/${two.id}`), id: first })
+  await admin.del(`Observation/${lost.id}`)
+  await admin.del(`Provenance/${third}`)
+  await about(admin, `Patient/${one.id}`)
+  for (const path of NARROW) {
+    const found = idsIn(await exportAll(admin, path), 'Provenance')
+    t.same(found, [...OWN, first, second, third].sort(), path)
+  }
+  await held.release()
+})
+
+t.test('the newest is told apart from the others of the members alone', async (t) => {
+  const patient = await admin.create(aPatient())
+  const reference = `Patient/${patient.id}`
+  await about(admin, reference)
+  const newer = await admin.create({
+    ...aProvenance(reference),
+    recorded: '2025-01-01T00:00:00Z',
+  })
+  const path = `Patient/${patient.id}/$export?includeAssociatedData=LatestProvenanceResources`
+  t.same(idsIn(await exportAll(admin, path), 'Provenance'), [newer.id])
+})
+
+async function memberWith(...resource: unknown[]) {
+  const policy = await admin.create({ resourceType: 'AccessPolicy', resource })
+  const accessPolicy = { reference: `AccessPolicy/${policy.id}` }
+  return (await botica.createMember({ accessPolicy })).client
+}
+
+function pulseOf(patient: string) {
+  return admin.create(anObservation(`Patient/${patient}`))
+}
+
+async function about(client: Client, ...targets: string[]): Promise<string> {
+  return (await client.create(aProvenance(...targets))).id
+}
+
+function aProvenance(...targets: string[]) {
+  return {
+    resourceType: 'Provenance',
+    target: targets.map((reference) => ({ reference })),
+    recorded: '2024-01-01T00:00:00Z',
+    agent: [{ who: { display: 'somebody' } }],
+  }
+}

@@ -1,0 +1,305 @@
+import { randomBytes } from 'node:crypto'
+import { Registry } from 'prom-client'
+import t from 'tap'
+import { createBlocks } from '../../shared/export/block.ts'
+import type { Exporting } from '../../shared/export/exporting.ts'
+import { createExportMetrics, createPace } from '../../shared/export/exporting.ts'
+import { addBlocks, listFiles } from '../../shared/export/rows/files.ts'
+import {
+  type LeasedExportPart,
+  leaseExportPart,
+  releasePart,
+} from '../../shared/export/rows/parts.ts'
+import { runPart } from '../../shared/export/run.ts'
+import { activePrincipal } from '../../shared/export/status.ts'
+import type { Resource } from '../../shared/fhir/resource.ts'
+import { LeaseLost } from '../../shared/jobs/loop.ts'
+import { openCopySessions } from '../../shared/postgres/copy.ts'
+import type { Storage } from '../../shared/storage/storage.ts'
+import { openBotica } from '../fixtures/botica.ts'
+import type { Client } from '../fixtures/client.ts'
+import {
+  type Exported,
+  exportAll,
+  exportedAt,
+  idsIn,
+  kickOff,
+} from '../fixtures/exports/exports.ts'
+import { anEncounter, anObservation, aPatient } from '../fixtures/resources.ts'
+import { createDatabase } from '../fixtures/store/own-database.ts'
+import { countStatements } from '../fixtures/store/store.ts'
+
+const botica = await openBotica(t, {
+  // The parts of exports are in the database, which all files share.
+  env: { DATABASE_URL: await createDatabase(t) },
+})
+const { admin, services } = botica
+const { database } = services
+const copies = openCopySessions(database)
+t.teardown(() => copies.close())
+const exporting: Exporting = {
+  ...services,
+  metrics: createExportMetrics(new Registry()),
+  copies,
+  // Blocks of level 0 are stored in their order.
+  blocks: createBlocks(0),
+  pace: createPace(() => false),
+  wake: () => undefined,
+}
+
+/**
+ * Statements of a plan, the transaction that sets its time and the reading of the requester's session among
+ * them: each part begins without a session, as how old one is depends on the machine.
+ */
+const PLANNING = 12
+/** Statements of a whole export of a Group: three looks for a part, its plan, reading, recording, and its end. */
+const EXPORTING = PLANNING + 17
+
+const patients = await Promise.all([1, 2, 3].map(() => admin.create(aPatient())))
+const [first, second, third] = patients.map(({ id }) => `Patient/${id}`)
+for (const subject of [first, second, third]) {
+  await admin.create(anEncounter(subject ?? ''))
+  await admin.create(anObservation(subject ?? '', { status: 'preliminary' }))
+  await admin.create(aCondition(subject, {}))
+  await admin.create({ ...aCondition(subject, {}), resourceType: 'Procedure', status: 'completed' })
+}
+const group = await groupOf(first, second)
+/** A Group is in the compartments of its members. */
+const OTHERS = ['Condition', 'Encounter', 'Observation', 'Patient', 'Procedure']
+
+t.test('types of which there are few share a part', async (t) => {
+  const url = await kickOff(admin, `Group/${group}/$export`)
+  const kinds: (string | undefined)[] = []
+  const statements = await countStatements(database, async () => {
+    let taken = await leaseExportPart(database)
+    while (taken !== undefined) {
+      kinds.push(taken.part.kind)
+      services.principals.forget()
+      await run(taken)
+      taken = await leaseExportPart(database)
+    }
+  })
+  t.same(kinds, ['plan', 'shared', 'close'])
+  t.equal(statements, EXPORTING)
+  const exported = await exportedAt(admin, url)
+  t.same(
+    countsOf(exported),
+    OTHERS.map((type) => [type, 2]),
+  )
+  await isAsRead(admin, exported)
+})
+
+t.test('a plan asks as often whatever it lists, and more when there is Provenance', async (t) => {
+  const planned = async (members: readonly string[]) => {
+    const url = await kickOff(admin, `Group/${await groupOf(...members)}/$export`)
+    const taken = await leaseExportPart(database)
+    services.principals.forget()
+    const statements = await countStatements(database, () => run(taken))
+    t.equal((await admin.del(url)).status, 202)
+    return statements
+  }
+  const some = await Promise.all(Array.from({ length: 30 }, () => admin.create(aPatient())))
+  const members = some.map(({ id }) => `Patient/${id}`)
+  await planned(members)
+  t.same([await planned(members.slice(0, 1)), await planned(members)], [PLANNING, PLANNING])
+  await admin.create({
+    resourceType: 'Provenance',
+    target: [{ reference: members[0] }],
+    recorded: '2024-01-01T00:00:00Z',
+    agent: [{ who: { display: 'somebody' } }],
+  })
+  t.equal(await planned(members), PLANNING + 4)
+})
+
+t.test('a part that several types share goes on where it was left', async (t) => {
+  const own = await aLargePatient()
+  const url = await kickOff(admin, `Group/${await groupOf(own)}/$export`)
+  await run(await leaseExportPart(database))
+  let taken = await leaseExportPart(database)
+  let most = 0
+  let token = 0
+  const reached = new Set<string>()
+  while (taken?.part.kind === 'shared' && most < 20) {
+    const { job, part } = taken
+    token = part.token
+    reached.add(`${part.type} ${part.after}`)
+    most += 1
+    await run(taken, failingAfter(most)).catch(async (error: unknown) => {
+      t.match(error, { status: 503, cause: { message: 'The disk is full' } })
+      await releasePart(database, job.id, part, false)
+    })
+    taken = await leaseExportPart(database)
+  }
+  t.ok(token > 3, 'it was left several times')
+  t.ok(reached.size > 2, 'and not begun anew each time')
+  await run(taken)
+  await isWhole(own, await exportedAt(admin, url))
+})
+
+t.test('who has lost a part that several types share changes nothing', async (t) => {
+  const url = await kickOff(admin, `Group/${group}/$export`)
+  await run(await leaseExportPart(database))
+  const taken = await leaseExportPart(database)
+  await database.query({
+    text: `update export_part set lease = clock_timestamp() where state = 'active'`,
+    values: [],
+  })
+  const again = await leaseExportPart(database)
+  t.ok((await run(taken).catch((error: unknown) => error)) instanceof LeaseLost)
+  await run(again)
+  await run(await leaseExportPart(database))
+  const exported = await exportedAt(admin, url)
+  t.same(
+    idsIn(exported, 'Patient'),
+    patients
+      .slice(0, 2)
+      .map(({ id }) => id)
+      .sort(),
+  )
+})
+
+t.test(
+  'files that are whole at once have numbers of their own, and the close follows them once',
+  async (t) => {
+    const url = await kickOff(admin, `Group/${group}/$export`)
+    await run(await leaseExportPart(database))
+    const taken = await leaseExportPart(database)
+    if (taken === undefined) throw new Error('There is no part')
+    const { job, part } = taken
+    await database.query({
+      text: `insert into export_part (job, n, kind, state, epoch)
+      select $1, n, 'output', 'active', 1 from generate_series(3, 8) n`,
+      values: [job.id],
+    })
+    const blocks = [0, 1].map((seq) => {
+      const file = { seq, type: 'Patient', crc: 1, goesOn: false }
+      return { file, block: [1, seq, 9, 9, 1], isWhole: true } as const
+    })
+    const reached = { type: 'Patient', after: job.id }
+    const written = { kind: 'output', blocks, reached, isLast: true } as const
+    const ended = await Promise.all(
+      [part.n, 3, 4, 5, 6, 7, 8].map((n) =>
+        addBlocks(database, { job, part: { ...part, n } }, written),
+      ),
+    )
+    const files = await listFiles(database, job.id)
+    t.same(
+      files.map(({ number }) => number),
+      Array.from({ length: 14 }, (_, i) => i + 1),
+    )
+    t.same(new Set(ended), new Set([true]))
+    t.match(await leaseExportPart(database), { part: { kind: 'close', token: 1 } })
+    t.equal(await leaseExportPart(database), undefined)
+    t.equal((await admin.del(url)).status, 202)
+  },
+)
+
+t.test('rows that a policy tests, and what it hides, are as they are read', async (t) => {
+  await botica.startWorker()
+  const { client } = await botica.createMember({
+    accessPolicy: await policyOf(
+      { resourceType: 'Group' },
+      { resourceType: 'Patient', hiddenFields: ['name'] },
+      { resourceType: 'Encounter' },
+      { resourceType: 'Observation', criteria: `Observation?subject=${first}` },
+      { resourceType: 'Condition', hiddenFields: ['code'] },
+    ),
+  })
+  const exported = await exportAll(client, `Group/${group}/$export`)
+  t.same(countsOf(exported), [
+    ['Condition', 2],
+    ['Encounter', 2],
+    ['Observation', 1],
+    ['Patient', 2],
+  ])
+  t.notMatch(exported.resources.get('Patient'), [{ name: [] }])
+  await isAsRead(client, exported)
+  const system = await exportAll(client, '$export?_type=Patient,Condition,Observation')
+  t.equal(system.manifest.output.length, 3)
+  await isAsRead(client, system)
+})
+
+/** Runs a part that was taken. */
+async function run(taken: LeasedExportPart | undefined, storage: Storage = services.storage) {
+  if (taken === undefined) throw new Error('There is no part')
+  const principal = await activePrincipal(services, taken.job.input)
+  if (principal === undefined) throw new Error('There is no member')
+  return runPart({ ...exporting, storage }, principal, taken, new AbortController().signal)
+}
+
+/** Takes so many files. */
+function failingAfter(most: number): Storage {
+  let count = 0
+  return {
+    ...services.storage,
+    async put(key, source) {
+      count += 1
+      if (count > most) throw new Error('The disk is full')
+      return services.storage.put(key, source)
+    },
+  }
+}
+
+/** One with blocks of Observations, blocks of Conditions, and little of others. */
+async function aLargePatient(): Promise<string> {
+  const { id } = await admin.create(aPatient())
+  const subject = `Patient/${id}`
+  const extension = () => [
+    { url: 'https://example.org/scan', valueString: randomBytes(600_000).toString('base64') },
+  ]
+  for (let i = 0; i < 13; i++)
+    await admin.create(anObservation(subject, { extension: extension() }))
+  for (let i = 0; i < 9; i++) await admin.create(aCondition(subject, { extension: extension() }))
+  for (let i = 0; i < 3; i++) await admin.create(anEncounter(subject))
+  return subject
+}
+
+function aCondition(subject: string | undefined, more: object): Resource {
+  return {
+    resourceType: 'Condition',
+    subject: { reference: subject },
+    code: { text: 'Cough' },
+    ...more,
+  }
+}
+
+async function groupOf(...members: readonly (string | undefined)[]): Promise<string> {
+  const member = members.map((reference) => ({ entity: { reference } }))
+  const made = await admin.create({ resourceType: 'Group', type: 'person', actual: true, member })
+  return made.id
+}
+
+async function policyOf(...resource: readonly unknown[]) {
+  const { id } = await admin.create({ resourceType: 'AccessPolicy', resource })
+  return { reference: `AccessPolicy/${id}` }
+}
+
+/** The compartment of the patient, each resource once. */
+async function isWhole(subject: string, exported: Exported): Promise<void> {
+  t.same(countsOf(exported), [
+    ['Condition', 9],
+    ['Encounter', 3],
+    ['Observation', 13],
+    ['Patient', 1],
+  ])
+  for (const type of ['Condition', 'Encounter', 'Observation']) {
+    const { body } = await admin.get<{ entry: { resource: Resource }[] }>(
+      `${type}?subject=${subject}&_count=100&_elements=id`,
+    )
+    t.same(idsIn(exported, type), body.entry.map(({ resource }) => resource.id).sort(), type)
+  }
+}
+
+/** The manifest, without the Group. */
+function countsOf({ manifest }: Exported) {
+  return manifest.output.flatMap(({ type, count }) => (type === 'Group' ? [] : [[type, count]]))
+}
+
+/** Each line is what the client reads. */
+async function isAsRead(client: Client, { resources }: Exported): Promise<void> {
+  for (const [type, own] of resources) {
+    for (const resource of own) {
+      t.same(resource, (await client.get(`${type}/${resource.id}`)).body)
+    }
+  }
+}

@@ -1,0 +1,396 @@
+/**
+ * One executor: a child process without environment and without rights, and what this worker knows about it.
+ * It is killed, never asked to stop: its threads may be past listening.
+ */
+import { type ChildProcess, spawn } from 'node:child_process'
+import { createRequire } from 'node:module'
+import type { Duplex } from 'node:stream'
+import { fileURLToPath } from 'node:url'
+import { encodeFrame, type Frame, FrameReader } from '../executor/frames.ts'
+import type {
+  CallMessage,
+  DoneMessage,
+  FromExecutor,
+  ReplyMessage,
+  ToExecutor,
+} from '../executor/messages.ts'
+import { executorInput, keepCaches } from './executor-sources.ts'
+import { memoryOf, stepBehindOnceBusy } from './executors/linux.ts'
+import { librarySource } from './libraries/sources.ts'
+import type { BotRun, HostCall } from './run-result.ts'
+
+const BOOT = fileURLToPath(new URL('../executor/boot.cjs', import.meta.url))
+/** An executor that has nothing to do for so long has lost its beat: two are missing. */
+const BEATS_MISSING_MS = 3000
+/** A busy machine takes seconds to start a process. */
+const START_MS = 30_000
+/** How long after the end of a run its thread may still be reported as stuck. */
+const STOPPED_MS = 5000
+const CANCEL_MS = 1000
+const DEADLINE_GRACE_MS = 500
+const WARM_ISOLATE_MB = 4
+/**
+ * The C library keeps what it was given back, but for blocks beyond a size: the half of an isolate that V8 takes from it
+ * has such blocks, while those that a compilation takes again and again (32 KB) are below. After a burst of 750
+ * isolates an executor keeps 200 instead of 370 MB. https://man7.org/linux/man-pages/man3/mallopt.3.html
+ */
+const ALLOCATOR = { MALLOC_MMAP_THRESHOLD_: '40960' }
+/** Beyond what its isolates take, an executor that has become so large takes no new run and ends after its last. */
+const BLOATED_MB = 400
+/** How often an executor without a run is looked at, of which there may be hundreds. */
+const LOOK_MS = 1000
+/** Codes an executor keeps by hash. */
+const MAX_CODES = 200
+
+/** How an executor ended; `guilty` is the run that made it, where that is known. */
+export type Death =
+  | { readonly cause: 'exit' | 'heartbeat' | 'memory' | 'closed' }
+  | { readonly cause: 'timeout' | 'memory' | 'cancelled'; readonly guilty: number }
+
+export type Ended =
+  | {
+      readonly t: 'done'
+      readonly message: DoneMessage
+      readonly body: string
+      readonly log: string
+    }
+  /** `isGuilty` is undefined when the fault may lie with any run of the process, or outside of it. */
+  | { readonly t: 'died'; readonly death: Death; readonly isGuilty: boolean | undefined }
+
+export type Host = (call: HostCall) => Promise<string>
+
+export interface ActiveRun {
+  readonly run: BotRun
+  readonly host: Host
+  readonly signal: AbortSignal
+  /** When its wall limit ends, in epoch ms; set at its first start and kept when it is repeated. */
+  deadline: number | undefined
+  sideEffects: number
+  isResting: boolean
+  /** Called when `isResting` has changed; a run that ends stops resting first. */
+  onRest: (isResting: boolean) => void
+  /** Set by the process that has the run. */
+  end: (ended: Ended) => void
+}
+
+/** The rest of the wall limit in ms. */
+export function remainingMs({ run, deadline }: ActiveRun): number {
+  return deadline === undefined ? run.limits.wallMs : deadline - Date.now()
+}
+
+export class ExecutorProcess {
+  readonly startedAt = Date.now()
+  /** Resolves at the first heartbeat, rejects when the process ends before. */
+  readonly ready: Promise<void>
+  readonly died: Promise<Death>
+  rssMb = 0
+  /** Without the pages that it shares with others. */
+  ownMb = 0
+  isolates = 0
+  /** The run whose thread cannot be ended: the process should take no more and end after its last. */
+  spentBy: BotRun | undefined
+  readonly active = new Map<number, ActiveRun>()
+  readonly #child: ChildProcess
+  readonly #pipe: Duplex
+  readonly #stopped = new Map<number, BotRun>()
+  readonly #codes = new Set<string>()
+  readonly #libraries = new Set<string>()
+  readonly #behind = new Set<string>()
+  #death: Death | undefined
+  #isDead = false
+  #hasSpoken = false
+  #lastRun = 0
+  #lastHeard = Date.now()
+  #restingRssMb = 0
+  #restSeenAt = 0
+  #stderr = ''
+
+  /** `mostIsolates` are what the worker has memory for. */
+  constructor(mostIsolates = Number.POSITIVE_INFINITY) {
+    this.#child = spawn(process.execPath, executorArguments(mostIsolates), {
+      env: ALLOCATOR,
+      cwd: '/',
+      stdio: ['pipe', 'ignore', 'pipe', 'pipe'],
+    })
+    // A child that ends at once does not read it; its exit is heard below.
+    this.#child.stdin?.on('error', () => {}).end(executorInput())
+    // `stdio` above makes the fourth a pipe, which Node opens in both directions.
+    this.#pipe = this.#child.stdio[3] as Duplex
+    const ready = Promise.withResolvers<void>()
+    const died = Promise.withResolvers<Death>()
+    this.ready = ready.promise
+    this.died = died.promise
+    const reader = new FrameReader<FromExecutor>()
+    this.#pipe.on('data', (chunk: Buffer) => {
+      this.#lastHeard = Date.now()
+      this.#hasSpoken = true
+      try {
+        for (const frame of reader.push(chunk)) this.#hear(frame)
+      } catch {
+        this.kill({ cause: 'exit' })
+      }
+      ready.resolve()
+    })
+    // The exit tells all there is to know about a broken pipe.
+    this.#pipe.on('error', () => {})
+    this.#child.stderr?.on('data', (chunk) => {
+      this.#stderr = `${this.#stderr}${chunk}`.slice(-2000)
+    })
+    const onEnd = (reason: unknown) => {
+      if (this.#isDead) return
+      this.#isDead = true
+      this.#death ??= { cause: 'exit' }
+      this.#endAll(this.#death)
+      ready.reject(new Error(`Executor did not start: ${reason} ${this.#stderr}`))
+      died.resolve(this.#death)
+    }
+    this.#child.on('exit', (code, signal) => onEnd(signal ?? code))
+    this.#child.on('error', onEnd)
+    this.ready.catch(() => {})
+  }
+
+  /** How many it was given so far. */
+  get runs(): number {
+    return this.#lastRun
+  }
+
+  get pid(): number {
+    return this.#child.pid ?? 0
+  }
+
+  /** False from the moment it is to be killed. */
+  get isAlive(): boolean {
+    return this.#death === undefined
+  }
+
+  /** V8 and the allocator keep what they have been given back for the next burst; this is more than that. */
+  get isBloated(): boolean {
+    return this.rssMb > BLOATED_MB + Math.max(this.isolates, this.active.size) * WARM_ISOLATE_MB
+  }
+
+  /** Sends the run with its wall limit, or what is left of it. */
+  start(run: ActiveRun): Promise<Ended> {
+    const wallMs = Math.max(1, remainingMs(run))
+    run.deadline ??= Date.now() + wallMs
+    const id = ++this.#lastRun
+    const { promise, resolve } = Promise.withResolvers<Ended>()
+    this.#restSeenAt = 0
+    if (this.active.size === 0) this.#restingRssMb = this.rssMb || (memoryOf(this.pid)?.rssMb ?? 0)
+    const deadline = setTimeout(
+      () => this.kill({ cause: 'timeout', guilty: id }),
+      wallMs + DEADLINE_GRACE_MS,
+    )
+    const onAbort = () => {
+      this.#say({ t: 'cancel', run: id })
+      const late = setTimeout(() => this.kill({ cause: 'cancelled', guilty: id }), CANCEL_MS)
+      void promise.then(() => clearTimeout(late))
+    }
+    run.signal.addEventListener('abort', onAbort, { once: true })
+    // Named first: V8 makes a function old at once that is written into a property, and with it all of the run.
+    const end: ActiveRun['end'] = (ended) => {
+      clearTimeout(deadline)
+      run.signal.removeEventListener('abort', onAbort)
+      this.active.delete(id)
+      rest(run, false)
+      if (ended.t === 'done' && ended.message.status === 'error') this.#rememberStopped(id, run.run)
+      resolve(ended)
+    }
+    run.end = end
+    this.active.set(id, run)
+    this.#sendCode(run)
+    const { botKey, asker, codeHash, inputKind, limits, event, input, fresh } = run.run
+    this.#say(
+      {
+        t: 'run',
+        run: id,
+        bot: botKey,
+        asker,
+        hash: codeHash,
+        inputKind,
+        limits: { ...limits, wallMs },
+        fresh: fresh === true,
+        concurrent: run.run.concurrent === true,
+        follow: run.run.onLog !== undefined,
+      },
+      event,
+      ...(input === undefined ? [] : [input]),
+    )
+    return promise
+  }
+
+  kill(death: Death): void {
+    this.#death ??= death
+    this.#child.kill('SIGKILL')
+  }
+
+  /** Kills a process that lost its heartbeat or takes more memory than its runs may. */
+  check(): void {
+    if (!this.isAlive) return
+    const silenceMs = this.#hasSpoken ? BEATS_MISSING_MS : START_MS
+    if (Date.now() - this.#lastHeard > silenceMs) this.kill({ cause: 'heartbeat' })
+    const rests = this.active.size === 0 && this.#hasSpoken
+    if (rests && Date.now() - this.#restSeenAt < LOOK_MS) return
+    this.#restSeenAt = rests ? Date.now() : 0
+    const { rssMb, ownMb } = memoryOf(this.pid) ?? this
+    this.rssMb = rssMb
+    this.ownMb = ownMb
+    if (this.active.size === 0) return
+    stepBehindOnceBusy(this.pid, this.#behind)
+    const limits = [...this.active.values()].map(({ run }) => run.limits.memoryMb)
+    const runsMb = limits.reduce((sum, limit) => sum + limit, 0)
+    // V8 enforces the limits late, and warm isolates that came since the process last rested take their part.
+    const allowedMb = runsMb * 1.5 + 64 + this.isolates * WARM_ISOLATE_MB
+    if (this.rssMb > this.#restingRssMb + allowedMb) this.kill({ cause: 'memory' })
+  }
+
+  /** The event loop of this worker stood still, so silence means nothing. */
+  forgive(): void {
+    this.#lastHeard = Date.now()
+  }
+
+  #rememberStopped(id: number, run: BotRun): void {
+    this.#stopped.set(id, run)
+    setTimeout(() => this.#stopped.delete(id), STOPPED_MS).unref()
+  }
+
+  #sendCode({ run: { codeHash, code, format, file = 'bot.js', libraries = [] } }: ActiveRun): void {
+    if (this.#codes.delete(codeHash)) {
+      this.#codes.add(codeHash)
+      return
+    }
+    const [oldest] = this.#codes
+    if (this.#codes.size >= MAX_CODES && oldest !== undefined) {
+      this.#codes.delete(oldest)
+      this.#say({ t: 'forget', hash: oldest })
+    }
+    this.#codes.add(codeHash)
+    for (const name of libraries.filter((one) => !this.#libraries.has(one))) {
+      this.#libraries.add(name)
+      this.#say({ t: 'library', name }, librarySource(name))
+    }
+    this.#say({ t: 'code', hash: codeHash, format, file, libraries }, code)
+  }
+
+  #hear({ header, parts: [first = '', second = ''] }: Frame<FromExecutor>): void {
+    switch (header.t) {
+      case 'done':
+        this.active.get(header.run)?.end({ t: 'done', message: header, body: first, log: second })
+        return
+      case 'call': {
+        const run = this.active.get(header.run)
+        if (run) void answerCall(run, header, first, (reply, text) => this.#say(reply, text))
+        return
+      }
+      case 'log':
+        this.active.get(header.run)?.run.onLog?.(first)
+        return
+      case 'fatal':
+        this.kill({ cause: header.failure, guilty: header.run })
+        return
+      case 'lost': {
+        const isGuilty = header.isCleared ? false : undefined
+        this.active.get(header.run)?.end({ t: 'died', death: { cause: 'memory' }, isGuilty })
+        return
+      }
+      case 'stuck':
+        this.spentBy = this.#stopped.get(header.run)
+        return
+      case 'rest': {
+        const run = this.active.get(header.run)
+        if (run) rest(run, header.isResting)
+        return
+      }
+      case 'beat':
+        this.isolates = header.isolates
+        return
+      case 'cache':
+        // Whoever has run code of bots is not believed.
+        if (this.#lastRun === 0) keepCaches(first, second)
+        return
+      default:
+        header satisfies never
+    }
+  }
+
+  #say(message: ToExecutor, ...parts: string[]): void {
+    if (this.isAlive) this.#pipe.write(encodeFrame(message, parts))
+  }
+
+  #endAll(death: Death): void {
+    const isAloneInMemory = death.cause === 'memory' && this.active.size === 1
+    for (const [id, run] of [...this.active]) {
+      const isGuilty = 'guilty' in death ? death.guilty === id : isAloneInMemory || undefined
+      run.end({ t: 'died', death, isGuilty })
+    }
+  }
+}
+
+function rest(run: ActiveRun, isResting: boolean): void {
+  if (run.isResting === isResting) return
+  run.isResting = isResting
+  run.onRest(isResting)
+}
+
+const MAX_READ_LENGTH = 16_384
+const MAX_MESSAGE = 2000
+
+/** Hands the call to the host and its answer to the executor, unless the run ended meanwhile. */
+async function answerCall(
+  run: ActiveRun,
+  { run: id, call, kind }: CallMessage,
+  payload: string,
+  reply: (message: ReplyMessage, text: string) => void,
+): Promise<void> {
+  // Noted before it is done: the executor may die while it is under way.
+  if (mayHaveEffect(kind, payload)) run.sideEffects++
+  try {
+    const text = await run.host({ kind, payload })
+    reply({ t: 'reply', run: id, call, ok: true, mayBeginAnew: run.sideEffects === 0 }, text)
+  } catch (error) {
+    const text = error instanceof Error ? error.message : 'The call failed'
+    const mayBeginAnew = run.sideEffects === 0
+    reply({ t: 'reply', run: id, call, ok: false, mayBeginAnew }, text.slice(0, MAX_MESSAGE))
+  }
+}
+
+// Requests that only read are small; a large one, or one that is not understood, counts as an effect: the
+// price is one repeat less after a crash.
+function mayHaveEffect(kind: string, payload: string): boolean {
+  if (kind === 'token') return false
+  if (payload.length > MAX_READ_LENGTH) return true
+  try {
+    const { method, path }: { method?: unknown; path?: unknown } = JSON.parse(payload)
+    // A bot may be run by GET, too.
+    return !(method === 'GET' || method === 'HEAD') || /(\$|%24)execute/i.test(String(path))
+  } catch {
+    return true
+  }
+}
+
+function executorArguments(mostIsolates: number): string[] {
+  const addon = addonPath()
+  return [
+    '--permission',
+    '--allow-addons',
+    `--allow-fs-read=${BOOT}`,
+    `--allow-fs-read=${addon}`,
+    '--disable-warning=ExperimentalWarning',
+    '--disable-warning=SecurityWarning',
+    BOOT,
+    addon,
+    String(mostIsolates),
+  ]
+}
+
+let foundAddon: string | undefined
+
+/** The prebuilt addon of this platform, found the way isolated-vm's own loader finds it. */
+function addonPath(): string {
+  if (foundAddon === undefined) {
+    const own = createRequire(import.meta.url).resolve('isolated-vm')
+    const folder = own.slice(0, own.lastIndexOf('/'))
+    const loader: { path(folder: string): string } = createRequire(own)('node-gyp-build')
+    foundAddon = loader.path(folder)
+  }
+  return foundAddon
+}

@@ -1,0 +1,114 @@
+/**
+ * All that an executor gets at its start, made once a worker: its own files as JavaScript, the files of the guest as
+ * one script, and the code cache of that script.
+ */
+import { readdirSync, readFileSync } from 'node:fs'
+import { stripTypeScriptTypes } from 'node:module'
+import { basename } from 'node:path'
+
+const FOLDER = new URL('../executor/', import.meta.url)
+const IMPORT = /^import \{([^}]*)\} from '([^']+)'$/gm
+const EXPORT = /^export (?=(?:async )?(?:function|class|const) (\w+))/gm
+const RELATIVE = /'\.{1,2}\/(?:[\w-]+\/)*([\w-]+\.cjs)'/g
+
+let input: Buffer | undefined
+let code: string | undefined
+let guest: string | undefined
+let caches = { guest: '', own: '' }
+
+/**
+ * Returns all that an executor reads first, in four parts: its files, their code caches, the script of the guest and its code cache.
+ * The caches are empty for the first executor, which makes them; they are machine code, so they stay in memory.
+ */
+export function executorInput(): Buffer {
+  input ??= Buffer.from(
+    [executorFiles(), caches.own, guestSource(), caches.guest].join('\0'),
+    'latin1',
+  )
+  return input
+}
+
+/** Takes the caches from an executor that has run no code of a bot yet. */
+export function keepCaches(guestCache: string, ownCache: string): void {
+  caches = { guest: guestCache, own: ownCache }
+  input = undefined
+}
+
+/** The files of the executor by name, as JSON, each the text of a function of `exported` and `load`; see boot.cjs. */
+function executorFiles(): string {
+  code ??= JSON.stringify(
+    Object.fromEntries(
+      readdirSync(FOLDER)
+        .filter((name) => name.endsWith('.ts'))
+        .map((name) => [`./${name}`, asFunction(readFileSync(new URL(name, FOLDER), 'utf8'))]),
+    ),
+  )
+  return code
+}
+
+/** Lines stay where they were, so that traces name them. */
+function asFunction(text: string): string {
+  const exported: string[] = []
+  const code = stripTypeScriptTypes(text)
+    .replaceAll(IMPORT, (_all, names: string, file) => {
+      return `const {${names.replaceAll(' as ', ': ')}} = load('${file}')`
+    })
+    .replaceAll(EXPORT, (_all, name) => {
+      exported.push(name)
+      return ''
+    })
+  return withoutWide(
+    `(function (exported, load) { 'use strict'; ${code}\nObject.assign(exported, { ${exported.join(', ')} }) })`,
+  )
+}
+
+/**
+ * The guest files (guest, with its folders) as one script. Each becomes a function that runs at its first `require`, so
+ * a bot pays only for what it uses, and one code cache covers all of them.
+ */
+function guestSource(): string {
+  guest ??= withoutWide(readGuestFiles(new URL('guest/', FOLDER)))
+  return guest
+}
+
+/** The same text in a byte a character, where one character alone would make it two: each isolate holds a copy. */
+function withoutWide(source: string): string {
+  const escaped = source.replaceAll(
+    /[^\0-\x7f]/g,
+    (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`,
+  )
+  // V8 keeps what it has cut from a wide text wide.
+  return Buffer.from(escaped, 'latin1').toString('latin1')
+}
+
+function readGuestFiles(folder: URL): string {
+  const paths = readdirSync(folder, { recursive: true, encoding: 'utf8' })
+  const files = paths
+    .filter((path) => path.endsWith('.cjs'))
+    .map((path) => {
+      // A file is known by its name alone, from whatever folder: to join paths in the isolate would take functions
+      // that bots may have replaced.
+      const name = basename(path)
+      const code = readFileSync(new URL(path, folder), 'utf8').replaceAll(RELATIVE, "'./$1'")
+      // Strict code keeps its functions out of the call sites that Error.prepareStackTrace gets to see.
+      return `${JSON.stringify(`./${name}`)}: (function (require, module, exports, host) {'use strict';\n${code}\n})`
+    })
+  return `(function (send, ask, sendHere) {
+'use strict'
+const files = { __proto__: null, ${files.join(',\n')} }
+const loaded = { __proto__: null }
+const host = { __proto__: null }
+const CannotFind = Error
+function require(name) {
+  const known = loaded[name]
+  if (known !== undefined) return known.exports
+  const file = files[name]
+  if (file === undefined) throw new CannotFind("Cannot find module '" + name + "'")
+  const module = (loaded[name] = { exports: {} })
+  file(require, module, module.exports, host)
+  return module.exports
+}
+require.loaded = loaded
+return require('./glue.cjs').boot(send, ask, sendHere)
+})`
+}

@@ -1,0 +1,166 @@
+/** The executor of one project, and the runs that wait for a place in it. */
+import type { ActiveRun, Ended, ExecutorProcess } from './executor-process.ts'
+
+export interface TenantLimits {
+  /** Runs of one bot that use CPU at a time; one that only waits leaves its place to another. */
+  readonly isolatesPerBot: number
+  /** Bots called by bots have places besides. */
+  readonly runsPerExecutor: number
+  readonly maxAgeMs: number
+}
+
+/** Fewer the deeper the call, as each run may call several. */
+const FEWEST_CALLED = 16
+/** After so many runs an executor ends; a start costs as much as a thousand. */
+const MAX_RUNS = 100_000
+
+/** The pause of a project that has called once is taken for so long. */
+const UNKNOWN_PAUSE_MS = 60_000
+
+interface Waiting {
+  readonly since: number
+  readonly active: ActiveRun
+  readonly resolve: (ended: Ended | undefined) => void
+  /** It waits for an executor and lends its place meanwhile. */
+  rests: boolean
+}
+
+export class Tenant {
+  executor: ExecutorProcess | undefined
+  /** When it got its executor. */
+  boundAt = 0
+  lastUsedAt = Date.now()
+  /** Executors that take no new run; gone when their last run is. */
+  readonly draining = new Set<ExecutorProcess>()
+  readonly #limits: TenantLimits
+  readonly #waiting: Waiting[] = []
+  readonly #running = new Map<string, number>()
+  #pauseMs = 2 * UNKNOWN_PAUSE_MS
+  readonly #byDepth = new Map<number, number>()
+  #active = 0
+
+  constructor(limits: TenantLimits) {
+    this.#limits = limits
+  }
+
+  get isIdle(): boolean {
+    return this.#active === 0 && this.#waiting.length === 0
+  }
+
+  /** How long it rests between calls or rests now, as a power of two in ms. */
+  get pause(): number {
+    return Math.floor(Math.log2(Math.max(1, this.#pauseMs, Date.now() - this.lastUsedAt)))
+  }
+
+  get waiting(): number {
+    return this.#waiting.length
+  }
+
+  /** Epoch ms since when a run of a tenant without an executor waits for one. */
+  get missesSince(): number | undefined {
+    return this.executor?.isAlive ? undefined : this.#waiting[0]?.since
+  }
+
+  get running(): number {
+    return this.#active
+  }
+
+  /** Resolves with the end of the run, or undefined when it was cancelled before it started. */
+  run(active: ActiveRun): Promise<Ended | undefined> {
+    const { promise, resolve } = Promise.withResolvers<Ended | undefined>()
+    const waiting: Waiting = { since: Date.now(), active, resolve, rests: false }
+    // Calls that come in pairs rest as long as the pairs do.
+    if (this.isIdle) this.#pauseMs = Math.max(waiting.since - this.lastUsedAt, this.#pauseMs / 2)
+    this.#waiting.push(waiting)
+    this.pump()
+    if (this.#waiting.includes(waiting)) {
+      if (!this.executor?.isAlive) {
+        waiting.rests = true
+        active.onRest(true)
+      }
+      const onAbort = () => {
+        const at = this.#waiting.indexOf(waiting)
+        if (at < 0) return
+        this.#waiting.splice(at, 1)
+        resolve(undefined)
+      }
+      active.signal.addEventListener('abort', onAbort, { once: true })
+      void promise.then(() => active.signal.removeEventListener('abort', onAbort))
+    }
+    return promise
+  }
+
+  /** Starts what may start; called when a place, or the executor, becomes free. */
+  pump(): void {
+    const { isolatesPerBot, runsPerExecutor } = this.#limits
+    for (let at = 0; at < this.#waiting.length; ) {
+      const waiting = this.#waiting[at]
+      if (!this.executor?.isAlive || !waiting) return
+      const { botKey, depth = 0 } = waiting.active.run
+      // Callers keep their places while they wait, so each depth has its own: no ring can form.
+      const places = Math.max(depth && FEWEST_CALLED, Math.floor(runsPerExecutor / 2 ** depth))
+      const isFull = (this.#byDepth.get(depth) ?? 0) >= places
+      if (isFull || (this.#running.get(botKey) ?? 0) >= isolatesPerBot) at++
+      else {
+        this.#waiting.splice(at, 1)
+        void this.#start(this.executor, waiting)
+      }
+    }
+  }
+
+  /** Fails everything that waits; the executor could not be started. */
+  abandon(): void {
+    for (const { resolve } of this.#waiting.splice(0)) resolve(undefined)
+  }
+
+  /** Lets the executor finish its runs and then end; the next run gets another. */
+  retire(): void {
+    const old = this.executor
+    this.executor = undefined
+    if (!old) return
+    this.draining.add(old)
+    void old.died.then(() => this.draining.delete(old))
+    if (old.active.size === 0) old.kill({ cause: 'closed' })
+  }
+
+  async #start(executor: ExecutorProcess, { active, resolve, rests }: Waiting) {
+    const { botKey, depth = 0 } = active.run
+    const { onRest } = active
+    this.#active++
+    count(this.#byDepth, depth, 1)
+    count(this.#running, botKey, 1)
+    this.lastUsedAt = Date.now()
+    if (rests) onRest(false)
+    // Named first, as the end of a run is.
+    const onRestHere: ActiveRun['onRest'] = (isResting) => {
+      count(this.#running, botKey, isResting ? -1 : 1)
+      onRest(isResting)
+      if (isResting) this.pump()
+    }
+    active.onRest = onRestHere
+    const ended = await executor.start(active)
+    active.onRest = onRest
+    this.#active--
+    count(this.#byDepth, depth, -1)
+    count(this.#running, botKey, -1)
+    this.#recycle(executor)
+    resolve(ended)
+    this.pump()
+  }
+
+  // The allocator keeps what disposed isolates gave back, so only a new process returns memory.
+  #recycle(executor: ExecutorProcess): void {
+    if (executor !== this.executor) {
+      if (executor.active.size === 0) executor.kill({ cause: 'closed' })
+      return
+    }
+    const isOld = Date.now() - executor.startedAt > this.#limits.maxAgeMs
+    if (executor.isBloated || executor.runs >= MAX_RUNS || isOld) this.retire()
+  }
+}
+
+function count<K>(counts: Map<K, number>, key: K, change: number): void {
+  const next = (counts.get(key) ?? 0) + change
+  if (next > 0) counts.set(key, next)
+  else counts.delete(key)
+}
