@@ -9,6 +9,7 @@ import createKnex from 'knex'
 import type { Database } from '../postgres/database.ts'
 import { rawPool } from '../postgres/pool.ts'
 import type { Connection } from '../postgres/statement.ts'
+import { INDEX_REVISION } from './index/revision.ts'
 import { addRevisionJob } from './rows/upkeep-jobs.ts'
 
 const MIGRATION_LOCK = 6_221_483_007_210_001n
@@ -99,12 +100,6 @@ async function adoptBaseline(knex: Knex): Promise<void> {
     })
   })
 }
-
-/**
- * Counted up with every change of keys or side rows: what older code has written is then made anew in
- * the background.
- */
-export const INDEX_REVISION = 8
 
 /** Adds the job when the index was made by other code. */
 export async function checkIndexRevision(connection: Connection): Promise<void> {

@@ -1,6 +1,6 @@
 import { once } from 'node:events'
 import t from 'tap'
-import { INDEX_REVISION } from '../../shared/store/migrate.ts'
+import { INDEX_REVISION } from '../../shared/store/index/revision.ts'
 import { openBotica, until } from '../fixtures/botica.ts'
 import type { Raw } from '../fixtures/oracle/values.ts'
 import { aPatient } from '../fixtures/resources.ts'

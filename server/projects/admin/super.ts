@@ -11,7 +11,8 @@ import { readMails } from '../../../shared/outbound/mails.ts'
 import { Fields } from '../../../shared/projects/fields.ts'
 import type { FhirReply, FhirRequest } from '../../../shared/request/request.ts'
 import type { Services } from '../../../shared/request/services.ts'
-import { INDEX_REVISION, oldestIndexRevision } from '../../../shared/store/migrate.ts'
+import { INDEX_REVISION } from '../../../shared/store/index/revision.ts'
+import { oldestIndexRevision } from '../../../shared/store/migrate.ts'
 import { upkeepDepths } from '../../../shared/store/rows/upkeep-jobs.ts'
 
 /** A super admin's request; `request.path` says what the AsyncJob was asked for by. */

@@ -5,7 +5,7 @@
  * the statistics are read again after one. Measured: 19 ms a refresh, 0.1 ms a look.
  */
 import type { Connection } from '../../postgres/statement.ts'
-import { INDEX_REVISION } from '../migrate.ts'
+import { INDEX_REVISION } from './revision.ts'
 
 export interface KeyStatistics {
   /** Estimated rows that hold the key; undefined is rare. */
