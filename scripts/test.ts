@@ -97,7 +97,7 @@ async function main(folder: string): Promise<number> {
 const DRAWN = [
   /(?:faults|chaos|races|memory)\.test\.ts$/,
   /test\/console\/|docs\/pages|bots\/(?:example-bots|command-line|demo)|openapi-lint|system\/start/,
-  /test\/(?:bots\/runs|bulk|graphql|platform|search\/(?:oracle|plans)|subscriptions|system\/promises)\//,
+  /test\/(?:bots\/runs|export|graphql|import|platform|search\/(?:oracle|plans)|subscriptions|system\/promises)\//,
 ]
 /** These run each time, as does the plain case of each folder. */
 const GUARDS =

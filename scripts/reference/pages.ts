@@ -157,7 +157,9 @@ const METRIC =
   /(Counter|Gauge|Histogram)\((?:\{[^}]*?name: )?\s*'(\w+)',\s*(?:help:\s*)?(?:'([^']*)'|"([^"]*)")/g
 
 function metrics(): string {
-  const files = globSync(['server/http/metrics.ts', 'worker/**/*.ts'], { cwd: ROOT }).sort()
+  const files = globSync(['server/http/metrics.ts', 'shared/export/metrics.ts', 'worker/**/*.ts'], {
+    cwd: ROOT,
+  }).sort()
   const rows = files.flatMap((file) =>
     [...readFileSync(join(ROOT, file), 'utf8').matchAll(METRIC)].map(
       ([, kind = '', name, one, two]) => [

@@ -1,6 +1,6 @@
 /**
- * Which part of the product may import which. A file imports what stands on its own floor or on one above it in
- * FLOORS, types included, so a reader can go through the tree from the top down.
+ * Which part of the product may import which. A file imports only its own layer and those above it
+ * in LAYERS, types included, and no two folders import each other.
  */
 import { readdirSync, readFileSync } from 'node:fs'
 import { join, posix } from 'node:path'
@@ -8,34 +8,49 @@ import t from 'tap'
 
 const ROOT = join(import.meta.dirname, '../..')
 
-/** The kernel, then the features; `api` is the only place that knows all of them. */
-const FLOORS = [
-  ['errors', 'log'],
-  ['config'],
-  ['fhir'],
-  ['fhirpath'],
-  ['query'],
-  ['validation'],
-  ['access'],
-  ['platform'],
-  ['store', 'access/decisions'],
-  ['identity'],
-  ['request'],
-  ['binary'],
-  ['terminology'],
-  ['bots'],
-  ['jobs'],
-  ['projects'],
-  ['subscriptions'],
-  ['rest'],
-  ['graphql'],
-  ['bulk'],
-  ['api'],
-  ['open-services'],
-].map((names, floor) => names.map((name) => [name, floor] as const))
-const FLOOR_OF = new Map(FLOORS.flat())
-/** The type of all that a process has opened: every feature takes it. */
-const SERVICES = 'shared/request/services.ts'
+/**
+ * The layers, from the top; `api` is the only place that knows all features. A folder below one that is listed has the
+ * layer of the longest name that fits.
+ */
+const LAYERS = [
+  'core',
+  'core/config',
+  'fhir',
+  'fhirpath',
+  'search/language',
+  'validation',
+  'access',
+  'storage',
+  'redis',
+  'postgres',
+  'queue',
+  'outbound',
+  'store/index',
+  'store/rows',
+  'search/predicates',
+  'search/planner',
+  'access/decisions',
+  'store/read',
+  'search',
+  'store/reindex',
+  'store/write',
+  'store',
+  'identity',
+  'request',
+  'request/binary',
+  'terminology',
+  'bots',
+  'jobs',
+  'projects',
+  'subscriptions',
+  'rest',
+  'graphql',
+  'export',
+  'import',
+  'operations',
+  'api',
+].map((name) => `shared/${name}/`)
+const PAIRS_LEFT: readonly string[] = []
 
 /** Package → the files that may import it. */
 const PACKAGES: ReadonlyMap<string, RegExp> = new Map([
@@ -43,12 +58,12 @@ const PACKAGES: ReadonlyMap<string, RegExp> = new Map([
   ['@koa/router', /^server\//],
   ['@koa/cors', /^server\//],
   ['isolated-vm', /^worker\/executor\/sandbox\.ts$/],
-  ['bullmq', /^shared\/queue\//],
+  ['bullmq', /^(shared\/queue\/|worker\/main\.ts$)/],
 ])
 
 /** The files outside of the store that hold SQL: the tables of a feature are its own. */
 const SQL_FILES = [
-  /^shared\/(store|access\/decisions|identity|platform\/postgres)\//,
+  /^shared\/(store|search|access\/decisions|identity|postgres)\//,
   /^shared\/api\/open-services\.ts$/,
   /^shared\/outbound\/mails\.ts$/,
   /^shared\/request\/binary\/downloads\.ts$/,
@@ -56,7 +71,7 @@ const SQL_FILES = [
   /^shared\/bots\/(pending-runs|run-records|schedules|write-rules)\.ts$/,
   /^shared\/jobs\/upkeep\/\w+\.ts$/,
   /^shared\/subscriptions\/(deliveries|delivery-take|events|outbox|state|unreported-successes|write-rule|store-[\w-]+)\.ts$/,
-  /^shared\/bulk\/(exports\/(patients|rows)\/[\w-]+|imports\/(imports|parts))\.ts$/,
+  /^shared\/(export\/rows\/[\w-]+|import\/(imports|parts))\.ts$/,
 ]
 const SQL = /[`'"](with \w+ as|select|insert into|update \w+ set|delete from) /
 
@@ -81,28 +96,37 @@ const imports: readonly Import[] = named
   .map(({ from, to }) => ({ from, to: posix.join(posix.dirname(from), to) }))
 
 const line = ({ from, to }: Import) => `${from} imports ${to}`
-const floorOf = (path: string) => {
-  const [, folder = '', inner] = path.split('/')
-  return FLOOR_OF.get(`${folder}/${inner}`) ?? FLOOR_OF.get(folder.replace(/\.ts$/, ''))
-}
-
-t.test('every folder of shared stands on a floor', (t) => {
-  const strange = files.filter((path) => path.startsWith('shared/') && path !== SERVICES)
-  t.same(
-    strange.filter((path) => floorOf(path) === undefined),
-    [],
+const layerOf = (path: string) =>
+  LAYERS.reduce(
+    (found, name, at) =>
+      path.startsWith(name) && name.length > (LAYERS[found]?.length ?? 0) ? at : found,
+    -1,
   )
+
+t.test('every folder of shared has a layer', (t) => {
+  const strange = files.filter((path) => path.startsWith('shared/') && layerOf(path) === -1)
+  t.same(strange, [])
   t.end()
 })
 
-t.test('no folder of shared imports one that stands below it', (t) => {
-  const inside = imports.filter(({ from, to }) => [from, to].every((path) => path !== SERVICES))
-  const wrong = inside.filter(({ from, to }) => {
-    const [above, below] = [floorOf(from), floorOf(to)]
-    return from.startsWith('shared/') && below !== undefined && below > (above ?? 0)
+t.test('no folder of shared imports one of a lower layer', (t) => {
+  const wrong = imports.filter(({ from, to }) => {
+    const isLeft = from.startsWith('shared/redis/') && to === 'shared/queue/scripts.ts'
+    return from.startsWith('shared/') && layerOf(to) > layerOf(from) && !isLeft
   })
   t.ok(imports.length > 2000)
   t.same(wrong.map(line), [])
+  t.end()
+})
+
+t.test('no two folders import each other, types included', (t) => {
+  // The files of the guest are one script, which finds them by name.
+  const between = imports
+    .filter(({ from }) => !from.startsWith('worker/executor/guest/'))
+    .map(({ from, to }) => [posix.dirname(from), posix.dirname(to)] as const)
+  const ways = new Set(between.map(([from, to]) => `${from} and ${to}`))
+  const mutual = between.filter(([from, to]) => from < to && ways.has(`${to} and ${from}`))
+  t.same([...new Set(mutual.map(([from, to]) => `${from} and ${to}`))], PAIRS_LEFT)
   t.end()
 })
 
