@@ -1,7 +1,6 @@
 /**
- * Pre-commit bots: a bot is asked about a write before anything of it is locked or stored. What it answers may take the
- * place of what was sent, and goes the way of everything that is sent. The version that would be written is composed as
- * the write will compose it, and decided on like a stored one.
+ * Pre-commit bots: a bot gets a write before anything of it is locked or stored, and may replace what was sent. The
+ * version that would be written is composed as the write will compose it, and decided on like a stored one.
  */
 import { randomUUIDv7 } from 'node:crypto'
 import { decideContents, hiddenBy, readDecided } from '../access/decisions/decide.ts'

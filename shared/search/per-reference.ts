@@ -125,7 +125,7 @@ async function planReferenceQueries(
   )
   const queries = prepared.queries.map((query, i) => ({
     ...query,
-    tests: [...query.predicates, ...(isHidden ? (scenes[i]?.visible ?? []) : [])],
+    predicates: [...query.predicates, ...(isHidden ? (scenes[i]?.visible ?? []) : [])],
   }))
   const sought = references.map((reference): ReferenceCondition => {
     const values = [reference]

@@ -159,7 +159,7 @@ t.test(
       const contents = await decideContents(store, principal, ['read'], own)
       for (const [i] of own.entries()) {
         const [byRow, byContent] = [live[i]?.read !== undefined, contents[i]?.read !== undefined]
-        // What looks at tables beside the row is denied to a content.
+        // A content has no rows in side tables, so predicates on those deny it.
         const isDenied = matches === undefined && left === undefined
         t.equal(byContent, byRow && !isDenied, `${type}?${said} of row ${i}`)
         counts[byRow ? 'seen' : 'hidden'] += 1

@@ -15,8 +15,8 @@ import type {
   ToExecutor,
 } from '../executor/messages.ts'
 import { executorInput, keepCaches } from './executor-sources.ts'
-import { memoryOf, stepBehindOnceBusy } from './executors/linux.ts'
 import { librarySource } from './libraries/sources.ts'
+import { memoryOf, stepBehindOnceBusy } from './linux.ts'
 import type { BotRun, HostCall } from './run-result.ts'
 
 const BOOT = fileURLToPath(new URL('../executor/boot.cjs', import.meta.url))

@@ -18,7 +18,7 @@ import {
   remainingMs,
 } from './executor-process.ts'
 import { Tenant } from './executor-tenant.ts'
-import { Quarantine } from './executors/quarantine.ts'
+import { Quarantine } from './quarantine.ts'
 import { type BotRun, failed, type RunFailure, type RunResult, resultOf } from './run-result.ts'
 import { Spares } from './spare-executors.ts'
 

@@ -24,20 +24,17 @@ import {
 } from './load.ts'
 import type { RunMetrics } from './metrics.ts'
 import { retryAfterMs } from './retries.ts'
+import { BACK, endOf, SHUTDOWN, unavailable } from './run-end.ts'
 import { createRunLives, type RunLives } from './run-life.ts'
 import type { RunReports } from './run-reports.ts'
 import {
   type Attempt,
   type Attempted,
-  BACK,
   cancelled,
   type Done,
-  endOf,
   isKilled,
   noteFailure,
   refusal,
-  SHUTDOWN,
-  unavailable,
 } from './run-result.ts'
 import { createSettling, markActive, type Settling } from './settle.ts'
 import { type Hold, Slots } from './slots.ts'

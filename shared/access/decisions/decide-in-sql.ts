@@ -27,7 +27,7 @@ import { memoFor } from './memo.ts'
 /** `all`: no policy applies; undefined: nothing lets it through. */
 export type AccessDecision = Grant | 'all' | undefined
 
-/** What each interaction that was asked about says of a version. */
+/** The decision of each interaction asked about. */
 export type Decisions = Readonly<Partial<Record<Interaction, AccessDecision>>>
 
 /** Rows of one type in one Project, and the interactions to decide. */

@@ -1,4 +1,4 @@
-/** What is made for an object under a name: remembered as long as the object lives. */
+/** Memoizes values for an object by name, as long as the object lives. */
 
 /** Beyond `most` names of one object all of them are forgotten. */
 export function memoFor<Owner extends object, T>(most = Number.POSITIVE_INFINITY) {

@@ -1,10 +1,9 @@
 /**
- * How the rows of a search are found. Each way has one index that it begins with, and a search takes the cheapest of
- * the ways that fit it. Where the cost is only known when rows are met, the statement counts them first, to a bound,
- * and goes on as the count says: a short walk along the order if there are many, all of them if there are few or the
- * walk has not filled the page. So a wrong or an old estimate costs a bounded walk, and never a hundred times as much.
+ * The access paths of a search. Each begins with one index; a search takes the cheapest that fits. Where only the rows
+ * tell the cost, the statement counts them first, up to a bound: many are walked in order, few are all fetched, and so
+ * are all if the walk does not fill the page. A wrong or old estimate costs no more than the bounded walk.
  *
- * | way | begins with | then |
+ * | path | begins with | then |
  * |---|---|---|
  * | keys | the rarest key in the GIN index, or ids that are given | fetches and sorts its rows |
  * | ids | names, numbers or quantities in a side table | few: fetches and sorts; many: walks, then fetches |
@@ -12,11 +11,9 @@
  * | join | the keys that a chain, `_has` or a dictionary leads to | the same |
  * | walk | the order's own index, testing each row | where a key may be rare: its rows, else on to the end |
  *
- * PostgreSQL caches the plan of a statement whose tests are steady: they are read by the same indexes whatever is looked
- * for. Their values stand behind a select, so that the plan made for one search is the one for all. What is the most
- * that a way reads is in docs/data-model.md.
+ * PostgreSQL caches the plan of a statement whose predicates have a stable plan: the same indexes serve any value.
+ * Their values stand behind a select, which hides them from the planner. docs/data-model.md has the bounds of reads.
  */
-
 import type { Bind } from '../../postgres/statement.ts'
 import { afterSql, orderSql } from '../predicates/order.ts'
 import {
@@ -58,13 +55,11 @@ import {
 
 const MIN_WALK = 2000
 const MAX_WALK = 20_000
-/** Ids that are read before a walk. */
 const MAX_IDS = 5000
 /** A type of so few rows is read to its end; a statement with one way only runs in half the time. */
 const FEW_ROWS = 2000
-/** Ids of a text that is rare by the statistics. */
 const RARE_IDS = 100
-/** Ids that are read for each that is few. Measured: 0.5 µs each; to look a row up in the side table takes 13 µs. */
+/** Ids that are read for each that is few: a lookup in the side table costs 26 times a read. */
 const READ = 10
 /** Rows walked in the time that it takes to fetch and sort one. */
 const FETCH_COST = 4
@@ -72,24 +67,21 @@ const FETCH_COST = 4
 const PATIENCE = 4
 /** Rows walked for each that is wanted where nothing is known: a page of a key that one row in 20 holds. */
 const UNKNOWN_PATIENCE = 20
-/** Keys that are looked up in the index together. */
 const FEW_KEYS = 200
 
-/** Errors: none; the last way fits every search of one type, the first every search of several. */
 export function chooseAccessPath(asked: Query, stats: PlannerStats): PlannedQuery {
   const predicates = asked.predicates.map((predicate) =>
     predicate.kind === 'join' && predicate.withStatistics !== undefined
       ? predicate.withStatistics(stats.statistics)
       : predicate,
   )
-  const query = { ...asked, tests: predicates }
+  const query = { ...asked, predicates }
   const fitting = ACCESS_PATHS.filter(({ fits }) => fits(query))
   const costs = fitting.map((accessPath) => accessPath.cost(query, stats))
   const accessPath = fitting[costs.indexOf(Math.min(...costs))] ?? keys
   return { query, stats, accessPath }
 }
 
-/** True where one plan serves all values. */
 export function isPlannedOnce({ predicates, order, score }: Query): boolean {
   if (score !== undefined) return false
   if (order.terms.length > 0) return predicates.every(({ kind }) => kind === 'keys')
@@ -99,7 +91,7 @@ export function isPlannedOnce({ predicates, order, score }: Query): boolean {
 const isOne = ({ typeNumbers }: Query) => typeNumbers.length === 1
 const has = ({ predicates }: Query, ...kinds: readonly Predicate['kind'][]) =>
   predicates.some(({ kind }) => kinds.includes(kind))
-/** The cost of a way that counts first: it wins from keys that are common, and from a walk without an end. */
+/** A path that counts first wins from common keys and from an endless walk. */
 const counted = (_query: Query, { rows, limit }: PlannerStats) =>
   Math.min(rareBelow(rows, limit) + 1, rows / FETCH_COST)
 
@@ -144,7 +136,10 @@ const ids: AccessPath = {
     const among = (ids: string) => (predicate: Predicate) =>
       predicate === first ? `(r.id in (select id from ${ids})) is true` : testedSql(predicate, bind)
     const looked = `case when ${isAll} then ${among('f')(first)} else ${probeSql(first, bind)} end`
-    const rest = { ...query, tests: query.predicates.filter((predicate) => predicate !== first) }
+    const rest = {
+      ...query,
+      predicates: query.predicates.filter((predicate) => predicate !== first),
+    }
     const isMany = `(select count(*) from k) > ${bind(Math.round(rows / FETCH_COST), 'int')}`
     const found = byIds(rest, stats, `select id from k where not (${isMany})`, bind)
     return walkThenFallbackSql(query, most, bind, {
@@ -208,7 +203,7 @@ const join: AccessPath = {
   cost: counted,
   sql: ({ query, stats }, most, bind) => {
     const found = query.predicates.filter((predicate) => predicate.kind === 'join')
-    // Tests that suit a walk come last: most rows hold their keys, as they do those of a policy.
+    // A join that suits a walk comes last: most rows hold its keys.
     const joins = found.toSorted(
       (a, b) => Number(a.walk !== undefined) - Number(b.walk !== undefined),
     )
@@ -223,7 +218,6 @@ const join: AccessPath = {
 }
 
 const FOUND = '(select k from j)'
-
 /** Undefined: the keys are looked for at once. */
 function joinWalk(
   query: Query,
@@ -249,7 +243,6 @@ function joinWalk(
   return { cap: MIN_WALK, when: isMany, tested: query.predicates.map(tested) }
 }
 
-/** More keys are held by more rows than are found and sorted as quickly as a walk fills the page. */
 export function fewKeys(query: Query, many: FanOut, stats: PlannerStats): number {
   const { rows, limit } = stats
   const share = estimateAllMatches(query.predicates, stats) / Math.max(rows, 1)
@@ -257,19 +250,14 @@ export function fewKeys(query: Query, many: FanOut, stats: PlannerStats): number
 }
 
 function joinedSql(query: Query, first: JoinPredicate, most: string, bind: Bind): string {
-  return `select * from (${joinedRows({ query, first, columns: COLUMNS, most }, bind)}) r
+  return `select * from (${joinedRows(query, first, { columns: COLUMNS, most }, bind)}) r
     order by ${orderSql(query.order, 'r')} limit ${most}`
 }
 
-interface Joined {
-  readonly query: Query
-  readonly first: JoinPredicate
-  readonly columns: string
-  readonly most: string | undefined
-}
+type Rows = { readonly columns: string; readonly most: string | undefined }
 
 /** By the keys of a join when they are few, else looked up in order. A row may hold several of them. */
-function joinedRows({ query, first, columns, most }: Joined, bind: Bind): string {
+function joinedRows(query: Query, first: JoinPredicate, { columns, most }: Rows, bind: Bind) {
   const { project, typeNumbers, order, after } = query
   const others = query.predicates.filter((predicate) => predicate !== first)
   const tested = others.map((predicate) => `(${oneRowSql(predicate, bind)}) is true`)
@@ -315,7 +303,6 @@ const walk: AccessPath = {
   },
 }
 
-/** Matches of all keys if they are spread evenly; where nothing is known, as few as are wanted. */
 function estimateAllMatches(
   predicates: readonly Predicate[],
   { statistics, rows, limit, isKnown }: PlannerStats,
@@ -349,7 +336,7 @@ function planWalk(
     : { cap, ...splitIndexJoin(predicates, query, bind) }
 }
 
-/** Rows to be counted, or a column of them. Where keys are known to find few the rest is looked up for each, else it is read at once. */
+/** Rows to count, or a column of them. Where keys find few, the rest is looked up for each; otherwise it is read at once. */
 export function countedSql(query: Query, stats: PlannerStats, bind: Bind, column = '1'): string {
   const { predicates } = query
   const rows = (found: IndexScan, testSql: typeof testedSql) =>
@@ -366,17 +353,14 @@ export function countedSql(query: Query, stats: PlannerStats, bind: Bind, column
   const first = predicates.find((predicate) => predicate.kind === 'join')
   if (first !== undefined && isOne(query)) {
     return `with j as materialized (select ${first.keys(bind)} as k)
-      select ${column} from (${joinedRows({ query, first, columns: 'r.id', most: undefined }, bind)}) r`
+      select ${column} from (${joinedRows(query, first, { columns: 'r.id', most: undefined }, bind)}) r`
   }
-  const order = {
-    column: intersectRanges(predicates, 'd_lo').isBounded ? 'd_lo' : 'id',
-    descending: false,
-  } as const
+  const start = intersectRanges(predicates, 'd_lo').isBounded ? 'd_lo' : 'id'
+  const order = { column: start, descending: false } as const
   const from = `(${walkSql({ ...query, order, after: undefined }, undefined, bind)}) r`
   return rows({ from, conditions: [], others: predicates }, testedSql)
 }
 
-/** The keys of a policy's joins are found once, before the rows are looked at. */
 function manyRowsSql(query: Query, bind: Bind, column: string): string {
   const found = indexScan(query, bind)
   const others = found.others.flatMap(
@@ -409,7 +393,6 @@ function rowsSql(
   return `select ${column} from ${from} where ${[...conditions, ...tested].join(' and ') || 'true'}`
 }
 
-/** From the cheapest: what costs the same is taken in this order. */
 export const ACCESS_PATHS: readonly AccessPath[] = [keys, ids, dates, join, walk]
 
 function clamped(cap: number): number {

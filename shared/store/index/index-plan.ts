@@ -102,7 +102,6 @@ function planIn(
   return plan
 }
 
-/** Answered from columns of the row. */
 const COLUMNS = new Set(['_id', '_lastUpdated'])
 
 /** Canonical references name a url with its version: the one of such a resource is read with its url. */
@@ -322,7 +321,6 @@ const ANY_ELEMENT = '*'
 const META = 'meta'
 const OF_RESOURCE = '%resource.'
 
-/** Elements that one leg of a parameter is read from. */
 function elementsRead(type: string, parameter: SearchParameter, leg: Leg): readonly string[] {
   return parameter.type === 'composite' ? compositeElements(type, parameter, leg) : [legRoot(leg)]
 }

@@ -1,7 +1,4 @@
-/**
- * History of a resource, a type or a Project, newest first by default, in the order (lu, type, id, ver). A policy
- * decides on each version; on a deletion, by what was deleted.
- */
+/** History, newest first by default. A policy decides on each version; on a deletion, by what was deleted. */
 import { seal, unseal } from '../../access/credentials/sealing.ts'
 import { decideVersions, hiddenBy, readDecided } from '../../access/decisions/decide.ts'
 import type { Interaction } from '../../access/grant.ts'
@@ -170,7 +167,6 @@ function pageStatement(
   }
 }
 
-/** The same page of what each Project has by itself. */
 const pagesApart =
   (store: StoreContext, principal: Principal, { types, request, row }: PageRows) =>
   async ({ query }: Pick<Connection, 'query'>) => {

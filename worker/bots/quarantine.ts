@@ -8,9 +8,9 @@ import {
   type Ended,
   type ExecutorProcess,
   remainingMs,
-} from '../executor-process.ts'
-import type { BotRun } from '../run-result.ts'
-import type { Spares } from '../spare-executors.ts'
+} from './executor-process.ts'
+import type { BotRun } from './run-result.ts'
+import type { Spares } from './spare-executors.ts'
 
 const KILLS = 2
 const KILLS_WITHIN_MS = 10 * 60_000
