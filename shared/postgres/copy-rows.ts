@@ -7,7 +7,8 @@
 
 import { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
-import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promises'
+import { setTimeout as delay } from 'node:timers/promises'
+import { nextTurn } from '../core/yielding.ts'
 import { release } from '../storage/storage.ts'
 
 /*

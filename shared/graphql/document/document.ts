@@ -1,5 +1,4 @@
 /** Text → a document that is valid for a schema, with the plans of its operations; the last ones are cached. */
-import { setImmediate as nextTurn } from 'node:timers/promises'
 import {
   type DocumentNode,
   type FragmentDefinitionNode,
@@ -25,10 +24,10 @@ import {
   visitWithTypeInfo,
 } from 'graphql'
 import { LRUCache } from 'lru-cache'
+import { nextTurn, TimeSlicer } from '../../core/yielding.ts'
 import { openOnce } from '../../fhir/definitions-data.ts'
 import { usesDirectives } from '../execute/directives.ts'
 import { compile, type Plan, type VariableValues } from '../execute/plan.ts'
-import { TimeSlicer } from '../execute/turns.ts'
 import { Float } from '../schema/elements.ts'
 import type { LazySchema } from '../schema/lazy.ts'
 import { audienceName, schemaFor } from '../schema/schema.ts'
