@@ -6,6 +6,7 @@
  * A statement that keeps others waiting turns out not to be brief: its connection is left to it, and those behind it are
  * sent again elsewhere, which they allow since they change nothing.
  */
+import { corkForTick } from '../core/batching.ts'
 import type { RawConnection } from './pool.ts'
 import type { Statement } from './statement.ts'
 
@@ -107,7 +108,7 @@ export class PipelinedPool {
       wire.opening ??= this.#lines.open()
       const connection = await wire.opening
       wire.connection = connection
-      gatherTurn(connection)
+      corkForTick(connection.connection.stream)
       sent.at = performance.now()
       resolve(await this.#lines.send(connection, statement))
       wire.isLost ||= connection.__knex__disposed !== undefined
@@ -169,11 +170,4 @@ export class PipelinedPool {
     const connection = await wire.opening?.catch(() => undefined)
     if (connection !== undefined) await this.#lines.end(connection, wire.over.signal)
   }
-}
-
-/** All that is sent until the end of this turn leaves in one write. */
-function gatherTurn({ connection: { stream } }: RawConnection): void {
-  if (stream.writableCorked > 0) return
-  stream.cork()
-  setImmediate(() => stream.uncork())
 }

@@ -2,6 +2,7 @@
 
 import type { Socket } from 'node:net'
 import { type RedisOptions as AnyOptions, Redis } from 'ioredis'
+import { corkForTick } from '../core/batching.ts'
 import type { Config } from '../core/config/config.ts'
 import { timings } from '../core/config/waits.ts'
 import type { Logger } from '../core/log.ts'
@@ -57,17 +58,14 @@ export function endStart(redis: Redis, config: Config): void {
 }
 
 /**
- * All commands of one turn of the event loop leave in one write. Every write wakes Redis, which takes
- * the processor from us: at 64 callers writing was a third of a worker's time.
+ * All commands of one turn of the event loop leave in one write: at 64 callers writing was a third of a worker's
+ * time.
  */
 function writeOnceATurn(redis: Redis): void {
   const send = redis.sendCommand.bind(redis)
   redis.sendCommand = (command, stream) => {
     const socket: Socket | undefined = redis.stream
-    if (socket?.writableCorked === 0) {
-      socket.cork()
-      setImmediate(() => socket.uncork())
-    }
+    if (socket !== undefined) corkForTick(socket)
     return send(command, stream)
   }
 }

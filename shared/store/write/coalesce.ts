@@ -3,12 +3,12 @@
  * statement. Answers come after commit. If a batch fails its members run one by one, so that each gets its own
  * error.
  */
+import { batchInLanes, type Pending } from '../../core/batching.ts'
 import { conflict, RunLeaseLost, TransactionConflict } from '../../core/errors.ts'
 import { retryOnConflict } from '../../core/retry.ts'
 import type { Database } from '../../postgres/database.ts'
 import { SqlError } from '../../postgres/sql-error.ts'
 import type { Connection } from '../../postgres/statement.ts'
-import { createBatches, type Pending } from '../rows/batches.ts'
 import type { StoreContext } from '../rows/context.ts'
 import type { Submit } from '../rows/ports.ts'
 import { timeText } from '../rows/rows.ts'
@@ -31,7 +31,7 @@ export function submitAlone(connection: Connection): Submit {
 
 export function createCoalescer(database: Pick<Database, 'query' | 'lane'>): Submit {
   const alone = submitAlone(database)
-  return createBatches<Write, readonly Written[]>(database, {
+  return batchInLanes<Connection, Write, readonly Written[]>(() => database.lane(), {
     take: takeBatch,
     async run(connection, batch) {
       try {
