@@ -13,8 +13,8 @@ import {
   type OperationDefinitionNode,
 } from 'graphql'
 import { createHandler, type OperationArgs, type RequestParams, type Response } from 'graphql-http'
-import { LRUCache } from 'lru-cache'
 import { mayReadAny } from '../access/policy.ts'
+import { Cache } from '../core/cache.ts'
 import {
   forbidden,
   HttpError,
@@ -345,9 +345,10 @@ const MAX_CACHED_BYTES = 8_000_000
 /** 75 ms for the whole schema; one more would be 180, for a fourteenth less. */
 const LEVEL = 3
 
-const cached = new LRUCache<string, Buffer>({
-  maxSize: MAX_CACHED_BYTES,
-  sizeCalculation: (packed, key) => packed.length + key.length,
+const cached = new Cache<string, Buffer>({
+  name: 'graphql-answers',
+  max: MAX_CACHED_BYTES,
+  size: (packed, key) => packed.length + key.length,
 })
 const running = new Map<string, Promise<Buffer>>()
 const pack = promisify(gzip)

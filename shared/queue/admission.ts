@@ -1,7 +1,7 @@
 /** Whether a run may join its queue, and in which lane. */
 
-import { LRUCache } from 'lru-cache'
 import { batchPerTick } from '../core/batching.ts'
+import { Cache } from '../core/cache.ts'
 import { HttpError, tooManyRequests, unavailable } from '../core/errors.ts'
 import { presenceKeys } from '../redis/presence.ts'
 import type { Redis } from '../redis/redis.ts'
@@ -74,7 +74,7 @@ export function createAdmission(redis: Redis, backlogMax: number): Admission {
     (entries) => countEntries(redis, entries),
     ({ name, job, most, durable }) => `${name} ${job.projectId} ${most} ${durable}`,
   )
-  const projects = new LRUCache<string, Project>({ max: PROJECTS, ttl: FORGET_MS })
+  const projects = new Cache<string, Project>({ name: 'lanes', max: PROJECTS, ttlMs: FORGET_MS })
 
   return {
     admit(name, job, durable) {

@@ -1,4 +1,5 @@
 /** Signing and verifying of access tokens (RFC 9068) and ID tokens. Knows keys, no storage. */
+
 import { hash, randomUUID } from 'node:crypto'
 import {
   type CryptoKey,
@@ -9,7 +10,7 @@ import {
   jwtVerify,
   SignJWT,
 } from 'jose'
-import { LRUCache } from 'lru-cache'
+import { Cache } from '../../core/cache.ts'
 
 export interface SigningKey {
   readonly kid: string
@@ -101,7 +102,7 @@ const ID_TOKEN_SECONDS = 3600
 
 /** `baseUrl` is issuer and audience. Verified tokens are cached by their digest. */
 export function createTokens(baseUrl: string, keys: KeySet): Tokens {
-  const verified = new LRUCache<string, TokenClaims>({ max: CACHED_TOKENS })
+  const verified = new Cache<string, TokenClaims>({ name: 'verified-tokens', max: CACHED_TOKENS })
 
   return {
     keys,

@@ -1,4 +1,5 @@
 /** Text → a document that is valid for a schema, with the plans of its operations; the last ones are cached. */
+
 import {
   type DocumentNode,
   type FragmentDefinitionNode,
@@ -23,7 +24,7 @@ import {
   visit,
   visitWithTypeInfo,
 } from 'graphql'
-import { LRUCache } from 'lru-cache'
+import { Cache } from '../../core/cache.ts'
 import { nextTurn, TimeSlicer } from '../../core/yielding.ts'
 import { openOnce } from '../../fhir/definitions-data.ts'
 import { usesDirectives } from '../execute/directives.ts'
@@ -101,8 +102,9 @@ export interface Prepared {
   readonly plans: Map<string, Plan>
 }
 
-const cached = new LRUCache<string, Prepared | 'exact'>({
-  maxSize: CACHED_CHARACTERS,
+const cached = new Cache<string, Prepared | 'exact'>({
+  name: 'graphql-documents',
+  max: CACHED_CHARACTERS,
   maxEntrySize: CACHED_CHARACTERS / 10,
 })
 

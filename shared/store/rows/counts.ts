@@ -5,8 +5,8 @@
  * states the same, so it says nothing.
  */
 
-import { LRUCache } from 'lru-cache'
 import { batchPerTick } from '../../core/batching.ts'
+import { Cache } from '../../core/cache.ts'
 import type { Connection, Statement } from '../../postgres/statement.ts'
 
 interface Counted {
@@ -26,9 +26,10 @@ const STATE = `case when pg_is_in_recovery() then null
   else pg_current_snapshot()::text || pg_postmaster_start_time() end as state`
 
 export class KnownCounts {
-  readonly #counts = new LRUCache<string, Counted>({
-    maxSize: CHARACTERS,
-    sizeCalculation: (_, name) => name.length + ENTRY,
+  readonly #counts = new Cache<string, Counted>({
+    name: 'counts',
+    max: CHARACTERS,
+    size: (_, name) => name.length + ENTRY,
   })
   /** All that ask in one turn share a look. */
   readonly #look: (ask: 'now') => Promise<string | null>
