@@ -7,7 +7,7 @@
  * sent again elsewhere, which they allow since they change nothing.
  */
 import { corkForTick } from '../core/batching.ts'
-import type { RawConnection } from './pool.ts'
+import { isUsable, type RawConnection } from './pool.ts'
 import type { Statement } from './statement.ts'
 
 /** The database, as far as the lanes use it. */
@@ -93,7 +93,7 @@ export class PipelinedPool {
   #wireIn(place: number): Wire {
     const wire = this.#wires[place]
     // A connection may have ended while nothing ran on it.
-    const isOver = wire?.isLost || wire?.connection?.__knex__disposed !== undefined
+    const isOver = wire?.isLost || (wire?.connection !== undefined && !isUsable(wire.connection))
     if (wire !== undefined && !isOver) return wire
     if (wire !== undefined) void this.#leave(wire)
     const fresh = new Wire()
@@ -111,10 +111,10 @@ export class PipelinedPool {
       corkForTick(connection.connection.stream)
       sent.at = performance.now()
       resolve(await this.#lines.send(connection, statement))
-      wire.isLost ||= connection.__knex__disposed !== undefined
+      wire.isLost ||= !isUsable(connection)
     } catch (error) {
       const connection = await wire.opening?.catch(() => undefined)
-      wire.isLost ||= connection === undefined || connection.__knex__disposed !== undefined
+      wire.isLost ||= connection === undefined || !isUsable(connection)
       if (!sent.isElsewhere) reject(signal?.aborted ? signal.reason : error)
     }
     wire.inFlight.splice(wire.inFlight.indexOf(sent), 1)
