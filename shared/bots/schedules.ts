@@ -87,18 +87,6 @@ export function readSchedule(bot: Resource): Schedule | undefined {
   }
 }
 
-export async function removeSchedule(
-  connection: Connection,
-  project: number,
-  id: string,
-): Promise<void> {
-  await connection.query({
-    name: 'schedule-remove',
-    text: 'delete from schedule where project = $1 and id = $2',
-    values: [project, id],
-  })
-}
-
 /** Removes the schedule of a Bot in whatever Project; the resource stays as it is. */
 export async function deleteScheduleRow(connection: Connection, id: string): Promise<void> {
   await connection.query({ text: 'delete from schedule where id = $1', values: [id] })
