@@ -32,7 +32,7 @@ export interface Metrics {
   message(kind: 'pong' | 'handshake' | 'heartbeat' | 'event-notification' | 'refusal'): void
 }
 
-export interface MetricValues {
+interface MetricValues {
   readonly name: string
   readonly help: string
   readonly values: readonly { readonly labels: object; readonly value: number }[]

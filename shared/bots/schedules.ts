@@ -152,7 +152,7 @@ const dueSql = (
       order by s.due nulls first limit $2 for update of s skip locked`
 
 /** A Bot that runs by itself, as administrators see it. */
-export interface ScheduledBot {
+interface ScheduledBot {
   readonly bot: Resource
   /** Null: not planned yet, or never again. */
   readonly next: Date | null

@@ -87,7 +87,7 @@ const IN_FLIGHT = 2
 const STUCK_MS = 50
 const FEWEST_ITEMS = 4
 
-export interface Batching<Connection, Item, Answer> {
+interface Batching<Connection, Item, Answer> {
   /** Divides the queue into the next batch, at most `share` items, and the rest. */
   take(
     queue: readonly Pending<Item, Answer>[],
@@ -174,7 +174,7 @@ function freeLane<Connection>(lanes: readonly Lane<Connection>[]): Lane<Connecti
   return lane !== undefined && lane.since.length < IN_FLIGHT ? lane : undefined
 }
 
-export interface DelayedBatches<T> {
+interface DelayedBatches<T> {
   /** Queues the item; a full batch or 100 ms later it is written. Resolves when it is, or is lost. */
   add(item: T): Promise<void>
   /** Writes what is queued, if it can be written now. */

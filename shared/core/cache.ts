@@ -39,7 +39,7 @@ interface CacheOptions<K, V, Context> extends Invalidation<K, V> {
   readonly fetch?: LRUCache.Fetcher<K, V, Context>
 }
 
-export interface CacheStats {
+interface CacheStats {
   readonly name: string
   readonly entries: number
   readonly hits: number

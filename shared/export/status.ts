@@ -144,7 +144,7 @@ async function status(
 }
 
 /** Errors: 500, or what the client itself is to blame for. */
-export function exportError({ id, failure }: ExportJob): HttpError {
+function exportError({ id, failure }: ExportJob): HttpError {
   const { status = 500, text = 'The export failed' } = failure ?? {}
   const code = status === 500 ? 'exception' : 'forbidden'
   return new HttpError(

@@ -61,7 +61,7 @@ export function createPathCache(name: string, maxLength: number): PathCache {
   return new Cache<string, NodePath>({ name, max: maxLength, size: (_path, key) => key.length })
 }
 
-export type PathCache = Cache<string, NodePath>
+type PathCache = Cache<string, NodePath>
 
 const own = createPathCache('fhirpath', 300_000)
 

@@ -63,7 +63,7 @@ import type { Given } from './schema/elements.ts'
 import { audienceName, schemaFor } from './schema/schema.ts'
 
 /** The resource that the document is about; none: the whole Project. */
-export interface Root {
+interface Root {
   readonly type: string
   readonly id: string
 }
@@ -87,10 +87,7 @@ type Context = { readonly ready: Ready }
 const MAX_BODY_BYTES = 1_310_720
 const DEADLINE_MS = 30_000
 /** Errors: 404 and 410 for the root, 405, 406, 413, 415; 400 and 403 for a FHIR client. */
-export async function serveGraphql(
-  context: FhirContext,
-  root: Root | undefined,
-): Promise<FhirReply> {
+async function serveGraphql(context: FhirContext, root: Root | undefined): Promise<FhirReply> {
   const { request } = context
   if (request.body !== undefined && request.body.length > MAX_BODY_BYTES) throw tooLarge()
   const late = new AbortController()

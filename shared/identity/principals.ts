@@ -66,7 +66,7 @@ export interface Principals {
   forget(loginId?: string): void
 }
 
-export interface PrincipalsOptions {
+interface PrincipalsOptions {
   /** Patients without a policy may do everything; false by default. */
   readonly openPatientAccess?: boolean
 }

@@ -63,7 +63,7 @@ function takeReads(stream: Duplex, take: ReadSink): () => void {
 }
 
 /** A row has a message of its own, from `start`; its bytes are the taker's only until it returns. */
-export type MessageSink = (bytes: Buffer, start: number) => void
+type MessageSink = (bytes: Buffer, start: number) => void
 
 const FIRST_REST_BYTES = 64 * 1024
 /**

@@ -11,7 +11,7 @@ import { isUsable, type RawConnection } from './pool.ts'
 import type { Statement } from './statement.ts'
 
 /** The database, as far as the lanes use it. */
-export interface PoolTransport {
+interface PoolTransport {
   open(): Promise<RawConnection>
   send(connection: RawConnection, statement: Statement): Promise<object[]>
   /** On a connection of its own. */

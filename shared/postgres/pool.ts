@@ -121,7 +121,7 @@ function cutSilent({ connection }: RawConnection): void {
   connection.stream.destroy(new Error('Query read timeout'))
 }
 
-export function knexLog(log: Logger) {
+function knexLog(log: Logger) {
   return {
     warn: (message: unknown) => {
       const [line = ''] = String(message).split('\n')
@@ -321,7 +321,7 @@ const ofPg: {
   handleRowDescription(message: object): void
 } = Object(Query.prototype)
 
-export class PreparedQuery extends Query {
+class PreparedQuery extends Query {
   declare _result: Described & { _types: unknown }
   declare _accumulateRows: boolean
   columns: Columns | undefined

@@ -39,7 +39,7 @@ if reply then return reply end
 redis.call('SET', KEYS[2], '1', 'PX', ARGV[1])
 return false`)
 
-export interface Wait {
+interface Wait {
   readonly waitMs: number
   readonly signal?: AbortSignal | undefined
   /** True for a caller that can be sent away with a status URL: its run waits for a worker, whenever one comes. */

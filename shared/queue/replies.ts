@@ -27,7 +27,7 @@ export interface Replies {
   close(): void
 }
 
-export interface RepliesOptions {
+interface RepliesOptions {
   readonly redis: Redis
   readonly bus: Bus
   readonly log: Logger

@@ -13,7 +13,7 @@ export type { Redis }
  * `request`: a caller waits, so a command fails at once while Redis is away and, after `endStart`, after
  * `redisTimeoutMs` when it is silent. `subscribe` and `worker`: commands wait for the connection, as BullMQ demands of a worker.
  */
-export type RedisPurpose = 'request' | 'subscribe' | 'worker'
+type RedisPurpose = 'request' | 'subscribe' | 'worker'
 
 /** A wrong password or account, or a database number that is not there: ioredis would use number 0. */
 const REFUSAL = /^(WRONGPASS|NOAUTH|NOPERM|ERR (invalid password|invalid DB|DB index|AUTH))/

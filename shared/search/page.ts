@@ -186,7 +186,7 @@ function planQueries(store: StoreContext, queries: readonly Query[]): readonly P
 }
 
 /** A row, and what is shown of it. */
-export interface ShownRow<Row extends SortedRow> {
+interface ShownRow<Row extends SortedRow> {
   readonly row: Row
   readonly version: Version
 }

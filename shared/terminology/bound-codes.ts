@@ -11,7 +11,7 @@ import { openTerminology, type Terminology } from './find.ts'
 import { evaluation } from './members.ts'
 import { expandValueSet, filterMembers } from './terminology-expand.ts'
 
-export interface BoundCodes {
+interface BoundCodes {
   /** By the canonical of the value set. */
   readonly codes: ReadonlyMap<string, CodeList>
   /** Value sets that nobody has, or whose codes nobody knows. */

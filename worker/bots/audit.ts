@@ -33,7 +33,7 @@ export interface RunRecord {
   cleaned(text: string): string
 }
 
-export interface Audit {
+interface Audit {
   /** Resolves when the AuditEvent is stored, or lost, or not wanted. */
   add(record: RunRecord): Promise<void>
   /** Writes what is queued, if it can be written now. */

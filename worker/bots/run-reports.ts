@@ -19,7 +19,7 @@ import type { RunFailure, RunResult } from './run-result.ts'
 
 const MAX_PATH = 500
 
-export type StartedRun = Pick<
+type StartedRun = Pick<
   RunRecord,
   'job' | 'bot' | 'session' | 'input' | 'startedAt' | 'attempt' | 'hold'
 >

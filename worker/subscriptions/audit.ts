@@ -19,7 +19,7 @@ import {
 } from '../../shared/subscriptions/state.ts'
 import type { Sent } from './hooks.ts'
 
-export interface AttemptRecord {
+interface AttemptRecord {
   readonly subscription: Resource
   /** `Type/id`. */
   readonly reference: string

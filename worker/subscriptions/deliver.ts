@@ -31,7 +31,7 @@ const LONGEST_FAULT_DELAY_MS = 60_000
 const AWAY_MS = 1000
 
 /** Takes what is due, and goes on until `stop`. */
-export class Deliverer {
+class Deliverer {
   readonly #services: Services
   readonly #runner: Runner
   readonly #metrics: EventMetrics

@@ -35,7 +35,7 @@ export interface KeySet {
   close(): void
 }
 
-export interface TokenSubject {
+interface TokenSubject {
   readonly loginId: string
   /** Id of the User, ClientApplication or Bot. */
   readonly subject: string
@@ -51,7 +51,7 @@ export interface TokenSubject {
 }
 
 /** The further claims of an ID token. https://openid.net/specs/openid-connect-core-1_0.html#IDToken */
-export interface IdTokenSubject extends TokenSubject {
+interface IdTokenSubject extends TokenSubject {
   readonly nonce: string | undefined
   /** Epoch seconds. */
   readonly authTime: number
@@ -75,7 +75,7 @@ export interface TokenClaims {
 }
 
 /** A hint at who is meant, never a proof: ID tokens pass through many hands. */
-export interface IdTokenClaims {
+interface IdTokenClaims {
   readonly loginId: string
   /** Id of the User. */
   readonly subject: string

@@ -147,7 +147,7 @@ export function masked(
 }
 
 /** True when versions of the type may hold secrets of their author. */
-export function isMasked(type: string): boolean {
+function isMasked(type: string): boolean {
   return type === SUBSCRIPTION
 }
 

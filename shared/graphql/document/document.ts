@@ -76,7 +76,7 @@ const CACHED_CHARACTERS = 200_000
 /** Plans of one document: an operation has one for each combination of its conditions. */
 const MAX_PLANS = 16
 
-export interface RejectedDocument {
+interface RejectedDocument {
   readonly errors: readonly GraphQLError[]
   /** The text itself is wrong. */
   readonly isSyntax: boolean

@@ -78,7 +78,7 @@ interface Group {
   readonly run: Pending<unknown, unknown>['run']
 }
 
-export interface RunConfig {
+interface RunConfig {
   readonly interaction: FhirContext
   readonly schema: GraphQLSchema
   readonly variables: VariableValues

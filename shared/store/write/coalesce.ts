@@ -25,7 +25,7 @@ const MAX_BATCH_CHARACTERS = 4_000_000
 type Waiting = Pending<Write, readonly Written[]>
 
 /** One write, one statement: inside a transaction, or when a batch has failed. */
-export function submitAlone(connection: Connection): Submit {
+function submitAlone(connection: Connection): Submit {
   return (write) => connection.query<Written>(writeStatement([write]))
 }
 
