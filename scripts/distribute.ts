@@ -3,12 +3,8 @@
  * there (docs/scale.md). It comes once, behind the release step and before the first load; rows that are there go along.
  */
 import { Client } from 'pg'
+import { DISTRIBUTED_TABLES } from '../shared/store/rows/tables.ts'
 
-/** Each begins its primary key with the Project, all rows of which lie on one server. Queues stay on the coordinator. */
-const BY_PROJECT = [
-  ...['version', 'resource', 'unique_key', 'idx_string', 'idx_range', 'code', 'resource_text'],
-  'indexed_parameter',
-]
 /** Every server has all of it. */
 const EVERYWHERE = ['tenant']
 
@@ -26,9 +22,9 @@ export async function distribute(databaseUrl: string, say: (line: string) => voi
       await client.query('select create_reference_table($1)', [table])
       say(`${table} is on every server`)
     }
-    for (const [i, table] of BY_PROJECT.entries()) {
+    for (const [i, { name: table }] of DISTRIBUTED_TABLES.entries()) {
       if (await isDone(table)) continue
-      const beside = i === 0 ? 'none' : BY_PROJECT[0]
+      const beside = i === 0 ? 'none' : DISTRIBUTED_TABLES[0]?.name
       const text = `select create_distributed_table($1, 'project', colocate_with => $2)`
       await client.query(text, [table, beside])
       say(`${table} is distributed by project`)

@@ -157,7 +157,7 @@ const METRIC =
   /(Counter|Gauge|Histogram)\((?:\{[^}]*?name: )?\s*'(\w+)',\s*(?:help:\s*)?(?:'([^']*)'|"([^"]*)")/g
 
 function metrics(): string {
-  const files = globSync(['server/http/metrics.ts', 'shared/export/exporting.ts', 'worker/**/*.ts'], {
+  const files = globSync(['server/http/metrics.ts', 'shared/export/*.ts', 'worker/**/*.ts'], {
     cwd: ROOT,
   }).sort()
   const rows = files.flatMap((file) =>

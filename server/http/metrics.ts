@@ -10,6 +10,7 @@ import {
   Registry,
 } from 'prom-client'
 import { readAllLanes } from '../../shared/bots/stats.ts'
+import { cacheStats } from '../../shared/core/cache.ts'
 import { NO_PARTS, waitingParts } from '../../shared/export/rows/parts.ts'
 import { queueDepths } from '../../shared/jobs/upkeep/upkeep.ts'
 import type { Services } from '../../shared/request/services.ts'
@@ -31,7 +32,7 @@ export interface Metrics {
   message(kind: 'pong' | 'handshake' | 'heartbeat' | 'event-notification' | 'refusal'): void
 }
 
-export interface MetricValues {
+interface MetricValues {
   readonly name: string
   readonly help: string
   readonly values: readonly { readonly labels: object; readonly value: number }[]
@@ -68,6 +69,7 @@ export function createMetrics(services: Watched): Metrics {
     registers,
   })
   watchDatabase(registry, services)
+  watchCaches(registry)
   watchStorage(registry, services.storage)
   watchReplicas(registry, services.replicas)
   watchQueues(service, services)
@@ -119,6 +121,31 @@ function watchDatabase(registry: Registry, { database }: Watched): void {
     registers,
     collect() {
       this.set(database.statements)
+    },
+  })
+}
+
+function watchCaches(registry: Registry): void {
+  const registers = [registry]
+  new Gauge({
+    name: 'cache_entries',
+    help: 'Entries of each cache',
+    labelNames: ['cache'],
+    registers,
+    collect() {
+      for (const { name, entries } of cacheStats()) this.set({ cache: name }, entries)
+    },
+  })
+  new Gauge({
+    name: 'cache_lookups_total',
+    help: 'Lookups in each cache by result since the process started',
+    labelNames: ['cache', 'result'],
+    registers,
+    collect() {
+      for (const { name, hits, misses } of cacheStats()) {
+        this.set({ cache: name, result: 'hit' }, hits)
+        this.set({ cache: name, result: 'miss' }, misses)
+      }
     },
   })
 }

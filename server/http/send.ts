@@ -1,7 +1,7 @@
 /** FhirReply → ctx. */
 import { once } from 'node:events'
 import { Readable } from 'node:stream'
-import { yieldTurn } from '../../shared/core/event-loop-turns.ts'
+import { yieldTurn } from '../../shared/core/yielding.ts'
 import { FHIR_JSON, versionHeaders } from '../../shared/request/reply.ts'
 import type { FhirReply } from '../../shared/request/request.ts'
 import { readChunks, release } from '../../shared/storage/storage.ts'

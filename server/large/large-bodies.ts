@@ -20,7 +20,7 @@ import { discardBody } from '../http/body.ts'
 import type { LargeWork } from '../http/context.ts'
 import type { Metrics } from '../http/metrics.ts'
 
-export interface LargeBodies extends LargeWork {
+interface LargeBodies extends LargeWork {
   /** True: the thread answers this request. */
   take(req: IncomingMessage, res: ServerResponse): boolean
   /** Callers of bots that still run get the address of the result. */

@@ -31,7 +31,7 @@ export class OAuthError extends Error {
 }
 
 /** Why work for a caller that has closed its connection ends: there is nobody to answer. */
-export class ClientDisconnected extends Error {}
+class ClientDisconnected extends Error {}
 
 /** Aborts when the caller closes its connection before it has the answer. */
 export function disconnectSignal(ctx: Context): AbortSignal {

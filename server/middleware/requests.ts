@@ -3,8 +3,8 @@ import { randomUUID } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
 import type { Principal } from '../../shared/access/principal.ts'
 import { HttpError, issue, notFound, outcome } from '../../shared/core/errors.ts'
-import { yieldTurnIfNeeded } from '../../shared/core/event-loop-turns.ts'
 import { type Logger, unredactedLogger } from '../../shared/core/log.ts'
+import { yieldTurn } from '../../shared/core/yielding.ts'
 import { measureDatabaseTime } from '../../shared/postgres/statement.ts'
 import { DEPTH_HEADER } from '../../shared/request/quota.ts'
 import type { Context, Middleware } from '../http/context.ts'
@@ -86,7 +86,7 @@ function findBotId({ path, state }: Context): string | undefined {
 
 /** A request that comes along with hundreds of others waits for its turn of the event loop. */
 export const waitForTurn: Middleware = (_ctx, next) => {
-  const turn = yieldTurnIfNeeded()
+  const turn = yieldTurn()
   return turn === undefined ? next() : turn.then(next)
 }
 

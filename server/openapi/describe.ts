@@ -3,7 +3,7 @@
  * interactions and the table of operations. https://spec.openapis.org/oas/v3.1.0
  */
 import { operations } from '../../shared/api/operations.ts'
-import { yieldTurn } from '../../shared/core/event-loop-turns.ts'
+import { yieldTurn } from '../../shared/core/yielding.ts'
 import { resourceTypes, shortText, typeDefinition } from '../../shared/fhir/definitions.ts'
 import {
   type Child,

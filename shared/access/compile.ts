@@ -28,7 +28,7 @@ export interface Access {
   readonly variables: Variables
 }
 
-export interface CompiledPolicy {
+interface CompiledPolicy {
   readonly rules: Rules
   /** One sentence an entry that grants nothing; for the log. */
   readonly warnings: readonly string[]
@@ -57,7 +57,7 @@ export function compilePolicies(items: readonly Access[]): CompiledPolicy {
   return { rules: { grants }, warnings }
 }
 
-export function policyEntries(policy: Resource): readonly unknown[] {
+function policyEntries(policy: Resource): readonly unknown[] {
   return Array.isArray(policy.resource) ? policy.resource : []
 }
 
@@ -82,7 +82,7 @@ export function plainGrant(
 }
 
 /** Throws what is wrong with the entry. */
-export function compileEntry(
+function compileEntry(
   entry: unknown,
   policy: Resource,
   variables: Variables,

@@ -1,8 +1,9 @@
 /**
  * The CapabilityStatement of the server: what it can do for the caller, with the search parameters of each type.
  */
+
 import { createHash } from 'node:crypto'
-import { LRUCache } from 'lru-cache'
+import { Cache } from '../core/cache.ts'
 import {
   COMPARTMENTS,
   isPlatformType,
@@ -51,7 +52,7 @@ interface Statement {
 
 type Make = (baseUrl: string) => object
 
-const built = new LRUCache<Make | OwnParameters, Statement>({ max: 50 })
+const built = new Cache<Make | OwnParameters, Statement>({ name: 'metadata', max: 50 })
 
 /** Built once a process. */
 function statement({ config }: Services, make: Make, name: Make | OwnParameters = make): Statement {

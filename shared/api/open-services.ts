@@ -1,9 +1,11 @@
 /** Opens the services of a process; they close in reverse order. */
+
 import { setTimeout as delay } from 'node:timers/promises'
 import { createDevices } from '../access/credentials/devices.ts'
 import { createHashing } from '../access/credentials/hashing.ts'
 import { createSignedUrls } from '../access/credentials/signed-urls.ts'
 import { createTokens } from '../access/credentials/tokens.ts'
+import { invalidateCaches } from '../core/cache.ts'
 import type { Config } from '../core/config/config.ts'
 import { timings } from '../core/config/waits.ts'
 import { makePrototypesFast } from '../core/fast-prototypes.ts'
@@ -27,7 +29,7 @@ import { openStorage } from '../storage/disk.ts'
 import { withFailureCount } from '../storage/storage.ts'
 import { openRepository } from '../store/open-repository.ts'
 import { openOwnParameters } from '../store/rows/custom-parameters.ts'
-import { invalidateFeatures, writeFeatures } from './write-features.ts'
+import { writeFeatures } from './write-features.ts'
 
 /** Why a process cannot start, in one sentence for whoever starts it. */
 export class StartError extends Error {}
@@ -52,6 +54,7 @@ export async function openServices(config: Config, log: Logger, isWeb = false): 
   const changes = await openChanges(bus, redis)
   const ownParameters = openOwnParameters(database)
   changes.follow(ownParameters.follow)
+  changes.follow(invalidateCaches)
   const programRights = await openProgramRights(database, ownParameters, config)
   const replicas = openConfiguredReplicas({ config, redis, log }, database)
   opened.defer(async () => replicas?.close())
@@ -72,7 +75,7 @@ export async function openServices(config: Config, log: Logger, isWeb = false): 
   opened.defer(() => queues.close())
   endStart(redis, config)
   const closing = opened.move()
-  return followed({
+  return {
     config,
     log,
     database,
@@ -92,16 +95,7 @@ export async function openServices(config: Config, log: Logger, isWeb = false): 
     load: createLimiter('load', redis, log),
     wrongSecrets: createLimiter('wrong-secrets', redis, log),
     close: () => closing.disposeAsync(),
-  })
-}
-
-/** From now on the caches of these services hear of changes. */
-function followed(services: Services): Services {
-  services.changes.follow((changes) => {
-    services.principals.follow(changes)
-    invalidateFeatures(services, changes)
-  })
-  return services
+  }
 }
 
 function openConfiguredReplicas(

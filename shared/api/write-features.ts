@@ -1,20 +1,15 @@
 /** The rules and parts of writes that features register with the Repository, and the caches that a change drops. */
 
 import { pendingRunPart } from '../bots/async-jobs.ts'
-import { invalidateFoundBots } from '../bots/bot.ts'
 import { botRules, schedulePart } from '../bots/write-rules.ts'
 import type { Outbound } from '../core/config/outbound.ts'
 import { definitionRules } from '../identity/definitions.ts'
 import { identityRules, type ProgramRights } from '../identity/write-rules.ts'
-import type { Change, Changes } from '../redis/changes.ts'
+import type { Changes } from '../redis/changes.ts'
 import { downloadPart } from '../request/binary/downloads.ts'
-import type { Services } from '../request/services.ts'
-import { clearCodeLists } from '../rest/codes.ts'
-import { clearQuestionnaires } from '../rest/questionnaires.ts'
 import type { WriteFeatures } from '../store/open-repository.ts'
 import { changePart, projectRule, reindexPart, tenantPart } from '../store/write/project-parts.ts'
 import { subscriptionRule, watchPart } from '../subscriptions/write-rule.ts'
-import { clearBoundCodes } from '../terminology/bound-codes.ts'
 
 interface Settings {
   /** Without it nobody but administrators writes programs that have a membership. */
@@ -56,20 +51,4 @@ export function writeFeatures({
       changePart(report),
     ],
   }
-}
-
-/** Drops what features have cached of resources that have changed. */
-export function invalidateFeatures(
-  services: Services,
-  changes: readonly Change[] | 'everything',
-): void {
-  const types = changes === 'everything' ? undefined : new Set(changes.map(({ type }) => type))
-  const has = (...names: readonly string[]) =>
-    types === undefined || names.some((name) => types.has(name))
-  if (has('Bot')) invalidateFoundBots(services)
-  if (has('StructureDefinition')) services.profiles.forget()
-  if (has('Questionnaire')) clearQuestionnaires()
-  if (!has('ValueSet', 'CodeSystem')) return
-  clearBoundCodes()
-  clearCodeLists()
 }

@@ -1,6 +1,7 @@
 /** A Bot: which one a `$execute` means, as whom it runs, where its code is, and what its runs may use. */
-import { LRUCache } from 'lru-cache'
+
 import { callerKey, type Principal } from '../access/principal.ts'
+import { Cache } from '../core/cache.ts'
 import type { Config } from '../core/config/config.ts'
 import { badRequest, HttpError, notFound } from '../core/errors.ts'
 import { type BotExtension, botExtension } from '../fhir/bot-extensions.ts'
@@ -20,8 +21,13 @@ export interface FoundBot {
 const FRESH_MS = 500
 const CACHED_BOTS = 5000
 
-/** One cache a process: a hot bot costs its callers no statement. Entries are a caller's own. */
-const caches = new WeakMap<Services, LRUCache<string, Promise<FoundBot>>>()
+/** A hot bot costs its callers no statement. Entries are a caller's own. */
+const cache = new Cache<string, Promise<FoundBot>>({
+  name: 'bots-by-caller',
+  max: CACHED_BOTS,
+  ttlMs: FRESH_MS,
+  types: ['Bot'],
+})
 
 /** Errors: 400 without id and identifier, 404 and 403 of the read. */
 export function findBot(call: OperationCall): Promise<FoundBot> {
@@ -29,11 +35,6 @@ export function findBot(call: OperationCall): Promise<FoundBot> {
   const identifier = request.query.get('identifier')
   if (id === undefined && identifier === null) {
     throw badRequest('Must specify bot ID or identifier.')
-  }
-  let cache = caches.get(services)
-  if (cache === undefined) {
-    cache = new LRUCache({ max: CACHED_BOTS, ttl: FRESH_MS })
-    caches.set(services, cache)
   }
   const key = `${callerKey(principal)} ${id ?? ''} ${id === undefined ? identifier : ''}`
   const cached = cache.get(key)
@@ -46,11 +47,6 @@ export function findBot(call: OperationCall): Promise<FoundBot> {
   // A failure is not kept: the bot may be there, or be allowed, the next moment.
   found.catch(() => cache.delete(key))
   return found
-}
-
-/** A Bot has changed: its new code runs at once. */
-export function invalidateFoundBots(services: Services): void {
-  caches.get(services)?.clear()
 }
 
 /** Errors: 404 for a Bot that was deleted. */

@@ -15,13 +15,13 @@ const JSON_TYPE = 'application/json; charset=utf-8'
 const TEXT_TYPE = 'text/plain; charset=utf-8'
 
 /** The parts of the request that the reply depends on. */
-export interface ReplyRequest extends Pick<FhirRequest, 'headers'> {
+interface ReplyRequest extends Pick<FhirRequest, 'headers'> {
   /** A Binary is answered as its content, unless FHIR JSON is asked for. */
   readonly wantsContent: boolean
 }
 
 /** Content of a stored Binary; undefined when the caller may not see it. */
-export type ReadBinary = (id: string) => Promise<Buffer | undefined>
+type ReadBinary = (id: string) => Promise<Buffer | undefined>
 
 /** Errors: 503 when the handler was never called. */
 export async function encodeReply(

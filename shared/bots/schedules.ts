@@ -87,18 +87,6 @@ export function readSchedule(bot: Resource): Schedule | undefined {
   }
 }
 
-export async function removeSchedule(
-  connection: Connection,
-  project: number,
-  id: string,
-): Promise<void> {
-  await connection.query({
-    name: 'schedule-remove',
-    text: 'delete from schedule where project = $1 and id = $2',
-    values: [project, id],
-  })
-}
-
 /** Removes the schedule of a Bot in whatever Project; the resource stays as it is. */
 export async function deleteScheduleRow(connection: Connection, id: string): Promise<void> {
   await connection.query({ text: 'delete from schedule where id = $1', values: [id] })
@@ -164,7 +152,7 @@ const dueSql = (
       order by s.due nulls first limit $2 for update of s skip locked`
 
 /** A Bot that runs by itself, as administrators see it. */
-export interface ScheduledBot {
+interface ScheduledBot {
   readonly bot: Resource
   /** Null: not planned yet, or never again. */
   readonly next: Date | null

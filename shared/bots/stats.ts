@@ -30,7 +30,7 @@ export interface Histogram {
   readonly buckets: Readonly<Record<string, number>>
 }
 
-export interface BotStats {
+interface BotStats {
   readonly bot: { readonly reference: string }
   readonly started: number
   readonly succeeded: number

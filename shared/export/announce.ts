@@ -162,7 +162,7 @@ function exportOwner(project: ProjectContext, { input }: ExportJob): BulkCaller 
   return { project, profile, profileDisplay: undefined, membershipId }
 }
 
-export type BulkCaller = Pick<Principal, 'profile' | 'profileDisplay' | 'membershipId' | 'project'>
+type BulkCaller = Pick<Principal, 'profile' | 'profileDisplay' | 'membershipId' | 'project'>
 
 interface BulkRecord {
   /** The job. */

@@ -93,7 +93,7 @@ const LONGEST_REST_MS = 500
 /** A look sees only callers that wait at that moment. */
 const REMEMBERED_MS = 500
 
-export interface Pace {
+interface Pace {
   /** To be awaited now and then, by all that goes on. */
   keep(): Promise<void>
   /** Others wait, or did a moment ago. */

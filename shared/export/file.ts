@@ -24,7 +24,7 @@ export const BLOCK_BYTES = 4 * 1024 * 1024
 export const GZIP_HEADER = Buffer.from([0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff])
 /** An empty block that is the last one. */
 const LAST_BLOCK = Buffer.from([3, 0])
-export const GZIP_TRAILER_BYTES = LAST_BLOCK.length + 8
+const GZIP_TRAILER_BYTES = LAST_BLOCK.length + 8
 
 const { Z_SYNC_FLUSH } = constants
 /** Each piece is a way to the thread pool and back: by the default of 16 KiB there were 30 of a block. */

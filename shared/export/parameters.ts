@@ -29,7 +29,7 @@ export interface ExportParameters {
   readonly organizedBy: 'Patient' | undefined
 }
 
-export interface ReadParameters {
+interface ReadParameters {
   readonly parameters: ExportParameters
   /** `Type?query`, one each. */
   readonly typeFilters: readonly string[]

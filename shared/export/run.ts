@@ -2,10 +2,11 @@
  * The exports of a worker. PostgreSQL knows what is to be done; a wake through Redis only saves the time until the next
  * look. A part is taken by a lease, run from where it was left until its end, and given back or failed otherwise.
  */
+
 import { setTimeout as delay } from 'node:timers/promises'
-import { LRUCache } from 'lru-cache'
 import type { Principal } from '../access/principal.ts'
 import { rightsDigest } from '../access/rights-digest.ts'
+import { Cache } from '../core/cache.ts'
 import {
   backoffMs,
   isUnavailable,
@@ -77,7 +78,7 @@ const MOST_UNREADABLE_SHARE = 0.01
 /** Workers that are woken for a plan. */
 const MOST_WAKES = 4
 /** How often each export has waited since this worker ended a part of it. */
-const waits = new LRUCache<string, number>({ max: 1000 })
+const waits = new Cache<string, number>({ name: 'export-waits', max: 1000 })
 
 /** `stop` leaves parts under way for other workers, after their last block. */
 export function startExports(

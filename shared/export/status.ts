@@ -1,8 +1,8 @@
 /** Status, manifest, cancel and files of an export: `bulkdata/export/{id}` and what is below it. */
 
-import { LRUCache } from 'lru-cache'
 import type { Principal } from '../access/principal.ts'
 import { rightsDigest } from '../access/rights-digest.ts'
+import { Cache } from '../core/cache.ts'
 import {
   accepted,
   forbiddenByPlatform,
@@ -144,7 +144,7 @@ async function status(
 }
 
 /** Errors: 500, or what the client itself is to blame for. */
-export function exportError({ id, failure }: ExportJob): HttpError {
+function exportError({ id, failure }: ExportJob): HttpError {
   const { status = 500, text = 'The export failed' } = failure ?? {}
   const code = status === 500 ? 'exception' : 'forbidden'
   return new HttpError(
@@ -217,7 +217,10 @@ function recordDownload(
 
 const BUCKET = 30
 const REFILL_PER_SECOND = 5
-const polled = new LRUCache<string, { left: number; at: number }>({ max: 10_000 })
+const polled = new Cache<string, { left: number; at: number }>({
+  name: 'export-polls',
+  max: 10_000,
+})
 
 /** Errors: 429 for who polls many times a second, and keeps on doing so. */
 export function limitPolling(id: string): void {

@@ -37,7 +37,7 @@ export interface SearchEntry {
   readonly score?: number | undefined
 }
 
-export interface HistoryEntry {
+interface HistoryEntry {
   readonly fullUrl: string
   readonly method: 'POST' | 'PUT' | 'DELETE'
   readonly url: string

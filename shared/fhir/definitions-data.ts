@@ -1,7 +1,8 @@
 /** Shapes of the lines in data/; absent members have the default given here. */
+
 import { readFileSync } from 'node:fs'
 import { gunzipSync } from 'node:zlib'
-import { LRUCache } from 'lru-cache'
+import { Cache } from '../core/cache.ts'
 
 export interface Constraint {
   readonly key: string
@@ -156,7 +157,9 @@ export function openLines<T extends object>(
     texts.set(line.slice(start.length, line.indexOf('"', start.length)), line)
   }
   const parsed =
-    maxParsed === undefined ? new Map<string, T>() : new LRUCache<string, T>({ max: maxParsed })
+    maxParsed === undefined
+      ? new Map<string, T>()
+      : new Cache<string, T>({ name: 'definitions', max: maxParsed })
   return {
     get(name) {
       const known = parsed.get(name)

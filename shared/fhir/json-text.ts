@@ -34,7 +34,7 @@ export function memberOffsets(text: string, from: number, names: Names): number[
     const isNamed = text.charCodeAt(end - 1) !== BACKSLASH && text.charCodeAt(end + 1) === COLON
     if (!isNamed) return undefined
     const begin = end + 2
-    at = behindValue(text, begin)
+    at = valueEnd(text, begin)
     const next = text.charCodeAt(at)
     if (text.charCodeAt(begin) <= SPACE || (next !== COMMA && next !== CLOSE)) return undefined
     const number = names.get(text.slice(start, end))
@@ -48,13 +48,31 @@ export function memberOffsets(text: string, from: number, names: Names): number[
   return places
 }
 
+/**
+ * Calls `take` for each member of an object without white space: `at` is where its name begins, `start` and `end` are
+ * those of its value. Errors: SyntaxError.
+ */
+export function eachMember(
+  text: string,
+  take: (name: string, at: number, start: number, end: number) => void,
+): void {
+  let at = 1
+  while (text.charCodeAt(at) === QUOTE) {
+    const start = lastQuote(text, at) + 2
+    const end = valueEnd(text, start)
+    take(text.slice(at + 1, start - 2), at, start, end)
+    at = text.charCodeAt(end) === COMMA ? end + 1 : end
+  }
+  if (at !== text.length - 1) throw new SyntaxError('The content is no JSON object')
+}
+
 /** Finds the items of the list at `from`, as `memberOffsets` finds members; undefined for one with spaces between its parts. */
 export function itemOffsets(text: string, from: number): number[] | undefined {
   const places: number[] = []
   if (text.charCodeAt(from + 1) === CLOSE_LIST) return places
   for (let at = from; ; ) {
     const begin = at + 1
-    at = behindValue(text, begin)
+    at = valueEnd(text, begin)
     const next = text.charCodeAt(at)
     if (text.charCodeAt(begin) <= SPACE || (next !== COMMA && next !== CLOSE_LIST)) return undefined
     places.push(begin, at)
@@ -147,7 +165,8 @@ function formatPath(levels: readonly Level[]): string {
   return parts.join('').replace(/^\./, '')
 }
 
-function behindValue(text: string, from: number): number {
+/** The place behind the value that begins at `from`; the end of a text that breaks off in it. */
+export function valueEnd(text: string, from: number): number {
   // A read of it in each turn of the loop would be a call, as texts are of several kinds.
   const { length } = text
   const first = text.charCodeAt(from)

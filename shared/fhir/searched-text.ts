@@ -15,7 +15,7 @@ const GOES_ON = '\u0001'
 
 const NONE: readonly never[] = []
 
-export interface SearchedText {
+interface SearchedText {
   /** Where it begins, as it is sorted by. */
   readonly start: string
   /** Each word that `start` does not begin with. */

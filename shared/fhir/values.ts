@@ -5,7 +5,7 @@
  */
 
 import { createRequire } from 'node:module'
-import { LRUCache } from 'lru-cache'
+import { Cache } from '../core/cache.ts'
 import { toNumber } from './json.ts'
 import { isObject } from './resource.ts'
 
@@ -360,7 +360,7 @@ export function convert(value: number, from: string, to: string): number | undef
 }
 
 /** Units that do not measure the same: a search with a unit asks that of all units of the data, several times. */
-const apart = new LRUCache<string, true>({ max: 10_000 })
+const apart = new Cache<string, true>({ name: 'incomparable-units', max: 10_000 })
 
 let loaded: Ucum | undefined
 

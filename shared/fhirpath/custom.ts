@@ -37,7 +37,7 @@ const MAX_ATTEMPTS = 10
 const MOST_OF_IT = 0.75
 
 // Tenants have a cache of their own, so that they do not evict what every write needs.
-const cache = createPathCache(100_000)
+const cache = createPathCache('custom-fhirpath', 100_000)
 
 /**
  * Compiles an expression of a tenant. The function keeps to the limits by itself; several calls belong

@@ -3,10 +3,10 @@
  * types it takes 27 to 37 MB and 0.2 s, which who can wait spends in turns of the event loop.
  */
 import { createRequire } from 'node:module'
-import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { Model, ResourceNode, UserInvocationTable } from 'fhirpath'
 import { RE2JS } from 're2js'
 import { tooCostly } from '../core/errors.ts'
+import { nextTurn } from '../core/yielding.ts'
 import { isObject, parseReference } from '../fhir/resource.ts'
 
 type Fhirpath = typeof import('fhirpath').default

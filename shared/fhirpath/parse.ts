@@ -31,7 +31,7 @@ export type Expression =
 export type Call = Extract<Expression, { kind: 'call' }>
 export type Binary = Extract<Expression, { kind: 'binary' }>
 
-export type BinaryOperator =
+type BinaryOperator =
   | (typeof EQUALITY)[number]
   | (typeof INEQUALITY)[number]
   | (typeof MEMBERSHIP)[number]

@@ -14,7 +14,7 @@
  */
 
 import type { OptionVariants, ResourceNode } from 'fhirpath'
-import { LRUCache } from 'lru-cache'
+import { Cache } from '../core/cache.ts'
 import { badRequest, HttpError } from '../core/errors.ts'
 import { isResourceType } from '../fhir/definitions.ts'
 import { openOnce } from '../fhir/definitions-data.ts'
@@ -57,16 +57,13 @@ export type Nodes = readonly unknown[]
 export type NodePath = (node: unknown, variables?: Variables, options?: RunOptions) => Nodes
 
 /** Compiled expressions by their text, up to so many characters of it: some 0.1 kB each, 0.5 at worst. */
-export function createPathCache(maxLength: number): PathCache {
-  return new LRUCache<string, NodePath>({
-    maxSize: maxLength,
-    sizeCalculation: (_path, key) => key.length,
-  })
+export function createPathCache(name: string, maxLength: number): PathCache {
+  return new Cache<string, NodePath>({ name, max: maxLength, size: (_path, key) => key.length })
 }
 
-export type PathCache = LRUCache<string, NodePath>
+type PathCache = Cache<string, NodePath>
 
-const own = createPathCache(300_000)
+const own = createPathCache('fhirpath', 300_000)
 
 /** As `compile`, for callers that need the places of the elements. */
 export function compileNodes(expression: string, base = '', cache = own): NodePath {

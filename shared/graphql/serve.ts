@@ -13,8 +13,8 @@ import {
   type OperationDefinitionNode,
 } from 'graphql'
 import { createHandler, type OperationArgs, type RequestParams, type Response } from 'graphql-http'
-import { LRUCache } from 'lru-cache'
 import { mayReadAny } from '../access/policy.ts'
+import { Cache } from '../core/cache.ts'
 import {
   forbidden,
   HttpError,
@@ -63,7 +63,7 @@ import type { Given } from './schema/elements.ts'
 import { audienceName, schemaFor } from './schema/schema.ts'
 
 /** The resource that the document is about; none: the whole Project. */
-export interface Root {
+interface Root {
   readonly type: string
   readonly id: string
 }
@@ -87,10 +87,7 @@ type Context = { readonly ready: Ready }
 const MAX_BODY_BYTES = 1_310_720
 const DEADLINE_MS = 30_000
 /** Errors: 404 and 410 for the root, 405, 406, 413, 415; 400 and 403 for a FHIR client. */
-export async function serveGraphql(
-  context: FhirContext,
-  root: Root | undefined,
-): Promise<FhirReply> {
+async function serveGraphql(context: FhirContext, root: Root | undefined): Promise<FhirReply> {
   const { request } = context
   if (request.body !== undefined && request.body.length > MAX_BODY_BYTES) throw tooLarge()
   const late = new AbortController()
@@ -345,9 +342,10 @@ const MAX_CACHED_BYTES = 8_000_000
 /** 75 ms for the whole schema; one more would be 180, for a fourteenth less. */
 const LEVEL = 3
 
-const cached = new LRUCache<string, Buffer>({
-  maxSize: MAX_CACHED_BYTES,
-  sizeCalculation: (packed, key) => packed.length + key.length,
+const cached = new Cache<string, Buffer>({
+  name: 'graphql-answers',
+  max: MAX_CACHED_BYTES,
+  size: (packed, key) => packed.length + key.length,
 })
 const running = new Map<string, Promise<Buffer>>()
 const pack = promisify(gzip)

@@ -16,16 +16,15 @@ import {
 } from '../access/principal.ts'
 import { memberQuota, projectContext, SYSTEM_PROJECT } from '../access/project-context.ts'
 import { narrowed, smartScopes } from '../access/scopes.ts'
+import { type Change, createFreshCache } from '../core/cache.ts'
 import { timings } from '../core/config/waits.ts'
 import type { Logger } from '../core/log.ts'
 import type { OwnParameters } from '../fhir/definitions-data.ts'
 import { isObject, parseReference, type Resource, referenceIn } from '../fhir/resource.ts'
 import type { Database } from '../postgres/database.ts'
-import type { Change, ChangeListener } from '../redis/changes.ts'
 import { unitsOf } from '../search/planner/prepare.ts'
 import { Keys } from '../store/index/keys.ts'
 import type { Repository } from '../store/repository.ts'
-import { freshCache } from '../store/rows/batches.ts'
 import { type OwnParametersReader, SEARCH_PARAMETER } from '../store/rows/custom-parameters.ts'
 import { readSalt } from '../store/rows/tenants.ts'
 import {
@@ -63,13 +62,11 @@ export interface Principals {
    */
   forProfile(reference: string, projectId?: string): Promise<Session | undefined>
   project(id: string): Promise<ProjectContext | undefined>
-  /** Drops what changes have made old. */
-  follow: ChangeListener
   /** Drops what this process has cached, of one login or of all. */
   forget(loginId?: string): void
 }
 
-export interface PrincipalsOptions {
+interface PrincipalsOptions {
   /** Patients without a policy may do everything; false by default. */
   readonly openPatientAccess?: boolean
 }
@@ -92,17 +89,27 @@ export async function openPrincipals(
   const sessions = new Sessions({ database, keys }, own, log, options)
   const system = systemPrincipal(SYSTEM_PROJECT)
 
-  const logins = freshCache(TIMES, (loginId: string) => sessions.ofLogin(loginId))
-  const memberships = freshCache(TIMES, async (id: string) => {
-    const [version] = await repository.readMany(system, [{ type: 'ProjectMembership', id }])
-    if (version?.content === undefined) return undefined
-    return await sessions.of(JSON.parse(version.content) as Resource)
-  })
-  const profiles = freshCache(TIMES, (key: string) => {
+  const cached = { ...TIMES, staleEntries: staleSessions }
+  const logins = createFreshCache(
+    { ...cached, name: 'sessions-by-login', staleKey: changedLogin },
+    (loginId) => sessions.ofLogin(loginId),
+  )
+  const memberships = createFreshCache(
+    { ...cached, name: 'sessions-by-membership' },
+    async (id) => {
+      const [version] = await repository.readMany(system, [{ type: 'ProjectMembership', id }])
+      if (version?.content === undefined) return undefined
+      return await sessions.of(JSON.parse(version.content) as Resource)
+    },
+  )
+  const profiles = createFreshCache({ ...cached, name: 'sessions-by-profile' }, (key) => {
     const [reference = '', projectId] = key.split(' ')
     return sessions.ofProfile(reference, projectId)
   })
-  const projects = freshCache(TIMES, (id: string) => sessions.projectOf(id))
+  const projects = createFreshCache(
+    { ...TIMES, name: 'projects', staleEntries: staleProjects },
+    (id: string) => sessions.projectOf(id),
+  )
 
   return {
     forLogin: (id) => logins.get(id),
@@ -110,27 +117,25 @@ export async function openPrincipals(
     forProfile: (reference, projectId) =>
       profiles.get(projectId === undefined ? reference : `${reference} ${projectId}`),
     project: (id) => projects.get(id),
-    follow(list) {
-      const isAll = list === 'everything'
-      // There are many of them, each of one session.
-      if (!isAll) for (const { type, id } of list) if (type === 'Login') logins.delete(id)
-      const changes = isAll ? list : list.filter(({ type }) => IN_SESSIONS.has(type))
-      if (changes.length === 0) return
-      const isOld = (session: Session | undefined) =>
-        session === undefined || changes === 'everything' || changes.some(concerns(session))
-      for (const cache of [logins, memberships, profiles]) cache.drop(isOld)
-      projects.drop(
-        (project) =>
-          project === undefined ||
-          changes === 'everything' ||
-          changes.some(concernsProject(project)),
-      )
-    },
     forget(loginId) {
       if (loginId !== undefined) logins.delete(loginId)
       else for (const cache of [logins, memberships, profiles, projects]) cache.clear()
     },
   }
+}
+
+// There are many of them, each of one session.
+const changedLogin = ({ type, id }: Change) => (type === 'Login' ? id : undefined)
+
+function staleSessions(change: Change) {
+  if (!IN_SESSIONS.has(change.type)) return undefined
+  return (session: Session | undefined) => session === undefined || concerns(session, change)
+}
+
+function staleProjects(change: Change) {
+  if (!IN_SESSIONS.has(change.type)) return undefined
+  return (project: ProjectContext | undefined) =>
+    project === undefined || concernsProject(project, change)
 }
 
 /** The types that sessions are made of. */
@@ -139,31 +144,30 @@ const IN_SESSIONS = new Set([
   ...['AccessPolicy', 'UserConfiguration', SEARCH_PARAMETER],
 ])
 
-function concernsProject(project: ProjectContext) {
-  return ({ type, id, number }: Change): boolean =>
-    type === SEARCH_PARAMETER ? number === project.number : type === 'Project' && id === project.id
+function concernsProject(project: ProjectContext, { type, id, number }: Change): boolean {
+  return type === SEARCH_PARAMETER
+    ? number === project.number
+    : type === 'Project' && id === project.id
 }
 
-/** Which changes a session is not to outlive. */
-function concerns({ principal: { project }, membership, profile }: Session) {
+/** Whether a session is not to outlive the change. */
+function concerns({ principal: { project }, membership, profile }: Session, change: Change) {
   const isNear = (id: string | undefined) =>
     id !== undefined && (id === project.id || project.links?.includes(id) === true)
-  return (change: Change): boolean => {
-    const { type, id, home } = change
-    switch (type) {
-      case 'ProjectMembership':
-        return id === membership.id
-      case 'Bot':
-      case 'ClientApplication':
-        return id === profile.id
-      case 'Project':
-        return isNear(id)
-      case 'AccessPolicy':
-      case 'UserConfiguration':
-        return isNear(home)
-      default:
-        return concernsProject(project)(change)
-    }
+  const { type, id, home } = change
+  switch (type) {
+    case 'ProjectMembership':
+      return id === membership.id
+    case 'Bot':
+    case 'ClientApplication':
+      return id === profile.id
+    case 'Project':
+      return isNear(id)
+    case 'AccessPolicy':
+    case 'UserConfiguration':
+      return isNear(home)
+    default:
+      return concernsProject(project, change)
   }
 }
 

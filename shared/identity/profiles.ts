@@ -2,16 +2,16 @@
  * The profiles that resources of a Project claim: StructureDefinitions of the Project itself, then of
  * the Projects it links to, then of the standard.
  */
-import { LRUCache } from 'lru-cache'
+
 import { isOverridable, resolvedIn } from '../access/guarded/definitions.ts'
 import { type ProjectContext, systemPrincipal } from '../access/principal.ts'
+import { Cache, createFreshCache } from '../core/cache.ts'
 import type { Logger } from '../core/log.ts'
 import { publishedProfile } from '../fhir/definitions.ts'
 import { canonicalUrl, canonicalVersion } from '../fhir/resource.ts'
 import { escapeValue } from '../search/language/values.ts'
 import { find } from '../store/lookups.ts'
 import type { Repository } from '../store/repository.ts'
-import { freshCache } from '../store/rows/batches.ts'
 import type { Profile } from '../validation/profile-run.ts'
 import { compileProfile, profilesNamedIn } from '../validation/profiles/profiles.ts'
 import { isStructureDefinition, type StructureDefinition } from '../validation/profiles/tree.ts'
@@ -24,8 +24,6 @@ export interface Profiles {
     project: ProjectContext,
     canonical: string,
   ): Promise<Profile | undefined>
-  /** A StructureDefinition has changed. */
-  forget(): void
 }
 
 const TIMES = { freshMs: 5_000, usableMs: 10_000, max: 5_000 }
@@ -41,8 +39,8 @@ export function openProfiles(
   principals: Principals,
   log: Logger,
 ): Profiles {
-  const compiled = new LRUCache<string, Profile>({ max: COMPILED })
-  const unknown = new LRUCache<string, true>({ max: COMPILED })
+  const compiled = new Cache<string, Profile>({ name: 'compiled-profiles', max: COMPILED })
+  const unknown = new Cache<string, true>({ name: 'unknown-profiles', max: COMPILED })
 
   const readFrom = async (from: Repository, key: string): Promise<Profile | undefined> => {
     const projectId = key.split(' ', 1)[0] ?? ''
@@ -65,7 +63,8 @@ export function openProfiles(
     return profile
   }
 
-  const cache = freshCache<Profile>(TIMES, (key) => readFrom(repository, key))
+  const options = { name: 'profiles', types: ['StructureDefinition'], ...TIMES }
+  const cache = createFreshCache<Profile>(options, (key) => readFrom(repository, key))
   return {
     async find(own, project, canonical) {
       const key = `${project.id} ${canonical}`
@@ -76,7 +75,6 @@ export function openProfiles(
         return await readFrom(own, key)
       }
     },
-    forget: () => cache.clear(),
   }
 }
 

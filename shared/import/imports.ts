@@ -82,7 +82,7 @@ export async function addImport(
 
 const IMPORTS_LOCK = 0x494d
 
-export interface ImportJob {
+interface ImportJob {
   readonly id: string
   readonly project: number
   readonly state: 'active' | 'completed' | 'failed' | 'cancelled'
@@ -129,7 +129,7 @@ export async function readImport(
 }
 
 /** False when it was cancelled already. */
-export async function cancelImport(database: Connection, id: string): Promise<boolean> {
+async function cancelImport(database: Connection, id: string): Promise<boolean> {
   const rows = await database.query({
     name: 'import-cancel',
     text: `update import_job set state = 'cancelled', ended = coalesce(ended, clock_timestamp())
@@ -140,7 +140,7 @@ export async function cancelImport(database: Connection, id: string): Promise<bo
 }
 
 /** The lines of an error file, without their ends, `count` at most behind line `after`. */
-export async function readImportErrors(
+async function readImportErrors(
   database: Connection,
   id: string,
   { part, after, count }: { readonly part: number; readonly after: number; readonly count: number },

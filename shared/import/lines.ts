@@ -1,7 +1,8 @@
 /** Lines of an import → resources, or why a line is none. */
-import { setImmediate as nextTurn } from 'node:timers/promises'
+
 import type { Principal } from '../access/principal.ts'
 import { badRequest, badStructure, HttpError, tooLarge } from '../core/errors.ts'
+import { nextTurn } from '../core/yielding.ts'
 import { isPlatformType, isResourceType } from '../fhir/definitions.ts'
 import { mapStrings, parseBody } from '../fhir/json.ts'
 import { isObject, isResource, type Resource } from '../fhir/resource.ts'

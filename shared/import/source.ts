@@ -148,7 +148,7 @@ export function unreadable(error: unknown): HttpError {
 }
 
 /** Rules of outbound requests refuse the address again the next time. */
-export function throwSourceError(error: Error): never {
+function throwSourceError(error: Error): never {
   throw error instanceof FetchRefused
     ? badRequest(error.message)
     : new SourceFailed(error.message, { cause: error })

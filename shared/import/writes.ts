@@ -27,7 +27,7 @@ export class ImportLeaseLost extends Error {}
 /** A plan was not carried out: an id is taken, or something else is not as it was. */
 class PlansRefused extends Error {}
 
-export interface WrittenLines {
+interface WrittenLines {
   readonly failed: number
   /** Every resource was new: planning those that follow is worth it. */
   readonly allNew: boolean

@@ -13,7 +13,7 @@ export interface Loop {
   stop(): Promise<void>
 }
 
-export interface LoopOptions {
+interface LoopOptions {
   readonly log: Logger
   /** Names the work in the log. */
   readonly name: string

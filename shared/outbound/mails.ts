@@ -56,7 +56,7 @@ export interface LeasedMail extends StoredMail {
   readonly token: number
 }
 
-export interface OutboxMail extends StoredMail {
+interface OutboxMail extends StoredMail {
   readonly state: 'waiting' | 'kept' | 'failed'
   readonly added: Date
   readonly error: string | null

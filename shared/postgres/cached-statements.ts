@@ -4,7 +4,7 @@
  * names when they are sent, each of its own and never again, and a connection closes what has gone before it
  * prepares another, so that it holds no more than there is room for.
  */
-import { LRUCache } from 'lru-cache'
+import { Cache } from '../core/cache.ts'
 import { type Columns, type RawConnection, type Sent, skipDescribe } from './pool.ts'
 import type { Statement, WireConnection } from './statement.ts'
 
@@ -37,13 +37,15 @@ interface Held {
 }
 
 export class CachedStatements {
-  readonly #kept = new LRUCache<string, Kept>({
-    maxSize: MOST_LETTERS,
-    sizeCalculation: statementLength,
+  readonly #kept = new Cache<string, Kept>({
+    name: 'prepared-statements',
+    max: MOST_LETTERS,
+    size: statementLength,
   })
-  readonly #counted = new LRUCache<string, Counted>({
-    maxSize: MOST_COUNTED,
-    sizeCalculation: statementLength,
+  readonly #counted = new Cache<string, Counted>({
+    name: 'counted-statements',
+    max: MOST_COUNTED,
+    size: statementLength,
   })
   readonly #held = new WeakMap<RawConnection, Held>()
   #asked = 0

@@ -7,7 +7,8 @@
 
 import { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
-import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promises'
+import { setTimeout as delay } from 'node:timers/promises'
+import { nextTurn } from '../core/yielding.ts'
 import { release } from '../storage/storage.ts'
 
 /*
@@ -62,7 +63,7 @@ function takeReads(stream: Duplex, take: ReadSink): () => void {
 }
 
 /** A row has a message of its own, from `start`; its bytes are the taker's only until it returns. */
-export type MessageSink = (bytes: Buffer, start: number) => void
+type MessageSink = (bytes: Buffer, start: number) => void
 
 const FIRST_REST_BYTES = 64 * 1024
 /**

@@ -11,6 +11,8 @@ import { PipelinedPool, STUCK_MS } from './pipelined-pool.ts'
 import {
   askRows,
   type DatabaseConfig,
+  discard,
+  isUsable,
   openKnex,
   type RawConnection,
   type RawPool,
@@ -104,7 +106,7 @@ class PooledDatabase implements Database {
         signal === undefined ? this.#queryAlone(statement) : this.#queryUntil(signal, statement),
       release: (connection: RawConnection) => this.#releasePipelined(connection),
       end: (connection: RawConnection, over: AbortSignal) => {
-        connection.__knex__disposed ??= new Error('Its statements are not waited for')
+        discard(connection)
         return cancelStatements(connection, over, log)
       },
     }
@@ -166,7 +168,7 @@ class PooledDatabase implements Database {
     let cancelling: Promise<void> | undefined
     const cancel = () => {
       // The signal may arrive late and hit what runs there next, so nothing will.
-      connection.__knex__disposed ??= signal.reason
+      discard(connection)
       cancelling = cancelStatements(connection, over.signal, this.#log)
     }
     try {
@@ -193,7 +195,7 @@ class PooledDatabase implements Database {
       acquire: () => this.#acquirePipelined(),
       send: (connection, statement) => this.#send(connection, statement),
       release: (connection, failure) => {
-        if (failure !== undefined) connection.__knex__disposed ??= failure
+        if (failure !== undefined) discard(connection)
         return this.#releasePipelined(connection)
       },
     }
@@ -215,7 +217,7 @@ class PooledDatabase implements Database {
         if (opening === used) opening = undefined
         throw error
       })
-      if (connection.__knex__disposed === undefined) return connection
+      if (isUsable(connection)) return connection
       if (opening === used) await close()
       return connected()
     }
@@ -289,7 +291,7 @@ class PooledDatabase implements Database {
         this.#log.error({ cause: failure.cause }, 'PostgreSQL has no room left')
       }
       if (isConnectionLost(failure)) {
-        connection.__knex__disposed ??= failure
+        discard(connection)
         this.#noteAway(error)
       }
       throw failure

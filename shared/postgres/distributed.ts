@@ -4,10 +4,14 @@
  * server takes the same statements in words that keep values from its planner, so that one plan serves all of them,
  * and indexes from tests that others imply: here those words are taken away.
  */
-import { LRUCache } from 'lru-cache'
+import { Cache } from '../core/cache.ts'
 import type { Statement } from './statement.ts'
 
-const plain = new LRUCache<string, string>({ maxSize: 2_000_000, sizeCalculation: textLength })
+const plain = new Cache<string, string>({
+  name: 'distributed-statements',
+  max: 2_000_000,
+  size: textLength,
+})
 
 /** One statement for each Project that it is about, in such words. */
 export function distributed(statement: Statement): readonly Statement[] {

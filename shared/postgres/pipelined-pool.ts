@@ -6,11 +6,12 @@
  * A statement that keeps others waiting turns out not to be brief: its connection is left to it, and those behind it are
  * sent again elsewhere, which they allow since they change nothing.
  */
-import type { RawConnection } from './pool.ts'
+import { corkForTick } from '../core/batching.ts'
+import { isUsable, type RawConnection } from './pool.ts'
 import type { Statement } from './statement.ts'
 
 /** The database, as far as the lanes use it. */
-export interface PoolTransport {
+interface PoolTransport {
   open(): Promise<RawConnection>
   send(connection: RawConnection, statement: Statement): Promise<object[]>
   /** On a connection of its own. */
@@ -92,7 +93,7 @@ export class PipelinedPool {
   #wireIn(place: number): Wire {
     const wire = this.#wires[place]
     // A connection may have ended while nothing ran on it.
-    const isOver = wire?.isLost || wire?.connection?.__knex__disposed !== undefined
+    const isOver = wire?.isLost || (wire?.connection !== undefined && !isUsable(wire.connection))
     if (wire !== undefined && !isOver) return wire
     if (wire !== undefined) void this.#leave(wire)
     const fresh = new Wire()
@@ -107,13 +108,13 @@ export class PipelinedPool {
       wire.opening ??= this.#lines.open()
       const connection = await wire.opening
       wire.connection = connection
-      gatherTurn(connection)
+      corkForTick(connection.connection.stream)
       sent.at = performance.now()
       resolve(await this.#lines.send(connection, statement))
-      wire.isLost ||= connection.__knex__disposed !== undefined
+      wire.isLost ||= !isUsable(connection)
     } catch (error) {
       const connection = await wire.opening?.catch(() => undefined)
-      wire.isLost ||= connection === undefined || connection.__knex__disposed !== undefined
+      wire.isLost ||= connection === undefined || !isUsable(connection)
       if (!sent.isElsewhere) reject(signal?.aborted ? signal.reason : error)
     }
     wire.inFlight.splice(wire.inFlight.indexOf(sent), 1)
@@ -169,11 +170,4 @@ export class PipelinedPool {
     const connection = await wire.opening?.catch(() => undefined)
     if (connection !== undefined) await this.#lines.end(connection, wire.over.signal)
   }
-}
-
-/** All that is sent until the end of this turn leaves in one write. */
-function gatherTurn({ connection: { stream } }: RawConnection): void {
-  if (stream.writableCorked > 0) return
-  stream.cork()
-  setImmediate(() => stream.uncork())
 }

@@ -5,9 +5,8 @@ import { type Client, Query, types } from 'pg'
 import type { Config } from '../core/config/config.ts'
 import type { Logger } from '../core/log.ts'
 import type { Statement, WireConnection } from './statement.ts'
-// `__knex__disposed` is what knex keeps on a raw connection: set, it is not handed out again.
+
 export interface RawConnection extends Client {
-  __knex__disposed?: unknown
   pipeline: boolean
   readonly processID: number
   readonly connection: WireConnection
@@ -52,10 +51,31 @@ export function openKnex(config: DatabaseConfig, log: Logger): Knex {
   return createKnex({
     client: 'pg',
     connection: settings,
-    pool: { min: 0, max: config.databasePool },
+    pool: { min: 0, max: config.databasePool, afterCreate: watchEnd, validate: isUsable },
     acquireConnectionTimeout: ACQUIRE_TIMEOUT_MS,
     log: knexLog(log),
   })
+}
+
+const unusable = new WeakSet<RawConnection>()
+
+/** The pool does not hand the connection out again. */
+export function discard(connection: RawConnection): void {
+  unusable.add(connection)
+}
+
+export function isUsable(connection: RawConnection): boolean {
+  return !unusable.has(connection)
+}
+
+function watchEnd(
+  connection: RawConnection,
+  done: (error: Error | undefined, connection: RawConnection) => void,
+): void {
+  const end = () => discard(connection)
+  connection.on('error', end)
+  connection.on('end', end)
+  done(undefined, connection)
 }
 
 export function rawPool(knex: Knex): RawPool {
@@ -101,7 +121,7 @@ function cutSilent({ connection }: RawConnection): void {
   connection.stream.destroy(new Error('Query read timeout'))
 }
 
-export function knexLog(log: Logger) {
+function knexLog(log: Logger) {
   return {
     warn: (message: unknown) => {
       const [line = ''] = String(message).split('\n')
@@ -301,7 +321,7 @@ const ofPg: {
   handleRowDescription(message: object): void
 } = Object(Query.prototype)
 
-export class PreparedQuery extends Query {
+class PreparedQuery extends Query {
   declare _result: Described & { _types: unknown }
   declare _accumulateRows: boolean
   columns: Columns | undefined

@@ -5,6 +5,7 @@
  * the place where the primary is by then.
  */
 import { setTimeout as delay } from 'node:timers/promises'
+import { shareNextCall } from '../core/batching.ts'
 import type { Logger } from '../core/log.ts'
 import type { Redis } from '../redis/redis.ts'
 import { type Database, openDatabase } from './database.ts'
@@ -170,7 +171,7 @@ interface Places {
 }
 
 function createPlaces(primary: Database, redis: Redis): Places {
-  const ofPrimary = together(() => primaryPlace(primary))
+  const ofPrimary = shareNextCall(() => primaryPlace(primary))
   let known = 0
   return {
     get known() {
@@ -191,23 +192,6 @@ function createPlaces(primary: Database, redis: Redis): Places {
       known = Math.max(known, place)
       await redis.zadd(PLACES, 'GT', place, project === undefined ? ALL : String(project))
     },
-  }
-}
-
-/** Calls share one asking, which begins after all of them. */
-function together<T>(ask: () => Promise<T>): () => Promise<T> {
-  let running: Promise<unknown> = Promise.resolve()
-  let next: Promise<T> | undefined
-  return () => {
-    next ??= running
-      .catch(() => undefined)
-      .then(() => {
-        next = undefined
-        const asked = ask()
-        running = asked
-        return asked
-      })
-    return next
   }
 }
 

@@ -4,7 +4,13 @@
  * since poolers pass no others on, and no transaction leaves anything to the next one of its session.
  */
 import type { Database } from './database.ts'
-import { LOCK_TIMEOUT_MS, type RawConnection, rawPool, STATEMENT_TIMEOUT_MS } from './pool.ts'
+import {
+  discard,
+  LOCK_TIMEOUT_MS,
+  type RawConnection,
+  rawPool,
+  STATEMENT_TIMEOUT_MS,
+} from './pool.ts'
 import type { Connection } from './statement.ts'
 
 const SETTINGS = {
@@ -49,7 +55,7 @@ export async function checkPooler(
   } finally {
     for (const connection of taken) {
       // Whatever the probe has left there goes with it.
-      connection.__knex__disposed ??= new Error('It has served as a probe')
+      discard(connection)
       connection.connection.stream.destroy()
       await pool.releaseConnection(connection)
     }

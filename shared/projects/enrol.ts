@@ -51,7 +51,7 @@ import { systemPrincipalFor } from './provision.ts'
 import { createSecurityRequest } from './security-requests.ts'
 import { createUser, findUser } from './users.ts'
 
-export interface Enrolment {
+interface Enrolment {
   readonly membership: WriteResult
   readonly outcome: 'created' | 'updated'
   /** The User whose earlier logins end now, as nobody knows whose they are. */

@@ -13,7 +13,7 @@ import { defined, Fields } from './fields.ts'
 import { systemPrincipalFor } from './provision.ts'
 
 export const PROFILE_TYPES = ['Patient', 'Practitioner', 'RelatedPerson'] as const
-export type ProfileType = (typeof PROFILE_TYPES)[number]
+type ProfileType = (typeof PROFILE_TYPES)[number]
 
 export interface Invitation {
   readonly resourceType: ProfileType

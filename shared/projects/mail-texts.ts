@@ -5,7 +5,7 @@ import type { Mail } from '../outbound/mails.ts'
 type Settings = Pick<Config, 'appUrl' | 'productName'>
 
 /** A UserSecurityRequest, as far as a link needs it. */
-export interface SecurityLink {
+interface SecurityLink {
   readonly id: string
   readonly secret: string
 }

@@ -10,10 +10,10 @@ import type { Repository } from '../store/repository.ts'
 import { parseVersion } from '../store/rows/rows.ts'
 import { projectOfUser } from './users.ts'
 
-export type SecurityRequestType = 'invite' | 'reset' | 'verify-email'
+type SecurityRequestType = 'invite' | 'reset' | 'verify-email'
 
 /** The parts of a link: `…/setpassword/<id>/<secret>`. */
-export interface SecurityRequest {
+interface SecurityRequest {
   readonly id: string
   readonly secret: string
 }
@@ -55,7 +55,7 @@ export async function createSecurityRequest(
 }
 
 /** The User of a link that was used, and the address that the link was mailed to. */
-export interface Redeemed {
+interface Redeemed {
   readonly userId: string
   readonly email: string | undefined
 }

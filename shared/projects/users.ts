@@ -60,7 +60,7 @@ async function findUsersByEmail(repository: Repository, email: string): Promise<
   return found.filter((user) => user.email === wanted)
 }
 
-export interface NewUser {
+interface NewUser {
   readonly firstName: string
   readonly lastName: string
   readonly email?: string | undefined

@@ -1,5 +1,7 @@
 /** Whether a run may join its queue, and in which lane. */
-import { LRUCache } from 'lru-cache'
+
+import { batchPerTick } from '../core/batching.ts'
+import { Cache } from '../core/cache.ts'
 import { HttpError, tooManyRequests, unavailable } from '../core/errors.ts'
 import { presenceKeys } from '../redis/presence.ts'
 import type { Redis } from '../redis/redis.ts'
@@ -51,11 +53,11 @@ export interface Admitted {
   readonly counted: Promise<void>
 }
 
-/** The runs of a project in one turn of the event loop: one command. */
-interface Batch {
-  readonly values: (string | number)[]
-  size: number
-  readonly counts: Promise<unknown>
+interface Entry {
+  readonly name: BotQueue
+  readonly job: ExecuteJob
+  readonly most: number
+  readonly durable: boolean
 }
 
 interface Project {
@@ -67,32 +69,12 @@ interface Project {
 }
 
 export function createAdmission(redis: Redis, backlogMax: number): Admission {
-  const batches = new Map<string, Batch>()
-  const projects = new LRUCache<string, Project>({ max: PROJECTS, ttl: FORGET_MS })
-
-  function joinBatch(name: BotQueue, projectId: string, most: number, durable: boolean): Batch {
-    const key = `${name} ${projectId} ${most} ${durable}`
-    const open = batches.get(key)
-    if (open !== undefined) return open
-    const { promise: full, resolve: send } = Promise.withResolvers<void>()
-    const values: (string | number)[] = [most, durable ? 1 : 0]
-    const names = [
-      keys.flight(name, projectId),
-      presenceKeys.workers(name),
-      presenceKeys.seen(name),
-    ]
-    const batch = {
-      values,
-      size: 0,
-      counts: full.then(() => runScript(redis, ADMIT, names, values)),
-    }
-    batches.set(key, batch)
-    setImmediate(() => {
-      batches.delete(key)
-      send()
-    })
-    return batch
-  }
+  /** The runs of a project in one turn of the event loop are one command. */
+  const count = batchPerTick<Entry, unknown>(
+    (entries) => countEntries(redis, entries),
+    ({ name, job, most, durable }) => `${name} ${job.projectId} ${most} ${durable}`,
+  )
+  const projects = new Cache<string, Project>({ name: 'lanes', max: PROJECTS, ttlMs: FORGET_MS })
 
   return {
     admit(name, job, durable) {
@@ -101,14 +83,11 @@ export function createAdmission(redis: Redis, backlogMax: number): Admission {
       projects.set(key, project)
       project.lane = nextLane(project.lane, project.inFlight + project.uncounted)
       const most = job.class === 'event' ? ENDLESS : backlogMax
-      const batch = joinBatch(name, job.projectId, most, durable)
-      batch.values.push(job.runId, job.deadline - Date.now() + SLACK_MS)
-      const place = batch.size++
       project.uncounted++
-      const counted = batch.counts.then(
-        (counts) => {
+      const counted = count({ name, job, most, durable }).then(
+        (answer) => {
           project.uncounted--
-          const count = Array.isArray(counts) ? Number(counts[place]) : Number.NaN
+          const count = Number(answer)
           if (!(count >= 0)) throw count === -1 ? backlogFull() : unavailable('Queue')
           project.inFlight = count
         },
@@ -120,6 +99,24 @@ export function createAdmission(redis: Redis, backlogMax: number): Admission {
       return { lane: project.lane, counted }
     },
   }
+}
+
+/** `entries` differ in their runs alone. */
+async function countEntries(redis: Redis, entries: readonly Entry[]): Promise<readonly unknown[]> {
+  const [first] = entries
+  if (first === undefined) return []
+  const { name, job, most, durable } = first
+  const counts = await runScript(
+    redis,
+    ADMIT,
+    [keys.flight(name, job.projectId), presenceKeys.workers(name), presenceKeys.seen(name)],
+    [
+      most,
+      durable ? 1 : 0,
+      ...entries.flatMap(({ job }) => [job.runId, job.deadline - Date.now() + SLACK_MS]),
+    ],
+  )
+  return Array.isArray(counts) ? counts : []
 }
 
 /**

@@ -5,6 +5,7 @@
  */
 import { createHash } from 'node:crypto'
 import type { Queue } from 'bullmq'
+import { batchPerTick } from '../core/batching.ts'
 import type { Config } from '../core/config/config.ts'
 import { badRequest, HttpError, unavailable } from '../core/errors.ts'
 import type { Logger } from '../core/log.ts'
@@ -38,7 +39,7 @@ if reply then return reply end
 redis.call('SET', KEYS[2], '1', 'PX', ARGV[1])
 return false`)
 
-export interface Wait {
+interface Wait {
   readonly waitMs: number
   readonly signal?: AbortSignal | undefined
   /** True for a caller that can be sent away with a status URL: its run waits for a worker, whenever one comes. */
@@ -139,29 +140,18 @@ function botJobs({ redis, bots }: Parts) {
   }
 }
 
-interface Adding {
-  readonly jobs: Parameters<Queue['addBulk']>[0]
-  readonly added: Promise<unknown>
-}
-
 /** Adds the runs of one turn of the event loop by one pipeline, behind the admissions of the same turn. */
 function addsTogether(queue: Queue): (job: ExecuteJob, priority: number) => Promise<unknown> {
-  let adding: Adding | undefined
-  return (job, priority) => {
-    if (adding === undefined) {
-      const { promise: full, resolve: send } = Promise.withResolvers<void>()
-      const jobs: Adding['jobs'] = []
-      adding = { jobs, added: full.then(() => queue.addBulk(jobs)) }
-      setImmediate(() => {
-        adding = undefined
-        send()
-      })
-    }
-    const opts = { jobId: job.runId, priority, removeOnComplete: true, removeOnFail: true }
-    adding.jobs.push({ name: 'execute', data: job, opts })
-    return adding.added
-  }
+  const add = batchPerTick<Added, unknown>((jobs) => queue.addBulk([...jobs]))
+  return (job, priority) =>
+    add({
+      name: 'execute',
+      data: job,
+      opts: { jobId: job.runId, priority, removeOnComplete: true, removeOnFail: true },
+    })
 }
+
+type Added = Parameters<Queue['addBulk']>[0][number]
 
 async function isKnown(queue: Queue, id: string): Promise<boolean> {
   return (await queue.getJobState(id)) !== 'unknown'

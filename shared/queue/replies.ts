@@ -5,8 +5,8 @@
  */
 import { randomUUID } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
-import { yieldAfterPendingIo, yieldTurn } from '../core/event-loop-turns.ts'
 import type { Logger } from '../core/log.ts'
+import { yieldAfterPendingIo, yieldTurn } from '../core/yielding.ts'
 import type { Bus } from '../redis/bus.ts'
 import type { Redis } from '../redis/redis.ts'
 import { type ExecuteJob, type ExecuteReply, keys, REPLY } from './jobs.ts'
@@ -27,7 +27,7 @@ export interface Replies {
   close(): void
 }
 
-export interface RepliesOptions {
+interface RepliesOptions {
   readonly redis: Redis
   readonly bus: Bus
   readonly log: Logger

@@ -24,7 +24,7 @@ export interface TakenJob {
   readonly isRepeat: boolean
 }
 
-export interface RunWorkerOptions {
+interface RunWorkerOptions {
   readonly queue: BotQueue
   readonly connection: Redis
   readonly log: Logger
@@ -154,7 +154,7 @@ function createPlaces(concurrency: number, mostWaiting: number): Places {
 /** Jobs that run at a time: more would only share the same processor and connections. */
 const WAKES_AT_ONCE = 2
 
-export interface WakeWorkerOptions {
+interface WakeWorkerOptions {
   readonly queue: string
   readonly connection: Redis
   readonly log: Logger

@@ -9,7 +9,7 @@ import { openRedis, type Redis, untilReady } from './redis.ts'
 import { PREFIX } from './script.ts'
 
 /** A kind of message, with the type of its content. One file defines and publishes each kind. */
-export interface MessageKind<Message> {
+interface MessageKind<Message> {
   readonly name: string
   /** For the type checker alone. */
   readonly message?: Message

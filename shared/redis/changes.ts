@@ -4,21 +4,12 @@
  * read anew after some seconds all the same.
  */
 import { randomUUID } from 'node:crypto'
+import type { Change, Changed } from '../core/cache.ts'
 import { type Bus, messageKind } from './bus.ts'
 import type { Redis } from './redis.ts'
 
-export interface Change {
-  /** A resource type. */
-  readonly type: string
-  readonly id: string
-  /** The Project among whose rows it lies, by number; the registry has one of its own. */
-  readonly number: number
-  /** Id of the Project that it belongs to. */
-  readonly home: string | undefined
-}
-
 /** Hears of changes, or of `everything`. */
-export type ChangeListener = (changes: readonly Change[] | 'everything') => void
+export type ChangeListener = (changes: Changed) => void
 
 export interface Changes {
   /** Resolves when Redis has passed it on, or cannot: then everything is passed on once it can. */
@@ -29,7 +20,7 @@ export interface Changes {
 interface Message {
   /** The process that has made the changes. */
   readonly origin: string
-  readonly changes: readonly Change[] | 'everything'
+  readonly changes: Changed
 }
 
 const CHANGES = messageKind<Message>('changes')

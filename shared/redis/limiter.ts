@@ -3,7 +3,7 @@
  * hundredth of the limit, in the background, so that no request waits for Redis; processes together
  * may let through that much more than the limit. While Redis is away each counts alone.
  */
-import { LRUCache } from 'lru-cache'
+import { Cache } from '../core/cache.ts'
 import type { Logger } from '../core/log.ts'
 import type { Redis } from './redis.ts'
 
@@ -33,7 +33,7 @@ interface Count {
 
 /** `name` keeps the counts of several limiters apart in Redis. */
 export function createLimiter(name: string, redis: Redis, log: Logger): Limiter {
-  const counts = new LRUCache<string, Count>({ maxSize: TRACKED, sizeCalculation: () => 1 })
+  const counts = new Cache<string, Count>({ name: `limits-${name}`, max: TRACKED })
 
   const publish = async (of: string, count: Count): Promise<void> => {
     const units = count.own - count.sent

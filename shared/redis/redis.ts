@@ -2,6 +2,7 @@
 
 import type { Socket } from 'node:net'
 import { type RedisOptions as AnyOptions, Redis } from 'ioredis'
+import { corkForTick } from '../core/batching.ts'
 import type { Config } from '../core/config/config.ts'
 import { timings } from '../core/config/waits.ts'
 import type { Logger } from '../core/log.ts'
@@ -12,7 +13,7 @@ export type { Redis }
  * `request`: a caller waits, so a command fails at once while Redis is away and, after `endStart`, after
  * `redisTimeoutMs` when it is silent. `subscribe` and `worker`: commands wait for the connection, as BullMQ demands of a worker.
  */
-export type RedisPurpose = 'request' | 'subscribe' | 'worker'
+type RedisPurpose = 'request' | 'subscribe' | 'worker'
 
 /** A wrong password or account, or a database number that is not there: ioredis would use number 0. */
 const REFUSAL = /^(WRONGPASS|NOAUTH|NOPERM|ERR (invalid password|invalid DB|DB index|AUTH))/
@@ -57,17 +58,14 @@ export function endStart(redis: Redis, config: Config): void {
 }
 
 /**
- * All commands of one turn of the event loop leave in one write. Every write wakes Redis, which takes
- * the processor from us: at 64 callers writing was a third of a worker's time.
+ * All commands of one turn of the event loop leave in one write: at 64 callers writing was a third of a worker's
+ * time.
  */
 function writeOnceATurn(redis: Redis): void {
   const send = redis.sendCommand.bind(redis)
   redis.sendCommand = (command, stream) => {
     const socket: Socket | undefined = redis.stream
-    if (socket?.writableCorked === 0) {
-      socket.cork()
-      setImmediate(() => socket.uncork())
-    }
+    if (socket !== undefined) corkForTick(socket)
     return send(command, stream)
   }
 }

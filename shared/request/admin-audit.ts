@@ -1,7 +1,7 @@
 /** AuditEvents of administrative writes (who changed which fields, never a value) and of what was refused. */
 
-import { LRUCache } from 'lru-cache'
 import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
+import { Cache } from '../core/cache.ts'
 import { HttpError } from '../core/errors.ts'
 import { isSameJson } from '../fhir/json.ts'
 import { parseReference, type Resource } from '../fhir/resource.ts'
@@ -89,7 +89,7 @@ type RefusedRequest = Pick<FhirRequest, 'method' | 'path' | 'requestId' | 'trace
 /** Repeated refusals of one caller fill the log, and no table. */
 const QUIET_MS = 60_000
 const KEPT = 10_000
-const logged = new LRUCache<string, true>({ max: KEPT, ttl: QUIET_MS })
+const logged = new Cache<string, true>({ name: 'audited-refusals', max: KEPT, ttlMs: QUIET_MS })
 
 /**
  * The reason of a refusal (a layer, an entry of a policy) goes to the log, and never to the caller. Its AuditEvent is

@@ -1,6 +1,7 @@
 /** `:in`, `:not-in`, `:above` and `:below` of tokens → the codes that they mean, before the store is asked. */
-import { LRUCache } from 'lru-cache'
+
 import { callerKey } from '../access/principal.ts'
+import { Cache } from '../core/cache.ts'
 import { badRequest, tooCostly, withExpression } from '../core/errors.ts'
 import { isResource } from '../fhir/resource.ts'
 import type { ValueSet } from '../fhir/terminology.ts'
@@ -23,12 +24,12 @@ import { expandValueSet } from '../terminology/terminology-expand.ts'
 const MOST_CODES = 10_000
 /** A list is as old as a policy may be. */
 const LISTED_MS = 4_000
-const listed = new LRUCache<string, readonly ListedCode[]>({ max: 200, ttl: LISTED_MS })
-
-/** A ValueSet or CodeSystem has changed. */
-export function clearCodeLists(): void {
-  listed.clear()
-}
+const listed = new Cache<string, readonly ListedCode[]>({
+  name: 'codes-of-searches',
+  max: 200,
+  ttlMs: LISTED_MS,
+  types: ['ValueSet', 'CodeSystem'],
+})
 
 /** For a search that asks for codes. Errors: 400 for a ValueSet or CodeSystem that is not known, or too costly to list. */
 export async function expandCodeConditions(

@@ -48,7 +48,7 @@ type KeyedRequest = Pick<
   'method' | 'path' | 'query' | 'headers' | 'body' | 'requestId'
 >
 
-export interface KeyedWork {
+interface KeyedWork {
   /** Carries the request out, through the services it is given. Errors: HttpError. */
   readonly answer: (services: Services) => Promise<FhirReply>
   /** The reply to a failure. */

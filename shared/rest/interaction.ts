@@ -4,7 +4,7 @@
 
 import { systemPrincipal } from '../access/principal.ts'
 import { badRequest, badStructure, type Issue, invalid } from '../core/errors.ts'
-import { yieldTurn } from '../core/event-loop-turns.ts'
+import { yieldTurn } from '../core/yielding.ts'
 import { type BundleHead, bundlePieces, bundleText } from '../fhir/bundle.ts'
 import { mapStrings, withoutEmpty, withoutEmptyMembers } from '../fhir/json.ts'
 import { isObject, isResource, parseReference, type Resource } from '../fhir/resource.ts'

@@ -17,7 +17,7 @@ export function withDefaultProfiles(resource: Resource, project: ProjectContext)
   return { ...resource, meta: { ...resource.meta, profile } }
 }
 
-export interface UnknownProfile extends Pick<CheckedResource, 'steps'> {
+interface UnknownProfile extends Pick<CheckedResource, 'steps'> {
   readonly canonical: string
 }
 

@@ -1,6 +1,7 @@
 /** Finds the Questionnaire of a QuestionnaireResponse and checks one against the other. */
-import { LRUCache } from 'lru-cache'
+
 import { type Principal, systemPrincipal } from '../access/principal.ts'
+import { Cache } from '../core/cache.ts'
 import type { Issue } from '../core/errors.ts'
 import { parseJson, toNumber } from '../fhir/json.ts'
 import {
@@ -26,12 +27,12 @@ const FRESH_MS = 5_000
 const MOST_KNOWN = 200
 
 /** By Project and canonical; `none` where there is none. */
-const known = new LRUCache<string, Resource | 'none'>({ max: MOST_KNOWN, ttl: FRESH_MS })
-
-/** A Questionnaire has changed. */
-export function clearQuestionnaires(): void {
-  known.clear()
-}
+const known = new Cache<string, Resource | 'none'>({
+  name: 'questionnaires',
+  max: MOST_KNOWN,
+  ttlMs: FRESH_MS,
+  types: ['Questionnaire'],
+})
 
 /** None where its Questionnaire is not here. */
 export async function responseIssues(

@@ -107,7 +107,7 @@ function compartmentKeys(store: StoreContext, project: number, own: Version): re
 }
 
 /** `Patient/id` of the members of a Group. */
-export function groupPatients({ member }: Resource): readonly string[] {
+function groupPatients({ member }: Resource): readonly string[] {
   const members = Array.isArray(member) ? member.filter(isObject) : []
   const found = members.flatMap(({ entity }) => {
     const text = isObject(entity) ? entity.reference : undefined

@@ -29,7 +29,7 @@ import type { SortedRow } from './predicates/position.ts'
 import { CHUNK, holdsSql, type Predicate, type SearchScope } from './predicates/predicate.ts'
 import type { Query } from './predicates/query.ts'
 
-export interface IncludeResult {
+interface IncludeResult {
   /** Each once, and none of the matches. */
   readonly included: readonly Version[]
   /** A limit has left something out. */

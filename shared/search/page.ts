@@ -1,8 +1,9 @@
 /** One page of a search, as a Principal sees it: one statement, one more for a total and each step of includes. */
-import { LRUCache } from 'lru-cache'
+
 import { visibleRows } from '../access/decisions/grant-predicates.ts'
 import type { Principal } from '../access/principal.ts'
 import { unlinked } from '../access/project-context.ts'
+import { Cache } from '../core/cache.ts'
 import { forbidden } from '../core/errors.ts'
 import { redactRows } from '../store/read/redact.ts'
 import { requireAllowed, type StoreContext } from '../store/rows/context.ts'
@@ -165,7 +166,7 @@ function pageRows(store: StoreContext, queries: readonly Query[]): Promise<reado
 }
 
 /** Statements that met too many keys; they are not tried again for a while. */
-const missed = new LRUCache<string, true>({ max: 1000, ttl: 10_000 })
+const missed = new Cache<string, true>({ name: 'searches-of-many-keys', max: 1000, ttlMs: 10_000 })
 
 /** Undefined where the search is not one for few keys. */
 async function readByFewKeys(
@@ -185,7 +186,7 @@ function planQueries(store: StoreContext, queries: readonly Query[]): readonly P
 }
 
 /** A row, and what is shown of it. */
-export interface ShownRow<Row extends SortedRow> {
+interface ShownRow<Row extends SortedRow> {
   readonly row: Row
   readonly version: Version
 }

@@ -117,7 +117,7 @@ function releaseReads(answer: IncomingMessage): void {
 type HttpRequest = Parameters<SignatureV4['presign']>[0]
 
 /** https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-query-string-auth.html */
-export async function signedAddress(
+async function signedAddress(
   client: S3Client,
   input: GetObjectCommandInput,
   seconds: number,
@@ -169,13 +169,13 @@ interface ObjectName {
 }
 
 /** https://docs.aws.amazon.com/AmazonS3/latest/userguide/serv-side-encryption.html */
-export type Encryption = Pick<PutObjectCommandInput, 'ServerSideEncryption' | 'SSEKMSKeyId'>
+type Encryption = Pick<PutObjectCommandInput, 'ServerSideEncryption' | 'SSEKMSKeyId'>
 
 /** While they are on their way one more is filled. */
 const PARTS_IN_FLIGHT = 2
 
 /** Nothing is left in the bucket when it fails. Throws what `source` throws. */
-export async function uploadObject(
+async function uploadObject(
   client: S3Client,
   object: ObjectName,
   source: AsyncIterable<Uint8Array>,
@@ -224,7 +224,7 @@ export async function uploadObject(
 }
 
 /** Aborts uploads that began before a time: their parts are paid for, though nobody sends the others any more. */
-export async function abortUploads(
+async function abortUploads(
   client: S3Client,
   place: { readonly Bucket: string; readonly Prefix: string },
   before: Date,

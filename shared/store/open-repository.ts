@@ -1,5 +1,5 @@
 /** Opens the Repository on a database. */
-import { LRUCache } from 'lru-cache'
+import { Cache } from '../core/cache.ts'
 import type { Logger } from '../core/log.ts'
 import { retryOnConflict } from '../core/retry.ts'
 import { typeName } from '../fhir/definitions.ts'
@@ -58,9 +58,9 @@ export async function openRepository(
   if (row === undefined) throw new Error('The table search_key_salt is empty: restore its row')
   if (row.isDistributed) database.distribute()
   // By size, not by number: a cache of a number has room for all from the start, 0.1 ms for each thousand.
-  const seen = new LRUCache<bigint, true>({ maxSize: SEEN_CODES, sizeCalculation: () => 1 })
-  const holders = new LRUCache<string, true>({ max: ACCOUNT_HOLDERS })
-  const warned = new LRUCache<string, true>({ max: WARNED })
+  const seen = new Cache<bigint, true>({ name: 'seen-codes', max: SEEN_CODES })
+  const holders = new Cache<string, true>({ name: 'patients-with-accounts', max: ACCOUNT_HOLDERS })
+  const warned = new Cache<string, true>({ name: 'warned-parameters', max: WARNED })
   const store: StoreContext = {
     connection: database,
     submit: createCoalescer(database),

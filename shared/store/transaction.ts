@@ -1,8 +1,8 @@
 /** Transactions of the repository: one connection, a group that shares statements, one check at the end. */
 
-import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { Principal } from '../access/principal.ts'
 import { LOST, retryOnConflict } from '../core/retry.ts'
+import { nextTurn } from '../core/yielding.ts'
 import type { Database } from '../postgres/database.ts'
 import { SqlError } from '../postgres/sql-error.ts'
 import type { Connection } from '../postgres/statement.ts'

@@ -129,7 +129,7 @@ export async function releaseDelivery(
 }
 
 /** Counts of pending deliveries. */
-export interface Backlog {
+interface Backlog {
   readonly waiting: number
   /** Age of the oldest that nobody has tried to deliver yet; 0 without one. */
   readonly oldestSeconds: number

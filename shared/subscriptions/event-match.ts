@@ -88,7 +88,7 @@ function once<T>(make: () => T): () => T {
 }
 
 /** A change by the rows of its versions; `previous` is that of an update. */
-export interface ChangedRows {
+interface ChangedRows {
   readonly change: Change
   readonly row: VersionRow
   readonly previous: VersionRow | undefined

@@ -67,7 +67,7 @@ export interface Notification {
 }
 
 /** The change that a Subscription waits for. */
-export interface AwaitedChange {
+interface AwaitedChange {
   readonly terms: SubscriptionTerms
   readonly change: Change
 }

@@ -12,7 +12,7 @@ import type { Connection } from '../postgres/statement.ts'
 import type { ChangeEvent, StoredCause } from '../store/rows/event-rows.ts'
 import { contentId, type VersionRow } from '../store/rows/rows.ts'
 
-export interface OutboxBatch {
+interface OutboxBatch {
   readonly events: readonly ChangeEvent[]
   /** All taken rows, also those of expunged resources, which have no receivers. */
   readonly taken: readonly OutboxKey[]
@@ -20,7 +20,7 @@ export interface OutboxBatch {
   readonly hasMore: boolean
 }
 
-export interface OutboxKey {
+interface OutboxKey {
   readonly project: number
   readonly seq: string
 }

@@ -129,7 +129,7 @@ export async function readSubscriptionState(
   return row
 }
 
-export interface SubscriptionSummary extends SubscriptionState {
+interface SubscriptionSummary extends SubscriptionState {
   readonly id: string
   /** Failed events in a row. */
   readonly failures: number

@@ -35,7 +35,7 @@ export interface SocketWatch {
   readonly watched: string
 }
 
-export interface SocketSubscriptions {
+interface SocketSubscriptions {
   /** The row of the version, which nobody stores. Errors: 400, 403. */
   compose(principal: Principal, subscription: Resource, id?: string): Promise<VersionRow>
   /** Returns what a Principal sees of it, if it may do all this; undefined: nothing. */

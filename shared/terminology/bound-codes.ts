@@ -1,6 +1,7 @@
 /** The codes of the value sets that profiles bind to, as validation asks for them. */
-import { LRUCache } from 'lru-cache'
+
 import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
+import { Cache } from '../core/cache.ts'
 import { HttpError } from '../core/errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
 import type { ValueSet } from '../fhir/terminology.ts'
@@ -10,7 +11,7 @@ import { openTerminology, type Terminology } from './find.ts'
 import { evaluation } from './members.ts'
 import { expandValueSet, filterMembers } from './terminology-expand.ts'
 
-export interface BoundCodes {
+interface BoundCodes {
   /** By the canonical of the value set. */
   readonly codes: ReadonlyMap<string, CodeList>
   /** Value sets that nobody has, or whose codes nobody knows. */
@@ -26,16 +27,13 @@ const FRESH_MS = 5_000
 const MOST_CODES = 500_000
 
 /** By Project and canonical; the size is the number of codes. */
-const listings = new LRUCache<string, Listing>({
-  ttl: FRESH_MS,
-  maxSize: MOST_CODES,
-  sizeCalculation: (listing) => (listing.kind === 'list' ? listing.size + 1 : 1),
+const listings = new Cache<string, Listing>({
+  name: 'bound-codes',
+  ttlMs: FRESH_MS,
+  types: ['ValueSet', 'CodeSystem'],
+  max: MOST_CODES,
+  size: (listing) => (listing.kind === 'list' ? listing.size + 1 : 1),
 })
-
-/** A ValueSet or CodeSystem has changed. */
-export function clearBoundCodes(): void {
-  listings.clear()
-}
 
 /** Looks up the codes of a resource in value sets that are too large to list. */
 export async function boundCodes(

@@ -1,5 +1,5 @@
 /** The concepts of a CodeSystem by their code, with their hierarchy. A large one takes many turns of the event loop. */
-import { setImmediate as turn } from 'node:timers/promises'
+import { nextTurn } from '../core/yielding.ts'
 import { isObject } from '../fhir/resource.ts'
 import type { CodeSystem, Concept, Designation, Property } from '../fhir/terminology.ts'
 
@@ -144,6 +144,6 @@ export async function forEachYielding<T>(
     left -= 1
     if (left > 0) continue
     left = STEPS
-    await turn()
+    await nextTurn()
   }
 }

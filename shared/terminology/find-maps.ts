@@ -12,7 +12,7 @@ import { mapsWithImported } from './store-mappings.ts'
 
 const MOST_MAPS = 100
 
-export interface MapSearch {
+interface MapSearch {
   readonly codes: readonly GivenCode[]
   readonly reverse: boolean
   /** Canonical of the source value set. */

@@ -2,10 +2,11 @@
  * Where terminology is found: the caller's Project first, then the Projects it links to, then the
  * standard. What the caller may not search is as if it were not there.
  */
-import { LRUCache } from 'lru-cache'
+
 import { isOverridable, ownedDefinitions } from '../access/guarded/definitions.ts'
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
+import { Cache } from '../core/cache.ts'
 import { canonicalUrl, canonicalVersion, chosen, type Resource } from '../fhir/resource.ts'
 import {
   type CodeSystem,
@@ -61,9 +62,10 @@ const LARGEST_CACHE = 200_000
 const CANDIDATES = 50
 
 /** Parsed hierarchies of large CodeSystems; the size is the number of concepts. */
-const indexes = new LRUCache<string, ConceptIndex>({
-  maxSize: LARGEST_CACHE,
-  sizeCalculation: (index) => index.nodes.size + 1,
+const indexes = new Cache<string, ConceptIndex>({
+  name: 'concept-indexes',
+  max: LARGEST_CACHE,
+  size: (index) => index.nodes.size + 1,
 })
 
 const indexing = new Map<string, Promise<ConceptIndex>>()
@@ -259,7 +261,7 @@ function sourceFrom(
 const SMALLEST_KEPT = 50_000
 const MOST_KEPT = 20_000_000
 
-const kept = new LRUCache<string, Resource>({ maxSize: MOST_KEPT })
+const kept = new Cache<string, Resource>({ name: 'terminology-resources', max: MOST_KEPT })
 
 /** The resource with its platform meta, which nobody may change. */
 export function parsedOnce(version: Version): Resource {

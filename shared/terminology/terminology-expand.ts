@@ -39,7 +39,7 @@ interface Candidates {
   readonly codes: readonly string[]
 }
 
-export interface ExpansionOptions {
+interface ExpansionOptions {
   readonly text: string | undefined
   readonly activeOnly: boolean
   /** Codes that are wanted at least, in order; more are found where they cost nothing. */

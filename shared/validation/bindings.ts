@@ -1,6 +1,6 @@
 /** Required bindings to value sets whose codes are known. https://hl7.org/fhir/R4/terminologies.html#strength */
 
-import { LRUCache } from 'lru-cache'
+import { Cache } from '../core/cache.ts'
 import { isResourceType, resourceTypes, valueSet } from '../fhir/definitions.ts'
 import { canonicalUrl, isObject, parseReference, type Resource } from '../fhir/resource.ts'
 import type { Report } from './shapes.ts'
@@ -52,7 +52,7 @@ export function publishedCodes(canonical: string): CodeList | undefined {
 }
 
 /** The bindings of the standard: some hundreds. */
-const published = new LRUCache<string, CodeList>({ max: 1000 })
+const published = new Cache<string, CodeList>({ name: 'published-codes', max: 1000 })
 
 /** Returns the codes that the definitions list, or else those that were looked up. */
 export function findCodes(

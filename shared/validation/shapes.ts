@@ -40,7 +40,7 @@ export interface Shape {
   readonly choices: readonly Alternatives[]
 }
 
-export interface Alternatives {
+interface Alternatives {
   /** As the standard writes it: `value[x]`. */
   readonly element: string
   readonly names: readonly string[]

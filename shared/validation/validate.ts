@@ -14,7 +14,7 @@ import type { Invariant } from './invariants.ts'
 import { type Claimed, createMeter, type Run } from './profile-run.ts'
 import { getShape, type Property, Report, type Shape } from './shapes.ts'
 
-export interface StructureOptions {
+interface StructureOptions {
   /** False: only unknown properties, JSON types and formats are errors, the rest are warnings. */
   readonly isStrict: boolean
   /** True: a code that a required binding does not list is an error, not a warning. */
@@ -22,7 +22,7 @@ export interface StructureOptions {
 }
 
 /** Checks a resource of a known type. What the others report counts only if the first has no error. */
-export function validateStructure(
+function validateStructure(
   resource: Resource,
   options: StructureOptions,
 ): { readonly structure: Report; readonly invariants: Report; readonly codes: Report } {

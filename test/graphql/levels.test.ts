@@ -1,6 +1,6 @@
 import t from 'tap'
+import { TimeSlicer } from '../../shared/core/yielding.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
-import { TimeSlicer } from '../../shared/graphql/execute/turns.ts'
 import { openBotica, statementsAsked } from '../fixtures/botica.ts'
 import { ask, countEventLoopTurns } from '../fixtures/graphql.ts'
 import { type Bundle, syntheaTexts } from '../fixtures/resources.ts'

@@ -1,6 +1,6 @@
 /** Work that arrives all at once is done in turns of the event loop, so that nobody else waits for all of it. */
 import t from 'tap'
-import { yieldTurn } from '../../shared/core/event-loop-turns.ts'
+import { yieldTurn } from '../../shared/core/yielding.ts'
 
 const MANY = 50
 const BUDGET_MS = 5

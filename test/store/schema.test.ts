@@ -9,6 +9,7 @@ import { type Database, openDatabase } from '../../shared/postgres/database.ts'
 import { INDEX_REVISION } from '../../shared/store/index/revision.ts'
 import { migrate, oldestIndexRevision } from '../../shared/store/migrate.ts'
 import { openRepository } from '../../shared/store/open-repository.ts'
+import { PROJECT_TABLES } from '../../shared/store/rows/tables.ts'
 import { databaseUrl, system } from '../fixtures/store/store.ts'
 
 const ROOT = new URL('../../', import.meta.url)
@@ -208,3 +209,20 @@ t.test(
     t.end()
   },
 )
+
+t.test('each table with a Project says what becomes of its rows', async (t) => {
+  const database = await anEmptyDatabase(t)
+  await migrate(database)
+  const rows = await database.query<{ name: string; columns: string[] }>({
+    text: `select table_name as name, array_agg(column_name::text) as columns
+      from information_schema.columns where table_schema = 'public' group by 1
+      having bool_or(column_name = 'project')`,
+    values: [],
+  })
+  const columns = new Map(rows.map(({ name, columns }) => [name, columns]))
+  t.same(PROJECT_TABLES.map(({ name }) => name).sort(), [...columns.keys()].sort())
+  for (const { name, id = 'project', isTyped } of PROJECT_TABLES) {
+    t.ok(columns.get(name)?.includes(id), `${name}.${id}`)
+    if (isTyped) t.ok(columns.get(name)?.includes('type'), `${name}.type`)
+  }
+})

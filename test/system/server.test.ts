@@ -180,6 +180,8 @@ t.test('health tells of every part, and metrics count by route', async (t) => {
   )
   t.match(text, /route="\/fhir\/R4\/:type\/:id",status="404"/)
   t.notMatch(text, /00000000-0000-4000/)
+  t.match(text, /cache_entries\{cache="verified-tokens",process="[^"]+"\} [1-9]/)
+  t.match(text, /cache_lookups_total\{cache="verified-tokens",result="hit",process="[^"]+"\} [1-9]/)
   t.equal((await nobody.get('/metrics', { 'X-Forwarded-For': '1.2.3.4' })).status, 401)
   const guarded = await openBotica(t, { env: { METRICS_TOKEN: 'for the scraper' } })
   const scrape = async (headers = {}) => (await guarded.anonymous.get('/metrics', headers)).status

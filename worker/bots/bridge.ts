@@ -20,7 +20,7 @@ import type { Services } from '../../shared/request/services.ts'
 import { present } from '../../shared/store/rows/rows.ts'
 import type { HostCall } from './run-result.ts'
 
-export interface BridgeOptions {
+interface BridgeOptions {
   readonly services: Services
   /** As whom the run acts. */
   readonly session: Session

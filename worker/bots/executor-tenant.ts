@@ -1,7 +1,7 @@
 /** The executor of one project, and the runs that wait for a place in it. */
 import type { ActiveRun, Ended, ExecutorProcess } from './executor-process.ts'
 
-export interface TenantLimits {
+interface TenantLimits {
   /** Runs of one bot that use CPU at a time; one that only waits leaves its place to another. */
   readonly isolatesPerBot: number
   /** Bots called by bots have places besides. */

@@ -1,6 +1,6 @@
 /** Loads what a run needs besides its input, and writes its event: bot, code and limits by version, secrets by session. */
+
 import { createHash } from 'node:crypto'
-import { LRUCache } from 'lru-cache'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
 import {
@@ -15,6 +15,7 @@ import {
 } from '../../shared/bots/bot.ts'
 import { type CodeFormat, codeFormat } from '../../shared/bots/code.ts'
 import { requiredLibraries } from '../../shared/bots/modules.ts'
+import { Cache } from '../../shared/core/cache.ts'
 import { badRequest } from '../../shared/core/errors.ts'
 import { isObject, parseReference, type Resource } from '../../shared/fhir/resource.ts'
 import { actingSession, type Session } from '../../shared/identity/principals.ts'
@@ -47,19 +48,18 @@ const BOT_OVERHEAD = 10_000
 const PROJECT_FRESH_MS = 4000
 
 export function createLoader(services: Services): Loader {
-  const bots = new LRUCache<string, LoadedBot, ExecuteJob>({
-    maxSize: CODE_CACHE,
-    sizeCalculation: ({ code }) => code.length + BOT_OVERHEAD,
-    fetchMethod: (_key, _stale, { context }) => loadBot(services, context),
+  const bots = new Cache<string, LoadedBot, ExecuteJob>({
+    name: 'bot-code',
+    max: CODE_CACHE,
+    size: ({ code }) => code.length + BOT_OVERHEAD,
+    fetch: (_key, _stale, { context }) => loadBot(services, context),
   })
-  const projects = new LRUCache<string, Resource>({
+  const projects = new Cache<string, Resource>({
+    name: 'bot-projects',
     max: 1000,
-    ttl: PROJECT_FRESH_MS,
-    fetchMethod: (id) => loadProject(services, id),
-  })
-  services.changes.follow((changes) => {
-    if (changes === 'everything') projects.clear()
-    else for (const { type, id } of changes) if (type === 'Project') projects.delete(id)
+    ttlMs: PROJECT_FRESH_MS,
+    staleKey: ({ type, id }) => (type === 'Project' ? id : undefined),
+    fetch: (id) => loadProject(services, id),
   })
 
   return {

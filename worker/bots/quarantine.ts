@@ -2,7 +2,7 @@
  * Runs that are kept apart: repeats after a crash whose cause is unknown, and bot versions that have killed
  * executors. Each gets a process for itself, which ends with it.
  */
-import { LRUCache } from 'lru-cache'
+import { Cache } from '../../shared/core/cache.ts'
 import {
   type ActiveRun,
   type Ended,
@@ -20,7 +20,7 @@ const MAX_VERSIONS = 10_000
 export class Quarantine {
   readonly processes = new Set<ExecutorProcess>()
   readonly #spares: Spares
-  readonly #kills = new LRUCache<string, number[]>({ max: MAX_VERSIONS })
+  readonly #kills = new Cache<string, number[]>({ name: 'kills', max: MAX_VERSIONS })
   readonly #waiting: (() => void)[] = []
   #open = 0
 

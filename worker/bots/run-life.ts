@@ -60,7 +60,7 @@ export interface LeasedRun {
   leave(end: JobEnd): Promise<void>
 }
 
-export type Leasing =
+type Leasing =
   | { readonly state: 'leased'; readonly run: LeasedRun }
   /** Another worker has the run, or it has ended. */
   | { readonly state: 'lost' }

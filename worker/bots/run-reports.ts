@@ -10,15 +10,16 @@ import {
   type InputArchive,
   type RecordedCalls,
 } from '../../shared/bots/run-records.ts'
+import { batchDelayed } from '../../shared/core/batching.ts'
 import { isObject } from '../../shared/fhir/resource.ts'
 import type { ExecuteJob } from '../../shared/queue/jobs.ts'
 import type { Services } from '../../shared/request/services.ts'
-import { createAudit, createBatches, logTail, type RunRecord } from './audit.ts'
+import { createAudit, logTail, type RunRecord } from './audit.ts'
 import type { RunFailure, RunResult } from './run-result.ts'
 
 const MAX_PATH = 500
 
-export type StartedRun = Pick<
+type StartedRun = Pick<
   RunRecord,
   'job' | 'bot' | 'session' | 'input' | 'startedAt' | 'attempt' | 'hold'
 >
@@ -168,7 +169,7 @@ function createRecentRuns(services: Services): RecentRuns {
   const { config, database, log, storage } = services
   const keeping = new Set<Promise<void>>()
   let grown = new Set<string>()
-  const batches = createBatches<BotRunRow>({
+  const batches = batchDelayed<BotRunRow>({
     log,
     what: 'Records of bot runs',
     async write(rows) {

@@ -37,7 +37,7 @@ const AT_ONCE = 100
 const ATTEMPTS = 3
 const FIRST_PAUSE_MS = 1000
 
-export type ScheduleMetrics = Pick<RunMetrics, 'occurrence'>
+type ScheduleMetrics = Pick<RunMetrics, 'occurrence'>
 
 /** Looks for what is due until `stop`. */
 export function startSchedules(
@@ -51,11 +51,7 @@ export function startSchedules(
 }
 
 /** Puts what is due by `now` into the queue; true: there may be more. */
-export async function runDue(
-  services: Services,
-  metrics: ScheduleMetrics,
-  now: Date,
-): Promise<boolean> {
+async function runDue(services: Services, metrics: ScheduleMetrics, now: Date): Promise<boolean> {
   const { plans, isCut } = await planDue(services, now)
   for (const plan of plans) await tell(services, metrics, plan)
   const occurrences = await claimOccurrences(services.database, services.queues.home, now, AT_ONCE)

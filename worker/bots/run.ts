@@ -39,7 +39,7 @@ import {
 import { createSettling, markActive, type Settling } from './settle.ts'
 import { type Hold, Slots } from './slots.ts'
 
-export interface RunnerOptions {
+interface RunnerOptions {
   readonly services: Services
   readonly runs: Runs
   readonly executors: Executors

@@ -9,15 +9,15 @@
  */
 
 /** A run that cannot be held any more comes back after `delayMs`. */
-export interface Deferral {
+interface Deferral {
   readonly kind: 'back'
   readonly delayMs: number
 }
 
 /** A cap of the bot or of the project, the memory of the worker, or the turn of another project. */
-export type HeldFor = 'bot' | 'project' | 'memory' | 'turn'
+type HeldFor = 'bot' | 'project' | 'memory' | 'turn'
 
-export interface SlotsOptions {
+interface SlotsOptions {
   liveWorkers(): number
   /** Runs of a queue that use the processor at a time; a project has half while others have runs, too. */
   readonly perQueue: number

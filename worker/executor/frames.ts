@@ -11,7 +11,7 @@ export interface Frame<Header> {
   readonly parts: readonly string[]
 }
 
-export const MAX_FRAME_BYTES = 64 * 1024 * 1024
+const MAX_FRAME_BYTES = 64 * 1024 * 1024
 const MAX_PARTS = 8
 const FIXED_BYTES = 8
 

@@ -23,7 +23,7 @@ export interface Limits {
 }
 
 /** [source]: precedes the first code that uses it on this pipe. */
-export interface LibraryMessage {
+interface LibraryMessage {
   readonly t: 'library'
   readonly name: string
 }
@@ -39,7 +39,7 @@ export interface CodeMessage {
   readonly libraries: readonly string[]
 }
 
-export interface ForgetMessage {
+interface ForgetMessage {
   readonly t: 'forget'
   readonly hash: string
 }
@@ -70,7 +70,7 @@ export interface ReplyMessage {
   readonly mayBeginAnew: boolean
 }
 
-export interface CancelMessage {
+interface CancelMessage {
   readonly t: 'cancel'
   readonly run: number
 }
@@ -105,45 +105,45 @@ export interface DoneMessage {
 }
 
 /** [text]: the log of a followed run since the last of these; all of it is sent before the run is done. */
-export interface LogMessage {
+interface LogMessage {
   readonly t: 'log'
   readonly run: number
 }
 
 /** V8 has lost control of the isolate of this run; the process ends itself. */
-export interface FatalMessage {
+interface FatalMessage {
   readonly t: 'fatal'
   readonly run: number
   readonly failure: 'memory' | 'timeout'
 }
 
 /** The isolate that the run shared has ended, and the run with it; `isCleared`: by the fault of another. */
-export interface LostMessage {
+interface LostMessage {
   readonly t: 'lost'
   readonly run: number
   readonly isCleared: boolean
 }
 
 /** The thread of a run that was stopped cannot be ended; the process should be, once its other runs are over. */
-export interface StuckMessage {
+interface StuckMessage {
   readonly t: 'stuck'
   readonly run: number
 }
 
 /** The run waits for a host call or a timer and uses no CPU; or it does so no longer. */
-export interface RestMessage {
+interface RestMessage {
   readonly t: 'rest'
   readonly run: number
   readonly isResting: boolean
 }
 
 /** [guest, own]: code caches, said once, before the first beat, by an executor that was given none. */
-export interface CacheMessage {
+interface CacheMessage {
   readonly t: 'cache'
 }
 
 /** Each second, and once at the start: the event loop of the executor turns. */
-export interface BeatMessage {
+interface BeatMessage {
   readonly t: 'beat'
   readonly isolates: number
 }

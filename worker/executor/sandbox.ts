@@ -8,7 +8,7 @@ import type ivm from 'isolated-vm'
 export type Copied = string | number | boolean | undefined
 
 /** The glue calls these with copies. A bot may have tricked the glue, so every argument is checked by its receiver. */
-export interface HostFunctions {
+interface HostFunctions {
   /** Called after the isolate has gone on. */
   readonly send: (...said: unknown[]) => void
   /** `send` for the time of a `Context.callHere`: called before that returns. */
@@ -17,7 +17,7 @@ export interface HostFunctions {
   readonly ask: (kind: unknown, question: unknown) => string
 }
 
-export interface IsolateLimits {
+interface IsolateLimits {
   readonly memoryMb: number
   /** V8 has lost control of a thread: the process must end. */
   readonly onFatal: (failure: 'memory' | 'timeout') => void

@@ -1,10 +1,10 @@
 /** An AuditEvent an attempt, or one for many that succeeded. */
 
-import { LRUCache } from 'lru-cache'
 import { Counter, Histogram, type Registry } from 'prom-client'
 import { EVENT_SYSTEM, SERVICE_NAME } from '../../shared/access/guarded/audit-events.ts'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import { SYSTEM_PROJECT } from '../../shared/access/project-context.ts'
+import { Cache } from '../../shared/core/cache.ts'
 import { HttpError } from '../../shared/core/errors.ts'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import type { Services } from '../../shared/request/services.ts'
@@ -19,7 +19,7 @@ import {
 } from '../../shared/subscriptions/state.ts'
 import type { Sent } from './hooks.ts'
 
-export interface AttemptRecord {
+interface AttemptRecord {
   readonly subscription: Resource
   /** `Type/id`. */
   readonly reference: string
@@ -114,7 +114,10 @@ const KEPT = 20_000
 
 /** Answers whether the next success of a Subscription has an AuditEvent of its own. */
 export function createReportedAlone(): (subscription: string) => boolean {
-  const counts = new LRUCache<string, { readonly minute: number; count: number }>({ max: KEPT })
+  const counts = new Cache<string, { readonly minute: number; count: number }>({
+    name: 'audited-deliveries',
+    max: KEPT,
+  })
   return (subscription) => {
     const minute = Math.floor(Date.now() / MINUTE_MS)
     let counted = counts.get(subscription)

@@ -1,6 +1,7 @@
 /** Matches changes with Subscriptions, takes pending deliveries, makes them, and settles each attempt in PostgreSQL. */
-import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promises'
+import { setTimeout as delay } from 'node:timers/promises'
 import { resolveAuthorSession } from '../../shared/bots/event-target.ts'
+import { nextTurn } from '../../shared/core/yielding.ts'
 import { backoffMs, isUnavailable, type Loop, startLoop } from '../../shared/jobs/loop.ts'
 import { deleteLeased, renewLeases } from '../../shared/postgres/leases.ts'
 import { listenForWakes } from '../../shared/redis/outbox-wakes.ts'
@@ -30,7 +31,7 @@ const LONGEST_FAULT_DELAY_MS = 60_000
 const AWAY_MS = 1000
 
 /** Takes what is due, and goes on until `stop`. */
-export class Deliverer {
+class Deliverer {
   readonly #services: Services
   readonly #runner: Runner
   readonly #metrics: EventMetrics

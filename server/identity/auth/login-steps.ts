@@ -38,7 +38,7 @@ import {
 import { type App, requestedScope, type SignInRequest } from './apps.ts'
 import { readEnrollment } from './mfa.ts'
 
-export type AuthMethod = 'password' | 'google' | 'external' | 'exchange'
+type AuthMethod = 'password' | 'google' | 'external' | 'exchange'
 
 const system = systemPrincipal(SYSTEM_PROJECT)
 const MEMBERSHIPS = 1000

@@ -1,11 +1,12 @@
 /** How a client proves itself at the token endpoint. */
+
 import { decodeJwt, decodeProtectedHeader, importJWK, type JWK, jwtVerify } from 'jose'
-import { LRUCache } from 'lru-cache'
 import {
   alwaysProves,
   ownsCredentials,
   takesSecret,
 } from '../../../shared/access/credentials/clients.ts'
+import { Cache } from '../../../shared/core/cache.ts'
 import type { Outbound } from '../../../shared/core/config/outbound.ts'
 import { isObject, type Resource } from '../../../shared/fhir/resource.ts'
 import type { Session } from '../../../shared/identity/principals.ts'
@@ -196,7 +197,7 @@ export interface ClientKeys {
 }
 
 export function createClientKeys({ config }: Services): ClientKeys {
-  const sets = new LRUCache<string, Fetched>({ max: KEPT_SETS, ttl: KEPT_MS })
+  const sets = new Cache<string, Fetched>({ name: 'client-keys', max: KEPT_SETS, ttlMs: KEPT_MS })
 
   const fetchKeys = (uri: string): Fetched => {
     const keys = readKeys(uri, config.hookTargets)

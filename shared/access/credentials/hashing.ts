@@ -16,7 +16,7 @@ export interface Applicant {
 }
 
 /** `proven` by a session or a known device; a `regular` has signed in from this address before. */
-export type Trust = 'proven' | 'regular' | 'stranger'
+type Trust = 'proven' | 'regular' | 'stranger'
 
 export interface Hashing {
   /** Runs `work`, which computes hashes, when there is room for it. Errors: 429. */

@@ -1,4 +1,5 @@
 /** Signing and verifying of access tokens (RFC 9068) and ID tokens. Knows keys, no storage. */
+
 import { hash, randomUUID } from 'node:crypto'
 import {
   type CryptoKey,
@@ -9,7 +10,7 @@ import {
   jwtVerify,
   SignJWT,
 } from 'jose'
-import { LRUCache } from 'lru-cache'
+import { Cache } from '../../core/cache.ts'
 
 export interface SigningKey {
   readonly kid: string
@@ -34,7 +35,7 @@ export interface KeySet {
   close(): void
 }
 
-export interface TokenSubject {
+interface TokenSubject {
   readonly loginId: string
   /** Id of the User, ClientApplication or Bot. */
   readonly subject: string
@@ -50,7 +51,7 @@ export interface TokenSubject {
 }
 
 /** The further claims of an ID token. https://openid.net/specs/openid-connect-core-1_0.html#IDToken */
-export interface IdTokenSubject extends TokenSubject {
+interface IdTokenSubject extends TokenSubject {
   readonly nonce: string | undefined
   /** Epoch seconds. */
   readonly authTime: number
@@ -74,7 +75,7 @@ export interface TokenClaims {
 }
 
 /** A hint at who is meant, never a proof: ID tokens pass through many hands. */
-export interface IdTokenClaims {
+interface IdTokenClaims {
   readonly loginId: string
   /** Id of the User. */
   readonly subject: string
@@ -101,7 +102,7 @@ const ID_TOKEN_SECONDS = 3600
 
 /** `baseUrl` is issuer and audience. Verified tokens are cached by their digest. */
 export function createTokens(baseUrl: string, keys: KeySet): Tokens {
-  const verified = new LRUCache<string, TokenClaims>({ max: CACHED_TOKENS })
+  const verified = new Cache<string, TokenClaims>({ name: 'verified-tokens', max: CACHED_TOKENS })
 
   return {
     keys,

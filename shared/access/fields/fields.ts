@@ -5,6 +5,7 @@
 import { badRequest } from '../../core/errors.ts'
 import { typeElements } from '../../fhir/definitions.ts'
 import { parseJson } from '../../fhir/json.ts'
+import { eachMember, valueEnd } from '../../fhir/json-text.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
 import { cutBelow, wholeMembers, withoutPaths } from '../paths.ts'
 import type { Principal } from '../principal.ts'
@@ -146,7 +147,7 @@ export function masked(
 }
 
 /** True when versions of the type may hold secrets of their author. */
-export function isMasked(type: string): boolean {
+function isMasked(type: string): boolean {
   return type === SUBSCRIPTION
 }
 
@@ -244,7 +245,7 @@ function withoutNames(text: string, names: readonly string[]): string | undefine
     const at = left.indexOf(key)
     if (at < 0) continue
     // Never the first one, which is `resourceType`; a second one stands where no element is called so.
-    if (left.charCodeAt(at - 1) !== COMMA || left.includes(key, at + 1)) return undefined
+    if (left[at - 1] !== ',' || left.includes(key, at + 1)) return undefined
     const end = valueEnd(left, at + name.length + 3)
     left = left.slice(0, at - 1) + left.slice(end)
   }
@@ -261,56 +262,6 @@ export function readMembers(
     if (isWanted(name)) members[name] = parseJson(text.slice(start, end))
   })
   return members
-}
-
-/** `at`: where its name begins; `start` and `end` are those of its value. */
-function eachMember(
-  text: string,
-  take: (name: string, at: number, start: number, end: number) => void,
-): void {
-  let at = 1
-  while (text.charCodeAt(at) === QUOTE) {
-    const name = text.slice(at + 1, stringEnd(text, at) - 1)
-    const start = at + name.length + 3
-    const end = valueEnd(text, start)
-    take(name, at, start, end)
-    at = text.charCodeAt(end) === COMMA ? end + 1 : end
-  }
-  if (at !== text.length - 1) throw broken()
-}
-
-const [QUOTE, COMMA, OPEN_LIST, BACKSLASH, CLOSE_LIST, OPEN, CLOSE] = [34, 44, 91, 92, 93, 123, 125]
-
-/** Behind the closing quote of the string that begins at `start`. */
-function stringEnd(text: string, start: number): number {
-  for (let at = text.indexOf('"', start + 1); at > 0; at = text.indexOf('"', at + 1)) {
-    let slashes = 0
-    while (text.charCodeAt(at - 1 - slashes) === BACKSLASH) slashes++
-    if (slashes % 2 === 0) return at + 1
-  }
-  throw broken()
-}
-
-/** Behind the value that begins at `start`. */
-function valueEnd(text: string, start: number): number {
-  let depth = 0
-  for (let at = start; at < text.length; ) {
-    const code = text.charCodeAt(at)
-    if (code === QUOTE) {
-      at = stringEnd(text, at)
-      continue
-    }
-    if (code === CLOSE || code === CLOSE_LIST) depth--
-    // The end of the object around it, or what comes next in it.
-    if (depth < 0 || (depth === 0 && code === COMMA)) return at
-    if (code === OPEN || code === OPEN_LIST) depth++
-    at++
-  }
-  throw broken()
-}
-
-function broken(): SyntaxError {
-  return new SyntaxError('The content is no JSON object')
 }
 
 /**

@@ -31,7 +31,7 @@ interface GuardedOtherwise {
   readonly reason: string
 }
 
-export type TypeGuard = GuardedElements | GuardedOtherwise
+type TypeGuard = GuardedElements | GuardedOtherwise
 
 const CLINICAL: TypeGuard = {
   by: 'nothing',

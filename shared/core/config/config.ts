@@ -8,7 +8,7 @@ import program from '../../../package.json' with { type: 'json' }
 import type { Outbound } from './outbound.ts'
 import { Reader, type Setting } from './reader.ts'
 
-export type PasswordCheck = 'off' | 'list' | 'remote'
+type PasswordCheck = 'off' | 'list' | 'remote'
 
 export interface Config {
   readonly port: number

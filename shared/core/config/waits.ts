@@ -3,7 +3,7 @@
  * WAITS, a JSON object of the same names, which counts for nothing where NODE_ENV is `production`.
  */
 
-export interface Timings {
+interface Timings {
   /** A process that starts waits so long for PostgreSQL and for Redis. */
   readonly startMs: number
   /** After SIGTERM a web process takes requests for so long. */

@@ -34,7 +34,7 @@ export interface ExportFile {
 }
 
 /** The file of a part that is not whole yet. */
-export type OpenFile = Omit<ExportFile, 'number'>
+type OpenFile = Omit<ExportFile, 'number'>
 
 const COLUMNS = `part, seq, kind, type, number, rows::float8 as rows, bytes::float8 as bytes,
   packed::float8 as packed, crc::float8 as crc, goes_on as "goesOn"`
@@ -52,7 +52,7 @@ export interface Position {
   readonly after: string
 }
 
-export interface WrittenBlocks {
+interface WrittenBlocks {
   /** The kind of their files. */
   readonly kind: FileKind
   readonly blocks: readonly StoredBlock[]

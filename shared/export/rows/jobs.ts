@@ -7,7 +7,7 @@ import type { Connection } from '../../postgres/statement.ts'
 import type { Criterion } from '../../search/language/search-request.ts'
 import type { Slice } from '../../storage/storage.ts'
 
-export type ExportState = 'accepted' | 'active' | 'completed' | 'error' | 'cancelled'
+type ExportState = 'accepted' | 'active' | 'completed' | 'error' | 'cancelled'
 
 export type ExportLevel = 'system' | 'patient' | 'group' | 'instance'
 

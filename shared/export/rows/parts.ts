@@ -232,7 +232,7 @@ export async function completeExport(
   return rows.length > 0
 }
 
-export interface WaitingParts {
+interface WaitingParts {
   readonly waiting: number
   readonly active: number
   readonly oldestSeconds: number

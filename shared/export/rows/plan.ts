@@ -56,7 +56,7 @@ async function startOne(connection: Connection, id: string) {
   return found
 }
 
-export interface ExportPlan {
+interface ExportPlan {
   readonly parts: readonly NewPart[]
   readonly issues: readonly Issue[]
 }

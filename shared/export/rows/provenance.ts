@@ -53,7 +53,7 @@ export function targetTypes(principal: Principal, input: AskedExport): readonly 
 }
 
 /** `Type/id` without repeats; Patients first, since most Provenance is found by them. */
-export function provenanceTargets(content: string): readonly string[] {
+function provenanceTargets(content: string): readonly string[] {
   const { target } = JSON.parse(content)
   const references = (Array.isArray(target) ? target : []).flatMap((item) => {
     const text = isObject(item) && typeof item.reference === 'string' ? item.reference : undefined

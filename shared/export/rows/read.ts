@@ -125,7 +125,7 @@ function provenanceLines(filter: ProvenanceFilter, writer: LineWriter) {
 }
 
 /** The last version of each resource, from versions in the order of row ids and of their numbers. */
-export interface NewestLines {
+interface NewestLines {
   /** A version without content takes the resource out. */
   readonly take: RowSink
   end(): Promise<void>

@@ -48,7 +48,7 @@ export interface Selection {
 }
 
 /** All rows, those in the compartment of some patient, or those that were found with the plan. */
-export type RowScope = 'all' | 'patients' | 'listed'
+type RowScope = 'all' | 'patients' | 'listed'
 
 export function exportRowScope(
   { level, patients, until, organizedBy }: Reaching,

@@ -1,5 +1,5 @@
 /** Text → a document that is valid for a schema, with the plans of its operations; the last ones are cached. */
-import { setImmediate as nextTurn } from 'node:timers/promises'
+
 import {
   type DocumentNode,
   type FragmentDefinitionNode,
@@ -24,11 +24,11 @@ import {
   visit,
   visitWithTypeInfo,
 } from 'graphql'
-import { LRUCache } from 'lru-cache'
+import { Cache } from '../../core/cache.ts'
+import { nextTurn, TimeSlicer } from '../../core/yielding.ts'
 import { openOnce } from '../../fhir/definitions-data.ts'
 import { usesDirectives } from '../execute/directives.ts'
 import { compile, type Plan, type VariableValues } from '../execute/plan.ts'
-import { TimeSlicer } from '../execute/turns.ts'
 import { Float } from '../schema/elements.ts'
 import type { LazySchema } from '../schema/lazy.ts'
 import { audienceName, schemaFor } from '../schema/schema.ts'
@@ -76,7 +76,7 @@ const CACHED_CHARACTERS = 200_000
 /** Plans of one document: an operation has one for each combination of its conditions. */
 const MAX_PLANS = 16
 
-export interface RejectedDocument {
+interface RejectedDocument {
   readonly errors: readonly GraphQLError[]
   /** The text itself is wrong. */
   readonly isSyntax: boolean
@@ -102,8 +102,9 @@ export interface Prepared {
   readonly plans: Map<string, Plan>
 }
 
-const cached = new LRUCache<string, Prepared | 'exact'>({
-  maxSize: CACHED_CHARACTERS,
+const cached = new Cache<string, Prepared | 'exact'>({
+  name: 'graphql-documents',
+  max: CACHED_CHARACTERS,
   maxEntrySize: CACHED_CHARACTERS / 10,
 })
 

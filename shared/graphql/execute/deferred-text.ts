@@ -4,7 +4,7 @@ import { tooLarge } from '../../core/errors.ts'
 import { isDecimal } from '../../fhir/json.ts'
 import { Float } from '../schema/elements.ts'
 
-export const MAX_CHARACTERS = 52_428_800
+const MAX_CHARACTERS = 52_428_800
 
 /** Characters of all parts of one answer. */
 interface Meter {

@@ -17,7 +17,7 @@ const BATCH_MS = 40
 const MAX_TOKENS = 120
 
 /** The items that pass the filters by child, and the other arguments of a list. */
-export interface Filtered {
+interface Filtered {
   readonly items: readonly unknown[]
   readonly fhirpath: string | undefined
   part(items: readonly unknown[]): readonly unknown[]

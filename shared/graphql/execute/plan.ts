@@ -73,7 +73,7 @@ export type Shape =
   | { readonly kind: 'any'; readonly planFor: (type: string) => Plan | undefined }
   | { readonly kind: 'list'; readonly of: Shape; readonly isRequired: boolean }
 
-export interface Compiling {
+interface Compiling {
   readonly schema: GraphQLSchema
   readonly fragments: ReadonlyMap<string, FragmentDefinitionNode>
   /** The variables that conditions look at have their values. */

@@ -6,6 +6,7 @@ import { GraphQLError, type GraphQLSchema, Source } from 'graphql'
 import { systemPrincipal } from '../../access/principal.ts'
 import { HttpError, issue, type OperationOutcome, outcome, tooCostly } from '../../core/errors.ts'
 import { type Logger, unredactedLogger } from '../../core/log.ts'
+import { TimeSlicer } from '../../core/yielding.ts'
 import type { Resource } from '../../fhir/resource.ts'
 import { auditRefusal, restEvent } from '../../request/admin-audit.ts'
 import { charge } from '../../request/quota.ts'
@@ -14,7 +15,6 @@ import type { SearchRequest } from '../../search/language/search-request.ts'
 import type { Version } from '../../store/rows/version.ts'
 import type { DeferredText } from './deferred-text.ts'
 import { type Args, coerceArguments, type Plan, type Step, type VariableValues } from './plan.ts'
-import { TimeSlicer } from './turns.ts'
 
 /** The most of one request. */
 const MOST = {
@@ -78,7 +78,7 @@ interface Group {
   readonly run: Pending<unknown, unknown>['run']
 }
 
-export interface RunConfig {
+interface RunConfig {
   readonly interaction: FhirContext
   readonly schema: GraphQLSchema
   readonly variables: VariableValues

@@ -53,7 +53,7 @@ const SUPER_ADMIN_ONLY: ReadonlySet<string> = new Set([
 ])
 
 /** `instance`: the resource type that is the root of the document. */
-export interface Audience {
+interface Audience {
   readonly isSuperAdmin: boolean
   readonly instance: string | undefined
 }

@@ -95,7 +95,7 @@ function partsOfCall({ method, path, status, ms, wrote = [] }: CallRecord): read
 }
 
 /** Whoever may see what a bot wrote to its log. Errors: 403, 404 as for reading the bot. */
-export async function requireLogAccess({ services, principal, id = '' }: OperationCall) {
+async function requireLogAccess({ services, principal, id = '' }: OperationCall) {
   const version = await services.repository.read(principal, 'Bot', id)
   if (!principal.isProjectAdmin && !principal.isSuperAdmin) throw forbidden()
   return version

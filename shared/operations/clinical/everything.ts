@@ -4,7 +4,7 @@
  */
 import { createHash } from 'node:crypto'
 import { badRequest, badStructure } from '../../core/errors.ts'
-import { yieldTurn } from '../../core/event-loop-turns.ts'
+import { yieldTurn } from '../../core/yielding.ts'
 import { type Link, type SearchEntry, searchEntry } from '../../fhir/bundle.ts'
 import { isResourceType } from '../../fhir/definitions.ts'
 import { mapStrings, parseJson } from '../../fhir/json.ts'

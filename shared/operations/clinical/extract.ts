@@ -6,7 +6,7 @@
  */
 import { randomUUID } from 'node:crypto'
 import { badRequest, notSupported, tooCostly, unknownDefinition } from '../../core/errors.ts'
-import { yieldTurn } from '../../core/event-loop-turns.ts'
+import { yieldTurn } from '../../core/yielding.ts'
 import { isObject, isResource, type Resource, referenceIn } from '../../fhir/resource.ts'
 import { compileTenant, withinLimits } from '../../fhirpath/custom.ts'
 import { loadEngine } from '../../fhirpath/engine.ts'

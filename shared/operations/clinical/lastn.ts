@@ -3,7 +3,7 @@
  * It looks at the newest 10,000 that its search finds; a concept is the same where it has a coding in common.
  */
 import { badRequest } from '../../core/errors.ts'
-import { yieldTurn } from '../../core/event-loop-turns.ts'
+import { yieldTurn } from '../../core/yielding.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
 import { readJson, readQuery } from '../../request/negotiate.ts'
 import { toInteraction, tokenText } from '../../request/parameters.ts'

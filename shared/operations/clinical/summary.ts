@@ -6,7 +6,7 @@
  */
 import { randomUUID } from 'node:crypto'
 import { badRequest, multipleMatches, notFound } from '../../core/errors.ts'
-import { yieldTurn } from '../../core/event-loop-turns.ts'
+import { yieldTurn } from '../../core/yielding.ts'
 import { plainBundle } from '../../fhir/bundle.ts'
 import { isObject, parseReference, type Resource, visitReferences } from '../../fhir/resource.ts'
 import { versionText } from '../../request/binary/attachments.ts'

@@ -1,7 +1,7 @@
 /** `Type/$csv`: a search as a table. */
 import { Readable } from 'node:stream'
 import { badRequest } from '../../core/errors.ts'
-import { yieldTurn } from '../../core/event-loop-turns.ts'
+import { yieldTurn } from '../../core/yielding.ts'
 import { searchParameter } from '../../fhir/definitions.ts'
 import { isDecimal, parseJson } from '../../fhir/json.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'

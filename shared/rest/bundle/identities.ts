@@ -290,7 +290,7 @@ export function requireDistinct(steps: readonly Step[]): void {
 // string, and absolute addresses of entries that get a new id.
 // https://hl7.org/fhir/R4/http.html#trules
 
-export interface Identities {
+interface Identities {
   /** fullUrl of an entry → `Type/id` it stands for. */
   readonly targets: Map<string, string>
   /** Targets that entries refer to which were carried out. */

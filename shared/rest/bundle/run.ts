@@ -223,7 +223,7 @@ function entryRequest(outer: FhirRequest, entry: Entry): FhirRequest {
   }
 }
 
-export function toResponseEntry({ entry, identity }: Step, reply: FhirReply): ResponseEntry {
+function toResponseEntry({ entry, identity }: Step, reply: FhirReply): ResponseEntry {
   const { status, headers, body, lastUpdated } = reply
   const text = body?.toString()
   const isOutcome = text?.startsWith('{"resourceType":"OperationOutcome"') ?? false

@@ -7,7 +7,7 @@ import { badRequest, type HttpError, tooCostly } from '../../core/errors.ts'
 import { isDecimal, isDeeper, MAX_DEPTH } from '../../fhir/json.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
 
-export interface PatchOperation {
+interface PatchOperation {
   readonly op: 'add' | 'remove' | 'replace' | 'move' | 'copy' | 'test'
   readonly path: string
   readonly from?: string

@@ -11,7 +11,7 @@ const MAX_DEPTH = 16
 const MAX_COMPARISONS = 64
 
 /** Reads a path with a modifier as the name of a parameter would be read. */
-export type ReadComparison = (name: string, value: string) => Criterion | Refusal | undefined
+type ReadComparison = (name: string, value: string) => Criterion | Refusal | undefined
 
 /**
  * A refusal of one comparison is one of the whole: what `and`, `or` and `not` say of the rest without it

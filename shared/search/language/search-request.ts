@@ -66,7 +66,7 @@ export interface Group {
   readonly criteria: readonly Criterion[]
 }
 
-export interface Negation {
+interface Negation {
   readonly kind: 'not'
   readonly criterion: Criterion
 }

@@ -15,7 +15,7 @@ import type {
   SortRule,
 } from './search-request.ts'
 
-export interface SearchOptions {
+interface SearchOptions {
   /** `Prefer: handling=`; strict refuses unknown parameters. Absent: strict. */
   readonly handling?: 'strict' | 'lenient'
   /** Base of our own absolute references, `https://host/fhir/R4/`. */

@@ -73,7 +73,7 @@ export function parseTokenValue(value: string): TokenValue {
   return { system, code: code === '' ? undefined : code }
 }
 
-export interface OfTypeValue {
+interface OfTypeValue {
   readonly system: string
   readonly code: string
   readonly value: string

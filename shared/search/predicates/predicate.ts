@@ -89,9 +89,9 @@ export interface FanOut {
 }
 
 /** How far a test looks: at the row itself, or at rows beside it, each found by one key or id that the row holds. */
-export type ReadScope = 'row' | 'beside'
+type ReadScope = 'row' | 'beside'
 
-export interface JoinWalk {
+interface JoinWalk {
   /** How far; 0 is not worth it. */
   readonly rows: (statistics: Matches) => number
   /** Tests one row; without it, whether the row holds one of the keys. */

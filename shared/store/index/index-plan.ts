@@ -1,5 +1,5 @@
 /** One plan a resource type: every parameter's compiled walks, grouped by the property they need. */
-import { LRUCache } from 'lru-cache'
+import { Cache } from '../../core/cache.ts'
 import { HttpError } from '../../core/errors.ts'
 import {
   COMPARTMENTS,
@@ -71,7 +71,7 @@ export interface ParameterSubset {
 }
 
 const MAX_PARTS = 1000
-const parts = new LRUCache<string, IndexPlan>({ max: MAX_PARTS })
+const parts = new Cache<string, IndexPlan>({ name: 'partial-index-plans', max: MAX_PARTS })
 
 function partialPlan(
   type: string,
@@ -278,7 +278,7 @@ function removedItems(resource: unknown, into: Derivation): void {
  * takes that time from the others; its rows are missing meanwhile, and it could not make them.
  */
 const REST_MS = 10_000
-const resting = new LRUCache<string, true>({ max: 10_000, ttl: REST_MS })
+const resting = new Cache<string, true>({ name: 'slow-expressions', max: 10_000, ttlMs: REST_MS })
 const SLOW = 'takes too long'
 
 /** Values of types that nobody handles are left out; an expression that fails yields nothing. */

@@ -7,9 +7,10 @@
  *   reference key   P ^ R, so that a join from a self key to a reference key is arithmetic in SQL
  *   any other key   H(kind, P, value parts)
  */
+
 import { createHash } from 'node:crypto'
-import { LRUCache } from 'lru-cache'
 import { sealingKey } from '../../access/credentials/sealing.ts'
+import { Cache } from '../../core/cache.ts'
 
 const KIND = {
   chunks: 0,
@@ -39,9 +40,9 @@ export class Keys {
   /** Seals what a caller carries from one page to the next. */
   readonly seal: Buffer
   readonly #sip: SipHash
-  readonly #parameters = new LRUCache<string, bigint>({
-    maxSize: CACHED_PARAMETERS,
-    sizeCalculation: () => 1,
+  readonly #parameters = new Cache<string, bigint>({
+    name: 'parameter-keys',
+    max: CACHED_PARAMETERS,
   })
 
   /** `salt` is the one row of `search_key_salt`; any length of at least 16 bytes. */

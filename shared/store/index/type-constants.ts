@@ -1,5 +1,5 @@
 /** Constants for the derivation of a type in one project, and codings that it has met before. */
-import { LRUCache } from 'lru-cache'
+import { Cache } from '../../core/cache.ts'
 import { plainWords, type Token } from '../../fhir/values.ts'
 import type { Keys } from './keys.ts'
 import type { CodeRow, PlannedType } from './rows.ts'
@@ -41,18 +41,18 @@ export interface Coding {
   readonly codes: readonly CodeRow[]
 }
 
-interface Cache {
-  readonly constants: LRUCache<string, TypeConstants>
+interface KeyConstants {
+  readonly constants: Cache<string, TypeConstants>
   codings: number
 }
 
-const caches = new WeakMap<Keys, Cache>()
+const caches = new WeakMap<Keys, KeyConstants>()
 
-function constantsCache(keys: Keys): Cache {
+function constantsCache(keys: Keys): KeyConstants {
   const known = caches.get(keys)
   if (known !== undefined) return known
   const made = {
-    constants: new LRUCache<string, TypeConstants>({ max: CACHED_CONSTANTS }),
+    constants: new Cache<string, TypeConstants>({ name: 'type-constants', max: CACHED_CONSTANTS }),
     codings: 0,
   }
   caches.set(keys, made)

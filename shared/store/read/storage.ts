@@ -1,7 +1,7 @@
 /** How much a Project stores. Small Projects are counted; of large ones PostgreSQL's statistics know enough. */
 import type { Connection } from '../../postgres/statement.ts'
 
-export interface StorageFigures {
+interface StorageFigures {
   /** The history counts, too. */
   readonly versions: number
   /** The versions alone: indexes and contents of Binaries come on top. */

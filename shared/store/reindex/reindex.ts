@@ -27,7 +27,7 @@ export interface ReindexPosition {
   readonly id: string
 }
 
-export interface ReindexPage {
+interface ReindexPage {
   readonly project: number
   /** Search parameters of that Project's own. */
   readonly own: OwnParameters | undefined

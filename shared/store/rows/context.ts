@@ -183,7 +183,7 @@ export function rowScope(principal: Principal, type: string): Scope {
 }
 
 /** Every row's platform meta begins with its Project. */
-export function projectMetaPrefix(projectId: string): string {
+function projectMetaPrefix(projectId: string): string {
   return `"project":${JSON.stringify(projectId)}`
 }
 
@@ -209,7 +209,7 @@ export function isUuid(text: string): boolean {
 }
 
 /** Runs `work` in a transaction, with a store that writes and reads inside it and holds these locks. */
-export type Transact = <T>(
+type Transact = <T>(
   work: (inner: StoreContext) => Promise<T>,
   locks: readonly bigint[],
 ) => Promise<T>

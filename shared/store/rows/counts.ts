@@ -4,8 +4,9 @@
  * under the other. Whatever is committed in the cluster ends it, also what concerns other rows. A standby may say of two
  * states the same, so it says nothing.
  */
-import { setImmediate as nextTurn } from 'node:timers/promises'
-import { LRUCache } from 'lru-cache'
+
+import { batchPerTick } from '../../core/batching.ts'
+import { Cache } from '../../core/cache.ts'
 import type { Connection, Statement } from '../../postgres/statement.ts'
 
 interface Counted {
@@ -25,45 +26,41 @@ const STATE = `case when pg_is_in_recovery() then null
   else pg_current_snapshot()::text || pg_postmaster_start_time() end as state`
 
 export class KnownCounts {
-  readonly #primary: Connection
-  readonly #counts = new LRUCache<string, Counted>({
-    maxSize: CHARACTERS,
-    sizeCalculation: (_, name) => name.length + ENTRY,
+  readonly #counts = new Cache<string, Counted>({
+    name: 'counts',
+    max: CHARACTERS,
+    size: (_, name) => name.length + ENTRY,
   })
-  #looking: Promise<string | null> | undefined
+  /** All that ask in one turn share a look. */
+  readonly #look: (ask: 'now') => Promise<string | null>
 
   constructor(primary: Connection) {
-    this.#primary = primary
+    this.#look = batchPerTick(async (asks) => {
+      const state = await lookNow(primary)
+      return asks.map(() => state)
+    })
   }
 
   /** Counts what a statement selects, or answers what is known of it. */
   async count(connection: Connection, statement: Statement): Promise<number> {
     const name = JSON.stringify([statement.text, ...statement.values.map(stringifyBigint)])
     const known = this.#counts.get(name)
-    if (known !== undefined && (await this.#look()) === known.state) return known.count
+    if (known !== undefined && (await this.#look('now')) === known.state) return known.count
     const counted = await countNow(connection, statement)
     if (counted.state === null || counted.count < FEW) this.#counts.delete(name)
     else this.#counts.set(name, counted)
     return counted.count
   }
+}
 
-  /** All that ask before it is sent share a look. */
-  #look(): Promise<string | null> {
-    this.#looking ??= this.#lookNext()
-    return this.#looking
-  }
-
-  async #lookNext(): Promise<string | null> {
-    await nextTurn()
-    this.#looking = undefined
-    const [row] = await this.#primary.query<{ state: string | null }>({
-      name: 'state',
-      isPipelined: true,
-      text: `select ${STATE}`,
-      values: [],
-    })
-    return row?.state ?? null
-  }
+async function lookNow(primary: Connection): Promise<string | null> {
+  const [row] = await primary.query<{ state: string | null }>({
+    name: 'state',
+    isPipelined: true,
+    text: `select ${STATE}`,
+    values: [],
+  })
+  return row?.state ?? null
 }
 
 /** Counts without a memory: a transaction sees what nobody else does. */

@@ -2,11 +2,12 @@
  * The search parameters that Projects define for themselves. Which ones there are is read with the
  * session, as versions only; what they say is read when a version is new, and compiled once.
  */
-import { LRUCache } from 'lru-cache'
+
 import { unsearchablePaths } from '../../access/fields/fields.ts'
 import { overlaps } from '../../access/paths.ts'
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
+import { Cache, createFreshCache } from '../../core/cache.ts'
 import { timings } from '../../core/config/waits.ts'
 import { badRequest, HttpError } from '../../core/errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
@@ -19,7 +20,6 @@ import type { ChangeListener } from '../../redis/changes.ts'
 import { type Definition, parameterDefinitions } from '../../search/language/custom-parameters.ts'
 import { pathsRead } from '../../search/language/parameter-paths.ts'
 import { getIndexPlan } from '../index/index-plan.ts'
-import { freshCache } from './batches.ts'
 import { FULL_TEXT_ID } from './side-rows.ts'
 
 /** The SearchParameters of a Project: the live ones, and those that it is indexed by. */
@@ -40,7 +40,7 @@ export interface OwnParametersReader {
   ): Promise<OwnParameters | undefined>
   /** Not older than 4 s; undefined without any. One statement at times. */
   of(connection: Connection, project: number): Promise<OwnParameters | undefined>
-  /** Drops what changes have made old. */
+  /** Notes when changes have made readings old. */
   follow: ChangeListener
   /** A reading of the Project from before this time is old. */
   forgottenAt(project: number): number
@@ -65,7 +65,7 @@ export const ownVersionsSql = (project: string): string => `
   (select '${FULL_TEXT_ID}/' || x.full_text from tenant x where x.project = ${project}) as full_text`
 
 export function openOwnParameters(database: Database): OwnParametersReader {
-  const known = new LRUCache<string, OwnParameters>({ max: 2_000 })
+  const known = new Cache<string, OwnParameters>({ name: 'compiled-parameters', max: 2_000 })
 
   const compiled: OwnParametersReader['compiled'] = async (connection, project, versions) => {
     const { parameters, indexed, full_text } = versions
@@ -88,22 +88,26 @@ export function openOwnParameters(database: Database): OwnParametersReader {
     return row && compiled(connection, project, row)
   }
 
-  const cache = freshCache<OwnParameters>(TIMES, (key) => now(database, Number(key)))
-  const forgotten = new LRUCache<number, number>({ max: TIMES.max })
+  const cache = createFreshCache<OwnParameters>(
+    {
+      ...TIMES,
+      name: 'own-parameters',
+      staleKey: ({ type, number }) => (type === SEARCH_PARAMETER ? String(number) : undefined),
+    },
+    (key) => now(database, Number(key)),
+  )
+  const forgotten = new Cache<number, number>({ name: 'changed-parameters', max: TIMES.max })
   let allForgottenAt = 0
   return {
     compiled,
     now,
     follow(changes) {
       if (changes === 'everything') {
-        cache.clear()
         allForgottenAt = Date.now()
         return
       }
       for (const { type, number } of changes) {
-        if (type !== SEARCH_PARAMETER) continue
-        cache.delete(String(number))
-        forgotten.set(number, Date.now())
+        if (type === SEARCH_PARAMETER) forgotten.set(number, Date.now())
       }
     },
     forgottenAt: (project) => Math.max(allForgottenAt, forgotten.get(project) ?? 0),

@@ -1,8 +1,8 @@
 /** The newest version of one resource by its row key; concurrent ones become one statement. */
 
+import { batchInLanes, batchPerTick, settle } from '../../core/batching.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Connection, Statement } from '../../postgres/statement.ts'
-import { batchPerTick, createBatches } from './batches.ts'
 import { type VersionRow, versionColumns } from './rows.ts'
 
 export interface RowKey {
@@ -84,7 +84,7 @@ export function fetchTogether(connection: Connection): Fetch {
 }
 
 export function createFetch(database: Pick<Database, 'lane'>): Fetch {
-  return createBatches<RowKey, VersionRow | undefined>(database, {
+  return batchInLanes<Connection, RowKey, VersionRow | undefined>(() => database.lane(), {
     take(queue, share) {
       const count = Math.min(share, MAX_ROWS)
       const ruling = queue[0]?.item.ruling
@@ -92,19 +92,7 @@ export function createFetch(database: Pick<Database, 'lane'>): Fetch {
       const batch = new Set(alike.slice(0, count))
       return [[...batch], queue.filter((pending) => !batch.has(pending))]
     },
-    async run(connection, batch) {
-      try {
-        const found = await fetchAll(
-          connection,
-          batch.map(({ item }) => item),
-        )
-        batch.forEach(({ resolve }, i) => {
-          resolve(found[i])
-        })
-      } catch (error) {
-        for (const { reject } of batch) reject(error)
-      }
-    },
+    run: (connection, batch) => settle(batch, (keys) => fetchAll(connection, keys)),
   })
 }
 

@@ -3,8 +3,9 @@
  * they hold most need not read contents: it finds rows alone, and what is missing is read besides. A version never
  * changes, so none of them can be old; those of an id that is used anew differ in their time.
  */
+
 import { getHeapStatistics } from 'node:v8'
-import { LRUCache } from 'lru-cache'
+import { Cache } from '../../core/cache.ts'
 import type { Connection } from '../../postgres/statement.ts'
 import type { RowKey } from './fetch.ts'
 import { type VersionRow, versionColumns } from './rows.ts'
@@ -53,12 +54,13 @@ const MAX_SHARES = 10_000
 export function createRecentVersions(isLarge = false): RecentVersions {
   const room = Math.round(getHeapStatistics().heap_size_limit / HEAP_SHARE)
   const size = isLarge ? Math.min(Math.max(room, CHARACTERS), MORE_CHARACTERS) : CHARACTERS
-  const rows = new LRUCache<string, VersionRow>({
-    maxSize: size,
+  const rows = new Cache<string, VersionRow>({
+    name: 'recent-versions',
+    max: size,
     maxEntrySize: MAX_EACH,
-    sizeCalculation: ({ content, meta_ext }) => (content?.length ?? 0) + meta_ext.length + ROW,
+    size: ({ content, meta_ext }) => (content?.length ?? 0) + meta_ext.length + ROW,
   })
-  const shares = new LRUCache<string, number>({ max: MAX_SHARES })
+  const shares = new Cache<string, number>({ name: 'recent-shares', max: MAX_SHARES })
   let [pages, looks] = [0, 0]
   return {
     get: ({ everywhere, ...key }) => (everywhere ? undefined : rows.get(versionKey(key))),

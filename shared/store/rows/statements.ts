@@ -196,7 +196,7 @@ const COLUMNS = [
 ] as const
 
 /** A single row needs no lists. */
-export function inputRows(writes: readonly Write[], bind: Bind): string {
+function inputRows(writes: readonly Write[], bind: Bind): string {
   const rows = writes.map(inputRow)
   const [first] = rows
   if (first && rows.length === 1) {

@@ -1,6 +1,5 @@
 /** The Subscriptions that wait for a change: who they are, and what they say. */
 
-import { LRUCache } from 'lru-cache'
 import type { Grant } from '../../access/grant.ts'
 import {
   criteriaGrant,
@@ -8,6 +7,7 @@ import {
   SUBSCRIPTION,
   type SubscriptionTerms,
 } from '../../access/subscription.ts'
+import { Cache } from '../../core/cache.ts'
 import { HttpError } from '../../core/errors.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import type { OwnParameters } from '../../fhir/definitions-data.ts'
@@ -87,9 +87,12 @@ const KEPT = 5000
 
 /** A version never changes, so what is read once stays true. */
 export function createWatchers(): Watchers {
-  const read = new LRUCache<string, { readonly row: VersionRow }>({ max: KEPT })
+  const read = new Cache<string, { readonly row: VersionRow }>({ name: 'subscriptions', max: KEPT })
   const parsed = new WeakMap<VersionRow, ActiveSubscription>()
-  const made = new LRUCache<string, { readonly watcher: Watcher | undefined }>({ max: KEPT })
+  const made = new Cache<string, { readonly watcher: Watcher | undefined }>({
+    name: 'watchers',
+    max: KEPT,
+  })
 
   async function versionAt(
     connection: Connection,

@@ -43,10 +43,10 @@ export function jobRunLease({ id, token }: LeasedJob): RunLease {
 export type UpkeepKind = 'reindex' | 'expunge'
 
 /** The kinds of work that the service finds by itself. */
-export type OwnKind = 'own-parameters' | 'index-revision'
+type OwnKind = 'own-parameters' | 'index-revision'
 
 /** The input of a job; ids alone. */
-export interface UpkeepInput {
+interface UpkeepInput {
   /** Project whose AsyncJob it is, and who asked. */
   readonly homeId: string
   readonly requester: string | undefined
@@ -82,7 +82,7 @@ export function isOwnJob(job: UpkeepJob | OwnJob): job is OwnJob {
   return job.kind === 'own-parameters' || job.kind === 'index-revision'
 }
 
-export interface OwnJobInput {
+interface OwnJobInput {
   /** Reasons for the job that came while there was one already. */
   readonly changes: number
 }

@@ -84,7 +84,7 @@ export interface SearchPage {
 }
 
 /** The elements of `meta` that only the platform sets. */
-export interface PlatformMeta {
+interface PlatformMeta {
   readonly project?: string
   readonly author?: { readonly reference?: string }
 }

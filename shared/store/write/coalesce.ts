@@ -3,12 +3,12 @@
  * statement. Answers come after commit. If a batch fails its members run one by one, so that each gets its own
  * error.
  */
+import { batchInLanes, type Pending } from '../../core/batching.ts'
 import { conflict, RunLeaseLost, TransactionConflict } from '../../core/errors.ts'
 import { retryOnConflict } from '../../core/retry.ts'
 import type { Database } from '../../postgres/database.ts'
 import { SqlError } from '../../postgres/sql-error.ts'
 import type { Connection } from '../../postgres/statement.ts'
-import { createBatches, type Pending } from '../rows/batches.ts'
 import type { StoreContext } from '../rows/context.ts'
 import type { Submit } from '../rows/ports.ts'
 import { timeText } from '../rows/rows.ts'
@@ -25,13 +25,13 @@ const MAX_BATCH_CHARACTERS = 4_000_000
 type Waiting = Pending<Write, readonly Written[]>
 
 /** One write, one statement: inside a transaction, or when a batch has failed. */
-export function submitAlone(connection: Connection): Submit {
+function submitAlone(connection: Connection): Submit {
   return (write) => connection.query<Written>(writeStatement([write]))
 }
 
 export function createCoalescer(database: Pick<Database, 'query' | 'lane'>): Submit {
   const alone = submitAlone(database)
-  return createBatches<Write, readonly Written[]>(database, {
+  return batchInLanes<Connection, Write, readonly Written[]>(() => database.lane(), {
     take: takeBatch,
     async run(connection, batch) {
       try {

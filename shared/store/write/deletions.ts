@@ -1,9 +1,9 @@
 /** The deleting statement: one for a single deletion and for those of a bundle. */
 
+import { batchPerTick } from '../../core/batching.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
 import type { Connection, Statement } from '../../postgres/statement.ts'
 import type { Keys } from '../index/keys.ts'
-import { batchPerTick } from '../rows/batches.ts'
 import { deletionEventPart } from '../rows/event-rows.ts'
 import type { Deleted, DeletionWrite } from '../rows/ports.ts'
 import { runLeasesHeldSql } from '../rows/run-leases.ts'

@@ -34,7 +34,7 @@ import { authorizeCreate } from './authorize.ts'
 import { prepareDecided } from './write.ts'
 
 /** The answer of the statement: one with `isHeld` must not be committed. */
-export interface PlannedAnswer {
+interface PlannedAnswer {
   /** A patient of one of them holds accounts, which it should inherit. */
   readonly isHeld: boolean
   /** The statement has put something into the outbox. */

@@ -28,7 +28,7 @@ export interface Prepared {
 
 const OPERATIONS = { insert: 'c', update: 'u' } as const
 
-export interface Preparation {
+interface Preparation {
   readonly store: StoreContext
   readonly principal: Principal
   readonly resource: Resource
@@ -121,7 +121,7 @@ export function writtenRow({ write }: Prepared, lu: Date): VersionRow {
 }
 
 /** True for equal platform meta, whoever wrote it: who sends the same again changes nothing. */
-export function isSameMeta(a: string, b: string): boolean {
+function isSameMeta(a: string, b: string): boolean {
   return a === b || withoutWriter(a) === withoutWriter(b)
 }
 

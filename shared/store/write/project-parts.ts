@@ -1,6 +1,7 @@
 /** The parts of the writing statements for what all of a Project depends on: its number and its index. */
+
+import type { Change } from '../../core/cache.ts'
 import { typeNumber } from '../../fhir/definitions.ts'
-import type { Change } from '../../redis/changes.ts'
 import type { VersionDraft, WritePart, WriteRule } from '../rows/context.ts'
 import { SEARCH_PARAMETER } from '../rows/custom-parameters.ts'
 import { wantsFullText } from '../rows/side-rows.ts'

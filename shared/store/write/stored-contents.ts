@@ -57,7 +57,7 @@ export async function forgetContent(connection: Connection, key: string): Promis
   })
 }
 
-export interface LeasedContent {
+interface LeasedContent {
   readonly key: string
   readonly token: number
   /** A version names it. */
