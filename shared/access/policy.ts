@@ -121,7 +121,7 @@ const KEPT = [
   ...['passwordHash', 'mfaSecret', 'mfaRequired', 'mfaEnrolled', 'provenEmail', 'extension'],
 ]
 
-/** Undefined: the policy decides, as for admins and other types. */
+/** Returns undefined when the policy decides, as for admins and other types. */
 function ownUserGrants(
   principal: Principal,
   type: string,

@@ -85,7 +85,7 @@ export interface Principal {
   readonly isSuperAdmin: boolean
   /** False when the scope excludes administration. */
   readonly isProjectAdmin: boolean
-  /** Undefined: unrestricted inside the project. */
+  /** Unrestricted inside the project when undefined. */
   readonly rules: Rules | undefined
   /** Addresses that its policies allow; absent: any. */
   readonly ipRules?: readonly IpRule[]

@@ -97,7 +97,7 @@ export async function decideDerivedRows(
     column(({ rows }) => rows.dateHigh ?? null, 'timestamptz'),
     column((content) => `{${matched(content).join()}}`, 'text'),
   ]
-  // Materialized once per row: the planner would treat the derived table as if it had indexes.
+  // `offset 0` evaluates each row once: conditions must not treat the derived table as if it had indexes.
   const text = `select r.n::int, ${columns} from (
       select ${bind(project, 'int')} as project, ${bind(typeNumber(type), 'smallint')} as type,
         x.id, x.ver, x.lu, x.nref, x.keys::bigint[] as keys, x.d_lo, x.d_hi,

@@ -64,7 +64,7 @@ function protectedPaths({ hidden, readonly }: Grant): readonly string[] {
   return [...hidden, ...readonly]
 }
 
-/** Undefined: decided after the write. Errors: 403. */
+/** Returns undefined when it is decided after the write. Errors: 403. */
 export function decideUpdate(
   store: StoreContext,
   principal: Principal,

@@ -118,8 +118,8 @@ function andSql(
 }
 
 /**
- * Undefined: all rows are visible. The first matching grant governs a row, and drops it if it hides an element of
- * `codes`.
+ * Returns undefined when all rows are visible. The first matching grant governs a row, and drops it if it hides an
+ * element of `codes`.
  */
 export function visibilityPredicates(
   scope: TypeScope,

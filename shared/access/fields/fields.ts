@@ -294,7 +294,7 @@ function broken(): SyntaxError {
   return new SyntaxError('The content is no JSON object')
 }
 
-/** All element names below the root, in all types. Undefined for a type that holds whole resources, like Bundle. */
+/** Returns all names of nested elements and extensions; undefined for a type that holds whole resources, like Bundle. */
 function nestedNames(type: string): ReadonlySet<string> | undefined {
   if (!known.has(type)) known.set(type, namesBelow(type))
   return known.get(type)

@@ -1,16 +1,13 @@
-/**
- * Concurrent small statements become a few large ones. There is no timer: what arrives while earlier
- * batches are under way goes into the next one, so nobody waits longer than alone.
- */
+/** Combines concurrent small statements into a few large ones, without a timer or added wait. */
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { LRUCache } from 'lru-cache'
 import type { Database } from '../../postgres/database.ts'
 import type { Connection } from '../../postgres/statement.ts'
 
 const LANES = 2
-/** One that PostgreSQL runs and one that it finds waiting when that is done. */
+/** One batch that PostgreSQL runs and one that it finds next. */
 const IN_FLIGHT = 2
-/** A batch that takes so long waits for a lock, and whoever sends the next one should not. */
+/** A batch this slow waits for a lock; the next one should not. */
 const STUCK_MS = 50
 const FEWEST_ITEMS = 4
 
@@ -21,7 +18,6 @@ export interface Pending<Item, Answer> {
 }
 
 export interface Batching<Item, Answer> {
-  /** Divides the queue into the next batch, at most `share` items, and the rest. */
   take(
     queue: readonly Pending<Item, Answer>[],
     share: number,
@@ -30,7 +26,7 @@ export interface Batching<Item, Answer> {
   run(connection: Connection, batch: readonly Pending<Item, Answer>[]): Promise<void>
 }
 
-/** A connection, and since when each batch that it has not answered is under way. */
+/** A connection, and the start time of each batch in flight on it. */
 interface Lane {
   readonly connection: Connection
   readonly since: number[]
@@ -43,9 +39,8 @@ export function createBatches<Item, Answer>(
   let queue: Pending<Item, Answer>[] = []
   let isStarting = false
   let late: NodeJS.Timeout | undefined
-  // Connections of their own keep the prepared statements of all shapes warm: planning one anew takes
-  // as long as running it. The second one is for when the first is stuck: two of PostgreSQL's processes
-  // would fight with this one for the CPU. Measured at 16 callers: a quarter more writes with one.
+  // Dedicated connections keep prepared statements warm. The second lane is for when the first is stuck; both at once
+  // would compete for the CPU.
   const lanes: readonly Lane[] = Array.from({ length: LANES }, () => ({
     connection: database.lane(),
     since: [],
@@ -65,11 +60,11 @@ export function createBatches<Item, Answer>(
       return
     }
     isStarting = true
-    // Failures reach the callers through `reject`; the loop itself does not throw.
+    // Never rejects: failures reach the callers through `reject`.
     void drain(lane)
   }
 
-  /** No event says that a lane has become stuck. */
+  /** No event reports a stuck lane. */
   function lookAgain(): void {
     if (late !== undefined) return
     late = setTimeout(() => {
@@ -82,8 +77,7 @@ export function createBatches<Item, Answer>(
     await nextTurn()
     isStarting = false
     while (queue.length > 0 && lane.since.length < IN_FLIGHT) {
-      // One batch of all would let every caller wait at once: this process would rest while PostgreSQL
-      // works, and the other way round. So a batch leaves the next one its share.
+      // One batch of everything would idle this process while PostgreSQL works, and vice versa.
       const share = Math.ceil(queue.length / (IN_FLIGHT - lane.since.length))
       const [batch, rest] = take(queue, Math.max(share, FEWEST_ITEMS))
       queue = rest
@@ -96,14 +90,13 @@ export function createBatches<Item, Answer>(
   }
 }
 
-/** The first lane that is not stuck, if it has room. */
 function freeLane(lanes: readonly Lane[]): Lane | undefined {
   const now = performance.now()
   const lane = lanes.find(({ since: [oldest] }) => oldest === undefined || now - oldest < STUCK_MS)
   return lane !== undefined && lane.since.length < IN_FLIGHT ? lane : undefined
 }
 
-/** Items of one turn of the event loop are sent together; answers in the order of the items. */
+/** Answers are in the order of the items. */
 export function batchPerTick<Item, Answer>(
   send: (items: readonly Item[]) => Promise<readonly Answer[]>,
 ): (item: Item) => Promise<Answer> {
@@ -113,7 +106,6 @@ export function batchPerTick<Item, Answer>(
     queue = []
     try {
       const answers = await send(sent.map(({ item }) => item))
-      // Each place of the answers belongs to the item in that place.
       sent.forEach(({ resolve }, i) => {
         resolve(answers[i] as Answer)
       })
@@ -123,25 +115,25 @@ export function batchPerTick<Item, Answer>(
   }
   return (item) =>
     new Promise((resolve, reject) => {
-      // Failures reach the callers through `reject`; `flush` itself does not throw.
+      // Never rejects: failures reach the callers through `reject`.
       if (queue.length === 0) setImmediate(() => void flush())
       queue.push({ item, resolve, reject })
     })
 }
 
 interface Times {
-  /** A younger value is given as it is. */
+  /** Younger values are returned as they are. */
   readonly freshMs: number
-  /** A younger one is given while the next is read. */
+  /** Younger values are returned while a refresh runs. */
   readonly usableMs: number
   readonly max: number
 }
 
 interface FreshCache<T> {
-  /** `readNow` reads in the foreground, where the caller must wait, in place of the cache's own reading. */
+  /** `readNow` replaces the cache's own reader when the caller must wait. */
   get(key: string, readNow?: (key: string) => Promise<T | undefined>): Promise<T | undefined>
   delete(key: string): void
-  /** Drops the values that the test holds for, and all whose reading has not ended. */
+  /** Drops the values that meet the test, and all that are being read. */
   drop(test: (value: T | undefined) => boolean): void
   clear(): void
 }
@@ -154,7 +146,7 @@ interface Entry<T> {
   known?: { readonly value: T | undefined }
 }
 
-/** Single flight: callers that ask for the same key while it is read share the one reading. */
+/** Single flight: concurrent callers of a key share one read. */
 export function freshCache<T>(
   { freshMs, usableMs, max }: Times,
   read: (key: string) => Promise<T | undefined>,
@@ -162,7 +154,7 @@ export function freshCache<T>(
   const entries = new LRUCache<string, Entry<T>>({ maxSize: max, sizeCalculation: () => 1 })
 
   const start = (key: string, readNow: typeof read): Promise<T | undefined> => {
-    // A change committed while the reading runs may be missed by it: the time before it counts.
+    // The start counts: the read may miss a change that commits meanwhile.
     const readAt = Date.now()
     const value = readNow(key)
     const entry: Entry<T> = { value, readAt, next: undefined }
