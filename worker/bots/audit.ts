@@ -1,4 +1,4 @@
-/** One AuditEvent a run, written in batches after the caller has its answer. */
+/** Writes one AuditEvent per run, in batches, after the caller has its answer. */
 import { EVENT_SYSTEM } from '../../shared/access/guarded/audit-events.ts'
 import { systemPrincipal } from '../../shared/access/principal.ts'
 import type { RecordedCalls } from '../../shared/bots/run-records.ts'
@@ -19,25 +19,25 @@ export interface RunRecord {
   readonly startedAt: Date
   readonly endedAt: Date
   readonly failure: RunFailure | undefined
-  /** The text of the failure, without secrets. */
+  /** Error message with secrets redacted. */
   readonly error: string | undefined
-  /** Without secrets. */
+  /** Secrets redacted. */
   readonly log: string
   /** 1-based. */
   readonly attempt: number
-  /** Undefined when it had its slot at once. */
+  /** Undefined when the run got its slot at once. */
   readonly hold: Hold | undefined
   readonly result: Pick<RunResult, 'cpuMs' | 'memoryMb'>
-  /** Without secrets. */
+  /** Secrets redacted. */
   readonly made: RecordedCalls
-  /** Takes the secrets of the run out of a text. */
+  /** Redacts the run's secrets. */
   cleaned(text: string): string
 }
 
 export interface Audit {
-  /** Resolves when the AuditEvent is stored, or lost, or not wanted. */
+  /** Resolves when the AuditEvent is stored, lost or not wanted. */
   add(record: RunRecord): Promise<void>
-  /** Writes what is queued, if it can be written now. */
+  /** Writes the queue once; the rest is lost. */
   close(): Promise<void>
 }
 
@@ -47,7 +47,6 @@ export function createAudit({ log, repository }: Services): Audit {
   const batches = createBatches<RunRecord>({
     log,
     what: 'AuditEvents',
-    /** Concurrent creates become one statement in the store. */
     async write(records) {
       const results = await Promise.allSettled(
         records.map((record) => {
@@ -92,7 +91,7 @@ function destinationsOf({ auditEventDestination }: Resource): readonly unknown[]
 function auditEvent(record: RunRecord): Resource {
   const { job, session, failure, error, log, startedAt, endedAt, input } = record
   const bot = { reference: `Bot/${job.botId}` }
-  // Code that cannot be loaded, and a limit, leave no line in the log.
+  // Load errors and limits leave no line in the log.
   const isLogged = error === undefined || log.includes(error)
   const described = isLogged ? log : `${log}${endedAt.toISOString()} ERROR ${error}\n`
   const entities = [bot.reference, inputReference(job, input), job.subscription]
@@ -125,7 +124,7 @@ function auditEvent(record: RunRecord): Resource {
   }
 }
 
-/** Undefined unless the input is a stored resource. */
+/** Returns undefined unless the input is a stored resource. */
 function inputReference({ inputKind }: ExecuteJob, input: string | undefined): string | undefined {
   if (inputKind !== 'json' || input === undefined) return undefined
   if (!input.includes('"resourceType"') || !input.includes('"id"')) return undefined
@@ -133,7 +132,7 @@ function inputReference({ inputKind }: ExecuteJob, input: string | undefined): s
   return isResource(value) && typeof value.id === 'string' ? referenceTo(value) : undefined
 }
 
-/** The last 10 KiB. */
+/** Returns the last 10 KiB. */
 export function logTail(log: string): string {
   const bytes = Buffer.from(log)
   if (bytes.length <= LOG_TAIL_BYTES) return log
@@ -144,12 +143,12 @@ export function logTail(log: string): string {
     .replace(/^\uFFFD+/, '')
 }
 
-// Writes about runs after their callers have the answers: in batches, soon, and later when PostgreSQL is away.
+// Batched writes after the reply
 
 interface Batches<T> {
-  /** Queues the item; a full batch or 100 ms later it is written. Resolves when it is, or is lost. */
+  /** Queues the item for a batch, written when full or after 100 ms. Resolves when the item is written or lost. */
   add(item: T): Promise<void>
-  /** Writes what is queued, if it can be written now. */
+  /** Writes the queue once; the rest is lost. */
   close(): Promise<void>
 }
 
@@ -160,15 +159,15 @@ interface Queued<T> {
 
 interface BatchOptions<T> {
   readonly log: Logger
-  /** The name of the items, in the plural. */
+  /** Plural name of the items. */
   readonly what: string
-  /** For each item the error that it met, or undefined. */
+  /** Returns an error or undefined for each item. */
   write(items: readonly T[]): Promise<readonly unknown[]>
 }
 
 const BATCH = 100
 const BATCH_MS = 100
-/** Beyond it items are dropped, with a line in the log: runs must not wait for their reports. */
+/** Further items are dropped and logged: runs must not wait for their reports. */
 const MAX_QUEUED = 10_000
 const AGAIN_MS = 1000
 
