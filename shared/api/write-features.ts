@@ -1,4 +1,4 @@
-/** The rules and parts of writes that features register with the Repository, and the caches that a change drops. */
+/** Registers the write rules and parts of features, and the caches that a change invalidates. */
 
 import { pendingRunPart } from '../bots/async-jobs.ts'
 import { invalidateFoundBots } from '../bots/bot.ts'
@@ -17,15 +17,14 @@ import { subscriptionRule, watchPart } from '../subscriptions/write-rule.ts'
 import { clearBoundCodes } from '../terminology/bound-codes.ts'
 
 interface Settings {
-  /** Without it nobody but administrators writes programs that have a membership. */
+  /** Without it only administrators write programs with a membership. */
   readonly programRights?: ProgramRights
-  /** The address of this service. */
   readonly baseUrl?: string
-  /** Where Subscriptions may send to; only to public addresses by default. */
+  /** Allowed targets of Subscriptions; only public addresses by default. */
   readonly hookTargets?: Outbound
-  /** External attachments are fetched; not by default. */
+  /** Downloads external attachments; off by default. */
   readonly autoDownload?: boolean
-  /** Hears of each change that caches must not outlive. */
+  /** Called with each change relevant to caches. */
   readonly report?: Changes['report']
 }
 
@@ -58,7 +57,7 @@ export function writeFeatures({
   }
 }
 
-/** Drops what features have cached of resources that have changed. */
+/** Invalidates the features' caches for changed resources. */
 export function invalidateFeatures(
   services: Services,
   changes: readonly Change[] | 'everything',
