@@ -1,18 +1,18 @@
 /**
- * `node scripts/distribute.ts` distributes the large tables of DATABASE_URL by Project over the servers that Citus knows
- * there (docs/scale.md). It comes once, behind the release step and before the first load; rows that are there go along.
+ * `node scripts/distribute.ts` distributes the large tables of DATABASE_URL by Project over its Citus servers
+ * (docs/scale.md). Run it once, after the release step and before the first load; existing rows are moved.
  */
 import { Client } from 'pg'
 
-/** Each begins its primary key with the Project, all rows of which lie on one server. Queues stay on the coordinator. */
+/** Primary keys begin with the Project, whose rows share a server. Queues stay on the coordinator. */
 const BY_PROJECT = [
   ...['version', 'resource', 'unique_key', 'idx_string', 'idx_range', 'code', 'resource_text'],
   'indexed_parameter',
 ]
-/** Every server has all of it. */
+/** Replicated to every server. */
 const EVERYWHERE = ['tenant']
 
-/** Safe to run twice. `say` hears what was done. */
+/** Safe to run twice. Calls `say` for each step. */
 export async function distribute(databaseUrl: string, say: (line: string) => void): Promise<void> {
   const client = new Client({ connectionString: databaseUrl })
   await client.connect()
