@@ -1,4 +1,4 @@
-/** Operations on deliveries of Subscriptions: `$status`, and `$redeliver`, which sends them again. */
+/** Delivery operations: `$status`, `$resend` and `$redeliver`. */
 import { randomUUID } from 'node:crypto'
 import { readDecided } from '../access/decisions/decide.ts'
 import type { Principal } from '../access/principal.ts'
@@ -24,11 +24,10 @@ import {
 } from './state.ts'
 
 interface PendingDeliveries {
-  /** The newest version is matched again, for one Subscription or all. Errors: 400, 403, 404, 410, 412. */
+  /** Matches the latest version again, for one Subscription or all. Errors: 400, 403, 404, 410, 412. */
   resend(principal: Principal, type: string, id: string, options: ResendOptions): Promise<void>
-  /** Failed deliveries of a time are due again; answers how many. Errors: 403, 404. */
+  /** Makes failed deliveries of a period due again; returns their count. Errors: 403, 404. */
   redeliver(principal: Principal, id: string, since: Date, until: Date): Promise<number>
-  /** Deliveries that wait or have failed. Errors: 403, 404, 410. */
   list(principal: Principal, id: string): Promise<readonly PendingDelivery[]>
   /** Errors: 404, 410. */
   state(principal: Principal, id: string): Promise<SubscriptionReport>
@@ -36,15 +35,15 @@ interface PendingDeliveries {
 
 interface ResendOptions {
   readonly interaction: Change
-  /** Id of the only Subscription to notify. */
+  /** Restricts the resend to this Subscription. */
   readonly subscription: string | undefined
-  /** Workers log what each Subscription makes of it. */
+  /** Workers log each Subscription's match. */
   readonly verbose: boolean
 }
 
 interface SubscriptionReport {
   readonly version: Version
-  /** Undefined when nothing was delivered yet. */
+  /** Undefined before the first delivery. */
   readonly state: SubscriptionState | undefined
 }
 
@@ -155,7 +154,7 @@ export const subscriptionStatus: Operation = {
   },
 }
 
-// `$resend`: Subscriptions get the newest version of a resource again.
+// `$resend`: sends the latest version of a resource to Subscriptions again
 
 const CHANGES: readonly Change[] = ['create', 'update', 'delete']
 
@@ -190,10 +189,9 @@ function subscriptionId(value: unknown): string {
   throw badRequest('subscription must be Subscription/<id>', 'subscription')
 }
 
-// `$redeliver`: deliveries of a Subscription that have failed are tried again.
+// `$redeliver`: retries failed deliveries
 
 const WEEK_MS = 7 * 24 * 3_600_000
-// https://hl7.org/fhir/R4/datatypes.html#instant and #date
 const INSTANT = /^\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d))?$/
 
 export const redeliver: Operation = {
