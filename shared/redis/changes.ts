@@ -1,40 +1,33 @@
-/**
- * Changes of which caches of all processes must hear: the process that made one hears of it when it is committed, the
- * others through Redis. After a gap, during which some may have been missed, everything counts as changed. Caches are
- * read anew after some seconds all the same.
- */
+/** Cache invalidation across processes. After a gap everything counts as changed; caches also expire by time. */
 import { randomUUID } from 'node:crypto'
 import { type Bus, messageKind } from './bus.ts'
 import type { Redis } from './redis.ts'
 
 export interface Change {
-  /** A resource type. */
   readonly type: string
   readonly id: string
-  /** The Project among whose rows it lies, by number; the registry has one of its own. */
+  /** Number of the Project that stores it; the registry has its own. */
   readonly number: number
-  /** Id of the Project that it belongs to. */
+  /** Id of the Project that owns it. */
   readonly home: string | undefined
 }
 
-/** Hears of changes, or of `everything`. */
 export type ChangeListener = (changes: readonly Change[] | 'everything') => void
 
 export interface Changes {
-  /** Resolves when Redis has passed it on, or cannot: then everything is passed on once it can. */
+  /** Resolves when Redis has accepted the change; on failure `everything` follows once Redis is back. */
   report(change: Change): Promise<void>
   follow(hear: ChangeListener): void
 }
 
 interface Message {
-  /** The process that has made the changes. */
   readonly origin: string
   readonly changes: readonly Change[] | 'everything'
 }
 
 const CHANGES = messageKind<Message>('changes')
 
-/** `redis` is the connection on which the bus publishes. */
+/** `redis` is the bus's publishing connection. */
 export async function openChanges(bus: Bus, redis: Redis): Promise<Changes> {
   const origin = randomUUID()
   const listeners: ChangeListener[] = []
@@ -55,7 +48,7 @@ export async function openChanges(bus: Bus, redis: Redis): Promise<Changes> {
   }
 }
 
-/** Changes that come while a message is on its way go together in the next one. */
+/** Batches changes while a message is in flight. */
 function sender(bus: Bus, redis: Redis, origin: string): (change: Change) => Promise<void> {
   let waiting: Change[] = []
   let isBehind = false
