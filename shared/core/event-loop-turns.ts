@@ -1,27 +1,24 @@
-/**
- * Turns of the event loop. Hundreds of requests, or of replies in one chunk, may arrive in one turn, and what is
- * done for all of them at once keeps timers and everybody else waiting; so each asks for its turn.
- */
+/** Cooperative yielding: handling all requests of one event loop turn at once would delay timers and other callers. */
 
-/** Short enough that nobody notices, long enough that waiting costs little beside the work. */
+/** Unnoticeable as a delay, long enough to amortize the yield. */
 const BUDGET_MS = 5
 
 let waiting = 0
 let beganAt: number | undefined
 let isGiven = false
 
-/** Resolves at once while the turn is young and nobody waits, else in one of the next, in the order of asking. */
+/** Resolves at once while the turn is within budget and has no waiters; otherwise in a later turn, in FIFO order. */
 export async function yieldTurn(): Promise<void> {
   await yieldTurnIfNeeded()
 }
 
-/** As `yieldTurn`; undefined in place of a promise that resolves at once. */
+/** Like `yieldTurn`, but returns undefined instead of a resolved promise. */
 export function yieldTurnIfNeeded(): Promise<void> | undefined {
   if (waiting > 0 || isGiven || !isYoung()) {
     waiting++
     return new Promise((resolve) => setImmediate(attempt, resolve))
   }
-  // Other callers in this callback would be served behind it, before the clock is read again.
+  // Other callers in this callback would run before the clock is read again.
   isGiven = true
   queueMicrotask(endOfCallback)
   return undefined
@@ -31,14 +28,13 @@ function endOfCallback(): void {
   isGiven = false
 }
 
-/** Resolves behind all that has come by now, read from its socket or not. */
+/** Resolves after all pending I/O events. */
 export async function yieldAfterPendingIo(): Promise<void> {
-  // Timers come before sockets, immediates after them.
+  // Timers run before sockets, immediates after them.
   await new Promise((resolve) => setImmediate(resolve))
   await yieldTurn()
 }
 
-// An immediate each: what one has resolved is done before the next is looked at.
 function attempt(resolve: () => void): void {
   if (!isYoung()) {
     setImmediate(attempt, resolve)
