@@ -1,7 +1,4 @@
-/**
- * Long work in slices of a few milliseconds: other requests get their turns of the event loop in between.
- * Work is counted in values of a list, so that a slice is short wherever the clock is coarse.
- */
+/** Splits long work into slices of a few milliseconds. Work is counted in list values: clocks may be coarse. */
 import { setImmediate as nextTurn } from 'node:timers/promises'
 
 const SLICE_MS = 5
@@ -16,7 +13,7 @@ export class TimeSlicer {
     this.#work += work
   }
 
-  /** A slice begins: others had their turns while a statement ran. */
+  /** Starts a slice after the turns that others had during a statement. */
   begin(): void {
     this.#work = 0
     this.#began = performance.now()
@@ -26,14 +23,14 @@ export class TimeSlicer {
     return this.#work > SLICE_WORK || performance.now() - this.#began > SLICE_MS
   }
 
-  /** Gives others a turn. Several that wait go on one after the other, each in a turn of its own. */
+  /** Yields. Several waiters resume one per turn. */
   async rest(): Promise<void> {
     this.#last = this.#last.then(() => nextTurn())
     await this.#last
     this.begin()
   }
 
-  /** Counts work and waits where the slice is used up. */
+  /** Counts work; yields when the slice is used up. */
   spendAndYield(work: number): Promise<void> | undefined {
     this.#work += work
     return this.isUsedUp ? this.rest() : undefined
