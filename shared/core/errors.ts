@@ -1,7 +1,6 @@
 /**
- * OperationOutcomes of the contract, and failures that a caller may see: an HTTP status and an outcome, thrown as
- * one class. The SDK derives a status from the `id` of an outcome, so the ids are part of the contract.
- * https://hl7.org/fhir/R4/operationoutcome.html
+ * OperationOutcomes and HTTP errors that callers may see. The SDK derives the status from an outcome's `id`, so ids are
+ * part of the contract. https://hl7.org/fhir/R4/operationoutcome.html
  */
 export type Severity = 'fatal' | 'error' | 'warning' | 'information'
 
@@ -26,7 +25,7 @@ interface IssueDetails {
   readonly diagnostics?: string | undefined
 }
 
-/** One issue; `expression` is the FHIRPath of the element at fault, where there is one. */
+/** `expression` is the FHIRPath of the faulty element, if any. */
 export function issue(
   severity: Severity,
   code: string,
@@ -49,7 +48,6 @@ export function outcome(id: string | undefined, ...issues: Issue[]): OperationOu
 export const allOk = outcome('ok', issue('information', 'informational', 'All OK'))
 export const created = outcome('created', issue('information', 'informational', 'Created'))
 
-/** The 202 body; `statusUrl` also travels in `Content-Location`, the SDK looks at both. */
 export function accepted(statusUrl: string): OperationOutcome {
   return outcome(
     'accepted',
@@ -70,15 +68,11 @@ export class HttpError extends Error {
     super(body.issue[0]?.details.text ?? `HTTP ${status}`, { cause: options.cause })
     this.status = status
     this.outcome = body
-    // A caller that is to repeat learns when.
     this.headers = { ...(status === 503 ? { 'Retry-After': '2' } : {}), ...options.headers }
   }
 }
 
-/**
- * The work on a stored resource would hold this event loop for too long: nothing of it is done yet, and whoever has
- * another place for it has it done there.
- */
+/** The work would block this event loop; nothing is done yet, so the caller can run it in another thread. */
 export class OffloadRequired extends Error {}
 
 const failure = (status: number, id: string | undefined, code: string) => {
@@ -86,33 +80,32 @@ const failure = (status: number, id: string | undefined, code: string) => {
     new HttpError(status, outcome(id, issue('error', code, text, { expression, diagnostics })))
 }
 
-/** 400 for a broken business rule or value. */
+/** 400 for a violated business rule or an invalid value. */
 export const badRequest = failure(400, undefined, 'invalid')
-/** 400 for a body that has not the shape of its type. */
+/** 400 for an invalid body structure. */
 export const badStructure = failure(400, undefined, 'structure')
 export const notSupported = failure(400, undefined, 'not-supported')
-/** 400 for a definition that what is asked for needs and nobody knows. */
+/** 400 for an unknown definition that the request needs. */
 export const unknownDefinition = failure(400, undefined, 'not-found')
-/** 400 for work that is asked for but costs too much. */
+/** 400 for a request that is too expensive. */
 export const tooCostly = failure(400, undefined, 'too-costly')
-/** `why` is the layer that decided, for the log alone. */
+/** `why` is the deciding layer, for the log only. */
 export const forbidden = (why?: string) =>
   new HttpError(403, outcome('forbidden', issue('error', 'forbidden', 'Forbidden')), { cause: why })
-/** 403 by a rule of the platform itself, which is no secret: the caller learns the reason. */
+/** 403 by a platform rule, whose reason is public. */
 export const forbiddenByPlatform = (reason: string, expression?: string) =>
   new HttpError(403, outcome('forbidden', issue('error', 'forbidden', reason, { expression })), {
     cause: reason,
   })
-/** 403 that names the rule which a write has failed. */
+/** 403 with the name of the violated rule. */
 export const forbiddenBecause = (name: string | undefined, why: string) => {
   const said = issue('error', 'forbidden', 'Forbidden', { diagnostics: name })
   return new HttpError(403, outcome('forbidden', said), { cause: why })
 }
-/** 403 for a search by what is hidden from the caller. */
 export const hiddenParameter = (code: string | undefined) =>
   failure(403, 'forbidden', 'forbidden')('Forbidden', code)
 export const notFound = (text = 'Not found') => failure(404, 'not-found', 'not-found')(text)
-/** 404 for content that its resource names and the storage has not. */
+/** 404 for content missing from storage. */
 export const contentMissing = (cause: unknown) =>
   new HttpError(404, outcome('not-found', issue('error', 'not-found', 'Content not found')), {
     cause,
@@ -138,10 +131,7 @@ export const unsupportedMediaType = (text = 'Unsupported media type') =>
 export const businessRule = failure(422, 'business-rule', 'business-rule')
 export const serverTimeout = () => failure(504, 'server-timeout', 'timeout')('Server timeout')
 
-/**
- * PostgreSQL gave way to another transaction: the same work may succeed the next time. Who does not try
- * again answers 503.
- */
+/** PostgreSQL aborted the transaction for another one: retry. Answers 503 without a retry. */
 export class TransactionConflict extends HttpError {
   readonly sqlState: string
 
@@ -152,7 +142,7 @@ export class TransactionConflict extends HttpError {
   }
 }
 
-/** Another worker has the run of a bot in whose name something was to be changed, or the run was ended. */
+/** The bot run on whose behalf the write happens has ended or is leased to another worker. */
 export class RunLeaseLost extends HttpError {
   constructor(cause?: unknown) {
     const { status, outcome } = conflict('The run has been taken over by another worker, or ended')
@@ -160,7 +150,7 @@ export class RunLeaseLost extends HttpError {
   }
 }
 
-/** 409 for work that was tried again and again; the SQLSTATE shows a caller that one more try may do. */
+/** 409 after repeated retries; the SQLSTATE indicates that another retry may succeed. */
 export function retriesExhausted(sqlState: string): HttpError {
   const { id, issue: issues } = conflict('Too many concurrent changes, try again').outcome
   const coded = issues.map(({ details, ...rest }) => ({
@@ -170,18 +160,16 @@ export function retriesExhausted(sqlState: string): HttpError {
   return new HttpError(409, outcome(id, ...coded))
 }
 
-/** The same failure, with the parameter or element at fault named in each issue. */
 export function withExpression(error: unknown, expression: string): unknown {
   if (!(error instanceof HttpError)) return error
   const issues = error.outcome.issue.map((one) => ({ ...one, expression: [expression] }))
   return new HttpError(error.status, { ...error.outcome, issue: issues }, { cause: error })
 }
 
-/** 400 with several issues, one a field. */
 export const invalid = (issues: readonly Issue[]) =>
   new HttpError(400, outcome(undefined, ...issues))
 
-/** 401; `tokenGiven` adds the RFC 6750 §3 error so that a client knows its token was looked at. */
+/** 401; `tokenGiven` adds the RFC 6750 §3 error for an invalid token. */
 export function unauthorized(baseUrl: string, tokenGiven = false): HttpError {
   const challenge = `Bearer realm="${baseUrl}"${tokenGiven ? ', error="invalid_token"' : ''}`
   return new HttpError(401, outcome('unauthorized', issue('error', 'login', 'Unauthorized')), {
@@ -189,7 +177,7 @@ export function unauthorized(baseUrl: string, tokenGiven = false): HttpError {
   })
 }
 
-/** 429; `seconds` is when to come back, `rateLimit` an item of the header of that name. */
+/** 429; `seconds` becomes Retry-After, `rateLimit` is one item of the RateLimit header. */
 export function tooManyRequests(
   seconds: number,
   diagnostics?: string,
@@ -207,7 +195,7 @@ export function tooManyRequests(
   )
 }
 
-/** 503: what we stand on is away; the caller should repeat. */
+/** 503 for an unavailable dependency; retry. */
 export function unavailable(what: string, cause?: unknown): HttpError {
   return new HttpError(
     503,
@@ -216,7 +204,7 @@ export function unavailable(what: string, cause?: unknown): HttpError {
   )
 }
 
-/** 503: a disk or a memory that we stand on is full, which may last. */
+/** 503 for a full disk or memory of a dependency, which may last. */
 export class StorageFull extends HttpError {
   constructor(what: string, cause?: unknown) {
     const body = unavailable(what).outcome

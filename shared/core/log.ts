@@ -20,7 +20,7 @@ export function createLogger(level: string, process: 'web' | 'worker' | 'script'
 
 const plain = new WeakMap<Logger, Logger>()
 
-/** The same log for lines that name their fields one by one: they are not searched for secrets. */
+/** Returns a logger without secret redaction, for lines that list their fields explicitly. */
 export function unredactedLogger(log: Logger): Logger {
   const known = plain.get(log)
   if (known !== undefined) return known
@@ -35,11 +35,7 @@ const GATHER_MS = 100
 const GATHER_CHARACTERS = 32_768
 const WARN = 40
 
-/**
- * Writes a line at once after a pause. Those that follow within 100 ms are written together, which takes a tenth of
- * the CPU of a busy web process; a warning or worse takes all that wait along. A process that is killed in between
- * loses what waits.
- */
+/** Batches lines within 100 ms, except warnings and the first after a pause. A killed process loses pending lines. */
 function gathered(output: DestinationStream): DestinationStream {
   let waiting = ''
   let pause: NodeJS.Timeout | undefined
@@ -54,7 +50,7 @@ function gathered(output: DestinationStream): DestinationStream {
   }
   process.on('exit', flush)
   const destination = {
-    // pino leaves the level of each line in `lastLevel` where it finds this mark.
+    // pino stores the level of each line in `lastLevel` if this mark is set.
     [Symbol.for('pino.metadata')]: true,
     lastLevel: 0,
     write(line: string) {
@@ -66,11 +62,10 @@ function gathered(output: DestinationStream): DestinationStream {
   return destination
 }
 
-/** Node's codes of a socket that is gone, and what ioredis says while it has none. */
+/** Node's codes for lost sockets, and ioredis' message without a connection. */
 const AWAY =
   /^(E[A-Z_]{4,}$|Connection is closed|Stream isn't writeable|Command timed out|Reached the max retries|LOADING )/
 
-/** An expected failure is logged in one line; any other with its stack. */
 function causeText(error: unknown): unknown {
   if (!(error instanceof Error)) return error
   if (error instanceof HttpError) return chain(error)

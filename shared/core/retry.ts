@@ -2,22 +2,20 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { conflict, retriesExhausted, TransactionConflict } from './errors.ts'
 
-/** Returned by work that has lost a race and may succeed on the new state. */
+/** Returned by work that lost a race and may succeed on the new state. */
 export const LOST = Symbol('lost race')
 
-/** Writes of this process take turns, so only other processes win races: one of them at a time. */
 const ATTEMPTS = 9
-/** Attempts after those that PostgreSQL has ended, each after a longer pause. */
 const PAUSED = 3
 const PAUSE_MS = 50
 
 interface Retry {
   readonly attempts?: number
-  /** PostgreSQL has ended the whole transaction, so only what began it can try again. */
+  /** PostgreSQL aborted the whole transaction, so only its owner can retry. */
   readonly inTransaction?: boolean
 }
 
-/** Runs `work` again when it returns LOST or PostgreSQL gives way to another transaction. Errors: 409. */
+/** Repeats `work` when it returns LOST or PostgreSQL aborts the transaction in favour of another. Errors: 409. */
 export async function retryOnConflict<T>(
   work: () => Promise<T | typeof LOST>,
   { attempts = ATTEMPTS, inTransaction = false }: Retry = {},

@@ -1,4 +1,4 @@
-/** The public view of an export: its BulkDataExport, its AuditEvents, its manifest, and its AsyncJob for the SDK. */
+/** Public view of an export: its BulkDataExport, AuditEvents, manifest and AsyncJob. */
 import { type Principal, type ProjectContext, systemPrincipal } from '../access/principal.ts'
 import { SYSTEM_PROJECT } from '../access/project-context.ts'
 import { jobPrincipal } from '../bots/async-jobs.ts'
@@ -17,7 +17,7 @@ import { deleteOldExports, listFiles } from './rows/files.ts'
 import { addExport, cancelExport, type ExportJob, failExport } from './rows/jobs.ts'
 import { completeExport, type LeasedExportPart } from './rows/parts.ts'
 
-/** Adds the export and its record, whose author is the caller. False when `most` are waiting already. */
+/** Adds the export and its BulkDataExport, authored by the caller. False when `most` are already waiting. */
 export async function beginExport(
   { repository }: Services,
   caller: BulkCaller,
@@ -52,14 +52,14 @@ type ExportEnd =
       readonly files: ExportFiles
     }
   | { readonly status: 'cancelled'; readonly caller: BulkCaller }
-  /** `isRevoked`: files that are there already go, too. */
+  /** `isRevoked`: existing files are removed too. */
   | {
       readonly status: 'error'
       readonly failure: NonNullable<ExportJob['failure']>
       readonly isRevoked?: boolean
     }
 
-/** Ends the job, its record, and adds the AuditEvent, or does nothing. False when the job or the lease has ended. */
+/** Ends the job and its record and adds the AuditEvent, all or nothing. False when the job or the lease has ended. */
 export async function endExport(
   { repository, principals, config }: Services,
   job: ExportJob,
@@ -127,7 +127,7 @@ async function changeRecord(
     const change = (current: Resource) => ({ ...current, ...shown })
     await repository.patch(author, { type: 'BulkDataExport', id }, change)
   } catch (error) {
-    // Somebody has deleted the record.
+    // The record was deleted.
     if (!(error instanceof HttpError) || (error.status !== 404 && error.status !== 410)) throw error
   }
 }
@@ -144,10 +144,9 @@ function shownFiles({ transactionTime, requiresAccessToken, output, deleted, err
   }
 }
 
-/** Status URLs answer for so long after the end. */
+/** Lifetime of status URLs after the end. */
 const KEPT_MS = 30 * 24 * 3_600_000
 
-/** Removes exports that ended 30 days ago, their record included. */
 export async function removeOldExports({ database, repository }: Services): Promise<void> {
   const before = new Date(Date.now() - KEPT_MS)
   await deleteOldExports(database, before)
@@ -156,7 +155,7 @@ export async function removeOldExports({ database, repository }: Services): Prom
     .purge(systemPrincipal(SYSTEM_PROJECT), 'BulkDataExport', before)
 }
 
-/** The owner of an export, for steps without a request. */
+/** Principal of an export's caller, for steps without a request. */
 function exportOwner(project: ProjectContext, { input }: ExportJob): BulkCaller {
   const { profile, membershipId } = input
   return { project, profile, profileDisplay: undefined, membershipId }
@@ -165,13 +164,12 @@ function exportOwner(project: ProjectContext, { input }: ExportJob): BulkCaller 
 type BulkCaller = Pick<Principal, 'profile' | 'profileDisplay' | 'membershipId' | 'project'>
 
 interface BulkRecord {
-  /** The job. */
   readonly reference: string
   readonly step: 'kick-off' | 'completed' | 'download' | 'cancel'
   readonly details: Readonly<Record<string, string | number>>
 }
 
-/** Writes an AuditEvent about an export or import, never about its content. */
+/** Writes an AuditEvent about an export or import, without content. */
 export async function recordBulk(
   { repository }: Pick<Services, 'repository'>,
   { project, profile, profileDisplay, membershipId }: BulkCaller,
@@ -200,7 +198,6 @@ export async function recordBulk(
   )
 }
 
-/** Members that a manifest and the record of an export share. */
 interface ExportFiles {
   readonly transactionTime: string | undefined
   readonly requiresAccessToken: boolean
@@ -214,17 +211,14 @@ interface ListedFile {
   readonly type: string
   readonly url: string
   readonly count: number
-  /** URL of the next file, which continues the last patient of this file. */
+  /** URL of the next file, which continues this file's last patient. */
   readonly continuesInFile?: string
 }
 
-/** Time to begin a download; after that a client reads the manifest again. */
+/** Time to start a download; later the client must read the manifest again. */
 const SIGNED_SECONDS = 300
 
-/**
- * Makes the manifest of one page, or of all; `sign`: for callers who fetch the files from the storage itself.
- * https://hl7.org/fhir/uv/bulkdata/STU2/export.html#response---complete-status
- */
+/** Builds the manifest of one page or of all; `sign` creates URLs for direct downloads from storage. */
 export async function manifestOf(
   services: Services,
   { id, at, input }: ExportJob,
@@ -260,7 +254,7 @@ export async function manifestOf(
   }
 }
 
-/** The manifest as sent: files by patient hold several types. Records name the type of the patients. */
+/** Serializes the manifest. Files by patient hold several types, so `type` is omitted; records name Patient. */
 export function manifestText(manifest: ExportFiles): string {
   if (manifest.outputOrganizedBy === undefined) return JSON.stringify(manifest)
   const output = manifest.output.map((file) => ({ ...file, type: undefined }))
@@ -271,7 +265,6 @@ export function statusUrl(services: Services, id: string): string {
   return absoluteUrl(services, `bulkdata/export/${id}`)
 }
 
-/** An export in the form of an AsyncJob, which the SDK reads and cancels. */
 export async function exportAsJob(services: Services, job: ExportJob): Promise<Version> {
   const { id, state, input, requested, at, finished } = job
   const files = state === 'completed' ? await manifestOf(services, job) : undefined
@@ -290,7 +283,6 @@ export async function exportAsJob(services: Services, job: ExportJob): Promise<V
   })
 }
 
-/** Files as the output parameters of an AsyncJob. */
 export function outputParameters(name: string, files: readonly Pick<ListedFile, 'type' | 'url'>[]) {
   return files.map(({ type, url }) => ({
     name,
@@ -301,7 +293,6 @@ export function outputParameters(name: string, files: readonly Pick<ListedFile, 
   }))
 }
 
-/** An AsyncJob that is not stored: its only version, as it is now. */
 export function jobVersion(id: string, lastUpdated: Date, members: object): Version {
   const meta = { versionId: '1', lastUpdated: lastUpdated.toISOString() }
   const content = JSON.stringify({ resourceType: 'AsyncJob', id, meta, ...members })

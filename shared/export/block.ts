@@ -1,8 +1,4 @@
-/**
- * Lines in a buffer, in the form that is stored: of level 0 they have the headers of deflate's stored blocks
- * between them, so that they are copied once. The buffers are taken again by the next blocks: what each part
- * allocated for itself had V8 go through all of its memory three times in an export of 95 MiB.
- */
+/** Reused buffers of lines in stored form: at level 0 with deflate's block headers, so that lines are copied once. */
 import { crc32 } from 'node:zlib'
 import { allocatePages } from '../storage/disk.ts'
 import { release, type Slice, sliceToBuffer, toSlice } from '../storage/storage.ts'
@@ -15,17 +11,16 @@ import {
 } from './file.ts'
 
 export interface Blocks {
-  /** Holds that line at least. */
+  /** Fits at least this line. */
   take(first: Slice): Block
-  /** Nobody reads what it has answered any more. */
+  /** Returns a block whose bytes are no longer read. */
   give(block: Block): void
-  /** Lets go of the memory of those that were given back. */
   clear(): void
 }
 
 const [LINE_FEED = 10] = Buffer.from('\n')
 
-/** `level` is zlib's; 0 packs nothing. */
+/** `level` is zlib's; 0 stores without compression. */
 export function createBlocks(level: number): Blocks {
   const rooms = new WeakMap<Block, Uint8Array>()
   const free: Uint8Array[] = []
@@ -48,20 +43,17 @@ export function createBlocks(level: number): Blocks {
   }
 }
 
-/** With headers. One byte stays free: of a buffer that it has as a whole the storage lets go. */
+/** Includes headers. One byte stays free, because storage frees buffers that it receives whole. */
 function roomFor({ start, end }: Slice): number {
   const bytes = end - start + 1
   return bytes + STORED_HEADER_BYTES * (2 + Math.floor(bytes / STORED_BYTES)) + 1
 }
 
 export class Block {
-  /** Lines in it. */
   rows = 0
-  /** Bytes of its lines. */
   bytes = 0
   readonly #room: Uint8Array
   readonly #level: number
-  /** The bytes between two headers, and those of a header. */
   readonly #most: number
   readonly #header: number
   #at = 0
@@ -79,7 +71,7 @@ export class Block {
     return this.#at + roomFor(line) <= this.#room.length
   }
 
-  /** Copies the line, or several with line feeds between them. */
+  /** Copies one line, or several with line feeds between them. */
   add({ bytes: source, start, end }: Slice, lines = 1): void {
     const before = this.#before
     before.bytes = this.bytes
@@ -93,7 +85,6 @@ export class Block {
     this.rows += lines
   }
 
-  /** Takes the last line back, once. */
   undo(): void {
     this.rows -= 1
     this.bytes = this.#before.bytes
@@ -101,12 +92,11 @@ export class Block {
     this.#edge = this.#before.edge
   }
 
-  /** Continues the checksum `crc` with its lines. */
   crc(crc: number): number {
     return this.#pieces().reduce((sum, piece) => crc32(piece, sum), crc)
   }
 
-  /** Nothing is added any more. What is answered may be stored until the block is given back. */
+  /** Ends the block. The result is valid until the block is returned. */
   async pack(): Promise<Uint8Array> {
     const text = this.#room.subarray(0, this.#at)
     if (this.#level > 0) return packBlock(text, this.#level)
@@ -116,7 +106,7 @@ export class Block {
     return text
   }
 
-  /** There is room for a byte: behind the next header, when one is full. */
+  /** Makes room for a byte, after the next header if the current one is full. */
   #turn(): void {
     if (this.#at < this.#edge) return
     this.#at += this.#header
@@ -141,7 +131,7 @@ export class Block {
   }
 }
 
-/** In one piece: who goes on behind it has both, or none. */
+/** Joins a header and its line, so that both are written or neither. */
 export function lineBehind(header: Slice, line: Slice): Slice {
   return toSlice(Buffer.concat([sliceToBuffer(header), Buffer.of(LINE_FEED), sliceToBuffer(line)]))
 }

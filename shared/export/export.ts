@@ -1,7 +1,4 @@
-/**
- * Kick-off of a bulk export: https://hl7.org/fhir/uv/bulkdata/STU2/export.html
- * All refusals happen here; then a row is written and a worker is woken.
- */
+/** Kick-off of a bulk export: https://hl7.org/fhir/uv/bulkdata/STU2/export.html */
 import { randomUUID } from 'node:crypto'
 import type { Principal } from '../access/principal.ts'
 import { rightsDigest } from '../access/rights-digest.ts'
@@ -24,7 +21,7 @@ import type { ExportLevel } from './rows/jobs.ts'
 import { patientsIn } from './rows/members.ts'
 import { exportedTypes, exportStore, isExportable, mayExport } from './rows/scope.ts'
 
-/** Exports of one Project: a longer queue helps nobody. */
+/** Waiting exports per Project. */
 const MOST_WAITING = 10
 const RETRY_SECONDS = 60
 
@@ -69,7 +66,7 @@ export const exportData: Operation = {
       ...parameters,
       filters: filtered.filters,
       separateStatus: preferences.separateStatus,
-      // A page that was given never changes, and addresses of objects do.
+      // A published page never changes, but presigned URLs do.
       presigned: services.storage.sign !== undefined && !parameters.partialManifests,
     }
     const job = { id: jobId, project: project.number, input, issues }
@@ -87,7 +84,7 @@ export const exportData: Operation = {
 }
 
 function exportPreferences({ request }: OperationCall) {
-  // `Accept` is about the files, too, and they are no JSON.
+  // `Accept` also concerns the files, which are not JSON.
   const { headers, query } = request
   const asked = new URLSearchParams(query)
   asked.delete('_format')
@@ -111,7 +108,7 @@ function exportLevel(type: string | undefined, id: string | undefined): ExportLe
   return id === undefined ? 'patient' : 'instance'
 }
 
-/** Errors: 403 for a type that the member may not read, or when there is none that it may. */
+/** Errors: 403 for a type the member may not read, or when there is none. */
 function refusedTypes(
   principal: Principal,
   level: ExportLevel,
@@ -145,7 +142,7 @@ function refusedTypes(
   return faults
 }
 
-/** One answer for a patient that is not there, is not visible, or is no member of the Group. */
+/** Returns the same error for a patient that is missing, invisible, or not in the Group. */
 async function unknownPatients(
   { services, principal, id }: OperationCall,
   level: ExportLevel,

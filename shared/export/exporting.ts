@@ -1,4 +1,4 @@
-/** Services, metrics, connections and pace that all exports of a worker share. */
+/** Services, metrics, connections and pacing shared by all exports of a worker. */
 import { setTimeout as delay } from 'node:timers/promises'
 import { Counter, type Registry } from 'prom-client'
 import { HttpError, unavailable } from '../core/errors.ts'
@@ -7,18 +7,15 @@ import { type CopySession, type CopySessions, openCopySessions } from '../postgr
 import type { Services } from '../request/services.ts'
 import type { Blocks } from './block.ts'
 
-/** The services of a worker that exports. */
 export type Exporting = Services & {
   readonly metrics: ExportMetrics
   readonly copies: Pick<CopySessions, 'close'> & {
-    /** `isBegun`: an earlier try of the part has failed, perhaps by where it read. */
+    /** `isBegun`: an earlier attempt of the part failed, possibly because of its source. */
     open(signal: AbortSignal, isBegun: boolean): Promise<CopySession>
   }
   readonly blocks: Blocks
   readonly pace: Pace
-  /** Absent: the usual ones. */
   readonly fileLimits?: FileLimits
-  /** There may be parts to be taken, by this worker. */
   wake(): void
 }
 
@@ -28,9 +25,8 @@ export interface FileLimits {
 }
 
 export interface ExportMetrics {
-  /** A block is stored and written down. */
+  /** Counts a stored and recorded block. */
   wrote(rows: number, bytes: number, packed: number): void
-  /** A part is taken that another worker has had, or that has failed. */
   retried(): void
 }
 
@@ -58,7 +54,7 @@ export function createExportMetrics(registry: Registry): ExportMetrics {
   }
 }
 
-/** Sessions on the primary, and on a replica once that has all that was there when a part was begun. */
+/** Opens sessions on the primary, or on a replica that has replayed everything committed when the part began. */
 export function openSources({ database, replicas }: Services): Exporting['copies'] {
   const primary = openCopySessions(database)
   const there = new Map(replicas?.all.map((one) => [one, openCopySessions(one.database)]))
@@ -81,26 +77,20 @@ export function openSources({ database, replicas }: Services): Exporting['copies
   }
 }
 
-/**
- * While others wait, exports go on in bursts with rests between them. Rests must be longer than PostgreSQL takes to fill
- * the buffers of a connection, some megabytes: after a shorter one the next block is there already, and only this process
- * has rested.
- */
+/** A rest must outlast the connection's buffers (several MB), otherwise PostgreSQL keeps working through it. */
 const BURST_MS = 100
-/** Length of a rest, in bursts. */
 const REST = 2
 const LONGEST_REST_MS = 500
-/** A look sees only callers that wait at that moment. */
+/** One check only sees callers that wait at that moment. */
 const REMEMBERED_MS = 500
 
 interface Pace {
   /** To be awaited now and then, by all that goes on. */
   keep(): Promise<void>
-  /** Others wait, or did a moment ago. */
   isAwaited(): boolean
 }
 
-/** `isBusy`: somebody waits for the processors that exports use. */
+/** `isBusy`: callers wait for the processors that exports use. */
 export function createPace(isBusy: () => boolean): Pace {
   let awaitedUntil = Number.NEGATIVE_INFINITY
   let burstAt = 0
@@ -133,7 +123,7 @@ export function createPace(isBusy: () => boolean): Pace {
   }
 }
 
-/** The export cannot be completed, however often it is tried. */
+/** A permanent failure of the export. */
 export class ExportAborted extends Error {
   readonly failure: { readonly status: number; readonly text: string }
 
@@ -143,7 +133,7 @@ export class ExportAborted extends Error {
   }
 }
 
-/** A storage that is full or unreachable may work again later: the part is written then. Errors: 503. */
+/** Converts failures of a full or unreachable storage, after which the part is retried. Errors: 503. */
 export function storageFailed(error: unknown): never {
   const isOwn = error instanceof HttpError || error instanceof LeaseLost
   throw isOwn ? error : unavailable('The storage', error)

@@ -1,7 +1,6 @@
 /**
- * Files of exports: their stored form, and the reply that sends one, packed as stored or unpacked on the way. Blocks of
- * whole lines are packed separately, each ended with a sync flush. Between a header and a trailer they form one gzip
- * member; some clients stop after the first of several members. https://www.rfc-editor.org/rfc/rfc1952
+ * Export files, stored compressed or plain and sent either way. Blocks of whole lines are compressed separately and
+ * form one gzip member: some clients stop after the first of several members. https://www.rfc-editor.org/rfc/rfc1952
  */
 import { Readable } from 'node:stream'
 import { constants, createDeflateRaw, inflateRaw } from 'node:zlib'
@@ -17,27 +16,25 @@ import { readChunks } from '../storage/storage.ts'
 import { type ExportFile, type FileKind, findFile } from './rows/files.ts'
 import { type ExportJob, extendForDownload } from './rows/jobs.ts'
 
-/** Lines of a block, about; one that is longer is a block of its own. */
+/** Approximate bytes of lines per block; a longer line is its own block. */
 export const BLOCK_BYTES = 4 * 1024 * 1024
 
 /** Deflate, no name, no time, unknown system. */
 export const GZIP_HEADER = Buffer.from([0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff])
-/** An empty block that is the last one. */
 const LAST_BLOCK = Buffer.from([3, 0])
 const GZIP_TRAILER_BYTES = LAST_BLOCK.length + 8
 
 const { Z_SYNC_FLUSH } = constants
-/** Each piece is a way to the thread pool and back: by the default of 16 KiB there were 30 of a block. */
+/** Each piece is a round trip to the thread pool, and the default of 16 KiB would need many. */
 const PIECE_BYTES = 1024 * 1024
 
-/** In the thread pool. */
 export async function packBlock(lines: Uint8Array, level: number): Promise<Buffer> {
   const packing = createDeflateRaw({ level, finishFlush: Z_SYNC_FLUSH, chunkSize: PIECE_BYTES })
   const pieces: Buffer<ArrayBuffer>[] = []
   packing.end(lines)
   for await (const piece of packing) pieces.push(piece)
   const packed = Buffer.concat(pieces)
-  // Each has a MiB of its own, however little is in it, which V8 would keep until it collects garbage.
+  // Each has its own MiB, which would otherwise stay until garbage collection.
   for (const { buffer } of pieces) if (buffer.byteLength === PIECE_BYTES) buffer.transfer(0)
   return packed
 }
@@ -51,7 +48,6 @@ export async function unpackBlock(packed: Buffer): Promise<Buffer> {
   })
 }
 
-/** The most that a stored block holds, behind a header: a byte for its form, and its length twice. */
 export const STORED_BYTES = 0xffff
 export const STORED_HEADER_BYTES = 5
 
@@ -65,7 +61,6 @@ export function writeStoredHeader(target: Uint8Array, at: number, length: number
   target[at + 4] = rest >> 8
 }
 
-/** Undefined when one of the blocks is not a stored one. */
 function storedPieces(packed: Buffer): Buffer[] | undefined {
   const pieces: Buffer[] = []
   for (let at = 0; at < packed.length; ) {
@@ -77,7 +72,7 @@ function storedPieces(packed: Buffer): Buffer[] | undefined {
   return pieces
 }
 
-/** `crc` and `bytes` are those of all lines. */
+/** `crc` and `bytes` cover all lines. */
 export function gzipTrailer(crc: number, bytes: number): Buffer {
   const trailer = Buffer.alloc(GZIP_TRAILER_BYTES)
   LAST_BLOCK.copy(trailer)
@@ -86,7 +81,6 @@ export function gzipTrailer(crc: number, bytes: number): Buffer {
   return trailer
 }
 
-/** Storage key of a file that is one object. */
 export function fileKey(projectId: string, job: string, part: number, seq: number): string {
   return `exports/${projectId}/${job}/${part}-file-${seq}`
 }
@@ -94,12 +88,11 @@ export function fileKey(projectId: string, job: string, part: number, seq: numbe
 interface BlockPlace {
   readonly job: string
   readonly part: number
-  /** Number of the lease of the part. */
+  /** Fencing token of the part's lease. */
   readonly token: number
   readonly seq: number
 }
 
-/** Storage key of a block. */
 export function blockKey(projectId: string, { job, part, token, seq }: BlockPlace): string {
   return `exports/${projectId}/${job}/${part}-${token}-${seq}`
 }
@@ -111,7 +104,7 @@ export function contentHeaders(name: string) {
   }
 }
 
-/** Errors: 404, 406. Ranges and conditions are those of the form that is sent. */
+/** Errors: 404, 406. Ranges and conditions apply to the encoding that is sent. */
 export async function fileReply(
   services: Services,
   { headers }: Pick<FhirRequest, 'headers'>,
@@ -166,7 +159,6 @@ async function namedFile(
 ): Promise<ExportFile> {
   const [, number, kind = 'output', type = ''] = NAME.exec(name) ?? []
   if (number === undefined || !isResourceType(type)) throw notFound()
-  // The pattern allows these three alone.
   const file = await findFile(database, id, {
     kind: kind as FileKind,
     type,
@@ -176,7 +168,7 @@ async function namedFile(
   return file
 }
 
-/** Media types of the file, the narrowest first: the first one that is named decides. */
+/** Accepted media types, most specific first; the first match decides. */
 const TYPES = ['application/fhir+ndjson', 'application/ndjson', 'application/*', '*/*']
 
 // https://www.rfc-editor.org/rfc/rfc9110#section-12.5.1
@@ -201,11 +193,10 @@ function matches(header: string | undefined, etag: string): boolean {
 }
 
 interface Reads extends Pick<Storage, 'get'> {
-  /** Ends the read under way: a storage may have stopped to answer, and a caller have gone. */
+  /** Aborts the current read, when storage hangs or the caller has disconnected. */
   close(): void
 }
 
-/** One after the other. */
 function openReads(storage: Storage): Reads {
   let last: Readable | undefined
   let isClosed = false
@@ -222,7 +213,7 @@ function openReads(storage: Storage): Reads {
   }
 }
 
-/** With the first of its stored bytes read: while nothing is sent an answer can say that it failed. */
+/** Reads the first stored bytes before the response starts, so that errors can still set the status. */
 async function started(pieces: AsyncGenerator<Buffer>): Promise<AsyncGenerator<Buffer>> {
   const first: Buffer[] = []
   let size = 0
@@ -238,7 +229,7 @@ async function started(pieces: AsyncGenerator<Buffer>): Promise<AsyncGenerator<B
   })()
 }
 
-/** Node's own way from a generator would wait for its next piece before it closes anything. */
+/** `Readable.from` would await the generator's next piece before closing it. */
 function readable(pieces: AsyncGenerator<Buffer>, close: () => void): Readable {
   return new Readable({
     highWaterMark: 1,
@@ -255,7 +246,6 @@ function readable(pieces: AsyncGenerator<Buffer>, close: () => void): Readable {
   })
 }
 
-/** A piece of a file; `read` gives the bytes from `start` to `end` of it. */
 interface Segment {
   readonly length: number
   read(range: ByteRange): AsyncIterable<Buffer>
@@ -273,7 +263,6 @@ async function* cut(
   }
 }
 
-/** All lines of a file, block by block. */
 export function plainContent(
   storage: Storage,
   job: ExportJob,
@@ -323,7 +312,7 @@ function ofBytes(bytes: Buffer): Segment {
   return {
     length: bytes.length,
     async *read({ start, end }) {
-      // The taker may release its memory.
+      // Copied, because the consumer may free its memory.
       yield Buffer.from(bytes.subarray(start, end + 1))
     },
   }

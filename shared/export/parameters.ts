@@ -1,7 +1,4 @@
-/**
- * The parameters of `$export`, as they are given in the query, in a Parameters resource or in both, and as they
- * are meant. Strict requests are refused with one issue a fault, lenient ones drop what is at fault.
- */
+/** Parses the parameters of `$export`. Strict requests fail with one issue per error; lenient ones skip the parameter. */
 
 import type { Principal } from '../access/principal.ts'
 import { badRequest, HttpError, type Issue, invalid, issue } from '../core/errors.ts'
@@ -21,22 +18,19 @@ export interface ExportParameters {
   readonly since: string | undefined
   readonly until: string | undefined
   readonly elements: readonly ElementChoice[]
-  /** Ids of Patients. */
   readonly patients: readonly string[] | undefined
   readonly provenance: ProvenanceChoice | undefined
   readonly partialManifests: boolean
-  /** Undefined: by types. */
+  /** Default: by type. */
   readonly organizedBy: 'Patient' | undefined
 }
 
 interface ReadParameters {
   readonly parameters: ExportParameters
-  /** `Type?query`, one each. */
   readonly typeFilters: readonly string[]
   readonly faults: readonly Fault[]
 }
 
-/** Steer answers in general, and say nothing of an export. */
 const IGNORED = new Set(['_format', '_pretty', '_summary'])
 const KNOWN = new Set([
   '_type',
@@ -56,7 +50,7 @@ const PROVENANCE: ReadonlyMap<string, ProvenanceChoice> = new Map([
   ['RelevantProvenanceResources', 'relevant'],
 ])
 
-/** Errors: 400 for a body that cannot be read, 415. */
+/** Errors: 400 for an unreadable body, 415. */
 export function readParameters(request: FhirRequest, level: ExportLevel): ReadParameters {
   const faults: Fault[] = []
   const given = [...fromQuery(request.query), ...fromBody(request, faults)]
@@ -94,7 +88,7 @@ export function readParameters(request: FhirRequest, level: ExportLevel): ReadPa
   return { parameters, typeFilters: list('_typeFilter', BETWEEN_FILTERS), faults }
 }
 
-/** A comma belongs to the value, unless what follows looks like another filter. */
+/** A comma belongs to the value unless another filter follows. */
 const BETWEEN_FILTERS = /,(?=\s*[A-Z][A-Za-z]*\?)/
 
 const ALWAYS: ReadonlySet<string> = new Set(['resourceType', 'id', 'meta'])
@@ -115,7 +109,7 @@ function element(text: string, faults: Fault[]): ElementChoice | readonly [] {
   return []
 }
 
-/** True for the name of a parameter's element, for those of `value[x]` too. */
+/** True for the name of a parameter's element, including `value[x]`. */
 function isElementForm(path: string, name: string): boolean {
   return path.replace('[x]', '') === name
 }
@@ -152,7 +146,6 @@ function provenance(values: readonly string[], faults: Fault[]): ProvenanceChoic
     faults.push(fault('not-supported', text, 'includeAssociatedData'))
     return []
   })
-  // The larger set.
   return choices.find((choice) => choice === 'relevant') ?? choices[0]
 }
 
@@ -170,7 +163,7 @@ function flag(name: string, text: string | undefined, faults: Fault[]): boolean 
   return text === 'true'
 }
 
-/** A plus sign that was not percent-encoded arrives as a space. */
+/** An unencoded plus sign arrives as a space. */
 function withPlus(text: string): string {
   return text.trim().replaceAll(' ', '+')
 }
@@ -184,7 +177,6 @@ function checkFormat(format: string | undefined, faults: Fault[]): void {
 // https://hl7.org/fhir/R4/datatypes.html#instant
 const INSTANT = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$/
 
-/** In UTC. */
 function instant(name: string, given: string | undefined, faults: Fault[]): string | undefined {
   if (given === undefined) return undefined
   const text = withPlus(given)
@@ -248,7 +240,7 @@ function parameterText(item: Readonly<Record<string, unknown>>): string | undefi
   return undefined
 }
 
-/** `handling=lenient` may pass over it, unless that would widen the export silently. */
+/** `handling=lenient` may ignore it, unless that would silently widen the export. */
 export interface Fault {
   readonly issue: Issue
   readonly isFatal: boolean
@@ -258,7 +250,7 @@ export function fault(code: string, text: string, expression: string, isFatal = 
   return { issue: issue('error', code, text, { expression }), isFatal }
 }
 
-/** Returns the faults that are passed over. Errors: 400 with an issue for each, unless all may be. */
+/** Returns the ignored faults. Errors: 400 with an issue for each, unless all can be ignored. */
 export function resolveFaults(faults: readonly Fault[], isLenient: boolean): readonly Issue[] {
   const refused = isLenient ? faults.filter(({ isFatal }) => isFatal) : faults
   if (refused.length > 0) throw invalid(refused.map((one) => one.issue))
@@ -272,11 +264,11 @@ interface ReadFilters {
 
 // Each is a search of one type: https://hl7.org/fhir/uv/bulkdata/STU2/export.html#_typefilter-query-parameter
 const NAME = '_typeFilter'
-/** These parameters shape the answer of a search, not its matches. */
+/** These parameters affect the result of a search, not its matches. */
 const RESULT =
   /^_(sort|count|include|revinclude|summary|total|elements|contained|containedType|offset|cursor|score|explain|fields|format|pretty|deleted)(:|$)/
 
-/** Errors: 403 for a type, or a parameter of it, that the member may not search by. */
+/** Errors: 403 for a type or parameter the member may not search by. */
 export async function readTypeFilters(
   asking: { readonly services: Services; readonly principal: Principal },
   texts: readonly string[],

@@ -1,8 +1,4 @@
-/**
- * The exports of a worker. PostgreSQL knows what is to be done; a wake through Redis only saves the time until the next
- * look. A part is taken by a lease, run from where it was left until its end, and given back or failed otherwise.
- */
-
+/** Runs exports in a worker: leases a part, continues it to its end, and otherwise releases or fails it. */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Principal } from '../access/principal.ts'
 import { rightsDigest } from '../access/rights-digest.ts'
@@ -65,22 +61,20 @@ import { mostUnderWay, tooManyUnreadable, writeFiles } from './writer.ts'
 const AT_ONCE = 2
 const LOOK_MS = 2000
 const RENEW_MS = PARTS.leaseMs / 3
-/** Failures of a part, and workers that it loses, before its export fails. */
+/** Failures and lost workers of a part before its export fails. */
 const MOST_FAILURES = 3
 const MOST_TRIES = 10
 const PAUSE_MS = 1000
-/** An export waits for PostgreSQL and the storage for a day, and looks at least so often. */
+/** Maximum wait for PostgreSQL and storage, and maximum polling interval. */
 const LONGEST_OUTAGE_MS = 24 * 3_600_000
 const LONGEST_PAUSE_MS = 300_000
-/** An open transaction that holds the time of exports back for longer is logged. */
+/** Logs a transaction that delays exports for longer. */
 const HELD_MS = 60_000
 const MOST_UNREADABLE_SHARE = 0.01
-/** Workers that are woken for a plan. */
 const MOST_WAKES = 4
-/** How often each export has waited since this worker ended a part of it. */
 const waits = new Cache<string, number>({ name: 'export-waits', max: 1000 })
 
-/** `stop` leaves parts under way for other workers, after their last block. */
+/** `stop` releases running parts after their current block. */
 export function startExports(
   services: Services,
   metrics: ExportMetrics,
@@ -105,7 +99,6 @@ export function startExports(
   }
 }
 
-/** False when there was nothing to do. */
 async function work(services: Exporting, stopping: AbortSignal): Promise<boolean> {
   const taken = await leaseExportPart(services.database)
   if (taken === undefined) return sweepExport(services)
@@ -113,7 +106,6 @@ async function work(services: Exporting, stopping: AbortSignal): Promise<boolean
   return true
 }
 
-/** Runs a part while its lease is renewed. */
 async function holdPart(
   services: Exporting,
   taken: LeasedExportPart,
@@ -134,7 +126,7 @@ async function holdPart(
   }
 }
 
-/** Errors: GivenUp, LeaseLost, the reason of the signal, failures of PostgreSQL and of the storage. */
+/** Errors: GivenUp, LeaseLost, the signal's reason, failures of PostgreSQL and storage. */
 export async function runPart(
   services: Exporting,
   principal: Principal,
@@ -183,7 +175,7 @@ async function plan(
   const others = parts.length - 2
   if (others <= 0) return
   wake()
-  // A failure to wake other workers is logged there, and only delays them.
+  // A failed wake is logged there and only causes delay.
   void queues.wake('export', Math.min(others, MOST_WAKES))
 }
 
@@ -225,7 +217,6 @@ async function deleted(
   await endObjects(services, taken, signal)
 }
 
-/** Writes the issues of the export into a file, and ends it. */
 async function close(
   services: Exporting,
   taken: LeasedExportPart,
@@ -257,7 +248,7 @@ function isPlanned(job: ExportJob): job is PlannedJob {
   return job.at !== null
 }
 
-/** Ends a part whose files become one object each; any other part has ended with its last block. */
+/** Ends a part with one object per file; other parts end with their last block. */
 async function endObjects(
   services: Exporting,
   taken: LeasedExportPart,
@@ -269,7 +260,7 @@ async function endObjects(
   if (!(await finishPart(services.database, job.id, part))) throw new LeaseLost()
 }
 
-/** Makes an object of each file of a written part. Another worker makes the same. Errors: LeaseLost. */
+/** Builds one object per file of a written part; idempotent across workers. Errors: LeaseLost. */
 async function makeObjects(
   { database, storage }: Services,
   { job, part }: LeasedExportPart,
@@ -281,7 +272,7 @@ async function makeObjects(
     const content = untilAborted(plainContent(storage, job, file), signal)
     await storage.put(key, content).catch(storageFailed)
     if (await renewLease(database, job.id, part)) continue
-    // An object made after the export's files are gone would stay.
+    // An object written after the removal of the files would stay forever.
     const now = await readExport(database, job.id)
     if (now === undefined || now.state === 'error') await storage.delete(key)
     throw new LeaseLost()
@@ -324,7 +315,7 @@ async function settle(
   await releasePart(database, job.id, part, true)
 }
 
-/** The part waits for room, or for what is away, longer each time; its tries are not counted. */
+/** Defers the part during an outage, with growing delays and without counting attempts. */
 async function postpone(
   { database, log }: Services,
   { job, part }: LeasedExportPart,
@@ -338,13 +329,13 @@ async function postpone(
   await postponePart(database, job.id, part, pauseMs)
 }
 
-/** Removes the files of an export that has ended. False when there is none. */
+/** Removes the files of an ended export. False if there is none. */
 export async function sweepExport({ database, storage, log }: Services): Promise<boolean> {
   const ended = await endedExport(database)
   if (ended === undefined) return false
   const { id, projectId } = ended
   for (const { part, kind, token, last } of await writtenBlocks(database, id)) {
-    // A worker that died may have stored a few more than it could record.
+    // A crashed worker may have stored a few unrecorded blocks.
     for (let seq = 0; seq <= last + mostUnderWay(kind); seq++) {
       await storage.delete(blockKey(projectId, { job: id, part, token, seq }))
     }

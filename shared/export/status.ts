@@ -1,4 +1,4 @@
-/** Status, manifest, cancel and files of an export: `bulkdata/export/{id}` and what is below it. */
+/** Status, manifest, cancel and files of an export, below `bulkdata/export/{id}`. */
 
 import type { Principal } from '../access/principal.ts'
 import { rightsDigest } from '../access/rights-digest.ts'
@@ -25,7 +25,7 @@ import { type ExportJob, exportProgress, extendForDownload, readExport } from '.
 
 const PATH = /^bulkdata\/export\/([0-9a-fA-F-]{36})(?:\/files\/([^/]+))?$/
 
-/** Errors: 404 for callers who may not see it, 403 once its member has gone or sees other things than then. */
+/** Errors: 404 for callers without access, 403 after the member was removed or its rights changed. */
 export async function handleExport(
   services: Services,
   principal: Principal,
@@ -60,7 +60,6 @@ export async function handleExport(
   return job.input.separateStatus ? separately(answer) : answer()
 }
 
-/** Errors: 404 unless it is the member's own, or of the Project of an admin. */
 export async function findExport(
   services: Services,
   principal: Principal,
@@ -79,17 +78,13 @@ export async function findExport(
   return { ...job, state: 'error', failure: REVOKED }
 }
 
-/** Its member has gone. */
 export async function failRevokedExport(services: Services, job: ExportJob): Promise<void> {
   await endExport(services, job, { status: 'error', failure: REVOKED, isRevoked: true })
 }
 
 const REVOKED = { status: 403, text: 'The membership of this export is no longer active' }
 
-/**
- * Files hold what the member could read when they were made. Errors: 403 for a member whose rights differ by now;
- * administrators without a policy may read all of their Project anyway.
- */
+/** Files hold the member's access at kick-off. Errors: 403 if it differs now, except for unrestricted admins. */
 async function requireSameRights(
   services: Services,
   principal: Principal,
@@ -102,7 +97,7 @@ async function requireSameRights(
 
 const CHANGED = 'What the member may read has changed since this export was made: export again'
 
-/** Cancels, or forgets what is there. Errors: 404 when somebody was first. */
+/** Cancels a running export or removes an ended one. Errors: 404 when another call was first. */
 export async function cancelJob(
   services: Services,
   principal: Principal,
@@ -113,7 +108,7 @@ export async function cancelJob(
   await services.queues.wake('export', 1)
 }
 
-/** https://build.fhir.org/ig/HL7/bulk-data/export.html: the status of the export beside that of the answer. */
+/** https://build.fhir.org/ig/HL7/bulk-data/export.html: the export's status is separate from the response's. */
 async function separately(answer: () => Promise<FhirReply>): Promise<FhirReply> {
   try {
     const reply = await answer()
@@ -143,7 +138,6 @@ async function status(
   }
 }
 
-/** Errors: 500, or what the client itself is to blame for. */
 function exportError({ id, failure }: ExportJob): HttpError {
   const { status = 500, text = 'The export failed' } = failure ?? {}
   const code = status === 500 ? 'exception' : 'forbidden'
@@ -194,7 +188,7 @@ async function complete(
   }
 }
 
-/** A caller that gets addresses in the storage counts as downloading. Errors: 404. */
+/** Presigned URLs count as a download. Errors: 404. */
 async function finalManifest(services: Services, principal: Principal, job: ExportJob) {
   const { sign } = services.storage
   if (!job.input.presigned || sign === undefined) return manifestOf(services, job)
@@ -222,23 +216,20 @@ const polled = new Cache<string, { left: number; at: number }>({
   max: 10_000,
 })
 
-/** Errors: 429 for who polls many times a second, and keeps on doing so. */
+/** Errors: 429 for sustained polling many times a second. */
 export function limitPolling(id: string): void {
   const now = Date.now()
   const { left, at } = polled.get(id) ?? { left: BUCKET, at: now }
   const filled = Math.min(BUCKET, left + ((now - at) / 1000) * REFILL_PER_SECOND)
-  // A refusal takes no token, so even a fast caller gets an answer now and then.
+  // A rejected call takes no token, so even a fast caller gets an occasional answer.
   polled.set(id, { left: filled < 1 ? filled : filled - 1, at: now })
   if (filled < 1) throw tooManyRequests(1)
 }
 
-// `allowPartialManifests`: whole files are listed while others are made. A page never changes once it was answered,
-// except that it gains a link to the next one. https://build.fhir.org/ig/HL7/bulk-data/export.html
+// `allowPartialManifests`: a published page never changes, except that it gains a link to the next one.
+// https://build.fhir.org/ig/HL7/bulk-data/export.html
 
-/**
- * The manifest of the page that is asked for; undefined: there is no such page yet. Errors: 404 for one
- * that will never be.
- */
+/** Returns the requested manifest page; undefined if it does not exist yet. Errors: 404 if it never will. */
 async function manifestPage(services: Services, job: ExportJob, { query }: StatusRequest) {
   const page = Number(query.get('page') ?? 1)
   if (!Number.isInteger(page) || page < 1) throw notFound()
@@ -259,7 +250,6 @@ type StatusRequest = Pick<FhirRequest, 'query'>
 
 type Caller = Pick<Principal, 'profile' | 'clientId'> & Acting
 
-/** Undefined when the membership is no longer active. */
 export async function activePrincipal(
   { principals }: Services,
   caller: Caller,

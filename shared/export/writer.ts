@@ -1,7 +1,6 @@
 /**
- * Lines → blocks → storage. At most three blocks of a part are in progress, or four: one is filled, the others are packed
- * and stored. A block is recorded once it and those before it are stored, so that another worker continues after it. The
- * blocks of several small files are recorded together.
+ * Writes lines to storage in blocks, three or four in progress. A block is recorded once all earlier ones are stored,
+ * so that another worker can continue after it. Blocks of small files are recorded together.
  */
 
 import { issue } from '../core/errors.ts'
@@ -28,20 +27,18 @@ import {
 } from './rows/jobs.ts'
 import { finishPart, type LeasedExportPart } from './rows/parts.ts'
 
-/** A file is followed by the next one beyond. */
 const FILE_LIMITS: FileLimits = { rows: 100_000, bytes: 256 * 1024 * 1024 }
-/** Share of the limits beyond which a file takes no other patient, so that none is torn that fits into the next one. */
+/** Share of the limits after which a file takes no further patient, so that few patients are split. */
 const WITH_ROOM = 0.5
-/** Storing a plain block takes longer than filling the next one; packed blocks are in memory twice. */
+/** Storing a plain block takes longer than filling the next; compressed blocks are in memory twice. */
 const ON_THEIR_WAY = { plain: 3, packed: 2 }
-/** Files that are small: their blocks are written down by one statement. */
 const FILES_TOGETHER = 16
-/** Rows that have arrived when no more are wanted may fill a few more. */
+/** Rows already received at a pause may fill a few more. */
 const FEW_MORE = 6
-/** Rows that cannot be read, beyond which the export fails. */
+/** Unreadable rows after which the export fails. */
 const MOST_UNREADABLE = 1000
 
-/** Blocks of a part that may be stored and not written down. */
+/** Maximum number of stored but unrecorded blocks of a part. */
 export function mostUnderWay(kind: PartKind): number {
   const { plain: most } = ON_THEIR_WAY
   return FEW_MORE + (kind === 'shared' ? (most + 1) * FILES_TOGETHER : most)
@@ -57,15 +54,10 @@ interface File {
   rows: number
   bytes: number
   crc: number
-  /** It begins in the middle of the lines of a patient. */
   goesOn: boolean
 }
 
-/**
- * Continues the file that was begun, if there is one. When `write` has ended all is stored, the files have names, and the
- * part is done; the close, and parts whose files become one object each, have more to do. Nothing is being stored any
- * more when this resolves or rejects: the removal of the export's files could miss what arrives later.
- */
+/** Continues the current file, if any. On settling no upload is pending: the removal of the files could miss it. */
 export async function writeFiles(
   exporting: Exporting,
   taken: LeasedExportPart,
@@ -84,7 +76,6 @@ export async function writeFiles(
   }
 }
 
-/** Fills blocks, and files with them. */
 class FileWriter implements LineWriter {
   readonly #exporting: Exporting
   readonly #taken: LeasedExportPart
@@ -151,7 +142,7 @@ class FileWriter implements LineWriter {
     ;[this.#lastId, this.#idBefore] = [this.#idBefore, this.#lastId]
   }
 
-  /** The block is on its way; the next one is begun. False when there is none. */
+  /** Starts to store the block and begins the next. False without lines. */
   #flush(isWhole: boolean): boolean {
     const block = this.#block
     this.#block = undefined
@@ -165,7 +156,7 @@ class FileWriter implements LineWriter {
     return true
   }
 
-  /** It is whole, with what is in the block; one that was so already when it was left has no name yet. */
+  /** Ends the file with the current block; a file that was already complete at an interruption still needs its name. */
   #endFile(): void {
     if (!this.#flush(true) && this.#file.rows > 0) this.#record.name(this.#file.seq)
   }
@@ -177,7 +168,6 @@ class FileWriter implements LineWriter {
     if (this.#record.isMuch) this.#record.writeDown()
   }
 
-  /** True when the file has reached the share of its limits. */
   #holds(share: number): boolean {
     const { rows = 0, bytes = 0 } = this.#block ?? {}
     const { rows: mostRows, bytes: mostBytes } = this.#limits
@@ -186,9 +176,8 @@ class FileWriter implements LineWriter {
   }
 }
 
-/** Stores blocks side by side, and writes them down in their order. */
+/** Stores blocks concurrently and records them in order. */
 class BlockRecord {
-  /** Blocks that have been taken. */
   flushed = 0
   readonly #exporting: Exporting
   readonly #taken: LeasedExportPart
@@ -213,7 +202,6 @@ class BlockRecord {
     return this.#underWay.size >= this.#most
   }
 
-  /** The blocks that wait to be written down fill a statement. */
   get isMuch(): boolean {
     return this.#togetherBytes >= BLOCK_BYTES || this.#together.length >= FILES_TOGETHER
   }
@@ -228,7 +216,6 @@ class BlockRecord {
     this.throwFailure()
   }
 
-  /** `after` is the id of the last row in the block. */
   add(block: Block, file: File, isWhole: boolean, after: string): void {
     this.#position = { type: file.type, after }
     this.#togetherBytes += block.bytes
@@ -238,7 +225,7 @@ class BlockRecord {
     this.flushed += 1
   }
 
-  /** Records the blocks since the last call once they are stored. False when there is none. */
+  /** Records the blocks since the last call once they are stored. False without blocks. */
   writeDown(isLast = false): boolean {
     if (this.#together.length === 0) return false
     this.#written = this.#inOrder(this.#together, this.#written, isLast)
@@ -249,14 +236,14 @@ class BlockRecord {
     return true
   }
 
-  /** Gives a file its name when all before it is written down. */
+  /** Names a file once everything before it is recorded. */
   name(seq: number): void {
     const { job, part } = this.#taken
     this.#written = this.#written.then(() => nameFile(this.#exporting.database, job.id, part, seq))
     this.#written.catch(this.#fail)
   }
 
-  /** Resolves when all is stored and written down, and the part is done where this `endsPart`. */
+  /** Resolves when everything is stored and recorded, and with `endsPart` the part is done. */
   async end(endsPart: boolean): Promise<void> {
     const isEnded = this.writeDown(endsPart)
     await this.#written
@@ -266,7 +253,7 @@ class BlockRecord {
     if (!(await finishPart(this.#exporting.database, job.id, part))) throw new LeaseLost()
   }
 
-  /** Nothing is on its way any more when this resolves. */
+  /** Resolves when no upload is pending. */
   async settled(): Promise<void> {
     await Promise.allSettled([...this.#underWay, this.#written])
     await this.#discard(this.#together)
@@ -290,7 +277,7 @@ class BlockRecord {
     return { key, file, block: [token, seq, bytes, packedBytes, rows], isWhole }
   }
 
-  /** Deletes blocks without a row: the removal of an export's files would not find them. */
+  /** Deletes unrecorded blocks, which the removal of an export's files would not find. */
   async #discard(storing: readonly Promise<Stored>[]): Promise<void> {
     for (const result of await Promise.allSettled(storing)) {
       if (result.status === 'rejected') continue

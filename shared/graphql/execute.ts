@@ -1,4 +1,4 @@
-/** Carries out an operation of a prepared document: the answer as text, and the errors of its fields. */
+/** Executes an operation of a prepared document; returns the response text and its field errors. */
 import type { GraphQLError, OperationDefinitionNode } from 'graphql'
 import { badRequest, tooLarge } from '../core/errors.ts'
 import { parseBody, parseJson } from '../fhir/json.ts'
@@ -14,24 +14,22 @@ import type { Run } from './execute/run.ts'
 import { writeField, writeObject, writeResource } from './execute/write.ts'
 import type { Given, WriteAction } from './schema/elements.ts'
 
-/** Characters of an answer that the directives of FHIR may reshape, as that is done at once. */
+/** Maximum characters of a response for FHIR's directives, which run synchronously. */
 const MAX_RESHAPED = 8_388_608
 
 export interface Ready {
   readonly run: Run
   readonly prepared: Prepared
   readonly operation: OperationDefinitionNode
-  /** The resource that the document is about. */
   readonly root: Resource | undefined
 }
 
 export interface Executed {
-  /** JSON of the data. */
   readonly data: string
   readonly errors: readonly GraphQLError[]
 }
 
-/** Errors: 413, and the end of the request. */
+/** Errors: 413, and aborts of the request. */
 export async function execute({ run, prepared, operation, root }: Ready): Promise<Executed> {
   const plan = compileOperation(prepared, operation, run.config.variables)
   const out = new DeferredText()
@@ -46,7 +44,7 @@ export async function execute({ run, prepared, operation, root }: Ready): Promis
   return { data: JSON.stringify(shaped), errors }
 }
 
-/** One field after the other, each with all that is selected of its resource. */
+/** Runs the root fields serially, each with its whole selection. */
 async function mutate(run: Run, out: DeferredText, { steps }: Plan): Promise<void> {
   for (const step of steps) {
     out.text += step.open
@@ -69,7 +67,7 @@ async function mutate(run: Run, out: DeferredText, { steps }: Plan): Promise<voi
   out.text += '}'
 }
 
-/** The stored resource; null for a deletion. Errors: those of the write. */
+/** Returns the stored resource; null for a deletion. Errors: those of the write. */
 function write(
   run: Run,
   type: string,
@@ -86,7 +84,7 @@ async function create(run: Run, type: string, { res }: Given): Promise<Resource>
   return stored(await createFrom(await writing(run, 'POST'), type, body, undefined))
 }
 
-/** Errors: 400 when the resource is of another type or id. */
+/** Errors: 400 for another type or id. */
 async function update(run: Run, type: string, { id, res }: Given): Promise<Resource> {
   const body = readResourceInput(res, type)
   if (body.id !== id) throw badRequest('Invalid ID', 'id')
@@ -103,7 +101,7 @@ async function del(run: Run, type: string, { id }: Given): Promise<null> {
   return null
 }
 
-/** Preconditions and preferences of the HTTP request are not those of its mutations. Errors: 429. */
+/** HTTP preconditions and preferences do not apply to mutations. Errors: 429. */
 async function writing(
   { account, known, config: { interaction: context } }: Run,
   method: string,

@@ -1,4 +1,4 @@
-/** The request of a GraphQL call before graphql-http reads it, and the form in which its caller reads answers. */
+/** Reads a GraphQL request before graphql-http, and negotiates the response form. */
 import type { OperationDefinitionNode } from 'graphql'
 import { badRequest, HttpError, notAcceptable } from '../core/errors.ts'
 import { parseBody } from '../fhir/json.ts'
@@ -7,7 +7,7 @@ import { wantsStrict } from '../request/negotiate.ts'
 import { textReply } from '../request/reply.ts'
 import type { FhirReply, FhirRequest } from '../request/request.ts'
 
-/** `fhir`: failures before execution are OperationOutcomes, as FHIR clients expect. */
+/** `fhir`: failures before execution are OperationOutcomes. */
 export type Form = 'graphql' | 'json' | 'fhir'
 
 export const TYPES: Readonly<Record<Form, string>> = {
@@ -33,7 +33,7 @@ export function negotiateForm(accept: string | undefined): Form {
 
 const JSON_TYPE = /^application\/([a-z0-9.+-]+\+)?json\s*(;\s*charset="?utf-?8"?\s*)?$/i
 
-/** As graphql-http knows it; what it does not know is a 415. */
+/** Returns graphql-http's name of the media type; it answers 415 for unknown ones. */
 export function contentType({ headers }: FhirRequest): string {
   const type = headers['content-type'] ?? ''
   const isKnown = JSON_TYPE.test(type) || isQueryText(type)
@@ -44,7 +44,7 @@ function isQueryText(type: string): boolean {
   return /^application\/graphql\s*(;|$)/i.test(type)
 }
 
-/** The body of a POST; null where graphql-http looks at none. A 400 for JSON that cannot be read, in a GET, too. */
+/** Returns the body of a POST; null if graphql-http needs none; 400 for invalid JSON, in a GET too. */
 export function readRequest(request: FhirRequest): Record<string, unknown> | null | HttpError {
   const { method, query, body, headers } = request
   const type = headers['content-type'] ?? ''
@@ -55,7 +55,7 @@ export function readRequest(request: FhirRequest): Record<string, unknown> | nul
   try {
     const value = parseBody(text)
     if (isJson && isObject(value) && wantsStrict(headers.prefer)) refuseOtherMembers(value)
-    // graphql-http looks whether it is an object, and reads the query of a GET by itself.
+    // graphql-http checks that it is an object, and reads a GET's query itself.
     return isJson ? (value as Record<string, unknown>) : null
   } catch (error) {
     if (error instanceof HttpError) return error
@@ -65,7 +65,6 @@ export function readRequest(request: FhirRequest): Record<string, unknown> | nul
 
 const MEMBERS = new Set(['query', 'operationName', 'variables', 'extensions'])
 
-/** Errors: 400. */
 function refuseOtherMembers(value: object): void {
   const other = Object.keys(value)
     .find((name) => !MEMBERS.has(name))
@@ -73,7 +72,7 @@ function refuseOtherMembers(value: object): void {
   if (other !== undefined) throw badRequest(`A GraphQL request has no member "${other}"`, other)
 }
 
-/** A variable that the operation does not declare: GraphQL passes it over, strict handling does not. */
+/** Finds an undeclared variable: GraphQL ignores it, strict handling does not. */
 export function undeclaredVariable(
   { headers }: FhirRequest,
   { variableDefinitions = [] }: OperationDefinitionNode,
@@ -86,7 +85,7 @@ export function undeclaredVariable(
     ?.slice(0, 64)
 }
 
-/** A 400 in the form that the caller reads. Errors: the 400 itself, for a FHIR client. */
+/** A 400 in the caller's form. Errors: the 400 itself, for a FHIR client. */
 export function rejectedRequest(error: HttpError, form: Form): FhirReply {
   if (form === 'fhir') throw error
   const body = JSON.stringify({ errors: [{ message: error.message }] })

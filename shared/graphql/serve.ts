@@ -1,7 +1,4 @@
-/**
- * GraphQL over HTTP: graphql-http reads the request and knows which statuses its specification wants;
- * here are the forms of FHIR clients before and after it. https://graphql.github.io/graphql-over-http/draft/
- */
+/** GraphQL over HTTP (https://graphql.github.io/graphql-over-http/draft/), with conversions for FHIR clients. */
 
 import { promisify } from 'node:util'
 import { gunzip, gzip } from 'node:zlib'
@@ -62,26 +59,22 @@ import {
 import type { Given } from './schema/elements.ts'
 import { audienceName, schemaFor } from './schema/schema.ts'
 
-/** The resource that the document is about; none: the whole Project. */
 interface Root {
   readonly type: string
   readonly id: string
 }
 
-/** One request on its way through graphql-http. */
 interface Serving {
   readonly interaction: FhirContext
   readonly root: Root | undefined
   readonly form: Form
-  /** Set when the text of the query could not be parsed. */
   isSyntax: boolean
-  /** The rest of a quota, for its header. */
   rateLimit: string | undefined
-  /** The body in gzip, instead of what graphql-http is given, where only types are asked for. */
+  /** Gzip body that replaces graphql-http's, for pure introspection. */
   packed: Buffer | undefined
 }
 
-/** A type and not an interface: graphql-http wants it assignable to a record. */
+/** A type, not an interface: graphql-http requires assignability to a record. */
 type Context = { readonly ready: Ready }
 
 const MAX_BODY_BYTES = 1_310_720
@@ -94,7 +87,7 @@ async function serveGraphql(context: FhirContext, root: Root | undefined): Promi
   const timer = setTimeout(() => late.abort(serverTimeout()), DEADLINE_MS)
   const { signal: gone } = request
   const leave = () => late.abort(gone?.reason)
-  // AbortSignal.any takes as long as a small query.
+  // AbortSignal.any costs as much as a small query.
   gone?.addEventListener('abort', leave)
   if (gone?.aborted) leave()
   try {
@@ -144,7 +137,7 @@ async function serveUntil(
   return textReply(status, body ?? '', { ...allow, ...limit, ...type })
 }
 
-/** Sends a cached compressed answer as it is to callers who can read it. */
+/** Sends a cached compressed response unchanged to callers that accept gzip. */
 async function packedReply(
   { headers }: FhirRequest,
   packed: Buffer,
@@ -159,7 +152,7 @@ async function packedReply(
 const handler = createHandler<undefined, Serving, Context>({
   onSubscribe: (req, params) => begin(req.context, req.method, params),
   execute: ({ contextValue }) => carryOut((contextValue as Context).ready),
-  // The context is what `begin` has given, the result what `carryOut` has given.
+  // The context is from `begin`, the result from `carryOut`.
   onOperation: (req, { contextValue }, result) =>
     finish(req.context, (contextValue as Context).ready.run, result as unknown as Executed),
 })
@@ -189,7 +182,7 @@ async function begin(
   if (undeclared !== undefined) {
     return [new GraphQLError(`The operation declares no variable $${undeclared}`)]
   }
-  // graphql-http refuses it, before anything is done.
+  // graphql-http rejects it before execution.
   if (method === 'GET' && operation.operation === 'mutation') {
     return { schema, document, operationName }
   }
@@ -223,7 +216,6 @@ async function begin(
   return { schema, document, operationName, contextValue: { ready } }
 }
 
-/** Values of a document's variables, and of the strings that became some. */
 function coerceVariables(
   { schema, hasLiterals }: Prepared,
   { variableDefinitions = [] }: OperationDefinitionNode,
@@ -243,7 +235,7 @@ function coerceVariables(
   return { values: { ...variableValues, coerced } }
 }
 
-/** As graphql-js has it where it executes. */
+/** Same as graphql-js during execution. */
 const MAX_VARIABLE_ERRORS = 50
 
 function refusal(form: Form, errors: readonly GraphQLError[]): Response {
@@ -264,7 +256,7 @@ function checkWeight(
   return weightErrors(weight, principal.project)
 }
 
-/** The server and the Project must both allow it: the server its admins always, the Project by a feature. */
+/** The server, except for admins, and the Project must both allow introspection. */
 function mayIntrospect({ services, principal }: FhirContext): boolean {
   const { isSuperAdmin, isProjectAdmin, project } = principal
   if (isSuperAdmin) return true
@@ -275,7 +267,7 @@ function mayIntrospect({ services, principal }: FhirContext): boolean {
 async function carryOut(ready: Ready): Promise<ExecutionResult> {
   const { account, config } = ready.run
   try {
-    // graphql-http hands it on to `finish` and looks at nothing of it.
+    // graphql-http passes it to `finish` unread.
     return (await execute(ready)) as unknown as ExecutionResult
   } catch (error) {
     config.interaction.request.signal?.throwIfAborted()
@@ -289,7 +281,7 @@ function finish(serving: Serving, { account }: Run, { data, errors }: Executed):
   const { interaction: context, form } = serving
   serving.rateLimit = account.rateLimit
   const { signal } = context.request
-  // Nobody waits for it any more; what is late is reported by its fields.
+  // Disconnected: fields already report timeouts.
   if (signal?.aborted && !(signal.reason instanceof HttpError)) throw signal.reason
   const rest = errors.length === 0 ? '' : `,"errors":${JSON.stringify(errors)}`
   return respond(200, `{"data":${data}${rest}}`, form)
@@ -303,7 +295,6 @@ function forbiddenResponse(form: Form): Response {
   return respond(403, JSON.stringify({ errors: [{ message: forbidden().message }] }), form)
 }
 
-/** The messages of graphql-http, in the words of FHIR clients. */
 const WORDS: Readonly<Record<string, string>> = {
   'Missing query': 'Must provide query.',
   'Missing body': 'Must provide query.',
@@ -313,7 +304,6 @@ function asOutcome(status: number, body: string, isSyntax: boolean): HttpError {
   if (status === 403) return forbidden()
   if (status === 405) return methodNotAllowed('POST')
   if (isSyntax) return new HttpError(status, errorsOutcome(['GraphQL syntax error.']))
-  // Made by graphql-http or above.
   const { errors } = JSON.parse(body) as { errors: readonly { message: string }[] }
   return new HttpError(
     status,
@@ -330,7 +320,7 @@ export const graphql: Operation = {
   countsLoad: true,
   async run({ services, principal, request, type, id }) {
     if (!mayReadAny(principal)) throw forbidden('no right to read any type')
-    // Its media types are its own.
+    // graphql-http has its own media types.
     const { accept: _accept, ...headers } = request.headers
     const preferences = readPreferences({ ...request, headers })
     const root = type === undefined || id === undefined ? undefined : { type, id }
@@ -339,7 +329,7 @@ export const graphql: Operation = {
 }
 
 const MAX_CACHED_BYTES = 8_000_000
-/** 75 ms for the whole schema; one more would be 180, for a fourteenth less. */
+/** Higher levels take much longer for a slightly smaller result. */
 const LEVEL = 3
 
 const cached = new Cache<string, Buffer>({
@@ -352,7 +342,7 @@ const pack = promisify(gzip)
 
 const unpack = promisify(gunzip)
 
-/** The answer of a key, made once. Errors: those of `make`. */
+/** Compresses the response of a key once. Errors: those of `make`. */
 async function packed(key: string, make: () => Promise<string>): Promise<Buffer> {
   const known = cached.get(key)
   if (known !== undefined) return known

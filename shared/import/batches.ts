@@ -1,30 +1,27 @@
-/** Bytes of NDJSON, as they arrive → batches of lines, each with its place. */
+/** Splits NDJSON bytes into batches of lines with their positions. */
 import type { ImportLine } from './lines.ts'
 
 const NEWLINE = 10
 
-/** Where the bytes begin, in the whole input. */
+/** Byte offset in the whole input. */
 interface LinePlace {
   readonly byte: number
-  /** Number of the line that begins there. */
   readonly line: number
 }
 
-/** A batch is a transaction: large enough to share its statements, small enough to be held a few times. */
+/** One transaction: large enough to share statements, small enough to hold several in memory. */
 const BATCH_LINES = 500
 const BATCH_BYTES = 4 * 1024 * 1024
-/** Most batches have room in one. */
+/** Fits most batches. */
 const BLOCK_BYTES = 1024 * 1024
 const NO_BLOCK: Buffer = Buffer.alloc(0)
 
-/** Lines that are written together. */
 export interface LineBatch {
   readonly lines: readonly ImportLine[]
-  /** Their bytes are not looked at any more. */
+  /** Releases the bytes after the last use. */
   release(): void
 }
 
-/** Lines that have arrived and are not in a batch yet. */
 class Lines {
   readonly #maxBytes: number
   readonly #spare: Buffer[]
@@ -35,7 +32,6 @@ class Lines {
   #size = 0
   #used: Buffer[] = []
   #block = NO_BLOCK
-  /** Where the line under way stands in the block. */
   #from = 0
   #to = 0
   #isTooLong = false
@@ -56,7 +52,6 @@ class Lines {
     return this.#lines.length >= BATCH_LINES || this.#size >= BATCH_BYTES
   }
 
-  /** A piece of the line under way. */
   add(piece: Buffer): void {
     this.#end += piece.length
     const bytes = this.#to - this.#from + piece.length
@@ -66,7 +61,7 @@ class Lines {
     this.#to += piece.copy(this.#block, this.#to)
   }
 
-  /** The line under way ends, with a line feed or with the input. The bytes of a blank one belong to the next. */
+  /** Ends the current line at a line feed or the end of input. A blank line's bytes belong to the next line. */
   endLine(isFed: boolean): void {
     if (isFed) this.#end += 1
     const bytes = this.#isTooLong ? undefined : this.#block.subarray(this.#from, this.#to)
@@ -81,7 +76,7 @@ class Lines {
     this.#number += 1
   }
 
-  /** The last line, which need not end with a line feed. */
+  /** Ends the last line, whose line feed is optional. */
   endInput(): void {
     if (this.#to > this.#from || this.#isTooLong) this.endLine(false)
   }
@@ -114,9 +109,8 @@ class Lines {
 }
 
 /**
- * Blank lines are counted and passed over. A line beyond `maxBytes` comes without its bytes. Those of the others
- * are copied into blocks, of which `spare` holds those that nobody uses: what a stream brings may go at once.
- * Errors: that of the source, behind its last whole line.
+ * Counts and skips blank lines. Copies lines of up to `maxBytes` into reused blocks, so that the stream's chunks can be
+ * freed. Errors: the source's, after its last whole line.
  */
 export async function* readLineBatches(
   chunks: AsyncIterable<Buffer>,
@@ -137,7 +131,6 @@ export async function* readLineBatches(
       lines.add(chunk.subarray(read))
     }
   } catch (error) {
-    // The lines before the failure are whole.
     if (lines.count > 0) yield lines.batch()
     throw error
   }
@@ -145,16 +138,16 @@ export async function* readLineBatches(
   if (lines.count > 0) yield lines.batch()
 }
 
-/** White space of JSON only. */
+/** True for JSON white space only. */
 function isWhite(bytes: Uint8Array): boolean {
   return bytes.every((byte) => byte === 0x20 || byte === 0x09 || byte === 0x0d)
 }
 
-/** The next item is made ready while one is worked on. */
+/** Prefetches the next item. */
 export async function* readAhead<T>(items: AsyncGenerator<T>): AsyncGenerator<T> {
   const ask = () => {
     const next = items.next()
-    // A reader that stops early ignores its failure.
+    // A reader that stops early ignores the prefetch error.
     next.catch(() => undefined)
     return next
   }
@@ -166,7 +159,7 @@ export async function* readAhead<T>(items: AsyncGenerator<T>): AsyncGenerator<T>
       yield value
     }
   } finally {
-    // Not waited for: what is still under way ends when its source is closed.
+    // Not awaited: pending reads end when the source closes.
     void items.return(undefined).catch(() => undefined)
   }
 }

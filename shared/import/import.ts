@@ -1,4 +1,4 @@
-/** `$import` of CodeSystem and ConceptMap: more rows than the content of a resource should hold. */
+/** `$import` of CodeSystem and ConceptMap, for more rows than a resource should hold. */
 import { may } from '../access/policy.ts'
 import { badRequest, forbidden, notSupported, tooCostly } from '../core/errors.ts'
 import { isObject, type Resource } from '../fhir/resource.ts'
@@ -18,7 +18,7 @@ import { storedName, textsOfUrl } from '../terminology/store-concepts.ts'
 import { type ImportedMapping, importMappings } from '../terminology/store-mappings.ts'
 
 const MOST_ROWS = 10_000
-/** Each is part of an index entry, which PostgreSQL keeps below 2,700 bytes. */
+/** Each is part of an index entry, which PostgreSQL limits to 2,700 bytes. */
 const LONGEST_BYTES = 500
 
 import {
@@ -104,10 +104,7 @@ export const importRows: Operation = {
 
 type Kind = 'CodeSystem' | 'ConceptMap'
 
-/**
- * Imports change the caller's own Project, never linked ones; what a super administrator's own does not have is looked
- * for in all others.
- */
+/** Returns the resource to import into: in the caller's own Project, or for super admins in any. */
 async function importTarget(call: OperationCall, type: Kind, inputs: Inputs): Promise<Resource> {
   const named = await ownResource(call)
   if (named !== undefined) {
@@ -136,10 +133,10 @@ async function findElsewhere(call: OperationCall, type: Kind, url: string): Prom
   return (await Promise.all(read)).filter((resource) => resource.url === url)
 }
 
-/** Properties of the standard that need no declaration. */
+/** Standard properties, which need no declaration. */
 const STANDARD = new Set(['parent', 'child', 'status', 'inactive', 'notSelectable'])
 
-/** A child of X is the same as X as a parent. */
+/** `child` is the inverse of `parent`. */
 function readProperty(part: Inputs, codeSystem: Resource): ImportedProperty {
   const code = part.required('code')
   const property = storedName(part.required('property'))

@@ -1,4 +1,4 @@
-/** Import jobs as the web process sees them: their rows, status, cancel and error files, for the member and for admins. */
+/** Import jobs as the web process serves them: rows, status, cancel and error files, for the member and for admins. */
 import { Readable } from 'node:stream'
 import type { Principal } from '../access/principal.ts'
 import {
@@ -18,38 +18,36 @@ import type { Services } from '../request/services.ts'
 import { isUuid } from '../store/rows/context.ts'
 import type { Version } from '../store/rows/version.ts'
 
-/** `ifNoneMatch` leaves alone what is there. */
+/** `ifNoneMatch` skips existing resources. */
 export type ImportMode = 'upsert' | 'ifNoneMatch'
 
-/** As whom the lines are written. Holds no token. */
+/** The identity that writes the lines. Holds no token. */
 export type ImportCaller = Pick<Principal, 'profile' | 'clientId'> & Acting
 
 export interface ImportInput {
-  /** Null: the address is that of a manifest, which names the inputs. */
+  /** Null: the URL is a manifest that lists the inputs. */
   readonly type: string | null
   readonly url: string
 }
 
 export interface NewImport {
   readonly id: string
-  /** Number of the Project. */
   readonly project: number
-  /** URL of the kick-off. */
   readonly request: string
   readonly caller: ImportCaller
   readonly mode: ImportMode
-  /** An input is begun when those before it are done. */
+  /** Each input starts after the previous ones. */
   readonly inOrder: boolean
   readonly inputs: readonly ImportInput[]
 }
 
-/** Inside a transaction. False when the Project has `most` under way already. */
+/** Call inside a transaction. False when the Project already has `most` unfinished imports. */
 export async function addImport(
   connection: Connection,
   { id, project, request, caller, mode, inOrder, inputs }: NewImport,
   most: number,
 ): Promise<boolean> {
-  // One transaction at a time counts the imports of a Project.
+  // Serializes the counting per Project.
   await connection.query({
     name: 'import-lock',
     text: 'select pg_advisory_xact_lock($1, $2)',
@@ -128,7 +126,7 @@ export async function readImport(
   return { job, parts }
 }
 
-/** False when it was cancelled already. */
+/** False when already cancelled. */
 async function cancelImport(database: Connection, id: string): Promise<boolean> {
   const rows = await database.query({
     name: 'import-cancel',
@@ -139,7 +137,6 @@ async function cancelImport(database: Connection, id: string): Promise<boolean> 
   return rows.length > 0
 }
 
-/** The lines of an error file, without their ends, `count` at most behind line `after`. */
 async function readImportErrors(
   database: Connection,
   id: string,
@@ -153,7 +150,7 @@ async function readImportErrors(
   })
 }
 
-/** Cancelled imports, and those that ended longer ago than `ttlHours`. */
+/** Removes cancelled imports, and those that ended more than `ttlHours` ago. */
 export async function removeOldImports(database: Connection, ttlHours: number): Promise<void> {
   await database.query({
     name: 'import-remove',
@@ -173,7 +170,7 @@ export function importUrl(services: Services, id: string): string {
   return absoluteUrl(services, `bulkdata/import/${id}`)
 }
 
-/** Errors: 404 for what is unknown, cancelled, old or another's; 405. */
+/** Errors: 404 if unknown, cancelled, expired or not the caller's; 405. */
 export async function handleImport(
   services: Services,
   principal: Principal,
@@ -201,7 +198,7 @@ interface FoundImport {
   readonly parts: readonly ImportPart[]
 }
 
-/** Undefined unless it is the member's own, or of the Project of an admin. */
+/** Returns the member's own import, or for an admin any of the Project; otherwise undefined. */
 export async function findImport(
   { database }: Services,
   principal: Principal,
@@ -211,7 +208,7 @@ export async function findImport(
   return found !== undefined && maySee(principal, found.job) ? found : undefined
 }
 
-/** Cancels, or forgets what is there. Errors: 404 when somebody was first. */
+/** Cancels a running import or removes an ended one. Errors: 404 when another call was first. */
 export async function endImport(
   services: Services,
   principal: Principal,
@@ -258,7 +255,6 @@ function endedAt({ ended, added }: ImportJob): Date {
   return ended ?? added
 }
 
-/** The result of each input, with the address of its refused lines. */
 function importManifest(services: Services, job: ImportJob, parts: readonly ImportPart[]) {
   const fileUrl = (part: number) =>
     `${importUrl(services, job.id)}/files/${part}.OperationOutcome.ndjson`
@@ -267,7 +263,7 @@ function importManifest(services: Services, job: ImportJob, parts: readonly Impo
     request: job.request,
     requiresAccessToken: true,
     output: parts.map(({ type, url, created, updated, unchanged, skipped }) => ({
-      // A manifest that could not be read is of no type.
+      // An unreadable manifest has no type.
       ...(type === null ? {} : { type }),
       inputUrl: url,
       count: created + updated + unchanged,
@@ -304,7 +300,6 @@ interface ErrorFile {
   readonly part: number
 }
 
-/** Lines that were refused so far, in their order. */
 function errorFile(
   services: Services,
   principal: Principal,
@@ -338,7 +333,7 @@ async function* errorLines({ database }: Services, id: string, part: number) {
   }
 }
 
-/** An import in the form of an AsyncJob, which the SDK reads and cancels. */
+/** Represents an import as an AsyncJob, which the SDK can read and cancel. */
 export function importAsJob(services: Services, { job, parts }: FoundImport): Version {
   const { id, state, request, added, ended } = job
   return jobVersion(id, endedAt(job), {

@@ -1,5 +1,4 @@
-/** Lines of an import → resources, or why a line is none. */
-
+/** Parses import lines into resources or errors. */
 import type { Principal } from '../access/principal.ts'
 import { badRequest, badStructure, HttpError, tooLarge } from '../core/errors.ts'
 import { nextTurn } from '../core/yielding.ts'
@@ -19,49 +18,45 @@ import { acceptResource } from '../rest/interaction.ts'
 import { isLegalId, normalId } from '../store/rows/context.ts'
 import type { PlannedCreates } from '../store/write/planned-rows.ts'
 
-/** A line as it stands in the input. */
 export interface ImportLine {
   /** From 1. */
   readonly number: number
-  /** Byte it begins at, blank lines before it included. */
+  /** Start offset, including blank lines before it. */
   readonly start: number
-  /** Byte behind its end. */
   readonly end: number
-  /** Undefined when it is longer than a line may be. */
+  /** Undefined for a line that is too long. */
   readonly bytes: Buffer | undefined
 }
 
-/** A line with what it is to write, or why it is not. */
 export interface ReadLine extends ImportLine {
-  /** A plan takes less memory than a resource; where it does not work out, the line is read again. */
+  /** A plan takes less memory than a resource; if it fails, the line is read again. */
   readonly read: Resource | Planned | HttpError
-  /** `meta.lastUpdated` where it comes from. */
+  /** `meta.lastUpdated` in the source system. */
   readonly foreignTime: string | undefined
 }
 
-/** The id of a resource that is new, unless the id is taken. */
+/** The id of a new resource, unless the id is taken. */
 export interface Planned {
   readonly planned: string
 }
 
-/** Lines that are written together. */
 export interface ReadLines {
   readonly lines: readonly ReadLine[]
-  /** Plans of the lines; undefined: none is planned. */
+  /** Absent if no line is planned. */
   readonly plans: PlannedCreates | undefined
-  /** References that are searches, by their text: `resolveReferences` comes before the write. */
+  /** Conditional references by their text, for `resolveReferences`. */
   readonly searches: ReadonlyMap<string, ConditionalReference['condition']>
 }
 
 const IMPORTED_TIME = 'fhir/StructureDefinition/imported-lastUpdated'
 
-/** As JSON may write one; the escape begins some others, too. */
+/** Ways to write one in JSON; the escape also matches other characters. */
 const QUESTION_MARKS = ['?', '\\u003']
 
-/** Lines are read in portions, so that others get their turn, and planned in the next one: code stays in cache. */
+/** Yields between portions; planning runs one portion behind, which keeps code in the CPU cache. */
 const PORTION = 32
 
-/** People, their rights and programs are not taken over by file, nor is content. */
+/** Excludes accounts, access rights, bots and binary content. */
 export function isImportable(type: string): boolean {
   return isResourceType(type) && !isPlatformType(type) && type !== 'Binary'
 }
@@ -72,7 +67,7 @@ interface LinesToRead {
   readonly plans: PlannedCreates | undefined
 }
 
-/** Parses and validates; with `plans`, also prepares what is written where the ids are free. */
+/** Parses and validates; `plans` also prepares the writes for free ids. */
 export async function readLines(
   services: Services,
   principal: Principal,
@@ -104,7 +99,7 @@ export async function readLines(
   return { lines: checked, plans, searches }
 }
 
-/** Plans lines; the write handles those that cannot be planned, refusals included. */
+/** Plans lines; the write handles unplanned lines, including rejected ones. */
 async function planned(
   { services, principal }: FhirContext,
   line: ReadLine,
@@ -123,15 +118,12 @@ async function planned(
   }
 }
 
-/** A resource with a question mark in its text may hold a reference that is a search. */
+/** True for text with a question mark, which may be a conditional reference. */
 function mayAsk({ bytes }: ImportLine): boolean {
   return QUESTION_MARKS.some((text) => bytes?.includes(text))
 }
 
-/**
- * When a resource was last changed in the system that it comes from is stored as an extension: `lastUpdated` is the
- * time of the write here.
- */
+/** Stores the source system's `lastUpdated` as an extension: `lastUpdated` is the import time. */
 export function withImportedTime(
   { baseUrl }: Services['config'],
   resource: Resource,
@@ -164,18 +156,18 @@ async function readLine(context: FhirContext, type: string, line: ImportLine): P
   }
 }
 
-/** Failures of ours are not the line's. */
+/** Returns the error of the line; rethrows server errors. */
 export function asLineError(error: unknown): HttpError {
   if (isRefusal(error)) return error
   throw error
 }
 
-/** True for a failure that would be the same the next time. */
+/** True for an error that would repeat. */
 export function isRefusal(error: unknown): error is HttpError {
   return error instanceof HttpError && error.status < 500
 }
 
-/** Replaces references that are searches. One statement for 200 searches of all lines. */
+/** Replaces conditional references. One statement per 200 searches. */
 export async function resolveReferences(
   services: Services,
   principal: Principal,
@@ -201,23 +193,22 @@ export async function resolveReferences(
   return { ...read, lines }
 }
 
-/** Undefined for a line that is refused. */
 export function plannedId({ read }: ReadLine): string | undefined {
   if (read instanceof HttpError) return undefined
   return isPlanned(read) ? read.planned : read.id
 }
 
-/** No resource has a member of that name. */
+/** No resource has an element of that name. */
 export function isPlanned(read: ReadLine['read']): read is Planned {
   return 'planned' in read
 }
 
-/** Not refused, and not planned. */
+/** True for a line that is neither rejected nor planned. */
 export function isRead(read: ReadLine['read']): read is Resource {
   return !(read instanceof HttpError) && !isPlanned(read)
 }
 
-/** Lines are written as if each was the body of a request of its own. */
+/** Treats each line as the body of a separate request. */
 function lineInteraction(services: Services, principal: Principal): FhirContext {
   const request = {
     method: 'PUT',

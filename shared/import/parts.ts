@@ -1,7 +1,4 @@
-/**
- * Parts of imports as workers see them: taken, advanced, given back. What is written by a worker that has
- * lost its lease, or for an import that was cancelled, is rolled back with the transaction that wrote it.
- */
+/** Import parts for workers. Writes after a lost lease or a cancel roll back with their transaction. */
 import type { OperationOutcome } from '../core/errors.ts'
 import {
   deleteLeased,
@@ -21,27 +18,22 @@ import type { ImportCaller, ImportInput, ImportMode } from './imports.ts'
 export interface LeasedImportPart extends ImportInput {
   readonly job: string
   readonly part: number
-  /** The token of its lease. */
   readonly token: number
   readonly caller: ImportCaller
   readonly mode: ImportMode
-  /** Since something of it was committed, this one included. */
+  /** Attempts since the last commit, including this one. */
   readonly attempts: number
-  /** Where the first line begins that is not committed. */
+  /** Offset of the first uncommitted line. */
   readonly from: number
-  /** Number of that line. */
   readonly nextLine: number
-  /** Committed ranges of bytes, `[start, end)`, in order. */
+  /** Committed byte ranges `[start, end)`, in order. */
   readonly done: readonly (readonly [start: number, end: number])[]
 }
 
-/** So many imports of a Project run at a time; the others wait. */
+/** Concurrent imports per Project; others wait. */
 const MOST_RUNNING = 2
 
-/**
- * `due` is the end of a lease, or when the next one may begin. Column `lease` is null while no worker has the part; a worker
- * of the version before knows its own lease by it.
- */
+/** `due` is the end of a lease, or the start of the next. Column `lease` serves workers of the previous release. */
 const PARTS: LeaseTable = {
   name: 'import_part',
   key: { job: 'uuid', part: 'int' },
@@ -54,7 +46,7 @@ type LeasedPart = Pick<LeasedImportPart, 'job' | 'part' | 'token'>
 
 const partLease = ({ job, part, token }: LeasedPart): Lease => ({ key: [job, part], token })
 
-/** A part that nobody reads, of the Project that has the fewest under way. */
+/** Leases a free part of the Project with the fewest running parts. */
 export async function leaseImportPart(database: Connection): Promise<LeasedImportPart | undefined> {
   const [row] = await database.query<Omit<LeasedImportPart, 'done' | 'from'> & { bytes: string }>({
     name: 'import-take',
@@ -79,19 +71,18 @@ export async function leaseImportPart(database: Connection): Promise<LeasedImpor
   })
   if (row === undefined) return undefined
   const done = parseRanges(row.bytes)
-  // The second of two batches under way may be committed without the first.
+  // The second of two batches in flight may commit first.
   const from = done.find(([start]) => start === 0)?.[1] ?? 0
   return { ...row, done, from }
 }
 
-/** `{[0,5),[9,12)}` → pairs. */
 function parseRanges(text: string): readonly (readonly [number, number])[] {
   return [...text.matchAll(/\[(\d+),(\d+)\)/g)].map(
     ([, start, end]) => [Number(start), Number(end)] as const,
   )
 }
 
-/** False when the part is no longer this worker's, or the import is not wanted any more. */
+/** False when the lease is lost or the import was cancelled. */
 export async function renewLease(database: Connection, part: LeasedPart): Promise<boolean> {
   const rows = await database.query({
     name: 'import-renew',
@@ -105,7 +96,7 @@ export async function renewLease(database: Connection, part: LeasedPart): Promis
   return rows.length > 0
 }
 
-/** Any worker may take the part, from `pauseMs` on. */
+/** Releases the part to any worker after `pauseMs`. */
 export async function releasePart(
   database: Connection,
   part: LeasedPart,
@@ -118,10 +109,7 @@ export async function releasePart(
   })
 }
 
-/**
- * True when the part has to wait for those before it: it looks for what they may hold. From then on those of its
- * import are taken in their order.
- */
+/** True when the part must wait for earlier ones, whose resources it may search for; enforces their order. */
 export async function enforcePartOrder(
   database: Connection,
   { job, part }: Pick<LeasedImportPart, 'job' | 'part'>,
@@ -150,13 +138,10 @@ export async function notePartSize(
 
 export interface LineFailure {
   readonly line: number
-  /** An OperationOutcome as JSON text. */
   readonly outcome: string
 }
 
-/** The result of one transaction. */
 export interface ImportProgress extends LeasedPart {
-  /** Bounds in bytes, the second one exclusive. */
   readonly bytes: readonly [number, number]
   readonly lines: readonly [number, number]
   readonly created: number
@@ -167,9 +152,8 @@ export interface ImportProgress extends LeasedPart {
 }
 
 /**
- * False when the transaction must not be committed. Its commit waits for no disk: should PostgreSQL crash,
- * the lines are lost together with their progress and are written again. Whatever is committed later and does
- * wait comes after them on the disk: the end of the part, and the deliveries of Subscriptions.
+ * False when the transaction must not commit. The commit is asynchronous: after a crash of PostgreSQL lines and
+ * progress are lost together and written again. The end of the part commits synchronously.
  */
 export async function savePartProgress(
   connection: Connection,
@@ -208,10 +192,7 @@ export async function savePartProgress(
   return rows.length > 0
 }
 
-/**
- * Ends a part, and its import with the last one, which it answers. `failure` names an input that could
- * not be read on. Inside a transaction.
- */
+/** Ends a part, and the import with the last one. `failure`: an input not read to its end. Call inside a transaction. */
 export async function endPart(
   connection: Connection,
   leased: LeasedPart,
@@ -235,7 +216,7 @@ export async function endPart(
   return completeImport(connection, job)
 }
 
-/** The inputs that a manifest names take its place; true when there are none, which ends the import. */
+/** Replaces the manifest by its inputs; true when there are none, which ends the import. */
 export async function replaceManifest(
   connection: Connection,
   part: LeasedPart,
@@ -253,7 +234,7 @@ export async function replaceManifest(
 }
 
 async function completeImport(connection: Connection, job: string): Promise<boolean> {
-  // When two parts end together, the second one waits here, and then sees the first.
+  // Serializes parts that end together, so that the second sees the first.
   await connection.query({
     text: 'select 1 from import_job where id = $1 for update',
     values: [job],
@@ -268,7 +249,6 @@ async function completeImport(connection: Connection, job: string): Promise<bool
   return rows.length > 0
 }
 
-/** For good. */
 export async function failImport(
   database: Connection,
   job: string,

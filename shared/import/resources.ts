@@ -1,4 +1,4 @@
-/** `POST $import`: files of NDJSON are taken over by a worker, in the name of the caller. */
+/** `POST $import`: a worker imports NDJSON files with the caller's rights. */
 
 import { randomUUID } from 'node:crypto'
 import { may } from '../access/policy.ts'
@@ -36,13 +36,11 @@ const FORMATS: ReadonlySet<string> = new Set([
 ])
 const MOST_INPUTS = 1000
 const LONGEST_URL = 4096
-/** Imports of a Project: two run at a time. */
 const MOST_UNDER_WAY = 12
-/** Workers that are woken; others look now and then. */
 const MOST_WAKES = 4
 const RETRY_SECONDS = 10
 
-/** 202 with the status URL. Errors: 400 for inputs that cannot be, 403, 429 when many are under way. */
+/** 202 with the status URL. Errors: 400 for invalid inputs, 403, 429 with too many imports. */
 export const importResources: Operation = {
   name: 'import',
   on: [{ level: 'system' }],
@@ -51,7 +49,7 @@ export const importResources: Operation = {
     const { services, principal, request } = call
     const { membershipId, scope, patient, profile, clientId, project } = principal
     if (membershipId === undefined) throw forbidden()
-    // Lines keep their ids, which is the Project's to allow.
+    // Lines keep their ids, which the Project must allow.
     if (!principal.isProjectAdmin && !project.updateAsCreate) {
       throw forbiddenBecause(undefined, 'import keeps ids')
     }
@@ -137,7 +135,7 @@ function needed(part: Inputs, name: string, place: string): string {
   return text
 }
 
-/** Errors: 400 for types that are not imported, 403 for those that the caller may not write. */
+/** Errors: 400 for types that cannot be imported, 403 for types the caller may not write. */
 function readType(principal: Principal, type: string, place: string): string {
   if (!isImportable(type)) {
     throw badRequest(`${type.slice(0, 64)} is no type that can be imported`, place)
@@ -164,7 +162,6 @@ async function readUrl(
   return path
 }
 
-/** The worker checks what the address leads to. */
 function readOutside({ config }: Services, text: string, place: string): string {
   const url = text.length <= LONGEST_URL ? importAddress(config, text) : undefined
   if (url === undefined) throw badRequest('The input must be an https address or a Binary', place)
@@ -176,12 +173,12 @@ function readOutside({ config }: Services, text: string, place: string): string 
 
 type Rules = Pick<Config, 'hookTargets'>
 
-/** Where only public addresses are called they are called by https. */
+/** Where only public addresses are allowed, https is required. */
 export function takesHttp({ hookTargets }: Rules): boolean {
   return hookTargets.reach !== 'public'
 }
 
-/** Undefined for what is no such address; `base` is what a relative one stands in. */
+/** Returns undefined for an invalid URL; `base` resolves a relative one. */
 export function importAddress(rules: Rules, text: string, base?: string): URL | undefined {
   const url = URL.canParse(text, base) ? new URL(text, base) : undefined
   const isKnown = url?.protocol === 'https:' || (url?.protocol === 'http:' && takesHttp(rules))

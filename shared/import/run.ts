@@ -1,7 +1,4 @@
-/**
- * The imports of a worker. PostgreSQL knows what is left of each; Redis only wakes. A worker takes one part after the other
- * and gives back what it does not complete; a part of a dead worker is taken when its lease ends.
- */
+/** Runs imports in a worker. PostgreSQL holds the remaining work; the part of a crashed worker becomes free. */
 import { may } from '../access/policy.ts'
 import type { Principal } from '../access/principal.ts'
 import { timings } from '../core/config/waits.ts'
@@ -37,16 +34,16 @@ import {
 import { openSource, readManifest, unreadable } from './source.ts'
 import { ImportLeaseLost, lineFailure, writeLines } from './writes.ts'
 
-/** More would only share the same processor. */
+/** More would only share the same CPU. */
 const AT_ONCE = 2
 const RENEW_MS = 5000
-/** So often a source may fail, or we, without a line in between. */
+/** Maximum failures of a source, or of the service, without progress. */
 const SOURCE_ATTEMPTS = 4
-/** With the longest pause between two of them they last for a day. */
+/** A day, at the longest pause. */
 const ATTEMPTS = 300
 const LONGEST_PAUSE_MS = 300_000
 
-/** Looks for parts by a wake, and every `lookMs`; `stop` gives back what runs at the end of its batches. */
+/** Looks for parts after a wake and every `lookMs`; `stop` releases running parts at the end of their batches. */
 export function startImports(
   services: Services,
   lookMs = timings.sweepMs / 2,
@@ -62,7 +59,7 @@ export function startImports(
   const loop = startLoop({ ...options, lanes: AT_ONCE, onRest }, async (signal) => {
     const part = await leaseImportPart(database)
     if (part === undefined) return false
-    // Where there was one there may be more.
+    // More parts may be waiting.
     loop.wake()
     await runPart(services, spare, part, signal)
     return true
@@ -125,21 +122,20 @@ async function afterFailure(
   await finishPart(services, part, { line: nextLine, outcome: lineFailure(nextLine, refusal) })
 }
 
-/** While PostgreSQL writes one batch the next one is made ready. */
+/** The next batch is prepared while PostgreSQL writes one. */
 const IN_FLIGHT = 2
-/** An input with more bad lines is not what it should be. */
+/** An input with more bad lines is assumed to be the wrong file. */
 const MOST_FAILURES = 10_000
 
-/** The part is to be taken again when those before it are done. */
+/** The part must run again after the earlier ones. */
 class PartTooEarly extends Error {}
 
-/** Memory that nobody uses, of all parts. */
 interface Spare {
   readonly plans: PlannedCreates[]
   readonly blocks: Buffer[]
 }
 
-/** Errors: what may be better the next time; PartLost; PartTooEarly. Returns early when `signal` aborts. */
+/** Errors: transient ones; PartLost; PartTooEarly. Returns early when `signal` aborts. */
 async function importPart(
   services: Services,
   spare: Spare,
@@ -170,12 +166,12 @@ async function importPart(
         if (signal.aborted) break
         const left = uncommittedLines(lines, part)
         if (left.length === 0) continue
-        // Rights are those of the member now, not those of the kick-off.
+        // Uses the member's current rights, not those at kick-off.
         const principal = await requireImportCaller(services, part)
         const plans = reached.allNew ? (spare.plans.pop() ?? new PlannedCreates()) : undefined
         const read = await readLines(services, principal, { type, lines: left, plans })
         if (read.searches.size > 0 && !isInTurn) {
-          // Searches may find what the parts before this one write.
+          // Searches may find resources of earlier parts.
           if (await enforcePartOrder(database, part)) throw new PartTooEarly()
           isInTurn = true
         }
@@ -190,7 +186,7 @@ async function importPart(
     await lanes.done()
   } catch (error) {
     await lanes.settled()
-    // Where the source was closed in the middle of a line.
+    // The source may have closed in the middle of a line.
     if (signal.aborted) return
     if (!isRefusal(error)) throw error
     const outcome = lineFailure(reached.line, error)
@@ -200,14 +196,13 @@ async function importPart(
   if (!signal.aborted) await finishPart(services, part)
 }
 
-/** Errors: 403. */
 function typeFor(principal: Principal, { type }: LeasedImportPart): string {
   const isOpen = type !== null && may(principal, type, 'create') && may(principal, type, 'update')
   if (!isOpen) throw forbidden()
   return type
 }
 
-/** Errors: PartLost where the caller is no member any more, which fails the whole import and not this input alone. */
+/** Errors: PartLost when the caller is no longer a member, which fails the whole import. */
 async function requireImportCaller(services: Services, part: LeasedImportPart): Promise<Principal> {
   const principal = await activePrincipal(services, part.caller)
   if (principal !== undefined) return principal
@@ -215,7 +210,7 @@ async function requireImportCaller(services: Services, part: LeasedImportPart): 
   throw new ImportLeaseLost()
 }
 
-/** Without those that are committed already, behind others that are not. */
+/** Skips lines that are already committed behind uncommitted ones. */
 function uncommittedLines(
   lines: readonly ImportLine[],
   { done }: LeasedImportPart,
@@ -225,19 +220,16 @@ function uncommittedLines(
   )
 }
 
-/** A batch that is read, and who writes it. */
 interface ReadBatch extends ReadLines {
   readonly principal: Principal
-  /** To be called once it is written. */
+  /** Call once it is written. */
   release(): void
 }
 
 interface Lanes {
-  /** Waits for a place, and for those in flight that write the same resources. Errors: of any before. */
+  /** Waits for a slot, and for batches in flight with the same resources. Errors: of any earlier batch. */
   add(batch: ReadBatch): Promise<void>
-  /** Errors: of any. */
   done(): Promise<void>
-  /** Does not throw. */
   settled(): Promise<void>
 }
 
@@ -271,7 +263,7 @@ function openLanes(write: (batch: ReadBatch) => Promise<void>): Lanes {
   }
 }
 
-/** `failure` names an input that could not be read on. */
+/** `failure` describes an input that could not be read to its end. */
 function finishPart(
   services: Services,
   part: LeasedImportPart,
@@ -280,7 +272,6 @@ function finishPart(
   return finish(services, part, (connection) => endPart(connection, part, failure))
 }
 
-/** The inputs that a manifest names take its place. */
 function finishManifest(
   services: Services,
   part: LeasedImportPart,
@@ -289,7 +280,7 @@ function finishManifest(
   return finish(services, part, (connection) => replaceManifest(connection, part, inputs))
 }
 
-/** The record is there with the end, or neither is. */
+/** Ends the part and writes the audit record in one transaction. */
 async function finish(
   services: Services,
   { job, caller }: LeasedImportPart,

@@ -1,4 +1,4 @@
-/** An input of an import as a stream of plain bytes: a Binary of the Project, or a file elsewhere. */
+/** Streams the plain bytes of an import input: a Binary of the Project, or an external file. */
 
 import { pipeline, Readable } from 'node:stream'
 import { createBrotliDecompress, createGunzip, createInflate } from 'node:zlib'
@@ -23,21 +23,19 @@ import { importAddress, takesHttp } from './resources.ts'
 type Chunks = AsyncIterable<Buffer>
 
 export interface Source {
-  /** Errors: 4xx for what will not be better the next time. */
+  /** Errors: 4xx for permanent failures. */
   readonly chunks: Chunks
-  /** Number of plain bytes, where it is known. */
   readonly size: number | undefined
   close(): void
 }
 
-/** Bytes as they are stored or sent, from `start` on. */
 interface Raw extends Source {
   readonly start: number
 }
 
 const GZIP = [0x1f, 0x8b]
 const ANSWER_MS = 30_000
-/** A server that says nothing for so long has gone. */
+/** A server that sends nothing for this long counts as lost. */
 const SILENCE_MS = 60_000
 
 interface SourceAt {
@@ -46,10 +44,7 @@ interface SourceAt {
   readonly signal: AbortSignal
 }
 
-/**
- * Plain bytes from `from` on, until `signal` aborts. Errors: 4xx for an input that is not there, or not the
- * caller's to read.
- */
+/** Streams plain bytes from `from`. Errors: 4xx for an input that is missing or not readable by the caller. */
 export async function openSource(
   services: Services,
   principal: Principal,
@@ -110,10 +105,10 @@ async function openFile(config: Config, url: string, signal: AbortSignal): Promi
   return { chunks, start: 0, size, close: () => void body.destroy() }
 }
 
-/** Why an input is not to be had at present; the message is for who imports it. */
+/** A transient failure; the message is for the importing user. */
 class SourceFailed extends Error {}
 
-/** Errors: 400 for an answer that will be the same the next time, else SourceFailed. */
+/** Errors: 400 for permanent failures, otherwise SourceFailed. */
 async function openAnswer(
   config: Config,
   url: string,
@@ -135,7 +130,6 @@ async function openAnswer(
   }
 }
 
-/** Another answer than 200. */
 function unwanted(status: number): Error {
   const failure = new SourceFailed(`it was answered with status ${status}`)
   return status < 500 && status !== 429 ? unreadable(failure) : failure
@@ -147,7 +141,7 @@ export function unreadable(error: unknown): HttpError {
   return badRequest(`The input could not be read${why}`)
 }
 
-/** Rules of outbound requests refuse the address again the next time. */
+/** A rejection by the outbound rules is permanent. */
 function throwSourceError(error: Error): never {
   throw error instanceof FetchRefused
     ? badRequest(error.message)
@@ -163,7 +157,7 @@ async function* received(body: Chunks): AsyncGenerator<Buffer> {
   }
 }
 
-/** A file that is packed itself, whatever it is called. */
+/** Decompresses a file by its content, regardless of its name. */
 async function* unpacked(chunks: Chunks): AsyncGenerator<Buffer> {
   const iterator = chunks[Symbol.asyncIterator]()
   const rest = { [Symbol.asyncIterator]: () => iterator }
@@ -187,7 +181,7 @@ async function* through(
   decoder: ReturnType<(typeof decoders)[keyof typeof decoders]>,
 ): AsyncGenerator<Buffer> {
   let cause: unknown
-  // The failure is thrown below, to who reads.
+  // The error is thrown to the reader below.
   pipeline(Readable.from(chunks), decoder, (error) => {
     cause = error
   })
@@ -203,7 +197,7 @@ async function* through(
   }
 }
 
-/** Without the first `skipped` bytes. Errors: 400 for more than `maxBytes`. */
+/** Skips the first `skipped` bytes. Errors: 400 beyond `maxBytes`. */
 async function* behind(chunks: Chunks, skipped: number, maxBytes: number): AsyncGenerator<Buffer> {
   let seen = 0
   for await (const chunk of chunks) {
@@ -218,7 +212,7 @@ function isGzip(head: Buffer): boolean {
   return GZIP.every((byte, place) => head[place] === byte)
 }
 
-/** Errors: 400 for what is no manifest, or one whose files take a token; others may be tried again. */
+/** Errors: 400 for an invalid manifest, or one whose files need a token; others are transient. */
 export async function readManifest(
   config: Pick<Config, 'hookTargets'>,
   url: string,
@@ -254,7 +248,7 @@ export async function readManifest(
   })
 }
 
-/** https://build.fhir.org/ig/HL7/bulk-data/export.html: a manifest lists files in pages. */
+/** https://build.fhir.org/ig/HL7/bulk-data/export.html: a manifest may have pages. */
 function isNext(link: unknown): boolean {
   return isObject(link) && link.relation === 'next'
 }

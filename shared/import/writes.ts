@@ -1,7 +1,4 @@
-/**
- * Resources of an import → the store. Lines share one transaction, a few statements for some hundreds of
- * them; a transaction that is refused is halved until each line at fault stands alone.
- */
+/** Writes imported resources. A rejected transaction is halved until each faulty line stands alone. */
 import type { Principal } from '../access/principal.ts'
 import { HttpError, preconditionFailed } from '../core/errors.ts'
 import { SqlError } from '../postgres/sql-error.ts'
@@ -21,24 +18,21 @@ import {
 } from './lines.ts'
 import { type ImportProgress, type LeasedImportPart, savePartProgress } from './parts.ts'
 
-/** The part is another worker's by now, or its import was cancelled. */
+/** Another worker has the part, or its import was cancelled. */
 export class ImportLeaseLost extends Error {}
 
-/** A plan was not carried out: an id is taken, or something else is not as it was. */
+/** A plan failed: an id is taken, or the state has changed. */
 class PlansRefused extends Error {}
 
 interface WrittenLines {
   readonly failed: number
-  /** Every resource was new: planning those that follow is worth it. */
+  /** Every resource was new, so planning the next lines pays off. */
   readonly allNew: boolean
 }
 
 const NEVER = new AbortController().signal
 
-/**
- * Writes lines that follow each other, and notes in the same transaction that they are done. Errors: 5xx, when
- * the lines may be written again; PartLost.
- */
+/** Writes consecutive lines and their progress in one transaction. Errors: 5xx, after which a retry is safe; PartLost. */
 export async function writeLines(
   services: Services,
   principal: Principal,
@@ -49,7 +43,6 @@ export async function writeLines(
   await charge(services, principal, { request: { mayWait: NEVER }, units, whole: true })
   const runs = untilTwins(lines)
   if (plans !== undefined && plans.rows.length > 0) {
-    // Plans are carried out together, or not at all.
     const written =
       runs.length === 1 && (await carryOut(services, principal, { part, lines, plans }))
     if (written) return written
@@ -88,7 +81,7 @@ interface PlannedLines {
   readonly plans: PlannedCreates
 }
 
-/** Undefined where something is not as it was planned. */
+/** Returns undefined when the state differs from the plan. */
 async function carryOut(
   services: Services,
   principal: Principal,
@@ -104,7 +97,7 @@ async function carryOut(
   }
 }
 
-/** Splits lines into statements, none of which has a resource twice. */
+/** Splits lines into statements without duplicate resources. */
 function untilTwins(lines: readonly ReadLine[]): readonly (readonly ReadLine[])[] {
   const runs: ReadLine[][] = []
   let run: ReadLine[] = []
@@ -122,10 +115,10 @@ function untilTwins(lines: readonly ReadLine[]): readonly (readonly ReadLine[])[
   return [...runs, run]
 }
 
-/** A line that is to be left alone, since its resource is there. */
+/** The result of a line whose resource exists and is skipped. */
 const SKIPPED = preconditionFailed()
 
-/** A resource that returns to where it was exported has no other time. Plans have theirs. */
+/** Stores the source's time, unless the resource returns to its origin. Plans already have it. */
 async function withTimes(
   services: Services,
   principal: Principal,
@@ -190,7 +183,7 @@ async function write(
   const refused = lines.flatMap(({ number, read }) =>
     read instanceof HttpError ? [{ number, read }] : [],
   )
-  // In that mode a condition is the only one there is: what fails by it is there already.
+  // In this mode the only precondition is existence, so 412 means that the resource exists.
   const isSkipped = (error: HttpError) => mode === 'ifNoneMatch' && error.status === 412
   const failures = refused.flatMap(({ number, read }) =>
     isSkipped(read) ? [] : [{ line: number, outcome: lineFailure(number, read) }],
@@ -200,10 +193,10 @@ async function write(
   if (first === undefined || last === undefined) return { failed: 0, allNew: true }
   const options = { keepId: true, onlyIfAbsent: mode === 'ifNoneMatch' }
   const created = await services.repository.transaction(async (transaction) => {
-    // Sent with what follows, which does not wait for it.
+    // Pipelined with the statements below.
     const carriedOut =
       plans === undefined ? Promise.resolve(true) : transaction.createPlanned(principal, plans)
-    // Later lines fail, too, and may be reported first.
+    // A later line may fail and be reported first.
     carriedOut.catch(() => undefined)
     transaction.prefetch(
       principal,

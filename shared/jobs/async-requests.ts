@@ -1,7 +1,4 @@
-/**
- * `Prefer: respond-async` with a bundle: accepted here, carried out by a worker, its answer stored as a
- * Binary that the AsyncJob names. https://hl7.org/fhir/R4/async.html
- */
+/** `Prefer: respond-async` for bundles: a worker stores the response as a Binary. https://hl7.org/fhir/R4/async.html */
 import { randomUUID } from 'node:crypto'
 import { type Principal, profileReference, systemPrincipal } from '../access/principal.ts'
 import { SYSTEM_PROJECT } from '../access/project-context.ts'
@@ -47,11 +44,11 @@ import {
 } from '../store/write/async-requests.ts'
 import { createMaintenance } from './upkeep/maintenance.ts'
 
-/** Requests of one Project: bundles are large, and rows of a database are no place to pile them up. */
+/** Waiting requests per Project: bundles are large and stored in the database. */
 const MOST_WAITING = 100
 const RETRY_SECONDS = 5
 
-/** 202 with the status URL. Errors: 429 when many of the Project wait, 403 for the service's own work. */
+/** 202 with the status URL. Errors: 429 with too many waiting requests, 403 for internal work. */
 export async function acceptRequest(context: FhirContext): Promise<FhirReply> {
   const { services, principal, request, preferences } = context
   const { membershipId, scope, patient, profile, profileDisplay, clientId, project } = principal
@@ -92,7 +89,7 @@ export async function acceptRequest(context: FhirContext): Promise<FhirReply> {
   })
 }
 
-/** Headers that shape the answer; the rest, credentials among it, is not stored. */
+/** Headers that affect the response; others, such as credentials, are not stored. */
 function keptHeaders(
   headers: Readonly<Record<string, string | undefined>>,
 ): Record<string, string> {
@@ -108,10 +105,7 @@ function keptHeaders(
   return prefer.trim() === '' ? kept : { ...kept, prefer }
 }
 
-/**
- * Carries out a request while its lease is held. A batch may end half done; one that is done before a cancel arrives is
- * completed.
- */
+/** Runs a request while its lease is held. A batch may stop half-way; a late cancel does not affect a finished one. */
 export async function runRequest(
   services: Services,
   leased: LeasedRequest,
@@ -128,7 +122,7 @@ export async function runRequest(
       await finishAsyncJob(services, project, { author: stored.profile, runId: id, end })
     }
   } catch (error) {
-    // Cancelled or deleted: nobody waits for the end. Other failures leave it to the upkeep.
+    // Cancelled or deleted. Upkeep retries other failures.
     const isGone = error instanceof HttpError && error.status < 500
     if (!isGone && !(error instanceof JobFinished)) throw error
   }
@@ -164,7 +158,6 @@ function failedWith(resource: unknown): JobEnd {
   return { status: 'error', parameter: [{ name: 'outcome', resource }] }
 }
 
-/** Rights are those that the member has now, within the scope of the request. */
 async function answer(
   services: Services,
   stored: StoredRequest,
@@ -199,7 +192,7 @@ async function storeResult(
     body: JSON.stringify({
       resourceType: 'Binary',
       contentType: FHIR_JSON.split(';')[0],
-      // Only the caller and administrators read the job, so only they read its result.
+      // Only the caller and administrators can read the job, and so its result.
       securityContext: { reference: `AsyncJob/${id}` },
       data,
     }),
@@ -211,9 +204,7 @@ async function storeResult(
   return location
 }
 
-// Long work that a worker does: 202 with an AsyncJob, whose status the caller looks at.
-
-/** `projectId` is the Project that is worked on; `filter` narrows a reindex. Errors: 403 for who has no membership. */
+/** `projectId` is the target Project; `filter` narrows a reindex. Errors: 403 without a membership. */
 export async function startUpkeep(
   { services, principal, request, type, id }: Omit<OperationCall, 'operation'>,
   kind: UpkeepKind,
@@ -231,7 +222,7 @@ export async function startUpkeep(
   return jobReply(services, jobId)
 }
 
-/** For work that turns out to be done already: an AsyncJob that is complete. */
+/** Returns a completed AsyncJob for work that is already done. */
 export async function completedJob({
   services,
   principal,
@@ -280,7 +271,7 @@ function jobReply(services: Services, jobId: string): FhirReply {
 
 const KEPT_MS = 7 * 24 * 3_600_000
 
-/** Removes jobs and their results after 7 days; returns how many. */
+/** Removes jobs and results after 7 days; returns the number of jobs. */
 export async function removeOldJobs({ repository }: Services): Promise<number> {
   const before = new Date(Date.now() - KEPT_MS)
   return await repository
@@ -288,7 +279,7 @@ export async function removeOldJobs({ repository }: Services): Promise<number> {
     .purge(systemPrincipal(SYSTEM_PROJECT), 'AsyncJob', before)
 }
 
-/** One resource at once, by an admin; a type or all of them by a worker, for a super admin. */
+/** Reindexes one resource immediately (admins), or a type or all types by a worker (super admins). */
 export const reindex: Operation = {
   name: 'reindex',
   on: [{ level: 'system' }, { level: 'type' }, { level: 'instance' }],

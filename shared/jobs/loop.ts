@@ -1,4 +1,4 @@
-/** Loops, leases and pauses of the worker's jobs: PostgreSQL knows what is to be done, a wake only spares time. */
+/** Loops, leases and pauses for worker jobs. PostgreSQL holds the work; wakes only reduce latency. */
 
 import { HttpError } from '../core/errors.ts'
 import type { Logger } from '../core/log.ts'
@@ -6,31 +6,28 @@ import { type Lease, type LeaseTable, renewLeases } from '../postgres/leases.ts'
 import type { Services } from '../request/services.ts'
 
 export interface Loop {
-  /** There may be something to do. */
   wake(): void
   wakeIn(ms: number): void
-  /** Resolves when the rounds under way have ended; their signal is aborted. */
+  /** Aborts the signals of running rounds and resolves when they have ended. */
   stop(): Promise<void>
 }
 
 interface LoopOptions {
   readonly log: Logger
-  /** Names the work in the log. */
   readonly name: string
-  /** A lane rests for so long after a round that leaves nothing to do, or fails. */
+  /** Pause after a round that found no work or failed. */
   readonly everyMs: number
-  /** Rounds side by side; default 1. */
+  /** Concurrent rounds; default 1. */
   readonly lanes?: number
-  /** Level at which an outage begins in the log; default warn. */
+  /** Log level of an outage; default warn. */
   readonly level?: 'debug' | 'warn' | 'error'
-  /** Runs before a lane rests, while `working` others do not. */
   onRest?(working: number): void
 }
 
-/** Answers true when there is more to do at once. */
+/** Returns true when more work is ready. */
 export type Round = (signal: AbortSignal, lane: number) => Promise<boolean>
 
-/** Runs rounds until `stop`: at once, after a wake, and every so often. */
+/** Runs rounds at once, after each wake and at intervals, until `stop`. */
 export function startLoop(options: LoopOptions, round: Round): Loop {
   const { everyMs, lanes = 1, onRest } = options
   const stopping = new AbortController()
@@ -49,14 +46,14 @@ export function startLoop(options: LoopOptions, round: Round): Loop {
       } catch (error) {
         outage.failed(error)
       }
-      // A wake during the round may be about what it has missed.
+      // A wake during the round may concern work that the round missed.
       if (hasMore || seen !== bench.wakes() || signal.aborted) continue
       onRest?.(lanes - bench.resting() - 1)
       await bench.rest()
     }
   }
 
-  // The caller has its Loop before the first round begins.
+  // Returns the Loop to the caller before the first round starts.
   const running = Promise.resolve().then(() =>
     Promise.all(Array.from({ length: lanes }, (_, lane) => run(lane))),
   )
@@ -78,7 +75,6 @@ export function startLoop(options: LoopOptions, round: Round): Loop {
   }
 }
 
-/** Where lanes rest until the next wake, or for a while. */
 function createBench(everyMs: number) {
   const resting = new Set<() => void>()
   let wakes = 0
@@ -102,7 +98,7 @@ function createBench(everyMs: number) {
   }
 }
 
-/** Logs the first failure and the recovery; PostgreSQL being away is logged by its pool alone. */
+/** Logs the first failure and the recovery; only the pool logs PostgreSQL outages. */
 function createOutage({ log, name, level = 'warn' }: LoopOptions) {
   let isFailing = false
   return {
@@ -118,22 +114,22 @@ function createOutage({ log, name, level = 'warn' }: LoopOptions) {
   }
 }
 
-/** True while PostgreSQL or Redis cannot be reached, which their connections log. */
+/** True while PostgreSQL or Redis is unreachable, which their connections log. */
 export function isUnavailable(error: unknown): boolean {
   return error instanceof HttpError && error.status === 503
 }
 
-/** Somebody else has what this worker had taken, or nobody wants it any more. */
+/** The work was leased to another worker or removed. */
 export class LeaseLost extends Error {}
 
 export interface Renewal {
   readonly log: Logger
   readonly everyMs: number
-  /** Answers false when the lease is lost. */
+  /** Returns false when the lease is lost. */
   renew(): Promise<boolean>
 }
 
-/** Renews the lease of a row three times as often as it has to be. */
+/** Renews a row lease three times per lease duration. */
 export function createRenewal(
   { database, log }: Pick<Services, 'database' | 'log'>,
   table: LeaseTable,
@@ -143,7 +139,7 @@ export function createRenewal(
   return { log, everyMs: table.leaseMs / 3, renew }
 }
 
-/** The signal of `work` aborts when the lease is lost, with LeaseLost, and with `stopping`. */
+/** Aborts the signal of `work` with LeaseLost when the lease is lost, and with `stopping`. */
 export async function withLease<T>(
   { log, everyMs, renew }: Renewal,
   stopping: AbortSignal | undefined,
@@ -163,7 +159,6 @@ export async function withLease<T>(
   }
 }
 
-/** The pause before the next attempt doubles with each that has failed. */
 export function backoffMs(failures: number, firstMs: number, longestMs = Infinity): number {
   return Math.min(firstMs * 2 ** (failures - 1), longestMs)
 }

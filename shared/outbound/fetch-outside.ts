@@ -1,8 +1,4 @@
-/**
- * Outbound requests on behalf of others. A host is resolved once and the connection goes to the
- * address that was checked, so that a second answer of the name server changes nothing; every hop of
- * a redirect is checked like the first.
- */
+/** Outbound requests for callers. Connects to the address that was checked (DNS rebinding), at every redirect. */
 import { lookup } from 'node:dns/promises'
 import { Agent as AgentHttp, type IncomingMessage, request as requestHttp } from 'node:http'
 import { Agent as AgentHttps, request as requestHttps } from 'node:https'
@@ -18,15 +14,15 @@ export interface OutboundRequest {
   readonly headers: Readonly<Record<string, string>>
   readonly body: Buffer | string | undefined
   readonly redirect: string
-  /** The limit of the answer; 10 MB by default. */
+  /** Maximum body size; default 10 MB. */
   readonly maxBytes?: number
-  /** True: an answer beyond `maxBytes` is cut, not refused. */
+  /** True: truncates a body beyond `maxBytes` instead of failing. */
   readonly cutsBody?: boolean
-  /** 30 s by default. */
+  /** Default 30 s. */
   readonly timeoutMs?: number
-  /** No hop of it may be plain http. */
+  /** Requires https at every hop. */
   readonly isSecure?: boolean
-  /** It may arrive twice: over a connection that is kept, which may turn out to have ended. */
+  /** Safe to send twice, so it may use a kept connection that could have ended. */
   readonly isRepeatable?: boolean
 }
 
@@ -41,18 +37,18 @@ export interface Fetched extends Answered {
   readonly body: Buffer
 }
 
-/** The body as it is sent: compressed where `headers` say so. Whoever opened it destroys it. */
+/** The body as sent, compressed according to `headers`. The caller must destroy it. */
 export interface OutboundStream extends Answered {
   readonly body: IncomingMessage
 }
 
-/** The rule does not allow it, whenever it is tried. */
+/** A permanent refusal by the outbound rules. */
 export class FetchRefused extends Error {}
 
 export const MAX_FETCHED_BYTES = 10 * 1024 * 1024
 export const FETCH_TIMEOUT_MS = 30_000
 const MAX_REDIRECTS = 10
-/** Most servers keep a connection longer. */
+/** Shorter than most servers' keep-alive. */
 const IDLE_MS = 4000
 const HOP_BY_HOP = new Set([
   'connection',
@@ -65,7 +61,7 @@ const HOP_BY_HOP = new Set([
   'upgrade',
 ])
 
-/** Errors: an Error whose message a bot or caller may read. */
+/** Errors: an Error whose message is safe for bots and callers. */
 export async function fetchOutbound(
   outgoing: OutboundRequest,
   rules: Outbound,
@@ -88,7 +84,7 @@ export async function fetchOutbound(
   }
 }
 
-/** For a body that is read as it arrives; it may take as long as `signal` allows. Errors: as `fetchOutbound`. */
+/** Opens a streaming response, limited only by `signal`. Errors: as `fetchOutbound`. */
 export async function openOutbound(
   outgoing: OutboundRequest,
   rules: Outbound,
@@ -111,7 +107,7 @@ export async function openOutbound(
   }
 }
 
-/** Errors: an Error for an address that no name server has to be asked about. */
+/** Errors: an Error for a URL that is rejected without DNS. */
 export function checkTarget(text: string, rules: Outbound): void {
   readUrl(text, rules)
 }
@@ -120,7 +116,7 @@ function isRedirect(status: number): boolean {
   return [301, 302, 303, 307, 308].includes(status)
 }
 
-/** https://fetch.spec.whatwg.org/#http-redirect-fetch: credentials stay with their origin. */
+/** https://fetch.spec.whatwg.org/#http-redirect-fetch: drops credentials across origins. */
 function follow(hop: OutboundRequest, status: number, from: URL, to: URL): OutboundRequest {
   const becomesGet = status === 303 || (status < 303 && hop.method === 'POST')
   const drop = new Set([
@@ -136,7 +132,6 @@ function follow(hop: OutboundRequest, status: number, from: URL, to: URL): Outbo
   }
 }
 
-/** Without headers of these names, in whatever case they were given. */
 function withoutNames(
   headers: OutboundRequest['headers'],
   names: ReadonlySet<string>,
@@ -161,7 +156,7 @@ function requireAllowed(rules: Outbound, url: URL, addresses?: readonly string[]
   if (refusal !== undefined) throw new FetchRefused(refusal)
 }
 
-/** All addresses of the name must be allowed; the first is used. */
+/** Requires every address of the host to be allowed; returns the first. */
 async function resolveAllowedAddress(url: URL, rules: Outbound): Promise<string> {
   const host = plainHost(url.hostname)
   const found = isIP(host) ? [{ address: host }] : await resolve(host)
@@ -180,7 +175,7 @@ async function resolve(host: string): Promise<{ address: string }[]> {
   }
 }
 
-/** Kept connections go by the address that was checked, and by the name that a certificate was shown for. */
+/** Agents are keyed by checked address and certificate name. */
 const agents = {
   http: new AgentHttp({ keepAlive: true, timeout: IDLE_MS }),
   https: new AgentHttps({ keepAlive: true, timeout: IDLE_MS }),
@@ -284,7 +279,7 @@ function flatten(headers: IncomingMessage['headers']): Record<string, string> {
   )
 }
 
-/** Only what concerns the address: no paths and no stacks of ours. */
+/** Keeps internal paths and stacks out of the message. */
 function describe(error: unknown, signal: AbortSignal): Error {
   if (signal.aborted) return new Error('The request took too long or the run has ended')
   if (!(error instanceof Error)) return new Error('The request failed')

@@ -1,4 +1,4 @@
-/** The outbox of mails: a row from the transaction that wants one sent until the mail server has it. */
+/** Mail outbox: rows written in the sender's transaction and kept until delivery. */
 import { randomUUID } from 'node:crypto'
 import { timings } from '../core/config/waits.ts'
 import {
@@ -11,7 +11,7 @@ import {
 import type { Connection } from '../postgres/statement.ts'
 
 export interface Mail {
-  /** The occasion of the mail; `client`: a client of the service has written it. */
+  /** The occasion of the mail; `client`: written by an API client. */
   readonly kind:
     | 'invite'
     | 'welcome'
@@ -29,7 +29,6 @@ export interface Mail {
   readonly cc?: readonly string[]
   readonly bcc?: readonly string[]
   readonly replyTo?: readonly string[]
-  /** Undefined: `MAIL_FROM`. */
   readonly from?: string
   readonly sender?: string
   readonly attachments?: readonly MailAttachment[]
@@ -38,20 +37,17 @@ export interface Mail {
 export interface MailAttachment {
   readonly filename?: string
   readonly contentType?: string
-  /** Base64. */
   readonly content: string
 }
 
 export interface StoredMail {
   readonly id: string
-  /** Id of the Project it is sent for. */
   readonly project: string
   readonly message: Mail
-  /** Attempts begun, this one included. */
+  /** Attempts begun, including the current one. */
   readonly attempts: number
 }
 
-/** A mail as the worker that sends it has it. */
 export interface LeasedMail extends StoredMail {
   readonly token: number
 }
@@ -62,7 +58,7 @@ interface OutboxMail extends StoredMail {
   readonly error: string | null
 }
 
-/** `due` is the end of an attempt's lease, or when the next attempt may begin. */
+/** `due` is the end of a lease, or the time of the next attempt. */
 export const MAILS: LeaseTable = {
   name: 'mail',
   key: { id: 'uuid' },
@@ -73,7 +69,7 @@ export const MAILS: LeaseTable = {
 
 const KEPT = '30 days'
 
-/** Sent once the transaction of `connection` is committed. */
+/** Sent after the transaction of `connection` commits. */
 export async function addMail(
   connection: Connection,
   projectId: string,
@@ -92,7 +88,7 @@ export function mailLease({ id, token }: Pick<LeasedMail, 'id' | 'token'>): Leas
   return { key: [id], token }
 }
 
-/** Leases the mail that has waited longest for an attempt. */
+/** Leases the mail whose attempt is most overdue. */
 export async function leaseMail(connection: Connection): Promise<LeasedMail | undefined> {
   return await leaseNext<StoredMail>(connection, MAILS, {
     name: 'mail-lease',
@@ -103,12 +99,12 @@ export async function leaseMail(connection: Connection): Promise<LeasedMail | un
   })
 }
 
-/** The mail is sent. False when its lease was lost; the same of what follows. */
+/** Removes a sent mail. False when its lease was lost, as below. */
 export async function removeMail(connection: Connection, mail: LeasedMail): Promise<boolean> {
   return await deleteLeased(connection, MAILS, mailLease(mail))
 }
 
-/** Another attempt after `delayMs`. */
+/** Schedules another attempt after `delayMs`. */
 export async function retryMail(
   connection: Connection,
   mail: LeasedMail,
@@ -122,7 +118,7 @@ export async function retryMail(
   })
 }
 
-/** No more attempts; the mail stays for the super admin to read, for a month. */
+/** Ends the attempts; super admins can read the mail for a month. */
 export async function markMailFailed(
   connection: Connection,
   mail: LeasedMail,

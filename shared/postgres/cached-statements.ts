@@ -1,18 +1,12 @@
-/**
- * Statements whose plans PostgreSQL keeps, as many as there is room for on a connection: those that are asked for
- * most, of late. What was asked for longest ago goes when others have been asked for often since. They get their
- * names when they are sent, each of its own and never again, and a connection closes what has gone before it
- * prepares another, so that it holds no more than there is room for.
- */
+/** LRU of prepared statements per connection. Names are never reused; evicted statements close before the next Parse. */
 import { Cache } from '../core/cache.ts'
 import { type Columns, type RawConnection, type Sent, skipDescribe } from './pool.ts'
 import type { Statement, WireConnection } from './statement.ts'
 
-/** The length of all texts that a connection caches: about 150 bytes a letter in PostgreSQL. */
+/** Total text length cached per connection: about 150 bytes per character in PostgreSQL. */
 const MOST_LETTERS = 120_000
-/** The length of all texts whose uses are counted. */
 const MOST_COUNTED = 4 * MOST_LETTERS
-/** PostgreSQL makes a plan for values five times first, so what goes again soon is prepared in vain. */
+/** PostgreSQL plans the first five executions with their values, so rarely used statements are not worth preparing. */
 const OFTEN = 8
 
 interface Kept {
@@ -21,7 +15,6 @@ interface Kept {
   usedAt: number
 }
 
-/** Uses since then. */
 interface Counted {
   readonly since: number
   uses: number
@@ -29,10 +22,8 @@ interface Counted {
 
 interface Held {
   readonly kept: Map<Kept, Columns>
-  /** By fixed names, which stay. */
   readonly named: Map<string, Columns>
   readonly wire: WireConnection
-  /** Names that PostgreSQL has still to answer for. */
   readonly closing: string[]
 }
 
@@ -51,7 +42,7 @@ export class CachedStatements {
   #asked = 0
   #names = 0
 
-  /** With its name if it has one. To be sent at once: the next may take the name away. */
+  /** Named if prepared. Send at once: the next call may evict the name. */
   named(connection: RawConnection, statement: Statement): Sent {
     const { name, isPreparable, text, values } = statement
     if (name !== undefined) {
@@ -66,7 +57,7 @@ export class CachedStatements {
     return { name: kept.name, text: kept.text, values, columns }
   }
 
-  /** Has all of them prepared again, under other names: tables have grown so much that other plans may be right. */
+  /** Prepares all statements again under new names, after tables have grown enough to change plans. */
   renew(): void {
     for (const [text, kept] of this.#kept.dump()) {
       this.#names += 1
@@ -82,7 +73,6 @@ export class CachedStatements {
     this.#counted.delete(text)
     this.#names += 1
     const kept = { name: `kept-${this.#names}`, text, usedAt: this.#asked }
-    // Lets go of those that were used longest ago.
     this.#kept.set(text, kept)
     return kept
   }
@@ -93,14 +83,14 @@ export class CachedStatements {
     const wire = skipDescribe(connection.connection)
     const held: Held = { kept: new Map(), named: new Map(), wire, closing: [] }
     this.#held.set(connection, held)
-    // Only now: until then pg may hear that one of them is prepared.
+    // Only now: until then pg may still receive its ParseComplete.
     connection.connection.on('closeComplete', () => {
       delete connection.connection.parsedStatements[held.closing.shift() ?? '']
     })
     return held
   }
 
-  /** Counts a use. True after so many since the last one of what would have to go. */
+  /** Counts a use. True when the text is used often enough to displace older ones. */
   #isOften(text: string): boolean {
     if (text.length > MOST_LETTERS) return false
     const counted = this.#counted.get(text)
@@ -112,7 +102,7 @@ export class CachedStatements {
     return counted.uses >= OFTEN
   }
 
-  /** The last use of the texts that would have to go for so many letters; 0 where there is room. */
+  /** Last use of the texts to evict for this many characters; 0 where there is room. */
   #lastUseBefore(letters: number): number {
     let room = MOST_LETTERS - this.#kept.calculatedSize
     let last = 0
@@ -125,7 +115,7 @@ export class CachedStatements {
   }
 
   /**
-   * Closed in the order of what is sent, so after the answers of what used it, and without a round trip or an error:
+   * Close needs no round trip and raises no error if sent in order:
    * https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-EXT-QUERY
    */
   #closeGone({ connection }: RawConnection, { kept, closing }: Held): void {

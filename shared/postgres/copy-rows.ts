@@ -1,7 +1,5 @@
 /**
- * Rows of `COPY … TO STDOUT (FORMAT binary)`, as they come from the socket. The driver makes an event of every
- * message, and what it has read lies about until V8 collects garbage, which at 100 MiB a second is 50 MiB.
- * While rows come they are read here, and every other message is handed to the driver.
+ * Reads `COPY … TO STDOUT (FORMAT binary)` from the socket, since the driver emits one event per message.
  * https://www.postgresql.org/docs/current/protocol-message-formats.html
  */
 
@@ -11,21 +9,15 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { nextTurn } from '../core/yielding.ts'
 import { release } from '../storage/storage.ts'
 
-/*
- * Reads a connection for COPY. Node gives each 64 KiB that it reads memory of their own, which is found
- * and given back again a thousand times in an export of 95 MiB; here one buffer takes it all. Behind TLS there
- * is no such way, and each chunk is given back once it is read.
- */
+// Node allocates 64 KiB per read; one buffer takes all reads here. With TLS each chunk is released after its read.
 
-/** The bytes are the taker's only until it returns. */
+/** The bytes are valid until the sink returns. */
 type ReadSink = (chunk: Buffer) => void
 
-/** So much is read at a time: Node itself would read 2 MiB before anybody else's turn. */
 const READ_BYTES = 256 * 1024
 
 const readers = new WeakMap<Duplex, { take: ReadSink | undefined }>()
 
-/** Its `data` are copies, until somebody takes what is read. */
 export function createCopySocket(): Socket {
   const reader: { take: ReadSink | undefined } = { take: undefined }
   const bytes = Buffer.allocUnsafeSlow(READ_BYTES)
@@ -40,7 +32,7 @@ export function createCopySocket(): Socket {
   return socket
 }
 
-/** Sends everything that is read to `take`, and not to listeners for data, until the returned function is called. */
+/** Sends all reads to `take` instead of data listeners, until the returned function is called. */
 function takeReads(stream: Duplex, take: ReadSink): () => void {
   const reader = readers.get(stream)
   if (reader !== undefined) {
@@ -62,24 +54,18 @@ function takeReads(stream: Duplex, take: ReadSink): () => void {
   }
 }
 
-/** A row has a message of its own, from `start`; its bytes are the taker's only until it returns. */
+/** `start` is the offset of the row message; the bytes are valid until the sink returns. */
 type MessageSink = (bytes: Buffer, start: number) => void
 
 const FIRST_REST_BYTES = 64 * 1024
-/**
- * PostgreSQL sends 8 KiB at a time. To read each as it comes means 128 wake-ups for a MiB, which took 0.1 to 0.4 ms of CPU
- * here and 0.05 to 0.2 in PostgreSQL. So more are let gather.
- */
+/** PostgreSQL sends 8 KiB at a time; gathering more saves wake-ups on both sides. */
 const FEW_BYTES = READ_BYTES / 2
 const GATHER_MS = 1
-/** A letter, and the length of what follows, itself included. */
+/** The message type, and a length that includes itself. */
 const HEADER_BYTES = 5
 const [COPY_DATA, READY_FOR_QUERY] = Buffer.from('dZ')
 
-/**
- * Reads until PostgreSQL is ready for the next statement. Nothing is on its way when it is called. `pause` gets a
- * promise to await before more is read.
- */
+/** Reads until ReadyForQuery; the connection must be idle. `pause` gets a promise to await before more is read. */
 export function readRows(
   stream: Duplex,
   sink: MessageSink,
@@ -98,11 +84,11 @@ export function readRows(
       isOver = true
       giveBack()
     }
-    // The driver may ask for the next statement at once, and keeps what it is given.
+    // The driver keeps these bytes, so it gets a copy.
     for (const listener of driver) listener.call(stream, Buffer.from(bytes.subarray(start, end)))
   }
 
-  /** Adds to the message that was begun; answers how much of the chunk belongs to it. */
+  /** Appends to the partial message; returns the number of bytes taken. */
   const complete = (chunk: Buffer): number => {
     let used = 0
     const fill = (length: number) => {
@@ -133,7 +119,6 @@ export function readRows(
       take(chunk, at, end)
       at = end
     }
-    // The rest is the beginning of a message.
     if (at < chunk.length) complete(chunk.subarray(at))
     turn(chunk.length, isOver)
   }
@@ -141,7 +126,6 @@ export function readRows(
   const giveBack = takeReads(stream, onData)
 }
 
-/** Pauses after the bytes of a turn; in a long answer small chunks are let gather, too. */
 function createTurns(pause: (wait: Promise<void>) => void) {
   let sinceTurn = 0
   let isLong = false

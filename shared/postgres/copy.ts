@@ -1,7 +1,4 @@
-/**
- * `COPY … TO STDOUT` over a connection of its own, beside the pool: it may take minutes, so no time-out ends
- * it, and what is read of it waits in PostgreSQL while it cannot be taken further.
- */
+/** `COPY … TO STDOUT` over connections outside the pool, without a timeout: an export may take minutes. */
 import type { Duplex } from 'node:stream'
 import { Client, escapeLiteral, type Connection as PgConnection } from 'pg'
 import { unavailable } from '../core/errors.ts'
@@ -12,43 +9,37 @@ import { rawPool } from './pool.ts'
 import { toFailure } from './sql-error.ts'
 import type { Connection, Statement } from './statement.ts'
 
-/** Takes the fields of a row, which are its own only until it returns; a promise: no more until then. */
+/** Takes the fields of a row, valid until it returns. A returned promise pauses the rows. */
 export type RowSink = (fields: readonly (Slice | null)[]) => Promise<void> | undefined
 
-/** The text of a query, its values written in it, and what takes its rows. */
 export interface Copy {
   readonly sql: string
   readonly sink: RowSink
 }
 
 export interface CopySession extends Connection {
-  /** All in one state of the database. */
   snapshot<T>(work: () => Promise<T>): Promise<T>
-  /** `select` is the text of a query, its values written in it. Errors: those of `sink`, 503. */
+  /** `select` has its values inlined. Errors: those of `sink`, 503. */
   copy(select: string, sink: RowSink): Promise<void>
-  /** The same without a sort, where the order of a query is that of an index: of several, one after the other. */
+  /** Runs several copies in sequence, each in index order instead of sorting. */
   copyInOrder(copies: readonly Copy[]): Promise<void>
   close(): Promise<void>
 }
 
-/**
- * Rows are looked up one after the other in the order of an index: to join or sort all of them first would
- * spill to the disk of PostgreSQL. Some 20,000 have room to be sorted.
- */
+/** Index order avoids sorts and joins that would spill to PostgreSQL's disk. About 20,000 rows fit in memory. */
 const OPTIONS =
   '-c jit=off -c enable_hashjoin=off -c enable_mergejoin=off -c standard_conforming_strings=on -c work_mem=32MB'
 
-/** Nobody waits for PostgreSQL to start a process for each of many small parts. */
+/** Keeps a connection between many small parts, which saves starting a process for each. */
 const IDLE_MS = 5000
 
 export interface CopySessions {
-  /** Errors: 503; the signal's reason, as soon as it aborts. */
+  /** Errors: 503; the signal's reason once it aborts. */
   open(signal: AbortSignal): Promise<CopySession>
-  /** Closes connections that nobody uses. */
   close(): Promise<void>
 }
 
-/** A connection whose session has ended well is kept for the next one, for a while. */
+/** Keeps the connection of a successful session open for a while. */
 export function openCopySessions(database: Opening): CopySessions {
   const idle = new Map<Client, NodeJS.Timeout>()
   const end = (client: Client) => {
@@ -63,7 +54,7 @@ export function openCopySessions(database: Opening): CopySessions {
       clearTimeout(kept && idle.get(kept))
       if (kept !== undefined) idle.delete(kept)
       const client = kept ?? (await connect(database))
-      // A user of the connection gets the failure of its statement.
+      // The user of a connection gets the failure from its statement.
       if (kept === undefined) client.once('end', () => void end(client))
       const release = (isSound: boolean) => {
         if (!isSound) return end(client)
@@ -80,12 +71,11 @@ export function openCopySessions(database: Opening): CopySessions {
 
 type Opening = Pick<Database, 'knex' | 'directUrl' | 'rewriteForCitus'>
 
-/** Errors: 503. */
 async function connect({ knex, directUrl }: Opening): Promise<Client> {
   const { connection } = rawPool(knex).config
   const settings = {
     ...Object(connection),
-    // Poolers refuse the settings.
+    // Poolers reject the settings.
     ...(directUrl && { connectionString: directUrl }),
     application_name: 'botica export',
     options: OPTIONS,
@@ -93,7 +83,7 @@ async function connect({ knex, directUrl }: Opening): Promise<Client> {
   }
   const isPlain = !new Client(settings).ssl
   const client = new Client({ ...settings, ...(isPlain && { stream: createCopySocket }) })
-  // A failing statement reports the error; without a listener the process would end.
+  // The failing statement reports the error; an unhandled `error` event would end the process.
   client.on('error', () => undefined)
   try {
     await client.connect()
@@ -106,7 +96,7 @@ async function connect({ knex, directUrl }: Opening): Promise<Client> {
 interface SessionOptions {
   readonly database: Opening
   readonly signal: AbortSignal
-  /** Gets whether the connection can be used again. */
+  /** `isSound`: the connection can be reused. */
   readonly release: (isSound: boolean) => Promise<void>
 }
 
@@ -139,7 +129,7 @@ function createSession(client: Client, { database, signal, release }: SessionOpt
       guarded(statement, async () => {
         const found: Row[][] = []
         for (const { text, values } of database.rewriteForCitus(statement)) {
-          // pg's types ask for a mutable array; it does not change it.
+          // pg's types ask for a mutable array but pg does not change it.
           found.push((await client.query<Row>({ text, values: values as unknown[] })).rows)
         }
         return found.flat()
@@ -167,7 +157,7 @@ function createSession(client: Client, { database, signal, release }: SessionOpt
 /** Signature, flags and length of an extension: https://www.postgresql.org/docs/current/sql-copy.html */
 const HEADER_BYTES = 19
 
-/** The query object that pg calls while a statement runs; each message of COPY holds one row. */
+/** The query object that pg drives during a statement; each COPY message holds one row. */
 class CopyQuery {
   readonly done: Promise<void>
   readonly #settle: PromiseWithResolvers<void>
@@ -175,7 +165,6 @@ class CopyQuery {
   readonly #sinks: readonly RowSink[]
   readonly #fields = createFields()
   #isFirst = true
-  /** The number of the current COPY; the answers of all before it are complete. */
   #copy = 0
   #waits = 0
   #isOver = false
@@ -212,7 +201,7 @@ class CopyQuery {
     }
   }
 
-  /** Rows that have arrived already are still given to the sink. */
+  /** Rows already received still go to the sink. */
   #pause(stream: Duplex, wait: Promise<void>): void {
     this.#waits += 1
     stream.pause()
@@ -227,7 +216,7 @@ class CopyQuery {
     )
   }
 
-  /** There is no other way to make PostgreSQL stop sending. */
+  /** Only closing the connection makes PostgreSQL stop sending. */
   #fail(stream: Duplex, reason: unknown): void {
     this.#failure ??= { reason }
     this.#settle.reject(this.#failure.reason)
@@ -240,14 +229,13 @@ class CopyQuery {
 
   handleCommandComplete(): void {}
 
-  /** The last rows brought everything that the sink waits for. */
   handleReadyForQuery(): void {
     this.#isOver = true
     if (this.#waits === 0) this.#settle.resolve()
   }
 }
 
-/** The same slices for each row; `read` answers undefined for the end. */
+/** Reuses the same slices for every row; `read` returns undefined at the end. */
 function createFields() {
   const slices: MovingSlice[] = []
   const fields: (Slice | null)[] = []
@@ -284,11 +272,10 @@ function createFields() {
 
 const NONE = Buffer.alloc(0)
 
-// COPY takes no parameters: `literal` alone writes values into the text of a statement. The driver's own function quotes
-// every value, whose type must be one of these.
+// COPY takes no parameters: only `literal` inlines values, all quoted, of these types.
 const TYPES = /^(int|smallint|bigint|float8|boolean|text|uuid|timestamptz)(\[\])?$/
 
-/** `'value'::type`. Errors: a type that is not on the list, a value that is no plain one, a NUL. */
+/** Returns `'value'::type`. Errors: an unlisted type, a non-primitive value, a NUL. */
 export function literal(value: unknown, type: string): string {
   if (!TYPES.test(type)) throw new Error(`No literal can be written of type ${type}`)
   if (value === null || value === undefined) return `null::${type}`

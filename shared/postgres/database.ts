@@ -1,4 +1,4 @@
-/** PostgreSQL: knex has the pool; hot statements are named, prepared and sent by pg itself, in transactions, too. */
+/** PostgreSQL client: knex provides the pool; pg prepares and sends hot statements, in transactions too. */
 
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Knex } from 'knex'
@@ -30,39 +30,34 @@ import {
 
 export interface Database extends Connection {
   readonly knex: Knex
-  /** The address of PostgreSQL itself, where the pool is a pooler's. */
+  /** The address of PostgreSQL itself when the pool connects through a pooler. */
   readonly directUrl: string | undefined
-  /** Statements sent for requests since the process started; tests pin the difference. */
+  /** Statements sent for requests since the process started. */
   readonly statements: number
-  /** Times a connection was given something to do while it had nothing. */
+  /** Times an idle connection was given work. */
   readonly roundTrips: number
-  /** `work` gets the one connection, in a transaction. */
   transaction<T>(
     work: (connection: Connection) => Promise<T>,
     options?: TransactionOptions,
   ): Promise<T>
-  /**
-   * A connection that is kept out of the pool once it is used, so that its prepared statements stay
-   * warm; replaced when it is lost. A statement is sent while those before it still run, so that
-   * PostgreSQL goes on without a pause; each commits by itself.
-   */
+  /** A connection outside the pool whose prepared statements stay warm. Statements are pipelined and commit singly. */
   lane(): Connection
-  /** From now on statements are said as a database wants them that is distributed by Project: distributed.ts. */
+  /** From now on statements are rewritten for a database distributed by Project: distributed.ts. */
   distribute(): void
-  /** A statement as it is sent; of several Projects perhaps as several, whose rows are those of all. */
+  /** The statement as sent; for several Projects possibly several, whose rows are concatenated. */
   rewriteForCitus(statement: Statement): readonly Statement[]
-  /** False for a minute after PostgreSQL has found no room for something. */
+  /** False for a minute after PostgreSQL ran out of space. */
   readonly hasDiskSpace: boolean
-  /** Milliseconds of `select 1`; throws when PostgreSQL is away. */
+  /** Milliseconds of `select 1`. Throws when PostgreSQL is unavailable. */
   ping(): Promise<number>
   close(): Promise<void>
 }
 
-/** PostgreSQL ends a statement before: without a word from it by then, it or the way to it is gone. */
+/** Exceeds PostgreSQL's own statement timeout: without an answer by then the server or the network is gone. */
 const SILENCE_MS = STATEMENT_TIMEOUT_MS + 5000
 const FULL_MS = 60_000
 
-/** Opens no connection yet: the first statement does, and every later one heals the pool. */
+/** Opens no connection: the first statement does. */
 export function openDatabase(
   config: DatabaseConfig,
   log: Logger,
@@ -96,7 +91,7 @@ class PooledDatabase implements Database {
     this.#log = log
     this.#silenceMs = silenceMs
     this.directUrl = config.databaseDirectUrl
-    // Each of them holds two connections: they leave the pool enough to come to their ends.
+    // Each holds two connections; the pool keeps enough for them to finish.
     const most = Math.floor(config.databasePool / 4)
     this.#besideLocks = config.databaseDirectUrl === undefined ? undefined : limitConcurrency(most)
     const lines = {
@@ -134,7 +129,6 @@ class PooledDatabase implements Database {
   }
 
   query<Row extends object>(statement: Statement): Promise<Row[]> {
-    // The statement says what its rows are.
     return (this.#brief.take(statement) ?? this.#queryAlone(statement)) as Promise<Row[]>
   }
 
@@ -167,7 +161,7 @@ class PooledDatabase implements Database {
     const over = new AbortController()
     let cancelling: Promise<void> | undefined
     const cancel = () => {
-      // The signal may arrive late and hit what runs there next, so nothing will.
+      // A late cancel request may hit the connection's next statement, so it gets none.
       discard(connection)
       cancelling = cancelStatements(connection, over.signal, this.#log)
     }
@@ -301,7 +295,7 @@ class PooledDatabase implements Database {
     }
   }
 
-  /** Said once for all requests that meet it. A pool that is merely busy is not away, nor is one that is closed. */
+  /** Logged once per outage. A busy or closed pool is not an outage. */
   #noteAway(error: unknown): void {
     if (
       this.#isClosing ||
@@ -315,14 +309,12 @@ class PooledDatabase implements Database {
   }
 }
 
-// The protocol's own request to end what a connection runs: it needs no place in a pool and no login, takes none of
-// the connections that PostgreSQL has, and poolers pass it on.
+// The protocol's cancel request needs no pool slot, no login and no server connection, and poolers forward it.
 // https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-CANCELING-REQUESTS
 
 const AGAIN_MS = 200
 const ANSWER_MS = 2000
 
-/** pg's client knows where it is connected, and its connection can ask for this; their types know less. */
 interface Place {
   readonly host: string
   readonly port: number
@@ -336,10 +328,7 @@ interface Wire {
   cancel(processId: number, secretKey: number): void
 }
 
-/**
- * Asks until `over`: a request may arrive before the statement that it is about, or end only the first of several.
- * Does not throw: a statement that goes on ends by its own time.
- */
+/** Repeats the request until `over`, since it may arrive before its statement. Does not throw: a timeout ends that. */
 async function cancelStatements(
   connection: RawConnection,
   over: AbortSignal,
@@ -355,7 +344,7 @@ async function cancelStatements(
   }
 }
 
-/** Settles when the other side has closed the connection, which is its only answer. */
+/** Resolves when the server closes the connection, which is its only answer. */
 function requestCancel(client: RawConnection): Promise<void> {
   const { host, port, ssl, secretKey } = client as RawConnection & Place
   return new Promise((resolve, reject) => {

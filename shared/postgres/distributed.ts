@@ -1,8 +1,6 @@
 /**
- * Statements for a database that is distributed by Project (docs/scale.md). It sends a statement as it stands to the
- * server that has the rows, if it sees when it plans that all tables of the statement have rows of that Project. One
- * server takes the same statements in words that keep values from its planner, so that one plan serves all of them,
- * and indexes from tests that others imply: here those words are taken away.
+ * Rewrites statements for a database distributed by Project (docs/scale.md): Citus routes a statement to one server
+ * only if the planner sees one Project on every table.
  */
 import { Cache } from '../core/cache.ts'
 import type { Statement } from './statement.ts'
@@ -13,7 +11,6 @@ const plain = new Cache<string, string>({
   size: textLength,
 })
 
-/** One statement for each Project that it is about, in such words. */
 export function distributed(statement: Statement): readonly Statement[] {
   const text = plain.get(statement.text) ?? inPlainWords(statement.text)
   plain.set(statement.text, text)
@@ -40,25 +37,25 @@ function inPlainWords(text: string): string {
 }
 
 const RULES: readonly (readonly [RegExp, string])[] = [
-  // Values behind a select.
+  // Values hidden from the planner by a select.
   [/\(select (\$\d+(?:::[\w"]+(?:\[\])?)?)\)/g, '$1'],
-  // A Project that is tested on a row alone, by itself or with what else is tested there.
+  // A Project test that is isolated from the planner.
   [/\(((?:\w+\.)?project = \$\d+(?:::int)*)\) is true/g, '$1'],
   [/\(((?:\w+\.)?project = \$\d+(?:::int)*)\s+and /g, '$1 and $&'],
-  // A walk of an index begins at a place, which names the Project.
+  // An index walk starts at a row key, which includes the Project.
   [/\((\w+)\.project, [^()]*\) >=? \((\$\d+)(?:::int)+,[^()]*\)/g, '$& and $1.project = $2::int'],
-  // Rows of a table that the coordinator has are looked up as a list.
+  // Rows of a coordinator table are looked up as a list.
   [
     /join export_member m on (m\.job = \$\d+(?:::uuid)?) and m\.reference = c ->> 'reference' and ([^()]*)\)/g,
     "where c ->> 'reference' in (select m.reference from export_member m where $1 and $2))",
   ],
-  // All that is open on the coordinator may write elsewhere.
+  // Any open coordinator transaction may write on other servers.
   [/ and backend_\w+ is not null/g, ''],
-  // Citus takes all columns for the type of the first one, and reads them so without a word, but where they are counted.
+  // Citus silently reads all columns with the type of the first one, except with ordinality.
   [/(?<!\*\s+from )(\bunnest\([^()]*,[^()]*\))(?=\s+(?:as )?\w+ ?\()/g, '$1 with ordinality'],
-  // Nobody learns from the statement that nobody waits.
+  // Waiting subscriptions cannot be detected in this statement.
   [/not exists \(select from active_subscription a where a\.project = w\.project\)/g, 'false'],
-  // Rows that one server hands to another have columns.
+  // Rows passed between servers need at least one column.
   [/\bselect from\b/g, 'select 1 from'],
 ]
 

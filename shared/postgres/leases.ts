@@ -1,44 +1,36 @@
-/**
- * Leases of rows: one worker at a time works on a row, and another one takes over when it is gone. A lease ends by
- * PostgreSQL's clock unless its holder renews it. Each lease of a row has the next number as its token. Every write of a
- * holder names its token, and changes nothing once the row has been leased again (a fencing token), or given back.
- */
+/** Row leases for one worker at a time, by PostgreSQL's clock. Writes with an outdated fencing token change nothing. */
 import type { Connection } from './statement.ts'
 
 export interface LeaseTable {
   readonly name: string
-  /** The columns of the primary key, with their types. */
+  /** Primary key columns with their types. */
   readonly key: Readonly<Record<string, 'uuid' | 'int' | 'text'>>
-  /** The column that counts the leases of a row. */
   readonly token: string
-  /** The column that holds the end of the lease. */
   readonly expiresAt: string
   readonly leaseMs: number
 }
 
 export interface Lease {
-  /** In the order of the columns. */
   readonly key: readonly (string | number)[]
   readonly token: number
 }
 
-/** SQL: the end of a lease that begins now. */
 export function leaseEnd({ leaseMs }: LeaseTable): string {
   return `clock_timestamp() + interval '${leaseMs} ms'`
 }
 
-/** SQL: the assignments that lease the row `row` to another holder. */
+/** SQL: the assignments that lease `row` to a new holder. */
 export function leaseRow(table: LeaseTable, row: string): string {
   const { token, expiresAt } = table
   return `${token} = ${row}.${token} + 1, ${expiresAt} = ${leaseEnd(table)}`
 }
 
-/** SQL: no lease of the row `row` goes on. */
+/** SQL: true when `row` has no current lease. */
 export function isFree({ expiresAt }: LeaseTable, row: string): string {
   return `(${row}.${expiresAt} is null or ${row}.${expiresAt} <= clock_timestamp())`
 }
 
-/** SQL: the row, of this alias, is that of a lease, and was not leased again. The values of the lease are the first parameters. */
+/** SQL: true when `row` still has this lease. The lease values are the first parameters. */
 export function isLeased({ key, token }: LeaseTable, row?: string): string {
   const prefix = row === undefined ? '' : `${row}.`
   return [...Object.keys(key), token]
@@ -46,23 +38,20 @@ export function isLeased({ key, token }: LeaseTable, row?: string): string {
     .join(' and ')
 }
 
-/** The parameters of `isLeased`. */
 export function leaseValues({ key, token }: Lease): readonly (string | number)[] {
   return [...key, token]
 }
 
 interface NextLease {
-  /** Names the prepared statement. */
   readonly name: string
   /** A condition on the row `x`. */
   readonly where: string
   readonly orderBy: string
-  /** Further assignments to the row `x`. */
   readonly set: string
   readonly returning: string
 }
 
-/** Leases the first free row that meets a condition. Its token is the column `token` of the row returned. */
+/** Leases the first free row that meets a condition. The returned row includes its token. */
 export async function leaseNext<Row>(
   connection: Connection,
   table: LeaseTable,
@@ -81,14 +70,13 @@ export async function leaseNext<Row>(
 }
 
 interface LeasedChange {
-  /** Names the prepared statement. */
   readonly name: string
-  /** Assignments; their parameters come after those of the lease. */
+  /** Assignments; their parameters follow those of the lease. */
   readonly set: string
   readonly values?: readonly unknown[]
 }
 
-/** Changes the row of a lease. False when the lease was lost. */
+/** Updates a leased row. False when the lease was lost. */
 export async function updateLeased(
   connection: Connection,
   table: LeaseTable,
@@ -103,12 +91,12 @@ export async function updateLeased(
   return rows.length > 0
 }
 
-/** SQL: the assignment that ends a lease before its time; a renewal that is on its way comes too late. */
+/** SQL: the assignment that ends a lease early; a renewal in flight has no effect. */
 export function endLease({ token }: LeaseTable, row: string): string {
   return `${token} = ${row}.${token} + 1`
 }
 
-/** Changes the row of a lease and gives it back; the change says from when on it is free. False when the lease was lost. */
+/** Updates a leased row and releases it; `set` defines when it is free. False when the lease was lost. */
 export async function releaseLeased(
   connection: Connection,
   table: LeaseTable,
@@ -119,7 +107,7 @@ export async function releaseLeased(
   return await updateLeased(connection, table, lease, { ...change, set: `${set}, ${end}` })
 }
 
-/** Deletes the row of a lease. False when the lease was lost. */
+/** Deletes a leased row. False when the lease was lost. */
 export async function deleteLeased(
   connection: Connection,
   table: LeaseTable,
@@ -133,7 +121,7 @@ export async function deleteLeased(
   return rows.length > 0
 }
 
-/** Renews leases; returns those that were lost. One statement. */
+/** Renews leases in one statement; returns the lost ones. */
 export async function renewLeases<One extends Lease>(
   connection: Connection,
   table: LeaseTable,

@@ -10,43 +10,39 @@ import { corkForTick } from '../core/batching.ts'
 import { isUsable, type RawConnection } from './pool.ts'
 import type { Statement } from './statement.ts'
 
-/** The database, as far as the lanes use it. */
 interface PoolTransport {
   open(): Promise<RawConnection>
   send(connection: RawConnection, statement: Statement): Promise<object[]>
-  /** On a connection of its own. */
+  /** Runs on a dedicated connection. */
   alone(statement: Statement, signal: AbortSignal | undefined): Promise<object[]>
   release(connection: RawConnection): Promise<void>
-  /** Has what it runs cancelled until `over`; nothing else is sent there. */
+  /** Cancels the running statement until `over`; the connection gets no further statements. */
   end(connection: RawConnection, over: AbortSignal): Promise<void>
 }
 
 const LANES = 2
 const MOST_IN_FLIGHT = 8
-/** Without an answer for so long, others do not wait behind a statement. */
+/** After this long without an answer, other statements stop waiting behind one. */
 export const STUCK_MS = 300
 
 interface Sent {
   readonly statement: Statement
   readonly signal: AbortSignal | undefined
-  /** When it was sent; a connection may have to be opened before. */
+  /** Time sent; opening a connection may come first. */
   at: number
   readonly resolve: (rows: object[]) => void
   readonly reject: (error: unknown) => void
-  /** It was sent again: its answer here does not matter any more. */
+  /** Sent again elsewhere: the answer here is ignored. */
   isElsewhere: boolean
 }
 
-/** One connection and what it has still to answer, in the order of sending. */
 class Wire {
   readonly inFlight: Sent[] = []
   opening: Promise<RawConnection> | undefined
-  /** Once it is open. */
   connection: RawConnection | undefined
   isLost = false
   isLeft = false
   isWatched = false
-  /** Aborts when all is answered. */
   readonly over = new AbortController()
 }
 
@@ -63,7 +59,7 @@ export class PipelinedPool {
     this.#wires = poolSize < 4 * LANES ? [] : Array.from({ length: LANES }, () => new Wire())
   }
 
-  /** Undefined for a statement that is not brief, and while all lanes are full. Errors: as the database's, the signal's. */
+  /** Undefined for an unsuitable statement, or while all connections are full. Errors: the database's, the signal's. */
   take(statement: Statement, signal?: AbortSignal): Promise<object[]> | undefined {
     if (statement.isPipelined !== true) return undefined
     const place = this.#freest()
@@ -92,7 +88,6 @@ export class PipelinedPool {
 
   #wireIn(place: number): Wire {
     const wire = this.#wires[place]
-    // A connection may have ended while nothing ran on it.
     const isOver = wire?.isLost || (wire?.connection !== undefined && !isUsable(wire.connection))
     if (wire !== undefined && !isOver) return wire
     if (wire !== undefined) void this.#leave(wire)
@@ -101,7 +96,7 @@ export class PipelinedPool {
     return fresh
   }
 
-  /** Settles the statement, unless it was sent again elsewhere; does not reject. */
+  /** Settles the statement unless it was sent again elsewhere; does not reject. */
   async #send(wire: Wire, sent: Sent): Promise<void> {
     const { statement, signal, resolve, reject } = sent
     try {
@@ -121,7 +116,7 @@ export class PipelinedPool {
     if (wire.isLeft) await this.#leave(wire)
   }
 
-  /** Nothing more is sent there; the pool has it back when all is answered. */
+  /** Sends nothing more there; returns the connection to the pool when all is answered. */
   async #leave(wire: Wire): Promise<void> {
     wire.isLeft = true
     if (wire.inFlight.length > 0) return
@@ -131,7 +126,6 @@ export class PipelinedPool {
     if (connection !== undefined) await this.#lines.release(connection)
   }
 
-  /** Looks at a wire with statements now and then. */
   #watch(place: number, wire: Wire): void {
     if (wire.isWatched) return
     wire.isWatched = true
@@ -142,7 +136,7 @@ export class PipelinedPool {
       if (performance.now() - oldest.at < this.#stuckMs) this.#watch(place, wire)
       else this.#giveUp(place, wire, oldest)
     }
-    // Behind the sockets of that turn: an answer may have come that nobody has read yet.
+    // After this turn's socket events: an answer may be received but not yet read.
     setTimeout(() => setImmediate(look), this.#stuckMs).unref()
   }
 
@@ -156,12 +150,11 @@ export class PipelinedPool {
     }
     const { signal } = stuck
     const end = () => {
-      // It may have been answered since.
       if (wire.inFlight.includes(stuck)) void this.#end(wire)
     }
     if (signal?.aborted) end()
     signal?.addEventListener('abort', end)
-    // The listener would hold the rows until a slow caller has read them all, as Node's option `signal` would.
+    // The listener, like Node's `signal` option, would retain the rows until a slow caller has read them.
     const forget = () => signal?.removeEventListener('abort', end)
     wire.over.signal.addEventListener('abort', forget, { once: true })
   }
@@ -171,3 +164,5 @@ export class PipelinedPool {
     if (connection !== undefined) await this.#lines.end(connection, wire.over.signal)
   }
 }
+
+/** Batches all sends of this turn into one write. */

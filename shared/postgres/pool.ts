@@ -1,18 +1,16 @@
-/** Raw connections below the interface of knex, and its log. */
+/** Raw pg connections below knex, and knex's log. */
 
 import createKnex, { type Knex } from 'knex'
 import { type Client, Query, types } from 'pg'
 import type { Config } from '../core/config/config.ts'
 import type { Logger } from '../core/log.ts'
 import type { Statement, WireConnection } from './statement.ts'
-
+// knex's `__knex__disposed` mark keeps a raw connection from being reused.
 export interface RawConnection extends Client {
   pipeline: boolean
   readonly processID: number
   readonly connection: WireConnection
 }
-
-// pg's types know less of it than there is.
 
 export interface RawPool {
   acquireConnection(): Promise<RawConnection>
@@ -28,21 +26,21 @@ export type DatabaseConfig = Pick<Config, 'databaseUrl' | 'databasePool'> &
   Partial<Pick<Config, 'databaseTlsInsecure' | 'databaseDirectUrl'>>
 
 const SESSION = {
-  // A search holds ways that it may not take; their cost alone would have it compiled, for 0.1 s and more.
+  // Searches contain branches that may not run; their estimated cost alone would trigger a slow JIT compilation.
   options: '-c jit=off',
   statement_timeout: STATEMENT_TIMEOUT_MS,
   lock_timeout: LOCK_TIMEOUT_MS,
 }
 
-/** Opens no connection yet. */
+/** Opens no connection: the first statement does. */
 export function openKnex(config: DatabaseConfig, log: Logger): Knex {
-  // knex's types do not know all that it hands on to pg.
+  // knex's types omit options that it passes to pg.
   const settings = {
     connectionString: config.databaseUrl,
-    // pg reads the URL last: what it says of TLS goes first.
+    // pg applies the URL last, so its TLS options are removed first.
     ...(config.databaseTlsInsecure ? { ssl: { rejectUnauthorized: false } } : {}),
     application_name: 'botica',
-    // Poolers refuse them: behind one the role has them (sessions.ts).
+    // Poolers reject these: behind one the role has them (sessions.ts).
     ...(config.databaseDirectUrl === undefined ? SESSION : {}),
     connectionTimeoutMillis: ACQUIRE_TIMEOUT_MS,
     keepAlive: true,
@@ -79,16 +77,11 @@ function watchEnd(
 }
 
 export function rawPool(knex: Knex): RawPool {
-  // knex declares `client` as `any`; these members are what its own runner uses.
+  // knex declares `client` as `any`; these members are those its own runner uses.
   return knex.client as RawPool
 }
 
-/**
- * Returns the rows of a statement; a connection without an answer for so long is cut. pg reports through a callback
- * here, not through its own promise or timeout: for those pg writes a function into a property, V8 makes such a
- * function old at once, and all that it can reach, the rows of the answer too, stays until the next collection of
- * old objects.
- */
+/** Returns the rows; a timeout cuts the connection. Uses a callback: pg's promise would retain the rows for long. */
 export function askRows<Row extends object>(
   connection: RawConnection,
   statement: Sent,
@@ -96,14 +89,14 @@ export function askRows<Row extends object>(
 ): Promise<Row[]> {
   return new Promise((resolve, reject) => {
     const timer = setTimeout(cutSilent, silenceMs, connection)
-    // pg's types ask for a mutable array; it does not change it.
+    // pg's types ask for a mutable array but pg does not change it.
     const values = statement.values as unknown[]
     const answered = (error: Error | null | undefined, result: Rows<Row>) => {
       clearTimeout(timer)
       if (error) reject(error)
       else resolve(result.rows)
     }
-    // pg copies an object with text and name property by property, which takes 11 µs.
+    // pg would copy a plain object property by property.
     const query = new (statement.hasBlocks ? BlockQuery : PreparedQuery)(
       statement.text,
       values,
@@ -125,7 +118,7 @@ function knexLog(log: Logger) {
   return {
     warn: (message: unknown) => {
       const [line = ''] = String(message).split('\n')
-      // One for each connection and each attempt; that PostgreSQL is away is said once, by the database.
+      // Repeats for each connection and attempt; the database logs an outage once.
       if (/connection error/i.test(line)) log.debug({ knex: line }, 'knex warning')
       else log.warn({ knex: line }, 'knex warning')
     },
@@ -136,20 +129,16 @@ function knexLog(log: Logger) {
 }
 
 /**
- * Statements whose parameters are sent as they stand in memory. pg copies all of them into one message, which it
- * makes larger again and again. Where a connection is slow to take messages of 1 MB each they become old, and V8
- * goes through all its objects to be rid of them: six times in an import of 15,000 lines, and once or twice without.
+ * Sends parameters from their own memory: pg copies all into one growing message.
  * https://www.postgresql.org/docs/current/protocol-message-formats.html#PROTOCOL-MESSAGE-FORMATS-BIND
  */
 interface Bind {
-  /** Absent: it has no name. */
+  /** Absent for an unnamed statement. */
   readonly statement?: string
   readonly values: readonly unknown[]
 }
 
-/** Blocks are binary, anything else is text. */
 class BlockQuery extends Query {
-  /** As pg does it, but for the one message. */
   prepare(connection: WireConnection): void {
     const bind = ({ statement = '', values }: Bind) => {
       for (const piece of bindMessage(statement, values)) connection.stream.write(piece)
@@ -158,7 +147,7 @@ class BlockQuery extends Query {
   }
 }
 
-// pg's types do not know it.
+// Missing from pg's types.
 const prepareQuery: (connection: WireConnection) => void = Object(Query.prototype).prepare
 
 const NO_PORTAL = '\0'
@@ -200,14 +189,11 @@ function words(values: readonly number[]): Buffer {
 
 const NO_TLS = /no encryption|SSL off/
 const NO_TLS_THERE = /does not support SSL/
-/** Node's codes of a certificate that is not trusted: OpenSSL's own, and that of another name. */
+/** Node's codes for an untrusted certificate: OpenSSL's, and a host name mismatch. */
 const CERTIFICATE =
   /^(CERT_|ERR_TLS_CERT|UNABLE_TO_|DEPTH_ZERO_|SELF_SIGNED_|CA_|INVALID_(CA|PURPOSE)|PATH_LENGTH)/
 
-/**
- * A reason that waiting does not mend, without a full stop; undefined for every other error. It never holds
- * a password. SQLSTATE class 28 is a wrong account or way in, 3D000 no such database.
- */
+/** Returns the reason of a permanent failure without a full stop or password. Class 28: login, 3D000: no such database. */
 export function connectionErrorReason(error: unknown): string | undefined {
   const cause = error instanceof Error && error.cause !== undefined ? error.cause : error
   if (!(cause instanceof Error)) return undefined
@@ -234,7 +220,6 @@ export function connectionErrorReason(error: unknown): string | undefined {
 
 const TIMESTAMPTZ = 1184
 
-/** The readers of columns, for pg. */
 export const columnTypes = {
   getTypeParser(oid: number, format?: string): (text: string) => unknown {
     if (format === 'binary') return types.getTypeParser(oid, 'binary')
@@ -259,7 +244,7 @@ function readTimestamp(text: string): Date {
     (end === SECONDS_END || at(SECONDS_END) === POINT) &&
     at(0) > ZERO &&
     text.endsWith('+00')
-  // Other zones, and years that are not of four digits.
+  // Other time zones, and years without four digits.
   if (!isUsual) return usual(text)
   const two = (place: number) => (at(place) - ZERO) * 10 + at(place + 1) - ZERO
   const fraction = (place: number) => (place < end ? at(place) - ZERO : 0)
@@ -269,10 +254,7 @@ function readTimestamp(text: string): Date {
   )
 }
 
-// A prepared statement has the same columns whenever it runs: PostgreSQL refuses it once its tables have others. So they
-// are asked for once and not with each use, which costs both sides as much as several rows.
-
-// pg's types know none of this.
+// Describe runs once: PostgreSQL rejects a prepared statement whose columns change.
 
 interface Described {
   readonly fields: readonly object[]
@@ -280,15 +262,12 @@ interface Described {
   readonly _prebuiltEmptyResultObject: object | null
 }
 
-/** The columns of one statement on one connection. */
 export interface Columns {
   /** Undefined until PostgreSQL has described them. */
   known: Described | undefined
-  /** The connection, as it is written to where they are known. */
   readonly wire: WireConnection
 }
 
-/** A statement as it goes to a connection; a prepared one has columns. */
 export interface Sent extends Statement {
   readonly columns?: Columns
 }
@@ -296,14 +275,14 @@ export interface Sent extends Statement {
 /** Execute all, then Sync. https://www.postgresql.org/docs/current/protocol-message-formats.html */
 const EXECUTE_AND_SYNC = Buffer.from('E\0\0\0\x09\0\0\0\0\0S\0\0\0\x04', 'latin1')
 
-/** The connection without Describe, and with one write for Execute and Sync. */
+/** Wraps a connection to skip Describe and to send Execute and Sync in one write. */
 export function skipDescribe(connection: WireConnection): WireConnection {
   let isSynced = false
   const execute = () => {
     connection.stream.write(EXECUTE_AND_SYNC)
     isSynced = true
   }
-  // Alone where values could not be written.
+  // Sent alone when the values could not be written.
   const sync = () => {
     if (!isSynced) connection.sync()
     isSynced = false

@@ -1,8 +1,6 @@
 /**
- * Read replicas. A place in PostgreSQL's log is written down for each Project when a write of it has been committed,
- * before its caller is answered, and a read goes to a replica that has replayed as much: whoever has the answer to a
- * write finds it everywhere. The places are in Redis, for all processes; a Redis that has lost them begins anew at
- * the place where the primary is by then.
+ * Read replicas with read-your-writes: a committed write records a WAL position per Project in Redis before its caller
+ * is answered, and reads go to a replica that has replayed it.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { shareNextCall } from '../core/batching.ts'
@@ -12,12 +10,11 @@ import { type Database, openDatabase } from './database.ts'
 import type { DatabaseConfig } from './pool.ts'
 
 const PLACES = 'botica:written'
-/** The member that holds for every Project. */
+/** The member that applies to every Project. */
 const ALL = 'all'
 const LOOK_MS = 50
-/** A replica that is away is asked less often. */
 const AWAY_MS = 1000
-/** An answer that is older says nothing: the replica may stand still. */
+/** Ignore stale replay positions: the replica may hang. */
 const FRESH_MS = 500
 const PATIENCE_MS = 5000
 const CATCH_UP_MS = 1000
@@ -29,31 +26,28 @@ export interface Replica {
 
 export interface Replicas {
   readonly all: readonly Replica[]
-  /** Where reads of these Projects may go; undefined: to the primary. */
+  /** Returns a replica for reads of these Projects; undefined for the primary. */
   choose(projects: readonly number[]): Promise<Replica | undefined>
-  /** One that has all that is committed by now; undefined where none has it within a second. Errors: the primary's. */
+  /** Returns a replica with everything committed; undefined if none catches up within a second. Errors: the primary's. */
   caughtUp(): Promise<Replica | undefined>
-  /**
-   * Resolves when nobody reads of a Project, or of any, what was there before its last write. Errors: the primary's,
-   * after which that is not sure.
-   */
+  /** Resolves when no later read of the Project, or of any, is stale. Errors: the primary's; no guarantee then. */
   written(project: number | undefined): Promise<void>
-  /** A read there has failed: none goes there until it has answered again. */
+  /** A read failed: the replica gets none until it answers again. */
   failed(replica: Replica): void
-  /** Seconds by which each replica is behind what is known to be written. */
+  /** Replication lag of each replica in seconds. */
   lags(): ReadonlyMap<string, number>
   close(): Promise<void>
 }
 
 interface Followed extends Replica {
-  /** Bytes of the log that it has replayed; negative while it is away. */
+  /** Bytes of WAL replayed; negative while unavailable. */
   place: number
   answeredAt: number
-  /** The last time that it had all that was known to be written. */
+  /** Last time it had replayed all known writes. */
   caughtUpAt: number
 }
 
-/** Opens no connection yet. */
+/** Opens no connection. */
 export function openReplicas(
   urls: readonly string[],
   primary: Database,
@@ -88,12 +82,12 @@ export function openReplicas(
       return await firstAt(await places.ofPrimary(), answering)
     },
     async written(project) {
-      // One connection may have ended, or one wait have been too long.
+      // Retry once: a connection may have ended, or a wait timed out.
       const place = await places.ofPrimary().catch(() => places.ofPrimary())
       try {
         await places.keep(project, place)
       } catch {
-        // The others cannot hear of it: it is to be everywhere before anybody is answered.
+        // Other processes cannot learn of the write: every replica must have it before the caller is answered.
         await replayedBy(all, place)
       }
     },
@@ -113,7 +107,7 @@ export function openReplicas(
   }
 }
 
-/** The replica that first has replayed up to `needed`; undefined: none in time, or none that answers. */
+/** Returns the first replica to replay up to `needed`; undefined if none does in time. */
 async function firstAt(
   needed: number,
   answering: () => readonly Followed[],
@@ -134,7 +128,7 @@ function openFollowed(url: string, config: DatabaseConfig, log: Logger): Followe
   return { name, database, place: -1, answeredAt: 0, caughtUpAt: performance.now() }
 }
 
-/** Asks each replica again and again how far it is, until `stop`. */
+/** Polls the replay position of each replica until `stop`. */
 function followAll(all: readonly Followed[], known: () => number): { stop(): void } {
   let isStopped = false
   const follow = async (replica: Followed): Promise<void> => {
@@ -159,12 +153,10 @@ async function replayedBy(all: readonly Followed[], needed: number): Promise<voi
   while (all.some(isBehind) && performance.now() < deadline) await delay(LOOK_MS)
 }
 
-/** The places of writes, as all processes know them. */
 interface Places {
-  /** The furthest that this process has heard of. */
   readonly known: number
   ofPrimary(): Promise<number>
-  /** The place that reads of these Projects need; undefined where nobody knows. Errors: those of Redis. */
+  /** Returns the position required for reads of these Projects; undefined if unknown. Errors: those of Redis. */
   neededFor(projects: readonly number[]): Promise<number | undefined>
   /** Errors: those of Redis. */
   keep(project: number | undefined, place: number): Promise<void>
@@ -195,6 +187,7 @@ function createPlaces(primary: Database, redis: Redis): Places {
   }
 }
 
+/** Shares one call between callers; it starts after all of them. */
 async function primaryPlace(primary: Database): Promise<number> {
   const [row] = await primary.query<{ place: number }>({
     name: 'primary-place',
@@ -205,7 +198,7 @@ async function primaryPlace(primary: Database): Promise<number> {
   return row?.place ?? Number.POSITIVE_INFINITY
 }
 
-/** A server that takes writes is no replica, and has a log of its own. */
+/** A writable server is not a replica and has its own WAL. */
 async function replayedPlace(database: Database): Promise<number> {
   const [row] = await database.query<{ place: number | null }>({
     name: 'replayed-place',

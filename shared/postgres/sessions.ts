@@ -1,8 +1,4 @@
-/**
- * A process asks PostgreSQL when it starts whether it has connections enough, and whether a pooler such as PgBouncer
- * stands before it. Where one does, DATABASE_DIRECT_URL is set: sessions get their settings from the role,
- * since poolers pass no others on, and no transaction leaves anything to the next one of its session.
- */
+/** Startup checks of connection limits and poolers. Poolers drop session settings, so the role carries them. */
 import type { Database } from './database.ts'
 import {
   discard,
@@ -21,7 +17,7 @@ const SETTINGS = {
 const HELD = 3
 const PROBE_MS = 3000
 
-/** Every session of the role has them from now on, also those that a pooler opens. */
+/** Stores the settings on the role, which also covers connections opened by a pooler. */
 export async function keepSessionSettings(connection: Connection): Promise<void> {
   for (const [name, value] of Object.entries(SETTINGS)) {
     await connection.query({
@@ -33,7 +29,7 @@ export async function keepSessionSettings(connection: Connection): Promise<void>
   }
 }
 
-/** Says in a sentence why the connections cannot be used. `isPooled`: that of a pooler is the address that is expected. */
+/** Returns a sentence that explains why the connections are unusable. `isPooled`: a pooler is expected. */
 export async function checkPooler(
   { knex }: Database,
   isPooled: boolean,
@@ -54,7 +50,7 @@ export async function checkPooler(
     return rows[0]?.limit === '0' ? UNSET : undefined
   } finally {
     for (const connection of taken) {
-      // Whatever the probe has left there goes with it.
+      // Discards any state the probe left in the session.
       discard(connection)
       connection.connection.stream.destroy()
       await pool.releaseConnection(connection)
@@ -72,13 +68,13 @@ const UNSET =
   'Sessions behind the pooler of DATABASE_URL have no time limits; run `node scripts/migrate.ts`, which sets them at ' +
   'the role of DATABASE_DIRECT_URL, and have the pooler open its connections anew (RECONNECT)'
 
-/** A pooler has numbers of its own for connections. */
+/** A pooler assigns its own connection ids. */
 async function isBehindPooler(connection: RawConnection): Promise<boolean> {
   const { rows } = await connection.query('select pg_backend_pid() as pid')
   return rows[0]?.pid !== connection.processID
 }
 
-/** True when a statement that was prepared is there after others have taken the session that prepared it. */
+/** True when a prepared statement survives use of its session by others. */
 async function keepsStatements(
   first: RawConnection,
   take: () => Promise<RawConnection>,
@@ -103,7 +99,6 @@ interface Room {
   readonly used: number
 }
 
-/** PostgreSQL's limit for the account, and how many connections there are of anybody. */
 export async function connectionRoom(connection: Connection): Promise<Room> {
   const [room] = await connection.query<Room>({
     text: `select least(

@@ -1,4 +1,4 @@
-/** Refusals of PostgreSQL and its driver, as failures that hold no value of a statement. */
+/** Maps errors of PostgreSQL and its driver to failures that contain no statement values. */
 
 import {
   HttpError,
@@ -11,10 +11,7 @@ import {
 } from '../core/errors.ts'
 import type { Statement } from './statement.ts'
 
-/**
- * A statement that PostgreSQL refused. Holds the SQLSTATE and the constraint only: PostgreSQL's
- * own text and detail repeat values, which must reach neither a reply nor a log.
- */
+/** Holds only SQLSTATE and constraint: PostgreSQL's message repeats values, which must not reach a response or log. */
 export class SqlError extends Error {
   readonly code: string
   readonly constraint: string | undefined
@@ -26,15 +23,14 @@ export class SqlError extends Error {
   }
 }
 
-/** Raised by the function search_cap of the schema. */
+/** Raised by the schema's function search_cap. */
 const TOO_MANY = 'BT001'
 /** Disk full, out of memory. */
 const NO_ROOM = new Set(['53100', '53200'])
-/** Raised by the function require_run of the schema. */
+/** Raised by the schema's function require_run. */
 const RUN_LOST = 'BT002'
 /** Serialization failure, deadlock, lock timeout. */
 const CONTENTION = new Set(['40001', '40P01', '55P03'])
-/** Turns an error of the driver into a failure of the service. */
 export function toFailure(error: unknown, statement: Statement): Error {
   if (!(error instanceof Error)) return new Error('The database driver threw a non-error')
   const code = 'code' in error && typeof error.code === 'string' ? error.code : undefined
@@ -51,7 +47,7 @@ export function toFailure(error: unknown, statement: Statement): Error {
   if (code === RUN_LOST) return new RunLeaseLost()
   const constraint =
     'constraint' in error && typeof error.constraint === 'string' ? error.constraint : undefined
-  // Class 42 is a mistake in our own text, which holds no values.
+  // Class 42 is an error in our own SQL, which holds no values.
   return new SqlError(
     code,
     constraint,
@@ -63,14 +59,14 @@ function what({ name, text }: Statement): string {
   return name ?? text.slice(0, 40)
 }
 
-/** True for a connection that is lost, or never came about. */
+/** True for a lost or failed connection. */
 export function isConnectionLost(failure: Error): boolean {
   if (failure instanceof TransactionConflict || failure instanceof StorageFull) return false
   return failure instanceof HttpError && failure.status === 503
 }
 
-// Class 08 and 57P0x: the server goes or is not ready yet; 53300: no slot; 25006: a standby.
-// The rest are Node's own socket errors and pg's texts, which have no code.
+// Class 08 and 57P0x: the server stops or starts; 53300: no connection slot; 25006: a standby.
+// The rest are Node's socket errors and pg's messages without a code.
 function isConnectionLoss(code: string | undefined, message: string): boolean {
   if (code !== undefined) return /^(08...|57P0.|53300|25006|E[A-Z_]{4,})$/.test(code)
   return /^(Connection terminated|Client |timeout expired|Query read timeout)/i.test(message)

@@ -1,44 +1,40 @@
-/** Statements and the connections that run them. */
+/** Statements, connections, and the database time of requests. */
 
 import { AsyncLocalStorage } from 'node:async_hooks'
 import type { Connection as PgConnection } from 'pg'
 
 export interface Connection {
   query<Row extends object>(statement: Statement): Promise<Row[]>
-  /**
-   * A statement that still runs when `signal` aborts is cancelled in PostgreSQL. Errors: the signal's
-   * reason. Absent inside a transaction.
-   */
+  /** Cancels statements in PostgreSQL when `signal` aborts. Errors: its reason. Absent inside a transaction. */
   until?(signal: AbortSignal): Connection
-  /** Has the plans of kept statements made anew. */
+  /** Discards the plans of cached statements. */
   renewPlans?(): void
 }
 
 export interface Statement {
-  /** Given: a named prepared statement (fixed shapes only). Absent: planned for its own values. */
+  /** Named prepared statement (fixed shapes only). Absent: planned for its own values. */
   readonly name?: string
-  /** One plan serves all values, whatever the shape; it is cached while many ask for it, see cached-statements.ts. */
+  /** One plan suits all values; frequent ones are cached, see cached-statements.ts. */
   readonly isPreparable?: boolean
-  /** Reads, within milliseconds whatever its values, so it may share a connection and be sent again: pipelined-pool.ts. */
+  /** A short read that may share a connection and be sent again: pipelined-pool.ts. */
   readonly isPipelined?: boolean
-  /** Its Buffers are sent as they stand: they must not change before its transaction has ended. */
+  /** Buffers are sent without a copy: do not change them before the transaction ends. */
   readonly hasBlocks?: boolean
-  /** Runs beside the requests, on a clock, or for the second time: the counts of statements and round trips leave it out. */
+  /** Excluded from the counts of statements and round trips: background work, or a retry. */
   readonly isMaintenance?: boolean
-  /** It takes these advisory locks and does nothing else. */
+  /** The advisory locks that the statement takes; it has no other effect. */
   readonly locks?: readonly bigint[]
-  /** Gets its rows in several steps, where its tables have rows of several Projects: distributed.ts. */
+  /** Reads the rows in several steps where tables are distributed by Project: distributed.ts. */
   readonly apart?: (connection: Pick<Connection, 'query'>) => Promise<readonly object[]>
-  /** The Projects in its list `x`, which it compares as `project = x.project`: distributed.ts. */
+  /** Projects in its list `x`, compared as `project = x.project`: distributed.ts. */
   readonly projects?: readonly number[]
   readonly text: string
   readonly values: readonly unknown[]
 }
 
-/** Adds a parameter to the statement and answers its placeholder. */
+/** Adds a parameter and returns its placeholder. */
 export type Bind = (value: unknown, type: string) => string
 
-/** Collects the values of a statement that is written as text. */
 export function binder(): { readonly values: unknown[]; readonly bind: Bind } {
   const values: unknown[] = []
   const bind: Bind = (value, type) => {
@@ -49,17 +45,16 @@ export function binder(): { readonly values: unknown[]; readonly bind: Bind } {
 }
 
 export type WireConnection = PgConnection & {
-  /** The texts of named statements that PostgreSQL knows. */
   readonly parsedStatements: Record<string, string>
   close(what: { readonly type: 'S'; readonly name: string }): void
   sync(): void
 }
 
-// The time that a request has waited for PostgreSQL, for `Server-Timing`.
+// Database wait time of a request, for `Server-Timing`.
 
 const asked = new AsyncLocalStorage<{ ms: number }>()
 
-/** Milliseconds that the statements of `work` took; those sent for several requests count for one of them. */
+/** Measures the milliseconds spent in statements during `work`; a shared statement counts for one request. */
 export async function measureDatabaseTime<T>(
   work: () => Promise<T>,
 ): Promise<{ readonly result: T; readonly ms: number }> {
@@ -68,7 +63,6 @@ export async function measureDatabaseTime<T>(
   return { result, ms: time.ms }
 }
 
-/** Nothing is counted when nobody asks. */
 export function countDatabaseTime(startedAt: number): void {
   const time = asked.getStore()
   if (time !== undefined) time.ms += performance.now() - startedAt

@@ -1,28 +1,22 @@
-/**
- * A transaction on one connection. Statements are sent while those before them still run, so what does
- * not wait for an answer shares a round trip: `begin` and the locks go out together with the first
- * statement, and a transaction that sends none costs nothing.
- */
+/** A pipelined transaction: `begin` and the locks leave with the first statement, and an empty one costs nothing. */
 import type { Connection, Statement } from './statement.ts'
 
 export interface TransactionOptions {
-  /** All statements see one state (REPEATABLE READ); without, each sees its own (READ COMMITTED). */
+  /** REPEATABLE READ for all statements; otherwise READ COMMITTED. */
   readonly oneState?: boolean
-  /** Advisory locks, held until the end; taken in this order, and before that state is chosen. */
+  /** Advisory locks held until the end, taken in this order and before the snapshot. */
   readonly locks?: readonly bigint[]
 }
 
-/** The part of the pool that a transaction needs. */
 export interface TransactionPool<Raw> {
   acquire(): Promise<Raw>
   send<Row extends object>(connection: Raw, statement: Statement): Promise<Row[]>
-  /** Into the pool again; with a failure, never again. */
+  /** Returns the connection to the pool; discards it on failure. */
   release(connection: Raw, failure?: unknown): Promise<void>
-  /** Given where a pooler may lead each transaction to another session: runs work that holds a second connection. */
+  /** Set where a pooler may change the session per transaction: runs work that holds a second connection. */
   readonly beside?: (<T>(work: () => Promise<T>) => Promise<T>) | undefined
 }
 
-/** Errors: those of `work`; the first failure of a statement, whichever came after it. */
 export async function runTransaction<Raw, T>(
   pool: TransactionPool<Raw>,
   work: (connection: Connection) => Promise<T>,
@@ -43,7 +37,7 @@ export async function runTransaction<Raw, T>(
   }
 }
 
-/** Where the locks cannot be the session's, a second transaction holds them. */
+/** Holds the locks in a second transaction where session locks are impossible. */
 function runBesideLocks<Raw, T>(
   pool: TransactionPool<Raw>,
   work: (connection: Connection) => Promise<T>,
@@ -54,7 +48,7 @@ function runBesideLocks<Raw, T>(
     await holder.query(holdsThem)
     const guarded = async (connection: Connection) => {
       const result = await work(besides(connection, locks))
-      // Nothing is committed once they are lost.
+      // Commit only while the locks are held.
       await holder.query(holdsThem)
       return result
     }
@@ -63,7 +57,7 @@ function runBesideLocks<Raw, T>(
   return runTransaction(pool, run, { locks })
 }
 
-/** Work may ask for locks again that its transaction has: here that would be to wait for itself. */
+/** Skips locks that the transaction already holds, which would deadlock here. */
 function besides(connection: Connection, held: readonly bigint[]): Connection {
   return {
     query: async (statement) => {
@@ -74,7 +68,6 @@ function besides(connection: Connection, held: readonly bigint[]): Connection {
   }
 }
 
-/** Runs so many at a time; the others wait in their order. */
 export function limitConcurrency(most: number): <T>(work: () => Promise<T>) => Promise<T> {
   let running = 0
   const waiting: (() => void)[] = []
@@ -115,7 +108,7 @@ class Transaction<Raw> implements Connection {
     const connection = await this.#opened
     this.#hasEnded = true
     if (connection === undefined) return
-    // A statement that nobody waited for counts, too.
+    // Statements that were not awaited can fail the transaction too.
     await this.#last
     if (this.#lost !== undefined) throw this.#lost.reason
     await Promise.all(this.#frame.ending.map((statement) => this.#pool.send(connection, statement)))
@@ -151,7 +144,7 @@ class Transaction<Raw> implements Connection {
       const rows = await this.#pool.send<Row>(connection, statement)
       if (this.#lost === undefined) return rows
     } catch (error) {
-      // Only the first failure has a reason of its own: PostgreSQL refuses whatever comes after it.
+      // Only the first failure is meaningful: PostgreSQL rejects everything after it.
       this.#lost ??= { reason: error }
     }
     throw this.#lost.reason
@@ -162,11 +155,7 @@ function isRejected(result: PromiseSettledResult<unknown>): result is PromiseRej
   return result.status === 'rejected'
 }
 
-/**
- * A state is chosen by the first statement, so where there is one for all the locks come before
- * `begin` and belong to the session: a lock that had to be waited for would else be followed by a look
- * at what was there before.
- */
+/** With REPEATABLE READ the first statement fixes the snapshot, so session locks are taken before `begin`. */
 function buildTransactionFrame({ oneState = false, locks = [] }: TransactionOptions) {
   const held = locks.length > 0
   const begin = toStatement(oneState ? 'begin isolation level repeatable read' : 'begin')
@@ -181,7 +170,6 @@ function buildTransactionFrame({ oneState = false, locks = [] }: TransactionOpti
 
 const XACT_LOCK = 'pg_advisory_xact_lock'
 
-/** Takes advisory locks until the transaction ends. */
 export function lockStatement(locks: readonly bigint[], how = XACT_LOCK): Statement {
   return {
     name: how,

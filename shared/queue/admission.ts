@@ -1,5 +1,4 @@
-/** Whether a run may join its queue, and in which lane. */
-
+/** Admission of runs to their queues, and their lanes. */
 import { batchPerTick } from '../core/batching.ts'
 import { Cache } from '../core/cache.ts'
 import { HttpError, tooManyRequests, unavailable } from '../core/errors.ts'
@@ -9,19 +8,19 @@ import { NOW, runScript, script } from '../redis/script.ts'
 import type { BotQueue, ExecuteJob } from './jobs.ts'
 import { keys } from './jobs.ts'
 
-/** A run is remembered so long beyond its deadline. */
+/** Runs are remembered this long beyond their deadline. */
 export const SLACK_MS = 60_000
-/** Events are never rejected; as a number that Lua takes. */
+/** Events are never rejected; a number that Lua can represent. */
 const ENDLESS = 1e15
 const PROJECTS = 10_000
-/** After so long without a run the project starts again in lane 0. */
+/** A project idle for this long starts again in lane 0. */
 const FORGET_MS = 2000
 const LANE_0 = 8
 
 /**
- * KEYS flight, workers, seen; ARGV most in flight, durable (1: they may wait for a worker, however long it takes to
- * come), then runId and ms to remember it of each run. Returns how many runs of the project are in flight with each run,
- * -1 for one that comes when too many are, and -2 for all of them when there was no worker for a minute.
+ * KEYS flight, workers, seen; ARGV max in flight, durable (1: may wait for a worker indefinitely), then runId and ms to
+ * remember for each run. Returns for each run the number of runs in flight, or -1 beyond the limit; -2 for all when no
+ * worker was live for a minute.
  */
 const ADMIT = script(`${NOW}
 local counts = {}
@@ -45,10 +44,7 @@ export interface Admission {
 }
 
 export interface Admitted {
-  /**
-   * BullMQ's priority, which is fairness between projects: lane 0 goes first, and a project with 8, 16, 32, … runs in
-   * flight adds to lane 1, 2, 3, …, behind projects with fewer.
-   */
+  /** BullMQ priority for fairness: a project with 8, 16, 32, … runs in flight adds to lane 1, 2, 3, … */
   readonly lane: number
   readonly counted: Promise<void>
 }
@@ -61,9 +57,8 @@ interface Entry {
 }
 
 interface Project {
-  /** Runs in flight, as Redis counted them last. */
+  /** Runs in flight at the last count by Redis. */
   inFlight: number
-  /** Runs that Redis has not counted yet. */
   uncounted: number
   lane: number
 }
@@ -130,7 +125,7 @@ function nextLane(before: number, count: number): number {
   return lane
 }
 
-/** 429; with `t` of at least 3 the SDK hands it to its caller instead of repeating at once. */
+/** 429; from `t=3` on the SDK reports the error instead of retrying at once. */
 function backlogFull(): HttpError {
   const seconds = 5
   const { outcome, headers } = tooManyRequests(seconds)

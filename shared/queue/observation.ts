@@ -1,16 +1,15 @@
-/** Reads the contents of the queues. */
+/** Queue depths and waiting times. */
 import type { BotQueue } from './jobs.ts'
 import type { Parts } from './parts.ts'
 
-/** So many jobs at the head of a queue are looked at for the oldest. */
 const OLDEST_OF = 100
 
 export interface Observation {
-  /** Jobs by state of every queue. */
+  /** Number of jobs by queue and state. */
   depths(): Promise<Readonly<Record<string, Readonly<Record<string, number>>>>>
-  /** Since when the longest waiting of these runs waits, epoch ms. */
+  /** Enqueue time of the oldest waiting run among these, epoch ms. */
   oldestOf(queue: BotQueue, runIds: readonly string[]): Promise<number | undefined>
-  /** Since when the longest waiting job of each queue that has one waits, epoch ms. */
+  /** Enqueue time of the oldest waiting job by queue, epoch ms. */
   waitingSince(): Promise<Readonly<Record<string, number>>>
   ping(): Promise<number>
 }
@@ -31,13 +30,12 @@ export function observation({ redis, bots, all }: Parts): Observation {
     async waitingSince() {
       const oldest = await Promise.all(
         all.map(async (queue) => {
-          // Lanes make the order in the queue another one than that of arrival.
+          // Priorities change the order of arrival.
           const found = await Promise.all(
             (['waiting', 'prioritized'] as const).map((state) =>
               queue.getJobs([state], 0, OLDEST_OF - 1, true),
             ),
           )
-          // A job that is taken meanwhile is no longer there.
           const times = found.flat().flatMap((job) => job?.timestamp ?? [])
           return times.length === 0 ? [] : [[queue.name, Math.min(...times)] as const]
         }),

@@ -1,4 +1,4 @@
-/** The connections and queues of a process. */
+/** Redis connections and queues of a process. */
 import { Queue } from 'bullmq'
 import type { Config } from '../core/config/config.ts'
 import type { Logger } from '../core/log.ts'
@@ -7,7 +7,7 @@ import { endStart, openRedis, type Redis, untilReady } from '../redis/redis.ts'
 import { PREFIX } from '../redis/script.ts'
 import { BOT_QUEUES, type BotQueue, EXPORTS, IMPORTS, REQUESTS } from './jobs.ts'
 
-/** Nobody reads the events of a queue. */
+/** BullMQ's queue events have no reader. */
 const EVENTS = { events: { maxLen: 1 } }
 
 export interface Parts {

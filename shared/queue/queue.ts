@@ -1,8 +1,4 @@
-/**
- * Add, add-and-wait, cancel: the caller's end of the queues (`runs.ts` is the worker's). A job
- * carries ids and the input of the run; the answer travels on one pub/sub channel a
- * web process, since BullMQ's own events double the cost of waiting and lose finished jobs.
- */
+/** The caller's end of the queues. Replies travel on one channel per web process: BullMQ's events lose finished jobs. */
 import { createHash } from 'node:crypto'
 import type { Queue } from 'bullmq'
 import { batchPerTick } from '../core/batching.ts'
@@ -30,8 +26,8 @@ import { openParts, type Parts } from './parts.ts'
 import { openReplies, type Replies, type Waiter } from './replies.ts'
 
 /**
- * KEYS reply, late; ARGV ms to keep the mark. Answers the reply when the run has ended, else sets
- * the late mark, so that either this caller or the worker writes the AsyncJob, never neither.
+ * KEYS reply, late; ARGV ms to keep the mark. Returns the reply, otherwise sets the mark: only one side writes the
+ * AsyncJob.
  */
 const LATE = script(`
 local reply = redis.call('GET', KEYS[1])
@@ -42,38 +38,32 @@ return false`)
 interface Wait {
   readonly waitMs: number
   readonly signal?: AbortSignal | undefined
-  /** True for a caller that can be sent away with a status URL: its run waits for a worker, whenever one comes. */
+  /** True for a caller that accepts a status URL: its run may wait for a worker. */
   readonly mayBeLate?: boolean
 }
 
 export interface Queues extends Observation, LiveWorkers {
-  /** Which Redis this is: a job is known in one only. */
+  /** Identifies the Redis instance that knows the job. */
   readonly home: string
-  /**
-   * Adds a run and waits for its reply; undefined when `waitMs` ended first: the run goes on and its
-   * result belongs to an AsyncJob. Errors: 429 backlog, 503 no worker or no Redis.
-   */
+  /** Adds a run and waits for its reply; undefined after `waitMs`. Errors: 429 backlog, 503 no worker or no Redis. */
   execute(job: ExecuteJob, wait: Wait): Promise<ExecuteReply | undefined>
-  /** Admits a run, calls `store` to make it durable, adds it. Errors as `execute`. */
+  /** Admits a run, makes it durable with `store`, then adds it. Errors as `execute`. */
   enqueue(job: ExecuteJob, store: () => Promise<void>): Promise<void>
-  /** Ends the wait of every caller of `execute`: this process stops. */
   sendAway(): void
-  /** Marks a run as late; answers its reply if it ended meanwhile. */
+  /** Marks a run as late; returns its reply if it has finished. */
   late(job: ExecuteJob): Promise<ExecuteReply | undefined>
-  /** Adds a stored run again unless it is still queued; true when it was added. */
+  /** Adds a stored run again unless it is queued; true if added. */
   restore(job: ExecuteJob): Promise<boolean>
   has(queue: BotQueue, runId: string): Promise<boolean>
-  /** Adds a stored request, unless it is queued already; while Redis is away the upkeep of a worker does. */
+  /** Adds a stored request unless it is queued; during a Redis outage the worker's upkeep does. */
   addRequest(id: string): Promise<void>
   hasRequest(id: string): Promise<boolean>
-  /** Wakes up to `count` workers for parts of exports or imports; they also look by themselves now and then. */
+  /** Wakes up to `count` workers, which also poll. */
   wake(name: typeof EXPORTS | typeof IMPORTS, count: number): Promise<void>
-  /** Removes a waiting run, stops a running one. */
   cancel(runId: string, projectId: string): Promise<void>
   close(): Promise<void>
 }
 
-/** Behind the lanes of all events. */
 const BATCH_LANE = 64
 
 /** Waits up to 30 s for Redis. */
@@ -105,7 +95,6 @@ export async function openQueues(config: Config, bus: Bus, log: Logger): Promise
 
 type BotJobs = ReturnType<typeof botJobs>
 
-/** Jobs of the bot queues by the id of their run. */
 function botJobs({ redis, bots }: Parts) {
   const queueOf = (name: BotQueue): Queue => {
     const queue = bots.get(name)
@@ -129,7 +118,7 @@ function botJobs({ redis, bots }: Parts) {
         redis.unlink(keys.input(runId)),
       ])
     },
-    /** The key is written before the job: a worker can be faster than a second connection. */
+    /** Stores the input before the job: a worker may be faster than a second connection. */
     async checkIn(job: ExecuteJob): Promise<ExecuteJob> {
       const { input, ...rest } = job
       if (input === undefined || Buffer.byteLength(input) <= INLINE_BYTES) return job
@@ -174,7 +163,7 @@ function botRuns(parts: Parts, jobs: BotJobs, replies: Replies): BotRuns {
     const adding = Promise.resolve(jobs.add('bots-sync', ready, lane))
     const [admitted, added] = await Promise.allSettled([counted, adding])
     if (added.status === 'rejected') throw added.reason
-    // A rejected run that a worker was quick enough to take goes on.
+    // A rejected run that a worker has already taken continues.
     if (admitted.status === 'rejected' && (await jobs.remove('bots-sync', job.runId)) === 1) {
       throw admitted.reason
     }
@@ -204,7 +193,7 @@ function botRuns(parts: Parts, jobs: BotJobs, replies: Replies): BotRuns {
       try {
         await jobs.add('bots-async', await jobs.checkIn({ ...job, asynchronous: true }), lane)
       } catch (error) {
-        // It is stored: the upkeep of a worker adds it when Redis is back.
+        // The stored run is added by a worker's upkeep once Redis is back.
         log.warn({ runId: job.runId, cause: error }, 'An asynchronous run waits for Redis')
       }
     },
@@ -265,7 +254,6 @@ function otherJobs({ log, requests, exports, imports }: Parts): OtherJobs {
   }
 }
 
-/** A claim-checked body is fetched once and forgotten. */
 async function withBody(redis: Redis, reply: ExecuteReply): Promise<ExecuteReply> {
   if (reply.bodyKey === undefined) return reply
   const body = await redis.getdel(reply.bodyKey)
@@ -282,7 +270,7 @@ async function failAs503<T>(work: () => Promise<T>): Promise<T> {
   }
 }
 
-/** Host, port and number of the database; never the password. */
+/** Host, port and database number; never the password. */
 function homeOf(redisUrl: string): string {
   const { host, pathname } = new URL(redisUrl)
   return createHash('sha256').update(`${host}${pathname}`).digest('hex').slice(0, 16)

@@ -1,7 +1,6 @@
 /**
- * The reply channel of one process and its waiting callers. A message can be missed while Redis is away; after a
- * reconnect every waiter looks for its stored reply. A run without a reply whose job Redis has lost may have begun, so
- * its caller gets `interrupted`.
+ * Reply channel of a process. After a reconnect waiters check for stored replies; if Redis lost the job of a run
+ * without a reply, it may have begun, and its caller gets `interrupted`.
  */
 import { randomUUID } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -12,17 +11,15 @@ import type { Redis } from '../redis/redis.ts'
 import { type ExecuteJob, type ExecuteReply, keys, REPLY } from './jobs.ts'
 
 export interface Waiter {
-  /** Undefined when the time is over, `gone` when the caller is. */
+  /** Undefined after the wait time, `gone` when the caller disconnected. */
   readonly reply: Promise<ExecuteReply | 'gone' | undefined>
 }
 
 export interface Replies {
-  /** Where workers publish the replies for this process. */
   readonly channel: string
   wait(job: ExecuteJob, waitMs: number, signal: AbortSignal | undefined): Waiter
-  /** The job may or may not have reached Redis; it is withdrawn, at the latest when Redis is back. */
+  /** Withdraws a job that may or may not have reached Redis, at the latest once Redis is back. */
   abandon(job: ExecuteJob): void
-  /** Ends the wait of every caller, as if its time were over. */
   sendAway(): void
   close(): void
 }
@@ -35,7 +32,7 @@ interface RepliesOptions {
   withdraw(job: ExecuteJob): Promise<unknown>
 }
 
-/** A worker whose Redis has forgotten its scripts may give back a job before it has said how the run ended. */
+/** A worker whose Redis lost its scripts may release a job before it reports the end of the run. */
 const GONE_MS = 500
 
 interface Waiting {
@@ -43,7 +40,7 @@ interface Waiting {
   readonly settle: (reply: ExecuteReply | 'gone' | undefined) => void
 }
 
-/** Subscribes to the channel; `close` lets every waiter end without a reply. */
+/** Subscribes to the channel; `close` ends all waits without a reply. */
 export async function openReplies(options: RepliesOptions): Promise<Replies> {
   const replies = new ReplyChannel(options)
   await replies.open()
@@ -88,7 +85,7 @@ class ReplyChannel implements Replies {
       resolve(reply)
     }
     const onAbort = () => settle('gone')
-    // The time may be over before a busy process has read a reply that came in time.
+    // A busy process may have received a reply in time without reading it yet.
     const timer = setTimeout(() => void yieldAfterPendingIo().then(() => settle(undefined)), waitMs)
     signal?.addEventListener('abort', onAbort, { once: true })
     this.#waiting.set(job.runId, { job, settle })
@@ -99,7 +96,7 @@ class ReplyChannel implements Replies {
   abandon(job: ExecuteJob): void {
     this.#abandoned.set(job.runId, job)
     this.#waiting.get(job.runId)?.settle(undefined)
-    // Redis runs commands in order, so this one comes last even where Redis was merely silent.
+    // Redis runs commands in order, so this one comes last even if Redis was only slow.
     this.#withdraw(job).catch(() => undefined)
   }
 
@@ -116,7 +113,7 @@ class ReplyChannel implements Replies {
 
   async #recover(): Promise<void> {
     const { redis, bus } = this.#options
-    // First hear, then look: a reply between the two is seen by one of them.
+    // Subscribe before reading the stored replies, so that none is missed between the two.
     if (redis.status !== 'ready' || !bus.isReady) return
     await Promise.all([...this.#abandoned.values()].map((job) => this.#withdraw(job)))
     await Promise.all([...this.#waiting.values()].map((entry) => this.#look(entry)))
@@ -126,7 +123,7 @@ class ReplyChannel implements Replies {
     const { redis, has } = this.#options
     const { runId } = entry.job
     const isKnown = await has(runId)
-    // A job that has ended just now has its reply on the way.
+    // The reply of a job that has just ended may be in flight.
     if (!isKnown) await delay(GONE_MS).then(yieldAfterPendingIo)
     const stored = await redis.get(keys.reply(runId))
     if (stored !== null) entry.settle(JSON.parse(stored))
@@ -142,7 +139,6 @@ class ReplyChannel implements Replies {
 export const INTERRUPTED =
   'Bot run interrupted: its process ended. It may have had effects; it can be retried if they may happen twice'
 
-/** The reply of a run that stopped midway and cannot be repeated. */
 export function interrupted(runId: string): ExecuteReply {
   const outcome = {
     resourceType: 'OperationOutcome',

@@ -1,4 +1,4 @@
-/** The worker's end of the bot queues: inputs, replies, the journal of writes, cancels. */
+/** The worker's end of the bot queues: inputs, replies, the write journal, cancellation. */
 import type { Config } from '../core/config/config.ts'
 import type { Logger } from '../core/log.ts'
 import type { Bus } from '../redis/bus.ts'
@@ -7,20 +7,20 @@ import { openRedis, type Redis, untilReady } from '../redis/redis.ts'
 import { runScript, script } from '../redis/script.ts'
 import { CANCEL, type ExecuteJob, type ExecuteReply, INLINE_BYTES, keys } from './jobs.ts'
 
-/** Replies of longer runs are stored too: the channel may have broken meanwhile. */
+/** Replies of longer runs are also stored, in case the channel broke. */
 const KEEP_AFTER_MS = 2000
 const REPLY_TTL_MS = 60_000
 const CANCEL_MEMORY_MS = 60_000
 
-/** KEYS journal; ARGV the attempt, ms to keep the mark. Answers the attempt that may write: the first that has asked. */
+/** KEYS journal; ARGV attempt, ms to keep the mark. Returns the attempt that may write: the first to ask. */
 const MARK = script(`
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2], 'NX')
 return redis.call('GET', KEYS[1])`)
 
 /**
- * KEYS flight, reply, late, input, journal; ARGV runId, channel ('': nobody waits), message, keep (1: stores the reply even
- * if somebody has heard it), attempt ('': no other attempt can be under way), ms to keep its mark. Frees the place of the
- * run, and publishes its reply. Answers the late mark.
+ * KEYS flight, reply, late, input, journal; ARGV runId, channel ('': no waiting caller), message, keep (1: stores the
+ * reply even if it was received), attempt ('': no other attempt can be running), ms to keep its mark. Releases the
+ * run's slot and publishes its reply. Returns the late mark.
  */
 const REPLY = script(`
 redis.call('ZREM', KEYS[1], ARGV[1])
@@ -36,21 +36,15 @@ export interface Runs {
   readonly presence: Presence
   /** Errors: the key has expired. */
   input(job: ExecuteJob): Promise<string | undefined>
-  /**
-   * Notes that an attempt is about to write. False when another attempt of the run was first: this one must not.
-   */
+  /** Records that an attempt is about to write. False when another attempt recorded first: this one must not write. */
   markWrite(job: ExecuteJob, attempt: string): Promise<boolean>
   hasWritten(runId: string): Promise<boolean>
-  /** True when the caller was sent away with a status URL. */
+  /** True when the caller got a status URL. */
   isLate(runId: string): Promise<boolean>
-  /** For BullMQ: what a run says here and what its job says leave together, in this order. */
+  /** For BullMQ: keeps the order of run and job commands, and sends them together. */
   readonly connection: Redis
-  /**
-   * Sends the reply, which frees the run's place, ahead of all that `connection` is given from then on. `attempt`: no other
-   * attempt of the run may write any more.
-   */
+  /** Sends the reply before later commands on `connection`. `attempt` bars all other attempts from writing. */
   finish(job: ExecuteJob, reply: ExecuteReply, end: RunEnd): Promise<Finished>
-  /** True when a cancel for the run came before it started here. */
   wasCancelled(runId: string): boolean
   onCancel(listener: (runId: string) => void): void
   close(): Promise<void>
@@ -62,9 +56,9 @@ export interface RunEnd {
 }
 
 export interface Finished {
-  /** True when an AsyncJob takes the result. */
+  /** True when the result goes to an AsyncJob. */
   readonly isLate: Promise<boolean>
-  /** True when the caller may be sent away at any moment, if it was not already. */
+  /** True when the caller has got, or may soon get, a status URL. */
   readonly isNearEnd: boolean
 }
 
@@ -111,7 +105,7 @@ class WorkerRuns implements Runs {
     return (await this.connection.exists(keys.journal(runId))) === 1
   }
 
-  /** As long as another attempt of a run may begin. */
+  /** Covers the time in which another attempt may start. */
   #keepMs(deadline: number): number {
     return Math.max(deadline - this.presence.now(), 0) + this.#config.botTimeoutMaxMs + REPLY_TTL_MS
   }
@@ -141,7 +135,7 @@ class WorkerRuns implements Runs {
     const keepMs = this.#keepMs(job.deadline)
     const values = [runId, job.reply ?? '', message, keep ? 1 : 0, attempt, keepMs]
     const sent = runScript(this.connection, REPLY, names, values)
-    // A caller whose time is over was sent away, even if Redis has forgotten it.
+    // A caller past its wait time got a status URL, even if Redis has lost the mark.
     const isOver = this.presence.now() > (job.waitUntil ?? Number.POSITIVE_INFINITY)
     const isSentAway = job.asynchronous === true || isOver
     return { isLate: sent.then((late) => isSentAway || late !== null), isNearEnd }

@@ -1,26 +1,22 @@
-/**
- * Workers as BullMQ has them. `concurrency` counts the jobs that use the processor: it rises by one for each that only
- * waits, and falls again when that goes on, so that waiting costs only memory.
- */
+/** BullMQ workers. `concurrency` limits CPU-bound jobs: a job that waits on I/O raises it by one until it resumes. */
 import { DelayedError, type Job, UnrecoverableError, WaitingError, Worker } from 'bullmq'
 import type { Logger } from '../core/log.ts'
 import type { Redis } from '../redis/redis.ts'
 import { PREFIX } from '../redis/script.ts'
 import type { BotQueue, ExecuteJob } from './jobs.ts'
 
-/** A job is done, or comes again after a while. */
+/** A job is done, or returns after a delay. */
 export type JobEnd =
   | { readonly kind: 'done' }
-  /** As if it had not been begun. */
+  /** Returns without counting as an attempt. */
   | { readonly kind: 'back'; readonly delayMs: number }
-  /** As the next attempt of its run. */
+  /** Returns as the run's next attempt. */
   | { readonly kind: 'again'; readonly delayMs: number }
 
 export interface TakenJob {
   readonly job: ExecuteJob
-  /** Attempts of the run, this one included. */
   readonly number: number
-  /** The job was begun before, here or elsewhere. */
+  /** The job was started before, possibly by another worker. */
   readonly isRepeat: boolean
 }
 
@@ -28,31 +24,30 @@ interface RunWorkerOptions {
   readonly queue: BotQueue
   readonly connection: Redis
   readonly log: Logger
-  /** Jobs that use the processor at a time. */
+  /** Maximum number of CPU-bound jobs. */
   readonly concurrency: number
-  /** Jobs that may wait besides them. */
+  /** Maximum number of additional waiting jobs. */
   readonly mostWaiting: number
-  /** `rest` is called when the job begins and ends to wait without using the processor. */
+  /** Call `rest` when the job starts and stops waiting on I/O. */
   process(taken: TakenJob, rest: (isResting: boolean) => void): Promise<JobEnd>
-  /** A job is given up: it has lost its worker twice (`isPoison`), or `process` has failed. */
+  /** Gives up a job that lost its worker twice (`isPoison`) or whose `process` failed. */
   giveUp(job: ExecuteJob, isPoison: boolean): Promise<void>
 }
 
 export interface RunWorker {
-  /** Takes no more jobs, and waits for those in hand. */
   close(): Promise<void>
 }
 
-/** After a kill a job is given to another worker within the rest of its lock and an interval. */
+/** After a crash another worker gets the job within the rest of the lock plus one interval. */
 const LOCKS = { lockDuration: 5000, stalledInterval: 500, maxStalledCount: 1 }
-/** After an outage of Redis jobs are acknowledged, and taken, as soon as it is back. */
+/** Acknowledges and takes jobs as soon as Redis is back. */
 const COMMON = {
   prefix: PREFIX,
   removeOnComplete: { count: 0 },
   removeOnFail: { count: 0 },
   runRetryDelay: 500,
 }
-/** Jobs that begin to wait one after the other raise the concurrency once. */
+/** Jobs that start to wait within this time raise the concurrency once. */
 const TOGETHER_MS = 2
 
 export async function startRunWorker(options: RunWorkerOptions): Promise<RunWorker> {
@@ -64,7 +59,7 @@ export async function startRunWorker(options: RunWorkerOptions): Promise<RunWork
     { ...COMMON, ...LOCKS, connection, concurrency },
   )
   places.serve(worker)
-  // The connection logs once that Redis is away.
+  // The connection logs outages.
   worker.on('error', (error) => log.debug({ queue, reason: error.message }, 'Worker'))
   worker.on('stalled', (runId) => log.warn({ queue, runId }, 'A bot job lost its worker'))
   worker.on('failed', (job, error) => {
@@ -96,7 +91,7 @@ async function process(
   const end = await process(taken, place.rest).finally(place.free)
   if (end.kind === 'done') return null
   if (end.kind === 'again') await job.updateData({ ...job.data, failures: failures + 1 })
-  // By these errors BullMQ knows that the job was moved.
+  // BullMQ recognizes moved jobs by these errors.
   if (end.delayMs === 0) {
     await job.moveToWait(token)
     throw new WaitingError()
@@ -121,7 +116,7 @@ function createPlaces(concurrency: number, mostWaiting: number): Places {
     raising = undefined
     if (served === undefined || served.concurrency >= wanted()) return
     served.concurrency = wanted()
-    // BullMQ looks at its concurrency when a job ends, and when it resumes.
+    // BullMQ applies its concurrency only when a job ends or the worker resumes.
     void served.pause(true)
     void served.resume()
   }
@@ -151,18 +146,17 @@ function createPlaces(concurrency: number, mostWaiting: number): Places {
   }
 }
 
-/** Jobs that run at a time: more would only share the same processor and connections. */
 const WAKES_AT_ONCE = 2
 
 interface WakeWorkerOptions {
   readonly queue: string
   readonly connection: Redis
   readonly log: Logger
-  /** PostgreSQL knows what is to be done; of a job that is lost its upkeep learns. */
+  /** PostgreSQL holds the work; its upkeep recovers lost jobs. */
   process(id: string): Promise<void>
 }
 
-/** Takes jobs that say only that something is to be done. */
+/** Takes jobs that only wake the worker. */
 export async function startWakeWorker(options: WakeWorkerOptions): Promise<RunWorker> {
   const { queue, connection, log } = options
   const worker = new Worker(queue, ({ id = '' }: Job) => options.process(id), {

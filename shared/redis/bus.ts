@@ -1,17 +1,16 @@
 /**
- * Messages between the processes of a service, on one connection of each process that listens. A message reaches those
- * who listen at that moment and nobody else; after a break of the connection listeners learn that some may be lost. Its
- * channel names the number of the database: Redis delivers to the services of all databases.
+ * Pub/sub between processes, delivered at most once; listeners learn of possible gaps after a reconnect. Channel names
+ * include the database number, since Redis publishes across databases.
  */
 import type { Config } from '../core/config/config.ts'
 import type { Logger } from '../core/log.ts'
 import { openRedis, type Redis, untilReady } from './redis.ts'
 import { PREFIX } from './script.ts'
 
-/** A kind of message, with the type of its content. One file defines and publishes each kind. */
+/** A message kind and its content type. One file defines and publishes each kind. */
 interface MessageKind<Message> {
   readonly name: string
-  /** For the type checker alone. */
+  /** Type-level only. */
   readonly message?: Message
 }
 
@@ -19,28 +18,26 @@ export function messageKind<Message>(name: string): MessageKind<Message> {
   return { name }
 }
 
-/** Messages with an address reach the listeners of that address alone. */
 type Address = string | undefined
 
 export interface Bus {
-  /** Resolves when Redis has passed the message on. Errors: those of Redis. */
+  /** Resolves when Redis has accepted the message. Errors: those of Redis. */
   publish<Message>(kind: MessageKind<Message>, message: Message, address?: Address): Promise<void>
-  /** Resolves when messages are delivered, until `close` of the answer; waits for Redis. */
+  /** Resolves when subscribed; waits for Redis. `close` ends the subscription. */
   listen<Message>(
     kind: MessageKind<Message>,
     hear: (message: Message) => void,
     address?: Address,
   ): Promise<{ close(): Promise<void> }>
-  /** Calls `missed` whenever messages may have been lost, once they are delivered again, until `close` of the answer. */
+  /** Calls `missed` after each possible gap, once delivery works again, until `close`. */
   onGap(missed: () => void): { close(): void }
-  /** False while messages are lost. */
   readonly isReady: boolean
-  /** The channel of messages, for a script that publishes one as JSON. */
+  /** The channel name for scripts that publish a message as JSON. */
   channel<Message>(kind: MessageKind<Message>, address?: Address): string
   close(): void
 }
 
-/** `redis` publishes. Waits for a connection that listens. Errors: 30 s without Redis. */
+/** `redis` publishes. Waits for the subscriber connection. Errors: 30 s without Redis. */
 export async function openBus(config: Config, redis: Redis, log: Logger): Promise<Bus> {
   const subscriber = openRedis(config, 'subscribe', log)
   await untilReady(subscriber, log)
@@ -49,7 +46,7 @@ export async function openBus(config: Config, redis: Redis, log: Logger): Promis
 
 type Hear = (message: never) => void
 
-/** Both connections belong to the same database. */
+/** Both connections must use the same database. */
 export function createBus(publisher: Redis, subscriber: Redis): Bus {
   const { db = 0 } = publisher.options
   const listeners = new Map<string, Set<Hear>>()
@@ -59,7 +56,7 @@ export function createBus(publisher: Redis, subscriber: Redis): Bus {
 
   subscriber.on('message', (heard: string, text: string) => {
     for (const hear of listeners.get(heard) ?? []) {
-      // Published by `publish`, or by a script in its place.
+      // Published by `publish` or by an equivalent script.
       hear(JSON.parse(text) as never)
     }
   })
@@ -70,7 +67,6 @@ export function createBus(publisher: Redis, subscriber: Redis): Bus {
       () => {
         for (const missed of gapListeners) missed()
       },
-      // The connection broke again, and will be ready again.
       () => undefined,
     )
   })

@@ -1,8 +1,4 @@
-/**
- * Changes of which caches of all processes must hear: the process that made one hears of it when it is committed, the
- * others through Redis. After a gap, during which some may have been missed, everything counts as changed. Caches are
- * read anew after some seconds all the same.
- */
+/** Cache invalidation across processes. After a gap everything counts as changed; caches also expire by time. */
 import { randomUUID } from 'node:crypto'
 import type { Change, Changed } from '../core/cache.ts'
 import { type Bus, messageKind } from './bus.ts'
@@ -12,20 +8,19 @@ import type { Redis } from './redis.ts'
 export type ChangeListener = (changes: Changed) => void
 
 export interface Changes {
-  /** Resolves when Redis has passed it on, or cannot: then everything is passed on once it can. */
+  /** Resolves when Redis has accepted the change; on failure `everything` follows once Redis is back. */
   report(change: Change): Promise<void>
   follow(hear: ChangeListener): void
 }
 
 interface Message {
-  /** The process that has made the changes. */
   readonly origin: string
   readonly changes: Changed
 }
 
 const CHANGES = messageKind<Message>('changes')
 
-/** `redis` is the connection on which the bus publishes. */
+/** `redis` is the bus's publishing connection. */
 export async function openChanges(bus: Bus, redis: Redis): Promise<Changes> {
   const origin = randomUUID()
   const listeners: ChangeListener[] = []
@@ -46,7 +41,7 @@ export async function openChanges(bus: Bus, redis: Redis): Promise<Changes> {
   }
 }
 
-/** Changes that come while a message is on its way go together in the next one. */
+/** Batches changes while a message is in flight. */
 function sender(bus: Bus, redis: Redis, origin: string): (change: Change) => Promise<void> {
   let waiting: Change[] = []
   let isBehind = false

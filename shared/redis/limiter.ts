@@ -1,7 +1,6 @@
 /**
- * Limits what may be spent in a minute. Each process counts for itself and updates Redis only after every
- * hundredth of the limit, in the background, so that no request waits for Redis; processes together
- * may let through that much more than the limit. While Redis is away each counts alone.
+ * Per-minute rate limits. Processes sync to Redis in the background after each hundredth of the limit, so no request
+ * waits for Redis. Without Redis each process counts alone.
  */
 import { Cache } from '../core/cache.ts'
 import type { Logger } from '../core/log.ts'
@@ -18,20 +17,19 @@ export interface RateLimitState {
 }
 
 export interface Limiter {
-  /** Counts `units` for whoever `key` stands for; what is beyond the limit is counted, too. */
+  /** Counts `units` for `key`, including units beyond the limit. */
   spend(key: string, units: number, limit: number): RateLimitState
 }
 
 interface Count {
   readonly window: number
   own: number
-  /** How many of `own` Redis knows. */
   sent: number
   others: number
   isSending: boolean
 }
 
-/** `name` keeps the counts of several limiters apart in Redis. */
+/** `name` separates the counts of limiters in Redis. */
 export function createLimiter(name: string, redis: Redis, log: Logger): Limiter {
   const counts = new Cache<string, Count>({ name: `limits-${name}`, max: TRACKED })
 
@@ -81,7 +79,7 @@ export function retryAfterSeconds(resetMs: number): number {
   return Math.max(1, Math.ceil(resetMs / 1000))
 }
 
-/** Events of a key within `seconds` of the first, this one included; of callers at a time each gets its own number. */
+/** Counts an event of a key in a window of `seconds` from the first; returns a unique number to each caller. */
 export async function countEvent(redis: Redis, key: string, seconds: number): Promise<number> {
   const replies = await redis.multi().set(key, 0, 'EX', seconds, 'NX').incr(key).exec()
   return Number(replies?.[1]?.[1] ?? 0)

@@ -1,8 +1,7 @@
-/** Wakes workers when the outbox has got something. A wake may be lost: workers look by themselves, too, only later. */
+/** Wakes workers after outbox inserts. Wakes may be lost: workers also poll. */
 import { type Bus, messageKind } from './bus.ts'
 
 const WAKE = messageKind<null>('outbox')
-/** Changes so close together wake once. */
 const TOGETHER_MS = 2
 
 /** Wakes at once, then at most every 2 ms. */
@@ -29,7 +28,7 @@ export function createAnnouncer(bus: Bus): () => void {
   }
 }
 
-/** Calls `wake` for every announcement until it is closed, and when some may be lost. */
+/** Calls `wake` for each announcement and after possible losses, until closed. */
 export async function listenForWakes(bus: Bus, wake: () => void): Promise<{ close(): void }> {
   const gaps = bus.onGap(wake)
   const listening = await bus.listen(WAKE, wake)

@@ -1,48 +1,45 @@
-/** Which workers are alive, how far their clocks are off, and the metrics that they publish. */
+/** Worker liveness, clock skew, and published metrics. */
 import { randomUUID } from 'node:crypto'
 import type { Logger } from '../core/log.ts'
 import type { Redis } from './redis.ts'
 import { NOW, PREFIX, runScript, script } from './script.ts'
 
 export const presenceKeys = {
-  /** Sorted set of workers that take jobs of a queue; the score is when to forget them. */
+  /** Sorted set of workers of a queue; the score is the expiry time. */
   workers: (queue: string) => `${PREFIX}:workers:${queue}`,
-  /** Exists while a worker has taken jobs of the queue in the last minute. */
+  /** Exists if a worker took jobs of the queue in the last minute. */
   seen: (queue: string) => `${PREFIX}:seen:${queue}`,
 } as const
-/** How far the clock of a worker is behind, in ms; exists while it is off. */
+/** Clock lag of a worker in ms; exists while it is off. */
 const clockKey = (workerId: string) => `${PREFIX}:clock:${workerId}`
 const metricsKey = (workerId: string) => `${PREFIX}:metrics:${workerId}`
 
 const HEARTBEAT_MS = 2000
-/** Three missed heartbeats: the worker counts as gone. */
+/** Three missed heartbeats. */
 const WORKER_TTL_MS = 6500
 const CLOCK_OFF_MS = 2000
 
-/** KEYS workers, seen; ARGV worker id, ms to live. Answers how many workers are alive. */
+/** KEYS workers, seen; ARGV worker id, ms to live. Returns the number of live workers. */
 const HEARTBEAT = script(`${NOW}
 redis.call('ZADD', KEYS[1], now + tonumber(ARGV[2]), ARGV[1])
 redis.call('SET', KEYS[2], '1', 'PX', 60000)
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
 return redis.call('ZCARD', KEYS[1])`)
 
-/** KEYS workers. Answers the ids of the workers that are alive. */
+/** KEYS workers. Returns the ids of live workers. */
 const ALIVE = script(`${NOW}
 return redis.call('ZRANGEBYSCORE', KEYS[1], now, '+inf')`)
 
-/** The heartbeat of this worker. */
 export interface Presence {
-  /** Epoch ms by the clock of Redis, which all processes share, as of the last heartbeat. */
+  /** Epoch ms by Redis's clock, shared by all processes, as of the last heartbeat. */
   now(): number
-  /** Callers may count on this worker from now until `close`; `metrics` is asked at every heartbeat. */
+  /** Announces this worker until `close`; calls `metrics` at every heartbeat. */
   announce(served: readonly string[], metrics: () => Promise<string>): Promise<void>
-  /** Workers of the first queue served that were alive at the last heartbeat, this one included. */
+  /** Live workers of the first served queue at the last heartbeat, including this one. */
   liveWorkers(): number
-  /** A worker that stops takes no more work: it leaves at once. */
   close(): Promise<void>
 }
 
-/** Reads the clock of Redis once. */
 export async function openPresence(redis: Redis, log: Logger): Promise<Presence> {
   const workerId = randomUUID()
   let behindMs = 0
@@ -52,7 +49,7 @@ export async function openPresence(redis: Redis, log: Logger): Promise<Presence>
   let timer: NodeJS.Timeout | undefined
   let tick = () => {}
 
-  /** A clock that is off is logged once, and once more when it is right again. */
+  /** Logs once when the clock drifts and once when it recovers. */
   async function readClock(): Promise<void> {
     const asked = Date.now()
     const [seconds, micros] = (await redis.time()).map(Number)
@@ -100,15 +97,14 @@ export async function openPresence(redis: Redis, log: Logger): Promise<Presence>
 }
 
 export interface LiveWorkers {
-  /** Ids of the workers that run bots for callers who wait. */
+  /** Ids of workers that run bots for waiting callers. */
   workers(): Promise<readonly string[]>
-  /** Ids of those whose clock is off by more than two seconds. */
+  /** Ids of workers whose clocks are off by more than two seconds. */
   workersOffTime(): Promise<readonly string[]>
-  /** Returns the metrics that each worker published last, as JSON text. */
   workerMetrics(): Promise<readonly string[]>
 }
 
-/** Reads the workers of these queues; callers wait for those of the first. */
+/** Reads the live workers of these queues; callers wait for the first. */
 export function liveWorkers(redis: Redis, queues: readonly [string, ...string[]]): LiveWorkers {
   async function alive(queue: string): Promise<readonly string[]> {
     const ids = await runScript(redis, ALIVE, [presenceKeys.workers(queue)], [])

@@ -1,4 +1,4 @@
-/** One way to open a Redis connection. It reconnects by itself for as long as the process lives. */
+/** Redis connections, which reconnect for the lifetime of the process. */
 
 import type { Socket } from 'node:net'
 import { type RedisOptions as AnyOptions, Redis } from 'ioredis'
@@ -10,15 +10,13 @@ import type { Logger } from '../core/log.ts'
 export type { Redis }
 
 /**
- * `request`: a caller waits, so a command fails at once while Redis is away and, after `endStart`, after
- * `redisTimeoutMs` when it is silent. `subscribe` and `worker`: commands wait for the connection, as BullMQ demands of a worker.
+ * `request`: commands fail while Redis is down or, after `endStart`, silent. `subscribe`, `worker`: they wait (BullMQ).
  */
 type RedisPurpose = 'request' | 'subscribe' | 'worker'
 
-/** A wrong password or account, or a database number that is not there: ioredis would use number 0. */
+/** Wrong credentials, or a missing database number, for which ioredis would use 0. */
 const REFUSAL = /^(WRONGPASS|NOAUTH|NOPERM|ERR (invalid password|invalid DB|DB index|AUTH))/
 
-/** Connects in the background; `untilReady` waits for it. */
 export function openRedis(config: Config, purpose: RedisPurpose, log: Logger): Redis {
   const redis = createRedis(config.redisUrl, config.redisTlsInsecure, {
     retryStrategy: (attempt) => Math.min(50 * attempt, 1000),
@@ -26,14 +24,14 @@ export function openRedis(config: Config, purpose: RedisPurpose, log: Logger): R
       ? {
           commandTimeout: timings.startMs,
           enableOfflineQueue: false,
-          // A command that was already refused to its caller must not run after a reconnect.
+          // A command whose caller got an error must not run after a reconnect.
           autoResendUnfulfilledCommands: false,
           maxRetriesPerRequest: 0,
         }
       : { maxRetriesPerRequest: null }),
   })
   writeOnceATurn(redis)
-  // BullMQ's workers wait on a connection of their own.
+  // BullMQ's workers block on a separate connection.
   const duplicate = redis.duplicate.bind(redis)
   redis.duplicate = (override) => {
     const copy = duplicate(override)
@@ -52,15 +50,12 @@ export function openRedis(config: Config, purpose: RedisPurpose, log: Logger): R
   return redis
 }
 
-/** A process that starts is busy with itself, and may hear an answer late; from now on callers wait for it. */
+/** Enables the command timeout: a starting process may be too busy to read answers in time. */
 export function endStart(redis: Redis, config: Config): void {
   redis.options.commandTimeout = config.redisTimeoutMs
 }
 
-/**
- * All commands of one turn of the event loop leave in one write: at 64 callers writing was a third of a worker's
- * time.
- */
+/** Sends all commands of one event loop turn in one write, since every write wakes Redis. */
 function writeOnceATurn(redis: Redis): void {
   const send = redis.sendCommand.bind(redis)
   redis.sendCommand = (command, stream) => {
@@ -81,10 +76,7 @@ function downConnections(log: Logger): Set<Redis> {
   return away
 }
 
-/**
- * Why queues cannot rely on this Redis, as one sentence; undefined where they can, and where it does not
- * say (an account without INFO).
- */
+/** Returns a sentence on why queues cannot rely on this Redis; undefined if they can, or without access to INFO. */
 export async function redisConfigError(redis: Redis): Promise<string | undefined> {
   const said = await redis.info().catch(() => '')
   const field = (name: string) => new RegExp(`^${name}:(\\S+)`, 'm').exec(said)?.[1]
@@ -96,9 +88,7 @@ export async function redisConfigError(redis: Redis): Promise<string | undefined
   return `The Redis of REDIS_URL evicts keys when its memory is full (maxmemory-policy ${policy}), and jobs would be lost; set maxmemory-policy to noeviction`
 }
 
-/**
- * Resolves when the connection can be used. Errors: 30 s without Redis; at once what no waiting mends.
- */
+/** Resolves when the connection is usable. Errors: 30 s without Redis; permanent errors at once. */
 export async function untilReady(redis: Redis, log: Logger): Promise<void> {
   if (redis.status === 'ready') return
   const started = Date.now()
@@ -139,18 +129,17 @@ const SENTINEL =
   /^(rediss?)-sentinel:\/\/(?:([^:@/]*)(?::([^@/]*))?@)?([^/?#]+)(?:\/(\d*))?(?:\?([^#]*))?#(.+)$/
 const SENTINEL_PORT = 26_379
 
-/** A connection to what `REDIS_URL` names. `isTlsInsecure` takes any certificate. */
 export function createRedis(url: string, isTlsInsecure: boolean, options: RedisOptions): Redis {
   const tls =
     isTlsInsecure && url.startsWith('rediss') ? { tls: { rejectUnauthorized: false } } : {}
   const sentinels = parseSentinelUrl(url)
   if (sentinels === undefined) return new Redis(url, { ...tls, ...options })
-  // Sentinels are asked over TLS where the servers are.
+  // Sentinels use TLS if the servers do.
   const sentinelTls = url.startsWith('rediss') ? { tls: {}, sentinelTLS: {}, ...tls } : {}
   return new Redis({ ...sentinels, ...sentinelTls, ...options })
 }
 
-/** Undefined for the URL of a server. `?sentinelPassword=` is for Sentinels that ask for one. */
+/** Returns undefined for a plain server URL. `?sentinelPassword=` authenticates at the Sentinels. */
 export function parseSentinelUrl(url: string): RedisOptions | undefined {
   const match = SENTINEL.exec(url)
   if (match === null) return undefined

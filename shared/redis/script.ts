@@ -1,4 +1,4 @@
-/** Lua scripts that Redis runs in one step. */
+/** Atomic Lua scripts for Redis. */
 import { createHash } from 'node:crypto'
 import type { Redis } from './redis.ts'
 
@@ -10,7 +10,6 @@ export interface Script {
   readonly sha: string
 }
 
-/** Redis runs it by its hash. */
 export function script(text: string): Script {
   return { text, sha: createHash('sha1').update(text).digest('hex') }
 }
@@ -20,7 +19,6 @@ export const NOW = `
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)`
 
-/** Runs by hash; a restarted Redis has forgotten the text and gets it again. */
 export async function runScript(
   redis: Redis,
   { text, sha }: Script,

@@ -1,8 +1,4 @@
-/**
- * Storage in a folder. A file is written below `incoming` and renamed when it is whole and on the
- * disk, so that what bears a key is never half a file. A folder goes with its last file.
- * Whole pages of memory are written past the cache of the operating system.
- */
+/** Storage in a folder. Files are synced, then renamed from `incoming`, so a key never names a partial file. */
 
 import { randomUUID } from 'node:crypto'
 import { constants } from 'node:fs'
@@ -23,12 +19,9 @@ import { contentMissing } from '../core/errors.ts'
 import type { Storage } from './storage.ts'
 import { release } from './storage.ts'
 
-/** So often a folder may go while a file is put into it. */
+/** Retries when a folder disappears during a rename. */
 const PLACINGS = 8
-/**
- * The size of a read of a range; Node allocates no more than is left of it. With Node's own 64 KiB a MiB takes twice
- * the CPU, and comes at a third of the speed from the disk.
- */
+/** Read size of a range: Node's default of 64 KiB costs more CPU and is slower. */
 const READ_BYTES = 256 * 1024
 
 export function openDisk(folder: string): Storage {
@@ -70,7 +63,7 @@ async function makeFolder(folder: string): Promise<void> {
   await mkdir(folder, { recursive: true, mode: 0o700 })
 }
 
-/** The folder is mostly there, and may go with its last file meanwhile. */
+/** The folder usually exists, but may disappear with its last file. */
 async function inFolder<T>(folder: string, work: () => Promise<T>): Promise<T> {
   for (let attempt = 1; ; attempt++) {
     try {
@@ -82,7 +75,6 @@ async function inFolder<T>(folder: string, work: () => Promise<T>): Promise<T> {
   }
 }
 
-/** A folder below `root` and those it is in, as far as there is nothing in them. */
 async function removeEmpty(root: string, folder: string): Promise<void> {
   for (let name = folder; name !== '.'; name = path.dirname(name)) {
     try {
@@ -93,7 +85,7 @@ async function removeEmpty(root: string, folder: string): Promise<void> {
   }
 }
 
-/** A folder that cannot be read now is said by `check`. */
+/** `check` reports unreadable folders. */
 async function removeAbandoned(incoming: string, before: Date): Promise<void> {
   const drafts = await readdir(incoming).catch(() => [])
   for (const name of drafts) {
@@ -107,10 +99,10 @@ function isAbsent(error: unknown): boolean {
   return (error as NodeJS.ErrnoException).code === 'ENOENT'
 }
 
-/** Below this size the kernel's copy costs less than to open the file once more. */
+/** Below this size reopening the file costs more than the kernel's copy. */
 const LEAST_BYTES = 256 * 1024
 
-/** Writes a new file, which is closed, and on the disk, when the promise resolves. */
+/** Writes and syncs a new file before the promise resolves. */
 export async function writeWhole(
   handle: FileHandle,
   file: string,
@@ -130,7 +122,7 @@ export async function writeWhole(
   }
 }
 
-/** How many bytes of the chunk it has written: none where its memory or the file system is not made for it. */
+/** Returns the bytes written: 0 where the memory or the file system does not support direct I/O. */
 async function writePages(file: string, chunk: Uint8Array, at: number): Promise<number> {
   const bytes = pageBytes(chunk, at)
   if (bytes < LEAST_BYTES) return 0
@@ -140,7 +132,7 @@ async function writePages(file: string, chunk: Uint8Array, at: number): Promise<
     await writeAll(handle, chunk.subarray(0, bytes), at)
     return bytes
   } catch {
-    // A fault of the disk itself shows again when everything is written in the ordinary way.
+    // A real disk fault shows again in the buffered write.
     return 0
   } finally {
     await handle?.close()
@@ -148,44 +140,37 @@ async function writePages(file: string, chunk: Uint8Array, at: number): Promise<
 }
 
 async function writeAll(handle: FileHandle, bytes: Uint8Array, from: number): Promise<void> {
-  // `writeFile` would go to the thread pool and back for each 512 KiB.
+  // `writeFile` uses the thread pool for each 512 KiB.
   for (let at = 0; at < bytes.length; ) {
     at += (await handle.write(bytes, at, bytes.length - at, from + at)).bytesWritten
   }
 }
 
 /**
- * `file:<folder>` or `s3://bucket/prefix?region=…&endpoint=…&forcePathStyle=true&timeout=<seconds>`, where the
- * service is to encrypt objects with `&sse=AES256` or `&sse=aws:kms&sseKmsKeyId=…`, and callers fetch what is
- * exported from it themselves with `&presigned=true`.
+ * Opens `file:<folder>` or `s3://bucket/prefix?region=…&endpoint=…&forcePathStyle=true&timeout=<seconds>`, with
+ * optional `&sse=AES256`, `&sse=aws:kms&sseKmsKeyId=…` and `&presigned=true` (direct downloads of exports).
  */
 export async function openStorage({
   storageUrl,
   maxUploadBytes,
 }: Pick<Config, 'storageUrl' | 'maxUploadBytes'>): Promise<Storage> {
   if (storageUrl.startsWith('file:')) return openDisk(storageUrl.slice('file:'.length))
-  // Loading the client takes 0.3 s and 30 MB, which a folder need not pay.
+  // Loaded on demand: the client costs start-up time and memory.
   const { openBucket } = await import('./s3.ts')
   return openBucket(new URL(storageUrl), maxUploadBytes)
 }
 
-/*
- * Memory that begins on a page, as a disk needs it that is to read it by itself. Of what V8 allocates only buffers
- * that may be resized are sure to.
- */
+// Page-aligned memory, which direct I/O requires. In V8 only resizable buffers guarantee it.
 
 const PAGE_BYTES = 4096
 
-/**
- * Zeros; the bytes are rounded up to whole pages. No Buffer: of a class that extends V8's own, each array of memory that
- * may be resized gets a hidden class of its own, so that code that works on it is never compiled for good.
- */
+/** Returns whole pages of zeros. Not a Buffer: V8 does not optimize resizable arrays of a subclass. */
 export function allocatePages(bytes: number): Uint8Array<ArrayBuffer> {
   const length = Math.ceil(bytes / PAGE_BYTES) * PAGE_BYTES
   return new Uint8Array(new ArrayBuffer(length, { maxByteLength: length }), 0, length)
 }
 
-/** How many bytes of the chunk, from its start, are whole pages, in memory and at that place of a file. */
+/** Returns the number of leading bytes that are whole pages, in memory and in the file. */
 export function pageBytes({ buffer, byteOffset, byteLength }: Uint8Array, place: number): number {
   const isOnPages = buffer instanceof ArrayBuffer && buffer.resizable
   if (!isOnPages || byteOffset % PAGE_BYTES > 0 || place % PAGE_BYTES > 0) return 0

@@ -1,7 +1,4 @@
-/**
- * Storage in a bucket, to which large files go in parts; credentials come from where the client library looks for
- * them (`AWS_*`).
- */
+/** Storage in a bucket, with multipart uploads. Credentials come from the AWS SDK's chain (`AWS_*`). */
 import { IncomingMessage } from 'node:http'
 import { Readable } from 'node:stream'
 import {
@@ -27,16 +24,15 @@ import { contentMissing, unavailable } from '../core/errors.ts'
 import type { ContentHeaders, Storage } from './storage.ts'
 import { release } from './storage.ts'
 
-/** The smallest part S3 takes. */
+/** S3's minimum part size. */
 const PART_BYTES = 5 * 1024 * 1024
-/** A bucket takes no more parts of one object. */
+/** S3's maximum number of parts. */
 const MAX_PARTS = 10_000
 
-/** A service that has not answered by then hangs; a part takes this on a line of 1 Mbit/s. */
+/** Enough for one part at 1 Mbit/s. */
 const TIMEOUT_SECONDS = 60
 const CONNECT_MS = 5000
 
-/** `maxBytes` is the largest content there will be. */
 export function openBucket(url: URL, maxBytes: number): Storage {
   const bucket = url.hostname
   const prefix = url.pathname.replace(/^\/+|\/+$/g, '')
@@ -93,27 +89,22 @@ export function openBucket(url: URL, maxBytes: number): Storage {
   }
 }
 
-/** The encryption that requests ask the bucket for, unless its own settings do. */
+/** The encryption to request, where the bucket's own settings do not. */
 function parseEncryption(searchParams: URLSearchParams): Encryption {
   const [sse, key] = ['sse', 'sseKmsKeyId'].map((name) => searchParams.get(name) ?? undefined)
-  // The names are those of the service, which refuses others.
   return { ServerSideEncryption: sse as Encryption['ServerSideEncryption'], SSEKMSKeyId: key }
 }
 
-/**
- * Node copies the content out of what it reads from the connection. This listener comes after the one
- * that does so, and the 40 MiB that would gather until V8 collects garbage do not.
- */
+/** Releases read buffers after Node's own listener has copied them; otherwise they stay until garbage collection. */
 function releaseReads(answer: IncomingMessage): void {
   const { socket } = answer
   const stop = () => socket.off('data', release)
   socket.on('data', release)
-  // The next answer on this connection has its own listener, which would come after this one.
+  // The next answer on this connection adds its own listener.
   answer.once('end', stop)
   answer.once('close', stop)
 }
 
-/** Addresses of objects of a bucket that are read without credentials, for a while. */
 type HttpRequest = Parameters<SignatureV4['presign']>[0]
 
 /** https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-query-string-auth.html */
@@ -135,7 +126,7 @@ async function signedAddress(
   command.middlewareStack.add(
     () =>
       async ({ request }) => {
-        // The client is one of HTTP: it makes requests of no other kind.
+        // The client makes HTTP requests only.
         const unsigned = request as HttpRequest
         const headers = {
           host: unsigned.headers.host ?? unsigned.hostname,
@@ -158,10 +149,7 @@ function formatUrl({ protocol, hostname, port, path, query = {} }: HttpRequest):
   return `${protocol}//${hostname}${port === undefined ? '' : `:${port}`}${path}?${pairs.join('&')}`
 }
 
-/*
- * An upload into a bucket, in parts. A part is collected in one of a few blocks that are used again and
- * again, so that an upload of any size holds these and no more.
- */
+// Multipart upload through a few reused blocks, so memory use does not depend on the size.
 
 interface ObjectName {
   readonly Bucket: string
@@ -171,10 +159,10 @@ interface ObjectName {
 /** https://docs.aws.amazon.com/AmazonS3/latest/userguide/serv-side-encryption.html */
 type Encryption = Pick<PutObjectCommandInput, 'ServerSideEncryption' | 'SSEKMSKeyId'>
 
-/** While they are on their way one more is filled. */
+/** One more block fills meanwhile. */
 const PARTS_IN_FLIGHT = 2
 
-/** Nothing is left in the bucket when it fails. Throws what `source` throws. */
+/** Leaves nothing in the bucket on failure. Throws the errors of `source`. */
 async function uploadObject(
   client: S3Client,
   object: ObjectName,
@@ -207,7 +195,7 @@ async function uploadObject(
         break
       }
       const part = sendPart(block, size, parts.length + 1)
-      // The failure rejects whatever waits for a block, or for all parts.
+      // The failure rejects every wait for a block or for all parts.
       part.catch(blocks.fail)
       parts.push(part)
     }
@@ -216,14 +204,14 @@ async function uploadObject(
     blocks.drop()
   } catch (error) {
     await Promise.allSettled(parts)
-    // Why it failed is what the caller must hear, whatever comes of this.
+    // The caller gets the original error, whether or not the abort succeeds.
     const abort = new AbortMultipartUploadCommand({ ...object, UploadId })
     if (UploadId !== undefined) await client.send(abort).catch(() => undefined)
     throw error
   }
 }
 
-/** Aborts uploads that began before a time: their parts are paid for, though nobody sends the others any more. */
+/** Aborts uploads that began before a time: abandoned parts cost money. */
 async function abortUploads(
   client: S3Client,
   place: { readonly Bucket: string; readonly Prefix: string },
@@ -244,7 +232,7 @@ async function abortUploads(
   }
 }
 
-/** The content as full blocks and a last one that is not, which may be empty. */
+/** Yields full blocks and a last, possibly empty, partial one. */
 async function* filled(
   source: AsyncIterable<Uint8Array>,
   take: () => Promise<Buffer>,
@@ -289,7 +277,7 @@ function createBlocks(bytes: number) {
       else waiting.resolve(block)
       waiting = undefined
     },
-    /** When all is answered: of a part that failed the connection may still read. */
+    /** Releases the block after all answers: the connection may still read a failed part. */
     drop(): void {
       for (const block of free.splice(0)) release(block)
     },

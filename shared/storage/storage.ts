@@ -1,11 +1,7 @@
-/**
- * Where the content of files goes: a folder, or a bucket of an S3 service. Slices of buffers pass it on; nothing
- * holds a whole file.
- */
+/** File content storage: a folder or an S3 bucket. Content is streamed, never held whole. */
 import { finished, type Readable } from 'node:stream'
 import { HttpError } from '../core/errors.ts'
 
-/** Offsets of the first and the last byte. */
 export interface ByteRange {
   readonly start: number
   readonly end: number
@@ -16,35 +12,26 @@ export interface ContentHeaders {
   readonly 'Content-Disposition': string
 }
 
-/** Keys are ours: lower-case letters, digits and hyphens, in parts with slashes between. */
+/** Keys are generated here: lower-case letters, digits and hyphens, in parts separated by slashes. */
 export interface Storage {
-  /**
-   * Keeps all that `source` gives under a new key, or nothing when `source` or the storage fails.
-   * The chunks are the storage's from then on: nobody else may read them again.
-   */
+  /** Stores `source` under a new key, or nothing on failure. The caller must not read the chunks again. */
   put(key: string, source: AsyncIterable<Uint8Array>): Promise<void>
-  /** The caller reads the stream or destroys it. Errors: 404 when it is not there. */
+  /** The caller reads or destroys the stream. Errors: 404. */
   get(key: string, range?: ByteRange): Promise<Readable>
-  /**
-   * An address that anybody may read the content at for a while, answered with these headers. Undefined unless
-   * the storage was opened with `presigned`.
-   */
+  /** Returns a public, expiring URL with these response headers. Undefined unless opened with `presigned`. */
   readonly sign?: (key: string, seconds: number, headers: ContentHeaders) => Promise<string>
   /** Idempotent. */
   delete(key: string): Promise<void>
-  /** Removes what a crash has left of uploads that were begun before a time. */
+  /** Removes uploads abandoned by a crash before this time. */
   removeAbandoned(before: Date): Promise<void>
-  /** Throws when nothing can be stored at present. */
+  /** Throws when storage is unavailable. */
   check(): Promise<void>
-  /** Calls that have failed since the process started, by no fault of who called; absent where nobody counts. */
+  /** Failed calls since the process started, except caller errors; absent where not counted. */
   readonly failures?: number
   close(): Promise<void>
 }
 
-/*
- * A part of a buffer, given by its bounds. To give each field of each row a Buffer of its own took longer than to
- * copy what it holds.
- */
+// A range of a buffer. Cheaper than a Buffer per field of each row.
 
 export interface Slice {
   readonly bytes: Buffer
@@ -52,24 +39,21 @@ export interface Slice {
   readonly end: number
 }
 
-/** One that is set anew for each thing that it shows. */
+/** Updated for each item it shows. */
 export interface MovingSlice extends Slice {
   bytes: Buffer
   start: number
   end: number
 }
 
-/** All of it. */
 export function toSlice(bytes: Buffer): Slice {
   return { bytes, start: 0, end: bytes.length }
 }
 
-/** The same memory. */
+/** Shares the memory. */
 export function sliceToBuffer({ bytes, start, end }: Slice): Buffer {
   return bytes.subarray(start, end)
 }
-
-// A storage that counts what it could not do, for metrics.
 
 export function withFailureCount(storage: Storage): Storage {
   let failures = 0
@@ -100,7 +84,7 @@ export function withFailureCount(storage: Storage): Storage {
   }
 }
 
-/** Whether it is the source that fails: a caller that goes away is no fault of the storage. */
+/** Distinguishes failures of the source: a disconnected caller is not a storage failure. */
 function watch(source: AsyncIterable<Uint8Array>) {
   let failed = false
   async function* chunks() {
@@ -114,11 +98,9 @@ function watch(source: AsyncIterable<Uint8Array>) {
   return { chunks: chunks(), hasFailed: () => failed }
 }
 
-// * The chunks of a stream, as they arrive, and the release of their memory. Node's own iterator joins those that
-// have gathered into larger ones; the small ones, which nobody can release, cost up to 64 MiB until V8 collects
-// garbage. The stream is left as it is when the reader stops early.
+// Yields chunks as they arrive and releases their memory; an early stop leaves the stream intact.
 
-/** Throws what the stream fails with, also when it is cut off. */
+/** Throws the stream's error, also on a premature close. */
 export async function* readChunks(stream: Readable): AsyncGenerator<Buffer> {
   const arrived: Buffer[] = []
   let end: { readonly error: Error | null | undefined } | undefined
@@ -153,13 +135,10 @@ export async function* readChunks(stream: Readable): AsyncGenerator<Buffer> {
   }
 }
 
-/*
- * Gives the memory of a chunk back that nobody will read again. V8 does so only when it collects garbage,
- * and lets 64 MiB of chunks gather until then: so much a download of 100 MB cost, and now it costs 10 MiB.
- */
+// Frees a chunk's memory, which V8 otherwise does only on garbage collection.
 
 export function release(chunk: Uint8Array): void {
-  // A part of a larger buffer shares its memory with others.
+  // A slice of a larger buffer shares its memory.
   if (chunk.buffer instanceof ArrayBuffer && chunk.byteLength === chunk.buffer.byteLength) {
     chunk.buffer.transfer(0)
   }

@@ -1,7 +1,4 @@
-/**
- * Every setting of the service: name, default, meaning. Read once at start; all complaints are
- * printed together. `meanings.ts` says what each is for.
- */
+/** All settings with names and defaults, read once at startup. Errors are reported together. */
 
 import { totalmem } from 'node:os'
 import program from '../../../package.json' with { type: 'json' }
@@ -12,18 +9,18 @@ type PasswordCheck = 'off' | 'list' | 'remote'
 
 export interface Config {
   readonly port: number
-  /** Ends in a slash; every absolute URL of an answer starts with it. */
+  /** Ends in a slash; prefix of all absolute URLs in responses. */
   readonly baseUrl: string
   readonly databaseUrl: string
-  /** Given: the other address is a pooler's, and this one PostgreSQL's own. */
+  /** PostgreSQL's own address when the other one is a pooler's. */
   readonly databaseDirectUrl: string | undefined
-  /** Replicas of it that reads may go to. */
+  /** Read replicas. */
   readonly databaseReadUrls: readonly string[]
   readonly databaseTlsInsecure: boolean
   readonly databasePool: number
   readonly redisUrl: string
   readonly redisTlsInsecure: boolean
-  /** How long a request waits for an answer of Redis. */
+  /** Timeout of Redis commands in requests. */
   readonly redisTimeoutMs: number
   readonly storageUrl: string
   readonly dataDir: string
@@ -31,22 +28,20 @@ export interface Config {
   readonly superAdminPassword: string | undefined
   readonly superAdminClientId: string | undefined
   readonly superAdminClientSecret: string | undefined
-  /** One private JWK or an array of them, as text. */
+  /** One private JWK or an array, as text. */
   readonly signingKey: string | undefined
   readonly smtpUrl: string | undefined
-  /** Sender of every mail that names no approved one. */
   readonly mailFrom: string
-  /** Addresses that clients may send from. */
+  /** Senders that clients may use. */
   readonly mailApprovedSenders: readonly string[]
   readonly appUrl: string
   readonly logLevel: string
   readonly corsOrigins: readonly string[]
-  /** Pages that may show signed attachments in a frame. */
   readonly frameAncestors: readonly string[]
   readonly trustProxy: boolean
   readonly maxBodyBytes: number
   readonly maxBundleBytes: number
-  /** Requests with larger bodies are answered in a thread of web. */
+  /** Requests with larger bodies run in a web thread. */
   readonly largeBodyBytes: number
   readonly maxBatchEntries: number
   readonly maxTransactionWrites: number
@@ -54,11 +49,10 @@ export interface Config {
   readonly maxUploadBytes: number
   readonly rateLimitPerMinute: number
   readonly authRateLimitPerMinute: number
-  /** Sign-ins that wait for each password that is hashed at a time. */
+  /** Sign-ins queued per concurrent password hash. */
   readonly passwordQueueDepth: number
-  /** A request whose body makes no progress for so long ends, and so does a web socket without a token. */
   readonly requestIdleSeconds: number
-  /** Web sockets of one address that have shown no token yet. */
+  /** Unauthenticated web sockets per address. */
   readonly anonymousSocketsMax: number
   readonly executeWaitMs: number
   readonly executeDeadline: 'accept' | 'fail'
@@ -68,15 +62,13 @@ export interface Config {
   readonly botResultMaxBytes: number
   readonly botLogMaxBytes: number
   readonly botFetch: Outbound
-  /** Projects may have the inputs of their bots kept, to run them again. */
   readonly botInputArchive: boolean
-  /** Bots may be asked about a write before it is made, where their Project wants it. */
   readonly preCommitBots: boolean
   readonly workerConcurrency: number
-  /** Runs of a bot, and of a project, at a time over all workers; 0: as many as there is room for. */
+  /** Concurrent runs per bot, and per project, over all workers; 0: unlimited. */
   readonly botConcurrency: number
   readonly projectConcurrency: number
-  /** For a worker and its executors: how many of them there are at a time. */
+  /** Memory of a worker and its executors; bounds the number of executors. */
   readonly workerMemoryMb: number
   readonly workerQueues: readonly string[]
   readonly queueBacklogMax: number
@@ -86,35 +78,29 @@ export interface Config {
   readonly openPatientAccess: boolean
   readonly metricsToken: string | undefined
   readonly productName: string
-  /** Anybody may make a user, and a project for it. */
+  /** Allows open registration of users and projects. */
   readonly registerEnabled: boolean
-  /** The list that a new password is looked up in. */
   readonly passwordCheck: PasswordCheck
-  /** The address of the breach database; the first 5 digits of a SHA-1 are appended. */
+  /** URL of the breach database; the first 5 digits of a SHA-1 are appended. */
   readonly passwordCheckUrl: string
-  /** The client of the command line tool is there without being stored. */
+  /** Enables the built-in client of the command line tool. */
   readonly cliClientEnabled: boolean
-  /** `/console` is there: pages for the people of a Project. */
   readonly consoleEnabled: boolean
-  /** GraphQL shows its types to others than admins, too, where their Project has the feature. */
+  /** Allows GraphQL introspection for non-admins of Projects with the feature. */
   readonly introspectionEnabled: boolean
-  /** Where the AuditEvents of what GraphQL reads go. */
+  /** Destination of the AuditEvents of GraphQL reads. */
   readonly graphqlAudit: 'log' | 'resource'
-  /** `/oauth2/introspect` answers callers it does not know. */
+  /** `/oauth2/introspect` answers unauthenticated callers. */
   readonly introspectionOpen: boolean
-  /** Where keys of clients and identity providers, and inputs of imports, may be fetched from. */
   readonly hookTargets: Outbound
-  /** External attachments are fetched into the service, unless their Project has it otherwise. */
+  /** Downloads external attachments by default; Projects can override it. */
   readonly autoDownload: boolean
-  /** Google client of people who sign in; Projects have their own in `site`. */
   readonly googleClientId: string | undefined
-  /** Where the keys of Google's ID tokens are. */
+  /** URL of the keys for Google's ID tokens. */
   readonly googleJwksUrl: string
   readonly recaptchaSiteKey: string | undefined
   readonly recaptchaSecret: string | undefined
-  /** The service that verifies the tokens. */
   readonly recaptchaUrl: string
-  /** Sentences about variables that look like misspelt settings, for whoever starts the process. */
   readonly warnings: readonly string[]
 }
 
@@ -131,7 +117,7 @@ export const QUEUE_NAMES = [
   'upkeep',
 ] as const
 
-/** The features a Project may have; from `transaction-bundles` on they are names that clients know and nothing here depends on. */
+/** Feature names of a Project; from `transaction-bundles` on they exist only for clients. */
 const FEATURES = [
   'bots',
   'cron',
@@ -157,12 +143,11 @@ const USUAL_FEATURES = [
   'graphql-introspection',
 ]
 
-/** Throws ConfigError whose message has one line a complaint. */
+/** Throws ConfigError whose message has one line per error. */
 export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
   return buildConfig(new Reader(env))
 }
 
-/** Every setting with its form and default, in the order of the documentation. */
 export function describeSettings(): ReadonlyMap<string, Setting> {
   const read = new Reader({ DATABASE_URL: 'postgres://x/x', REDIS_URL: 'redis://x' })
   buildConfig(read)
@@ -292,12 +277,11 @@ function withSlash(url: string): string {
 }
 
 const MB = 1024 * 1024
-/** A larger budget is somebody's decision. */
 const MOST_MEMORY_MB = 8192
 
-/** The limit of the container (cgroup), or half of a machine that is shared with others; 2 GB at most. */
+/** The container's limit (cgroup), otherwise half of the machine; 2 GB at most. */
 export function defaultMemoryMb(total = totalmem(), limit = process.constrainedMemory()): number {
-  // Without a limit Node answers 0, or a number that no machine has.
+  // Without a limit Node returns 0, or a number larger than any memory.
   const isLimited = limit > 0 && limit < total
   return Math.min(Math.floor((isLimited ? limit : total / 2) / MB), MOST_MEMORY_MB)
 }

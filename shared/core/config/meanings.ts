@@ -1,4 +1,4 @@
-/** The meaning of each setting, in the order in which they are read; docs/reference/settings.md is made of it. */
+/** Descriptions of the settings in reading order; the source of docs/reference/settings.md. */
 export const settingDescriptions: Readonly<Record<string, string>> = {
   PORT: 'where web listens',
   BASE_URL: "public address; starts every absolute URL and is the tokens' issuer",

@@ -1,22 +1,18 @@
-/**
- * The addresses that the service may call on behalf of others: the rules that a deployment sets, and blocks of
- * addresses that nobody may call.
- */
+/** Rules for addresses that the service may call on behalf of callers, and address blocks that are never allowed. */
 import { BlockList, isIP, isIPv4 } from 'node:net'
 
 export type Reach = 'off' | 'public' | 'all'
 
 export interface Outbound {
   readonly reach: Reach
-  /** Nobody else may be called; empty: anybody. */
+  /** Allowlist; empty: all hosts. */
   readonly only: readonly HostRule[]
-  /** Whatever else allows it. */
+  /** Denylist, which overrides every other rule. */
   readonly never: readonly HostRule[]
-  /** How calls name the service. */
   readonly userAgent: string
 }
 
-/** A host with those below it, or a range of addresses; at one port or at all. */
+/** A host and its subdomains, or an address range; for one port or all. */
 export interface HostRule {
   readonly host: string | undefined
   readonly isBelow: boolean
@@ -24,13 +20,12 @@ export interface HostRule {
   readonly port: string | undefined
 }
 
-/** For what runs on a developer's machine. */
 export const UNRESTRICTED: Outbound = { reach: 'all', only: [], never: [], userAgent: 'Botica' }
 
 const PUBLIC_PORTS = new Set(['', '80', '443'])
 const RULE = /^(\*\.)?(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::(\d{1,5}))?$/i
 
-/** `example.org`, `*.example.org`, `example.org:8443`, `10.1.2.3`, `10.0.0.0/8`, `fd00::/8`; undefined for what is none. */
+/** Parses `*.example.org`, `example.org:8443`, `10.1.2.3`, `10.0.0.0/8` or `fd00::/8`; undefined if invalid. */
 export function readHostRule(text: string): HostRule | undefined {
   const whole = parseRange(text)
   if (whole !== undefined) return { host: undefined, isBelow: false, range: whole, port: undefined }
@@ -45,7 +40,7 @@ export function readHostRule(text: string): HostRule | undefined {
   return { host: plainHost(hostname), isBelow: below !== undefined, range: undefined, port }
 }
 
-/** The range of an address or of `<address>/<bits>`. */
+/** Parses an address or `<address>/<bits>`. */
 function parseRange(text: string): BlockList | undefined {
   const [address = '', bits] = text.split('/')
   const version = isIP(address)
@@ -58,15 +53,12 @@ function parseRange(text: string): BlockList | undefined {
   return range
 }
 
-/** A name without the dot of the root, an IPv6 address without its brackets. */
+/** Removes the root dot of a name and the brackets of an IPv6 address. */
 export function plainHost(hostname: string): string {
   return hostname.toLowerCase().replace(/^\[|\]$|\.$/g, '')
 }
 
-/**
- * Why an address may not be called; undefined when it may. `addresses` are those of its host; while nobody has
- * asked for them only what is certain is refused.
- */
+/** Returns the reason for blocking a URL, if any. Before DNS resolution, only definite violations block. */
 export function blockedReason(
   { reach, only, never }: Outbound,
   url: URL,
@@ -79,7 +71,7 @@ export function blockedReason(
   const atPort = (rule: HostRule) => rule.port === undefined || rule.port === port
   const isNamed = (rule: HostRule) => atPort(rule) && names(rule, host)
   const holds = (rule: HostRule, address: string) => atPort(rule) && within(rule, address)
-  // A gateway leads to the address that another one carries.
+  // A gateway (NAT64, 6to4) reaches the embedded address.
   const isMeant = (rule: HostRule, address: string) => {
     const carried = carriedAddress(address)
     return holds(rule, address) || (carried !== undefined && holds(rule, carried))
@@ -115,13 +107,13 @@ type Range = readonly [network: string, prefix: number]
 const SPECIAL_4 = toBlockList('ipv4', [
   ['0.0.0.0', 8],
   ['10.0.0.0', 8],
-  // Shared address space; the metadata of Alibaba Cloud is 100.100.100.200.
+  // Shared address space; includes Alibaba Cloud's metadata address 100.100.100.200.
   ['100.64.0.0', 10],
   ['127.0.0.0', 8],
-  // Link-local; the metadata of AWS, Azure, Google and Oracle is 169.254.169.254.
+  // Link-local; includes the metadata address 169.254.169.254 of AWS, Azure, Google and Oracle.
   ['169.254.0.0', 16],
   ['172.16.0.0', 12],
-  // The metadata of Oracle's older machines is 192.0.0.192.
+  // Includes 192.0.0.192, the metadata address of older Oracle machines.
   ['192.0.0.0', 24],
   ['192.0.2.0', 24],
   ['192.31.196.0', 24],
@@ -133,19 +125,19 @@ const SPECIAL_4 = toBlockList('ipv4', [
   ['198.51.100.0', 24],
   ['203.0.113.0', 24],
   ['224.0.0.0', 3],
-  // The platform of an Azure machine answers here, though the address is of the public kind.
+  // Azure's platform endpoint, a public address.
   ['168.63.129.16', 32],
 ])
 
-/** Global unicast. All else, mapped and translated IPv4 addresses and NAT64 among it, is private. */
+/** Global unicast. All other ranges count as private, including mapped and translated IPv4 and NAT64. */
 const GLOBAL_6 = toBlockList('ipv6', [['2000::', 3]])
 
-// https://www.iana.org/assignments/iana-ipv6-special-registry, as far as it lies within 2000::/3
+// https://www.iana.org/assignments/iana-ipv6-special-registry, within 2000::/3
 const SPECIAL_6 = toBlockList('ipv6', [
-  // Protocol assignments, Teredo among them, which carries an IPv4 address.
+  // Protocol assignments, including Teredo, which embeds an IPv4 address.
   ['2001::', 23],
   ['2001:db8::', 32],
-  // 6to4 carries an IPv4 address.
+  // 6to4 embeds an IPv4 address.
   ['2002::', 16],
   ['2620:4f:8000::', 48],
   ['3fff::', 20],
@@ -157,7 +149,7 @@ function toBlockList(family: 'ipv4' | 'ipv6', ranges: readonly Range[]): BlockLi
   return list
 }
 
-/** False for loopback, private, link-local, metadata, multicast and all other special addresses. */
+/** False for loopback, private, link-local, metadata, multicast and other special addresses. */
 export function isPublicAddress(address: string): boolean {
   const version = isIP(address)
   if (version === 0 || address.includes('%')) return false
@@ -165,7 +157,7 @@ export function isPublicAddress(address: string): boolean {
   return GLOBAL_6.check(address, 'ipv6') && !SPECIAL_6.check(address, 'ipv6')
 }
 
-/** Groups of an IPv6 address that are fixed, and where the IPv4 address begins that follows or is inverted. */
+/** Fixed groups of an IPv6 address, and the offset of the embedded, possibly inverted, IPv4 address. */
 const CARRIERS: readonly {
   readonly start: readonly number[]
   readonly at: number
@@ -181,7 +173,7 @@ const CARRIERS: readonly {
   { start: [0x2001, 0], at: 6, isInverted: true },
 ]
 
-/** The IPv4 address that an IPv6 address stands for; undefined for one that carries none. */
+/** Returns the IPv4 address embedded in an IPv6 address; otherwise undefined. */
 export function carriedAddress(address: string): string | undefined {
   if (isIP(address) !== 6) return undefined
   const groups = ipv6Groups(address)
@@ -192,7 +184,6 @@ export function carriedAddress(address: string): string | undefined {
   return pair.flatMap((group) => [group >> 8, group & 0xff]).join('.')
 }
 
-/** Eight numbers of 16 bits. */
 function ipv6Groups(address: string): readonly number[] {
   const plain = address.replace(/%.*$/, '')
   const [head = '', tail] = plain.split('::').map(expandIpv4Tail)
@@ -202,7 +193,7 @@ function ipv6Groups(address: string): readonly number[] {
   return [...before, ...zeros, ...after].map((group) => Number.parseInt(group, 16))
 }
 
-/** An IPv4 address at the end is two groups. */
+/** A trailing IPv4 address is two groups. */
 function expandIpv4Tail(half: string): string {
   const last = half.slice(half.lastIndexOf(':') + 1)
   if (!isIPv4(last)) return half

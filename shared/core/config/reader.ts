@@ -1,20 +1,18 @@
-/** Settings as they stand in the environment → values, with what is wrong with them. */
+/** Parses and validates settings from the environment. */
 import { type HostRule, readHostRule } from './outbound.ts'
 
 export class ConfigError extends Error {}
 
-/** A setting as it is read: what it may be, and its value where nobody sets it. */
 export interface Setting {
   readonly form: string
   readonly byDefault: string
 }
 
-/** Collects complaints, so that one start shows them all. A secret's value is never repeated. */
+/** Collects errors so that one start reports all. Never repeats a secret value. */
 export class Reader {
   readonly #env: NodeJS.ProcessEnv
   readonly #complaints: string[] = []
   readonly #doubts: string[] = []
-  /** Every setting that was read, in this order. */
   readonly settings = new Map<string, Setting>()
 
   constructor(env: NodeJS.ProcessEnv) {
@@ -89,7 +87,6 @@ export class Reader {
     return items
   }
 
-  /** Origins as a Content-Security-Policy names them. */
   origins(name: string): readonly string[] {
     const items = this.list(name, [])
     const odd = items.find((item) => !/^https?:\/\/(\*\.)?[a-z0-9.-]+(:\d{1,5})?$/i.test(item))
@@ -114,7 +111,7 @@ export class Reader {
     return otherwise
   }
 
-  /** An address that paths are appended to. */
+  /** Base URL for appended paths. */
   base(name: string, otherwise: string): string {
     const value = this.url(name, otherwise)
     const { origin, pathname, search, hash } = new URL(value)
@@ -128,7 +125,7 @@ export class Reader {
     return value.endsWith('/') ? value : `${value}/`
   }
 
-  /** The address may hold a password, so it is not repeated. */
+  /** The URL may contain a password, so errors do not repeat it. */
   smtp(name: string): string | undefined {
     const value = this.text(name, '', 'smtp or smtps address')
     if (value === undefined) return undefined
@@ -147,7 +144,7 @@ export class Reader {
     return value
   }
 
-  /** A sentence for each variable that looks like a setting and is none, and for each setting that is rarely meant so. */
+  /** Returns a warning for each probable misspelling and for each setting that is rarely intended. */
   warnings(): readonly string[] {
     const names = Object.keys(this.#env).filter((name) => !this.settings.has(name))
     const misspelt = names.flatMap((name) => {
@@ -162,7 +159,7 @@ export class Reader {
   }
 }
 
-/** Up to two letters are missing, wrong or too many; short names are too much like others. */
+/** Edit distance up to two; short names are too similar to others. */
 function isMisspelt(name: string, known: string): boolean {
   const most = known.length < 8 ? 1 : 2
   if (name.length < 5 || Math.abs(name.length - known.length) > most) return false

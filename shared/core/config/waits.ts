@@ -1,29 +1,21 @@
-/**
- * Times by which the service waits for others, and work that is costly on purpose. Tests and trials lower them by
- * WAITS, a JSON object of the same names, which counts for nothing where NODE_ENV is `production`.
- */
+/** Timeouts, intervals and password cost. WAITS (JSON) overrides them, unless NODE_ENV is `production`. */
 
 interface Timings {
   /** A process that starts waits so long for PostgreSQL and for Redis. */
   readonly startMs: number
-  /** After SIGTERM a web process takes requests for so long. */
+  /** Time after SIGTERM in which a web process still accepts requests. */
   readonly drainMs: number
-  /** Without storage, or without any worker, for so long a web process is no longer well. */
+  /** A web process is unhealthy after this long without storage or workers. */
   readonly outageMs: number
-  /** A session that was read is used so long; from half of that time on it is read again. */
+  /** Lifetime of a cached session; refreshed from half of it on. */
   readonly sessionMs: number
-  /**
-   * A changed SearchParameter is indexed so long after its write. By then no process uses a session from before,
-   * whose time and 1 s more have passed, and every transaction of such a session is over.
-   */
+  /** Delay before a changed SearchParameter is indexed: by then all sessions from before the change have ended. */
   readonly indexMs: number
-  /** Workers look so often for runs, requests and imports that Redis has not announced. */
   readonly sweepMs: number
-  /** A worker that has not renewed the lease of a job, a mail or a delivery for so long has lost it. */
   readonly leaseMs: number
-  /** The first pause before a source of an import is read again; each further one is twice as long. */
+  /** First retry delay for an import source; doubles with each retry. */
   readonly retryMs: number
-  /** Binary logarithm of scrypt's N: 17 takes 0.3 s of a core and 128 MiB for each password. */
+  /** Binary logarithm of scrypt's N: 17 needs 128 MiB for each password. */
   readonly passwordCost: number
 }
 

@@ -1,8 +1,4 @@
-/**
- * The plan of an export that is organized by patients: lists the compartments, and the rows of each, as of the time of the
- * export. Parts then read versions alone.
- * https://build.fhir.org/ig/HL7/bulk-data/export.html#bulk-data-output-file-organization
- */
+/** Plans an export by patient. https://build.fhir.org/ig/HL7/bulk-data/export.html#bulk-data-output-file-organization */
 import type { Principal } from '../../access/principal.ts'
 import { type Issue, issue } from '../../core/errors.ts'
 import { typeName, typeNumber } from '../../fhir/definitions.ts'
@@ -25,7 +21,7 @@ import { readRowsAt, type TypesAt, typesWritten } from './scope.ts'
 import { changedPages, changesSql, rowTestsSql, type Selection, selectType } from './select.ts'
 
 const PATIENT = typeNumber('Patient')
-/** Approximate rows of a part: less than half a file. A larger patient begins a part; a patient is in one part only. */
+/** Approximate rows per part: less than half a file. A larger patient starts its own part; no patient spans parts. */
 const PART_ROWS = 40_000
 const ONLY_PATIENTS = issue(
   'information',
@@ -33,7 +29,7 @@ const ONLY_PATIENTS = issue(
   'What is in the compartment of no patient is left out',
 )
 
-/** Returns the row id of the last patient of each part, and issues about resources that are left out. */
+/** Returns the row id of each part's last patient, and issues about omitted resources. */
 export async function listCompartments(
   store: StoreContext,
   principal: Principal,
@@ -65,7 +61,7 @@ export async function listCompartments(
       await listPage(store, principal, job, { ...page, selections: [...selections.values()], at })
     } else others += page.ids.length
   }
-  // Current rows come first: a row that changes meanwhile is found by one of the two, or by both.
+  // Current rows first: a concurrently changed row is then found by at least one of the two queries.
   const changed = { types: [...selections.keys()], at }
   for (const type of await typesWritten(connection, number, changed, false)) {
     const selection = selections.get(type)
@@ -85,7 +81,7 @@ export async function listCompartments(
   }
 }
 
-/** Targets were listed to find their Provenance, and are not exported. */
+/** Targets were listed only to find their Provenance. */
 async function keepProvenance(connection: Connection, job: string): Promise<void> {
   await connection.query({
     text: 'delete from export_compartment where job = $1 and place <> $2',
@@ -93,7 +89,6 @@ async function keepProvenance(connection: Connection, job: string): Promise<void
   })
 }
 
-/** Includes patients that were deleted since. */
 async function* allPatients(
   store: StoreContext,
   principal: Principal,
@@ -148,7 +143,7 @@ async function listPage(
   })
 }
 
-/** Resources that were changed since, in the compartments that they were in. */
+/** Lists resources changed since, in their former compartments. */
 async function listChanged(store: StoreContext, id: string, selection: Selection): Promise<void> {
   const { project, type } = selection.scene
   for await (const rows of changedPages(store, selection)) {
@@ -166,12 +161,11 @@ async function listChanged(store: StoreContext, id: string, selection: Selection
   }
 }
 
-/** The place of a row in a compartment: 0 for its Patient, otherwise the number of the type. */
+/** SQL: position of a row in a compartment: 0 for its Patient, otherwise its type number. */
 function placeSql(table: string, patient: string): string {
   return `case when ${table}.type = ${PATIENT} and ${table}.id = ${patient} then 0 else ${table}.type end`
 }
 
-/** Row ids of the last patient of each part of about `size` lines. */
 export async function partEnds(
   connection: Connection,
   job: string,
@@ -188,20 +182,16 @@ export async function partEnds(
   return rows.map(({ patient }) => patient)
 }
 
-/**
- * Copies of one resource beyond which their bytes are counted, and the most bytes that all of them may have. An export of
- * the 50,000 members of a Group of 5 MB would have 250 GB of it.
- */
+/** Resources with more copies get a size check: a large Group would be copied to each of its members. */
 const COPIES = 100
 const COPIES_BYTES = 256 * 1024 * 1024
-/** Lines that a statement counts within its time limit. */
+/** Lines counted by one statement within its time limit. */
 const LINES_COUNTED = 4_000_000
 
 interface Copied {
   readonly type: number
   readonly id: string
   readonly copies: number
-  /** The beginning of it. */
   readonly content: string
 }
 
@@ -219,7 +209,7 @@ async function leaveOutCopies(
   const rounds = Math.ceil((listed?.lines ?? 0) / LINES_COUNTED)
   const issues: Issue[] = []
   for (let round = 0; round < rounds; round++) {
-    // Each round counts the ids whose last byte is its own.
+    // Each round counts the ids that end in its own byte.
     const large = await connection.query<Copied>({
       text: `select c.type, c.id, c.copies::int as copies, left(v.content, 200) as content
         from (select ${typeAtPlace('c')} as type, i.id, count(*) as copies

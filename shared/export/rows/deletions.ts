@@ -1,6 +1,6 @@
 /**
- * Deletions between `_since` and the time of an export, as bundles of DELETE requests. The last content of a resource
- * decides whether the member sees its deletion. https://hl7.org/fhir/uv/bulkdata/STU2/export.html#deleted-array
+ * Bundles of DELETE requests; a resource's last content decides whether the member may see its deletion.
+ * https://hl7.org/fhir/uv/bulkdata/STU2/export.html#deleted-array
  */
 
 import { decideContents } from '../../access/decisions/decide.ts'
@@ -13,10 +13,8 @@ import { type LineWriter, type TypedPart, uuidToBytes } from './jobs.ts'
 import type { Reading } from './read.ts'
 import { exportRowScope, IN_COMPARTMENT, listedSql, ownSql, rangeSql, stateTime } from './select.ts'
 
-/** Entries of a line. */
 const DELETIONS_A_LINE = 100
 
-/** Every deletion behind `part.after`. */
 export async function readDeleted(
   reading: Pick<Reading, 'store' | 'principal' | 'job'>,
   { type, after }: TypedPart,
@@ -34,12 +32,11 @@ export async function readDeleted(
 
 interface Deletions {
   readonly ids: readonly string[]
-  /** Row id of the last one that was looked at. */
   readonly last: string | undefined
   readonly hasMore: boolean
 }
 
-/** The next of one type behind a row id. One statement, and one more where only PostgreSQL can decide. */
+/** Returns the next deletions of one type after a row id. One statement, plus one if only PostgreSQL can decide. */
 async function readDeletions(
   { store, principal, job: { id, at, input } }: Pick<Reading, 'store' | 'principal' | 'job'>,
   type: string,
@@ -63,7 +60,7 @@ async function readDeletions(
     ...ownSql(metaPrefix, bind),
   ]
   const rows = await store.connection.query<VersionRow>({
-    // As in select.ts: what was is looked at for what was deleted alone.
+    // Reads earlier versions for deleted rows only, as in select.ts.
     text: `select ${versionColumns('v')} from version n cross join lateral (select v.* from version v
         where v.project = ${own} and v.type = n.type and v.id = n.id and v.ver = n.ver - 1
         offset 0) v

@@ -1,4 +1,4 @@
-/** Files of exports: what they hold, block by block, and the names they have got. */
+/** Export files: their blocks and their names. */
 import { typeNumber } from '../../fhir/definitions.ts'
 import type { Database } from '../../postgres/database.ts'
 import { isLeased, leaseValues } from '../../postgres/leases.ts'
@@ -8,7 +8,7 @@ import { type LeasedExportPart, PARTS, partLease } from './parts.ts'
 
 export type FileKind = 'output' | 'deleted' | 'error'
 
-/** A block of whole lines, stored by itself: the lease of its part, its number under that lease, and its sizes. */
+/** A separately stored block of whole lines: its lease token, its number under that lease, and its sizes. */
 export type Block = readonly [
   token: number,
   seq: number,
@@ -24,29 +24,28 @@ export interface ExportFile {
   readonly type: string
   readonly number: number
   readonly rows: number
-  /** Bytes of all its lines; `packed` counts those of its blocks. */
+  /** Bytes of all lines; `packed` counts the stored bytes. */
   readonly bytes: number
   readonly packed: number
   readonly crc: number
-  /** It begins in the middle of the lines of a patient, which the file of the part before it has begun. */
+  /** Starts with the rest of a patient from the previous part's file. */
   readonly goesOn: boolean
   readonly blocks: readonly Block[]
 }
 
-/** The file of a part that is not whole yet. */
 type OpenFile = Omit<ExportFile, 'number'>
 
 const COLUMNS = `part, seq, kind, type, number, rows::float8 as rows, bytes::float8 as bytes,
   packed::float8 as packed, crc::float8 as crc, goes_on as "goesOn"`
 
-/** A block that is stored, and its file up to there: the next one of it comes later, unless that is whole. */
+/** A stored block and its file so far; an incomplete file continues with the next block. */
 export interface StoredBlock {
   readonly file: Pick<ExportFile, 'seq' | 'type' | 'crc' | 'goesOn'>
   readonly block: Block
   readonly isWhole: boolean
 }
 
-/** Where a part stands: behind a row of a type. */
+/** Progress of a part: after a row of a type. */
 export interface Position {
   readonly type: string
   readonly after: string
@@ -57,11 +56,10 @@ interface WrittenBlocks {
   readonly kind: FileKind
   readonly blocks: readonly StoredBlock[]
   readonly reached: Position
-  /** The part ends with them. */
   readonly isLast: boolean
 }
 
-/** $1 to $3: the part, $4 and $5: how far it is, $6: whether it ends here, $7: the kind of its files, then columns. */
+/** $1 to $3: the part, $4 and $5: its progress, $6: whether it ends here, $7: the kind of its files, then columns. */
 const BLOCKS_SQL = `with b as (select x.*, $7::text || ' ' || x.type as name,
           row_number() over (partition by x.type, x.whole order by x.seq) as place
         from unnest($8::int[], $9::text[], $10::bigint[], $11::bigint[], $12::bigint[],
@@ -89,10 +87,7 @@ const BLOCKS_SQL = `with b as (select x.*, $7::text || ' ' || x.type as name,
           crc = excluded.crc, blocks = f.blocks || excluded.blocks, number = excluded.number)
       select n from p`
 
-/**
- * Records stored blocks, at most one for each file; complete files get their names. The last blocks end their part.
- * One statement. False when the part is no longer held, or its job has ended.
- */
+/** Records stored blocks, at most one per file. The last ones end their part. False when the lease or job has ended. */
 export async function addBlocks(
   connection: Connection,
   { job, part }: LeasedExportPart,
@@ -105,7 +100,6 @@ export async function addBlocks(
     values: [
       ...leaseValues(partLease(job.id, part)),
       reached.after,
-      // Any other part names the type itself.
       part.kind === 'shared' ? typeNumber(reached.type) : null,
       isLast,
       kind,
@@ -123,10 +117,9 @@ export async function addBlocks(
   return rows.length > 0
 }
 
-/** The numbers of files, with one more for the kind and type that `f` names. */
+/** SQL: increments the file number for the kind and type `f.name`. */
 const NEXT_NUMBER = `jsonb_build_object(f.name, coalesce((j.numbers->>f.name)::int, 0) + 1)`
 
-/** A file that is whole gets the next number of its type. */
 export async function nameFile(
   connection: Connection,
   job: string,
@@ -146,7 +139,7 @@ export async function nameFile(
   })
 }
 
-/** Returns what a part has written so far: its last file, whole or not, and how many it has. */
+/** Returns a part's last file, complete or not, and its number of files. */
 export async function lastFile(
   connection: Connection,
   job: string,
@@ -161,10 +154,7 @@ export async function lastFile(
   return file
 }
 
-/**
- * Makes the whole files that are on no page the next page of the manifest. Returns the number of pages. A file that
- * another part may go on with waits for that part: its page would have to be changed.
- */
+/** Publishes complete files as the next page. A file that another part may continue waits: pages never change. */
 export async function addPage(database: Database, job: string): Promise<number> {
   return database.transaction(async (connection) => {
     const values = [job]
@@ -183,7 +173,6 @@ export async function addPage(database: Database, job: string): Promise<number> 
   })
 }
 
-/** Returns whole files as the manifest lists them; `page` limits them to one. */
 export async function listFiles(
   connection: Connection,
   job: string,
@@ -197,7 +186,6 @@ export async function listFiles(
   })
 }
 
-/** Returns the whole files of a part. */
 export async function filesOfPart(
   connection: Connection,
   job: string,
@@ -231,7 +219,7 @@ export async function findFile(
   return file
 }
 
-/** A download that had begun by then is let come to its end. */
+/** Grace period for downloads in progress. */
 const DOWNLOAD = "interval '1 hour'"
 
 interface EndedExport {
@@ -239,7 +227,7 @@ interface EndedExport {
   readonly projectId: string
 }
 
-/** Cancelled, failed or expired; nobody works on it any more, and no download has just begun. */
+/** Returns a cancelled, failed or expired export without running parts or recent downloads. */
 export async function endedExport(connection: Connection): Promise<EndedExport | undefined> {
   const [found] = await connection.query<EndedExport>({
     name: 'export-ended',
@@ -254,12 +242,10 @@ export async function endedExport(connection: Connection): Promise<EndedExport |
   return found
 }
 
-/** Blocks written under one lease of a part. */
 interface Written {
   readonly part: number
   readonly kind: PartKind
   readonly token: number
-  /** The last one that was written down; -1 for none. */
   readonly last: number
 }
 
@@ -278,7 +264,7 @@ export async function writtenBlocks(
   })
 }
 
-/** Files that may be there as one object each. */
+/** Returns files that may be stored as one object each. */
 export async function wholeFiles(
   connection: Connection,
   job: string,
@@ -293,7 +279,7 @@ export async function wholeFiles(
 
 const TABLES = ['export_part', 'export_file', 'export_member', 'export_list', 'export_compartment']
 
-/** The job itself stays, for whoever asks what has become of it. */
+/** Keeps the job itself, so that its status can still be read. */
 export async function deleteExportRows(connection: Connection, job: string): Promise<void> {
   for (const table of TABLES) {
     await connection.query({ text: `delete from ${table} where job = $1`, values: [job] })

@@ -1,7 +1,4 @@
-/**
- * Exports, one row of `export_job` each: what was asked for, by whom, and what has become of it; and the part of
- * one that a worker writes at a time.
- */
+/** Table `export_job` (request, caller and state of each export), and the parts that workers write. */
 import type { Issue } from '../../core/errors.ts'
 import type { Connection } from '../../postgres/statement.ts'
 import type { Criterion } from '../../search/language/search-request.ts'
@@ -12,21 +9,19 @@ type ExportState = 'accepted' | 'active' | 'completed' | 'error' | 'cancelled'
 export type ExportLevel = 'system' | 'patient' | 'group' | 'instance'
 
 export interface ElementChoice {
-  /** Undefined: of every type. */
   readonly type: string | undefined
   readonly name: string
 }
 
 export interface TypeFilter {
   readonly type: string
-  /** AND-ed; several filters of a type are OR-ed. */
+  /** AND; several filters of a type are combined by OR. */
   readonly conditions: readonly Criterion[]
 }
 
-/** How much Provenance goes with what is exported: the newest of each resource, or all. */
+/** Provenance to export: the newest per resource, or all. */
 export type ProvenanceChoice = 'latest' | 'relevant'
 
-/** The request, and its caller; it holds no token. */
 export interface ExportInput {
   readonly projectId: string
   readonly membershipId: string
@@ -34,28 +29,26 @@ export interface ExportInput {
   readonly patient: string | undefined
   readonly profile: string | undefined
   readonly clientId: string | undefined
-  /** Digest of what the member could read when it asked. */
+  /** Digest of the member's read access at kick-off. */
   readonly rights: string
   /** Full URL of the request. */
   readonly request: string
   readonly level: ExportLevel
-  /** Id of the Group, or of the Patient. */
   readonly id: string | undefined
-  /** Undefined: all that can be exported without being named. */
+  /** Defaults to all types that are exported without being named. */
   readonly types: readonly string[] | undefined
   readonly since: string | undefined
   readonly until: string | undefined
   readonly elements: readonly ElementChoice[]
   readonly filters: readonly TypeFilter[]
-  /** Ids of Patients, when they were named. */
   readonly patients: readonly string[] | undefined
-  /** Undefined: as the level has it. */
+  /** Defaults to the level's choice. */
   readonly provenance: ProvenanceChoice | undefined
   readonly separateStatus: boolean
   readonly partialManifests: boolean
-  /** Undefined: by types. Jobs that were asked for before there was a choice have none. */
+  /** Default: by type; absent in older jobs. */
   readonly organizedBy?: 'Patient' | undefined
-  /** Each file is made one object, which its caller fetches from the storage. */
+  /** Stores each file as one object for direct download. */
   readonly presigned: boolean
 }
 
@@ -65,21 +58,19 @@ export interface ExportJob {
   readonly state: ExportState
   readonly input: ExportInput
   readonly requested: Date
-  /** `transactionTime`; null until it is planned. */
+  /** `transactionTime`; null until planned. */
   readonly at: Date | null
   readonly finished: Date | null
   readonly expires: Date | null
   readonly issues: readonly Issue[]
-  /** Why it has failed. */
   readonly failure: { readonly status: number; readonly text: string } | null
 }
 
-/** One that has its time. */
 export type PlannedJob = ExportJob & { readonly at: Date }
 
 const COLUMNS = 'id, project, state, input, requested, at, finished, expires, issues, failure'
 
-/** Inside a transaction. False when the Project has `most` waiting already. */
+/** Call inside a transaction. False when the Project already has `most` waiting. */
 export async function addExport(
   connection: Connection,
   job: Pick<ExportJob, 'id' | 'project' | 'input' | 'issues'>,
@@ -97,7 +88,7 @@ export async function addExport(
   return rows.length > 0
 }
 
-/** Until the transaction ends: those of a Project are counted by one at a time. */
+/** Serializes counting per Project until the transaction ends. */
 export async function lockExports(connection: Connection, project: number): Promise<void> {
   await connection.query({
     name: 'export-lock',
@@ -108,7 +99,7 @@ export async function lockExports(connection: Connection, project: number): Prom
 
 const EXPORTS_LOCK = 0x4558
 
-/** Undefined for what is unknown, expired or cancelled. */
+/** Undefined if unknown, expired or cancelled. */
 export async function readExport(
   connection: Connection,
   id: string,
@@ -122,7 +113,7 @@ export async function readExport(
   return job
 }
 
-/** How many parts it has, and how many are done. The plan counts as one that has the others in it. */
+/** Returns the number of parts and of completed parts. The plan counts as one part. */
 export async function exportProgress(
   connection: Connection,
   id: string,
@@ -137,7 +128,6 @@ export async function exportProgress(
   return found ?? { done: 0, total: 1, ageMs: 0 }
 }
 
-/** False when somebody was first. */
 export async function cancelExport(connection: Connection, id: string): Promise<boolean> {
   const rows = await connection.query({
     name: 'export-cancel',
@@ -148,10 +138,7 @@ export async function cancelExport(connection: Connection, id: string): Promise<
   return rows.length > 0
 }
 
-/**
- * Ends a job that cannot be completed; `isRevoked`: also one that is, since its member has gone. False for any other job
- * that has ended.
- */
+/** Fails a running job; `isRevoked`: also a completed one whose member was removed. False if already ended. */
 export async function failExport(
   connection: Connection,
   id: string,
@@ -170,10 +157,10 @@ export async function failExport(
   return rows.length > 0
 }
 
-/** Code of the issue of a row that could not be read. */
+/** Issue code of an unreadable row. */
 export const UNREADABLE = 'incomplete'
 
-/** Adds issues that do not stop the export, each once, for its `error` file. Returns their number. */
+/** Adds distinct non-fatal issues for the `error` file. Returns their number. */
 export async function addIssues(
   connection: Connection,
   id: string,
@@ -190,7 +177,7 @@ export async function addIssues(
   return row?.count ?? 0
 }
 
-/** A download that begins is given an hour. False when the files are about to be taken away. */
+/** Extends the files' lifetime by an hour for a new download. False when removal has begun. */
 export async function extendForDownload(connection: Connection, id: string): Promise<boolean> {
   const rows = await connection.query({
     name: 'export-hold',
@@ -207,19 +194,18 @@ export async function extendForDownload(connection: Connection, id: string): Pro
 export interface ExportPart {
   readonly n: number
   readonly kind: PartKind
-  /** Number of the lease that a worker holds; 1 for the first. */
+  /** Fencing token of the lease; 1 for the first. */
   readonly token: number
-  /** Taken so often since it last came forward, and thrown so often. */
+  /** Attempts, and failed attempts, since the last progress. */
   readonly tries: number
   readonly failures: number
-  /** The type that `after` belongs to, in a shared part. */
+  /** Type of `after`, in a shared part. */
   readonly type: string | undefined
-  /** The types of a shared part, in the order in which they are written. */
+  /** Types of a shared part in writing order. */
   readonly types: readonly string[]
-  /** Row ids: above `low`, up to `high`; undefined has no bound. */
+  /** Row ids above `low`, up to `high`; undefined is unbounded. */
   readonly low: string | undefined
   readonly high: string | undefined
-  /** The last row that is written. */
   readonly after: string | undefined
 }
 
@@ -229,33 +215,27 @@ export function hasType(part: ExportPart): part is ExportPart & { readonly type:
   return part.type !== undefined
 }
 
-/** `plan` makes the others, of which `shared` is several types; `close` is taken when they are done. */
+/** `plan` creates the other parts, of which `shared` covers several types; `close` runs after all others. */
 export type PartKind = 'plan' | 'output' | 'shared' | 'deleted' | 'close'
 
-/** Row ids above `low`, up to `high`. */
 export interface Range {
   readonly low: string | undefined
   readonly high: string | undefined
-  /** And among these. */
   readonly ids?: readonly string[]
 }
 
-/** The destination of the lines of a part. */
 export interface LineWriter {
-  /**
-   * Copies a line, whose bytes may change afterwards; a promise: no more until then. `header` goes before the first line of
-   * a patient, and again at the beginning of a file that continues with one.
-   */
+  /** Copies a line; await a returned promise before the next. `header` precedes a patient's first line in each file. */
   add(id: Slice, line: Slice, header?: Slice, isFirst?: boolean): Promise<void> | undefined
-  /** Takes the last line back, once. */
+  /** Removes the last line, once. */
   undo(): void
-  /** The next lines have this type, and files of their own. */
+  /** Starts a new type, with its own files. */
   turn(type: string): void
-  /** Takes the row id of what cannot be read; `type`: not that of the file. */
+  /** Records the row id of an unreadable row; `type` if not the file's. */
   bad(id: Buffer, type?: string): Promise<void>
 }
 
-/** Row ids as COPY gives them, and as text. */
+/** Row ids as COPY returns them (binary), and as text. */
 
 export const ROW_ID_BYTES = 16
 

@@ -1,22 +1,15 @@
-/**
- * Rows that the plan of an export has found: sorted arrays of row ids, `low` and `high` the first and the last of an array.
- * A row may be in several. Exports by patient have them for each compartment.
- */
+/** Row ids found by the plan, as sorted arrays with their bounds `low` and `high`; a row may be in several. */
 import { typeNumber } from '../../fhir/definitions.ts'
 import type { Connection } from '../../postgres/statement.ts'
 import type { Bind } from '../../store/rows/side-rows.ts'
 import type { Range } from './jobs.ts'
 
-/** How many rows of a type a statement has listed. */
 export interface ListedRows {
   readonly type: number
   readonly rows: number
 }
 
-/**
- * A statement that lists what `rows` gives, of which it reads the columns `type`, `id` and `ver`: how many versions
- * there are. Answers `Listed`.
- */
+/** SQL: lists the result of `rows`, with columns `type`, `id` and `ver` (the number of versions). Returns `Listed`. */
 export function listingSql(job: string, rows: string): string {
   return `insert into export_list (job, type, low, high, ids, versions)
     select ${job}, type, ids[1], ids[cardinality(ids)], ids, versions
@@ -25,25 +18,24 @@ export function listingSql(job: string, rows: string): string {
     returning type, cardinality(ids) as rows`
 }
 
-/** Inserts the result of `rows`, of which it reads `patient`, `place`, `ruling` and `id`. */
+/** SQL: inserts the result of `rows`, with columns `patient`, `place`, `ruling` and `id`. */
 export function compartmentsSql(job: string, rows: string): string {
   return `insert into export_compartment (job, patient, place, ruling, ids)
     select ${job}, patient, place, ruling, array_agg(distinct id order by id)
     from (${rows}) r group by patient, place, ruling`
 }
 
-/** The number of the type at a place of a compartment. */
 export function typeAtPlace(table: string): string {
   const patient = typeNumber('Patient')
   return `(case ${table}.place when 0 then ${patient} else ${table}.place end)`
 }
 
-/** Selects the listed ids of a type, each once and in order, as the column `id`. */
+/** SQL: selects the listed ids of a type, distinct and in order, as column `id`. */
 export function listedIdsSql(job: string, type: number, range: Range, bind: Bind): string {
   return `select distinct id from (${listedRowsSql(job, type, range, bind)}) l order by id`
 }
 
-/** The same in no order, and some of them perhaps several times. */
+/** Like `listedIdsSql`, but unordered and possibly with duplicates. */
 export function listedRowsSql(
   job: string,
   type: number,
@@ -61,7 +53,7 @@ export function listedRowsSql(
     where ${tests.join(' and ')}`
 }
 
-/** Returns the types that have at most so many versions for each listed row. */
+/** Returns the types with at most this many versions per listed row. */
 export async function listedWithFew(
   connection: Connection,
   job: string,
@@ -76,7 +68,7 @@ export async function listedWithFew(
   return new Set(rows.map(({ type }) => type))
 }
 
-/** Makes arrays of `size` of what is listed of a type, one behind the other. Answers their last ids. */
+/** Rearranges the list of a type into consecutive arrays of `size`. Returns their last ids. */
 export async function cutList(
   connection: Connection,
   job: string,

@@ -1,7 +1,4 @@
-/**
- * The patients of an export: members of a Group at the time of the export, or patients that were named. They and the
- * rows in their compartments are listed in tables, so no process holds all of them.
- */
+/** Patients of an export and the rows of their compartments, listed in tables instead of memory. */
 import type { Principal } from '../../access/principal.ts'
 import { type Issue, issue } from '../../core/errors.ts'
 import { isResourceType, typeNumber } from '../../fhir/definitions.ts'
@@ -16,14 +13,12 @@ import { type ListedRows, listingSql } from './list.ts'
 import { readVersionsAt, type TypesAt } from './scope.ts'
 import { memberSql } from './select.ts'
 
-/** Members of one statement. */
 export const MEMBERS_AT_ONCE = 200
-/** Later than any write. */
 const FAR = new Date('9999-12-31T00:00:00Z')
-/** Key of a patient that has been deleted: only deletions are in its compartment. */
+/** Key of a deleted patient, whose compartment holds only deletions. */
 const DELETED_PATIENT = 0n
 
-/** Members of one type: versions of those that are there and visible, the named ids, and how many of these are missing. */
+/** Members of one type: visible versions, the requested ids, and the number of missing ones. */
 export interface MemberPage {
   readonly type: string
   readonly rows: readonly VersionRow[]
@@ -31,7 +26,7 @@ export interface MemberPage {
   readonly missing: number
 }
 
-/** The members of a Group, or the named patients, at a time. */
+/** Yields the members of a Group, or the named patients, at a time. */
 export async function* memberPages(
   store: StoreContext,
   principal: Principal,
@@ -47,7 +42,7 @@ export async function* memberPages(
   }
 }
 
-/** Lists members and the rows in compartments of patients, for an export by type. */
+/** Lists members and the rows of patient compartments, for an export by type. */
 export async function listMembers(
   store: StoreContext,
   principal: Principal,
@@ -72,13 +67,12 @@ export async function listMembers(
   return { listed, issues: leftOut(missing, 'not there or may not be read') }
 }
 
-/** Counts members that are left out; an issue does not name them. */
+/** Counts omitted members; the issue does not name them. */
 export function leftOut(members: number, why: string): readonly Issue[] {
   if (members === 0) return []
   return [issue('information', 'informational', `${members} members of the Group are ${why}`)]
 }
 
-/** Ids by type. */
 async function exportMembers(
   store: StoreContext,
   principal: Principal,
@@ -93,7 +87,7 @@ async function exportMembers(
   return new Map([['Patient', (members.get('Patient') ?? []).filter((one) => wanted.has(one))]])
 }
 
-/** Returns the Patients that the caller sees and, with a Group, that are members of it. */
+/** Returns the Patients visible to the caller and, for a Group, among its members. */
 export async function patientsIn(
   store: StoreContext,
   principal: Principal,
@@ -108,7 +102,7 @@ export async function patientsIn(
   return new Set(rows.map(({ content }) => contentId(content ?? '')))
 }
 
-/** Ids by type of the members `on` a day, in Groups as they were `at` a time; nested Groups are entered. */
+/** Returns ids by type of members active `on` a day, in Groups as of `at`, including nested Groups. */
 async function groupMembers(
   store: StoreContext,
   principal: Principal,
@@ -138,7 +132,7 @@ function activeMembers({ member }: Resource, on: Date) {
   })
 }
 
-/** Inserts the patients of a page, those that are missing, too. `job` is SQL. */
+/** Inserts the patients of a page, including missing ones. `job` is SQL. */
 export function membersSql(
   store: StoreContext,
   principal: Principal,
@@ -156,7 +150,7 @@ export function membersSql(
     on conflict do nothing`
 }
 
-/** Keys that rows in the compartments of these patients hold. */
+/** Returns the keys of rows in these patients' compartments. */
 export function compartmentKeys(
   { keys }: StoreContext,
   { project }: Principal,
@@ -167,10 +161,7 @@ export function compartmentKeys(
   )
 }
 
-/**
- * Each row that holds one of several keys is compared with all of them: 14 ms for 100 keys, 6 for ten at a time. Where
- * PostgreSQL sees the keys, it may compare them with those of each row instead.
- */
+/** Compares in small groups: each matching row is compared with all keys. */
 function inCompartments(
   store: StoreContext,
   principal: Principal,
@@ -199,7 +190,7 @@ function givenRows(type: number, rows: readonly VersionRow[], bind: Bind): strin
   return `select ${bind(type, 'smallint')} as type, * from unnest(${ids}, ${versions}) x(id, ver)`
 }
 
-/** Lists rows in the compartments that were written after the time of the export; their earlier version is exported. */
+/** Lists rows of the compartments written after the export's time; their earlier versions are exported. */
 export async function listChangedRows(
   { connection }: StoreContext,
   { project }: Principal,

@@ -1,7 +1,4 @@
-/**
- * Parts of exports. A worker holds a part by a lease, which it renews. When the worker dies another one takes the
- * part and continues after the last recorded block. Changes with the token of an older lease have no effect.
- */
+/** Export parts under renewed leases; after a crash another worker continues behind the last recorded block. */
 import { typeName, typeNumber } from '../../fhir/definitions.ts'
 import {
   isFree,
@@ -35,7 +32,6 @@ export function partLease(job: string, { n, token }: Pick<ExportPart, 'n' | 'tok
   return { key: [job, n], token }
 }
 
-/** Running exports of one Project. */
 export const MOST_RUNNING = 2
 
 interface PartRow extends Pick<ExportPart, 'n' | 'kind' | 'token' | 'tries' | 'failures'> {
@@ -46,7 +42,7 @@ interface PartRow extends Pick<ExportPart, 'n' | 'kind' | 'token' | 'tries' | 'f
   readonly after: string | null
 }
 
-/** The next part that nobody works on, of the Project that has the fewest under way. */
+/** Leases a free part of the Project with the fewest running parts. */
 export async function leaseExportPart(
   connection: Connection,
 ): Promise<LeasedExportPart | undefined> {
@@ -95,10 +91,7 @@ function toExportPart(row: PartRow): ExportPart {
 
 const ISO = 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'
 
-/**
- * False when the part is no longer held, or its job has ended. It is held for longer all the same: while
- * something is on its way to the storage nobody takes the files of the export away.
- */
+/** False when the lease is lost or the job has ended. Extends it anyway, so that no files are removed during an upload. */
 export async function renewLease(
   connection: Connection,
   job: string,
@@ -115,7 +108,7 @@ export async function renewLease(
   return row?.isWanted === true
 }
 
-/** It waits for another worker; `failed`: it has thrown. */
+/** Releases the part to another worker; `failed`: it threw an error. */
 export async function releasePart(
   connection: Connection,
   job: string,
@@ -130,7 +123,7 @@ export async function releasePart(
   })
 }
 
-/** No worker takes it for so long: what it needs is away, and its tries are not counted. */
+/** Defers the part during an outage without counting an attempt. */
 export async function postponePart(
   connection: Connection,
   job: string,
@@ -144,7 +137,6 @@ export async function postponePart(
   })
 }
 
-/** False when the part is no longer held. */
 export async function finishPart(
   connection: Connection,
   job: string,
@@ -159,11 +151,7 @@ export async function finishPart(
   return rows.length > 0
 }
 
-/**
- * Removes what a worker has listed that did not come to the end of the plan: nothing is, before it is taken
- * again. False when the plan is no longer held: whoever was away meanwhile must not take from parts what they
- * read.
- */
+/** Removes the list of an interrupted plan. False when the lease is lost: parts may be reading the list. */
 export async function clearMembers(
   connection: Connection,
   job: string,
@@ -183,7 +171,7 @@ export async function clearMembers(
   return rows.length > 0
 }
 
-/** Ends the plan and adds the parts that it has made, or does neither. False when the plan is no longer held. */
+/** Ends the plan and adds its parts in one transaction. False when the lease is lost. */
 export async function finishPlan(
   connection: Connection,
   job: string,
@@ -212,7 +200,7 @@ export async function finishPlan(
   return rows.length > 0
 }
 
-/** Completes the export of a part that is its last; its files are there for `keepHours` from now. False when the lease was lost. */
+/** Completes the export of its last part; files stay for `keepHours`. False when the lease was lost. */
 export async function completeExport(
   connection: Connection,
   id: string,
@@ -240,7 +228,6 @@ interface WaitingParts {
 
 export const NO_PARTS: WaitingParts = { waiting: 0, active: 0, oldestSeconds: 0 }
 
-/** Counts the parts of exports that have not ended. */
 export async function waitingParts(connection: Connection): Promise<WaitingParts> {
   const [row] = await connection.query<WaitingParts>({
     name: 'export-waiting',

@@ -1,7 +1,4 @@
-/**
- * Queries that read versions as of the time of an export without their rows: where nothing tests the rows, the versions
- * alone decide what is exported. The newest version of that time counts, unless it is a deletion.
- */
+/** Queries on versions alone, where no row condition applies. The newest version as of the export's time counts. */
 import { typeNumber } from '../../fhir/definitions.ts'
 import { literal } from '../../postgres/copy.ts'
 import type { Connection } from '../../postgres/statement.ts'
@@ -10,17 +7,10 @@ import { listedIdsSql, listedRowsSql, listedWithFew } from './list.ts'
 import { needsMeta } from './redact.ts'
 import { IN_COMPARTMENT, rangeSql, type Selection } from './select.ts'
 
-/**
- * A MiB takes PostgreSQL 0.6 ms when all versions are read, and 3.7 ms when each that is exported is looked
- * up; one that is read in vain costs the worker as much as PostgreSQL again. So many versions of so many rows,
- * the first and the last ones, stand for all.
- */
+/** Sample size: scanning all versions beats lookups unless too many are discarded. */
 const MOST_VERSIONS = 625
 const SAMPLE_ROWS = 250
-/**
- * So few rows are found by their type and sorted. In the order of ids PostgreSQL goes through those of all types,
- * which took 4.4 ms for 36 rows among 70,000, and takes 0.6; where there are more rows it may be a fiftieth of them.
- */
+/** Up to this many rows are found by type and sorted; with more, PostgreSQL walks the index across all types. */
 const SORTED_ROWS = `(select greatest(2000, least(20000, reltuples / 50))::int from pg_class
   where oid = 'resource'::regclass)`
 const ENDS = [
@@ -30,14 +20,13 @@ const ENDS = [
 
 interface PlainQuery {
   readonly sql: string
-  /** Larger than what is sorted without a thought: its order is to be that of an index. */
+  /** Too large to sort: must be read in index order. */
   readonly isLarge: boolean
 }
 
 /**
- * Builds the query for COPY, with the columns of `copySql` that are needed: in the order of row ids, and of their
- * versions, of which the last one counts; without content it takes the resource out. Undefined when the rows are
- * tested, or when too many versions are not exported.
+ * Builds the COPY query, ordered by row id and version; a version without content removes the resource. Undefined when
+ * rows have conditions, or too many versions are discarded.
  */
 export async function plainQuery(
   connection: Connection,
@@ -50,7 +39,7 @@ export async function plainQuery(
     const [sql = ''] = await listedQueries(connection, [{ selection, range }])
     return { sql, isLarge: true }
   }
-  // Little was written since, mostly, and it is found by its time.
+  // Usually few rows changed since then, and the index on time finds them.
   if (since !== undefined) return undefined
   const { isFew, isLarge } = await sizesOf(connection, selection, range)
   if (!isFew) return undefined
@@ -66,18 +55,16 @@ function isTested({ scene: scope, ruled, filter, reach, isPast }: Selection): bo
   return hasTests || (reach === 'listed' && isPast)
 }
 
-/** Whether what was listed of the type is read by one statement. */
 export function isListedAlone(selection: Selection): boolean {
   return selection.reach === 'listed' && !isTested(selection)
 }
 
-/** The rows of a type that are read, behind `range.low`. */
 interface ListedType {
   readonly selection: Selection
   readonly range: Range
 }
 
-/** The same of what an export has listed of each of the types: the plan has listed what was changed meanwhile, too. */
+/** Like `plainQuery`, for the listed rows of each type; the plan also listed concurrent changes. */
 export async function listedQueries(
   connection: Connection,
   types: readonly ListedType[],
@@ -104,7 +91,6 @@ export async function listedQueries(
   })
 }
 
-/** The column is left out where it is not needed. */
 function metaOf(selection: Selection): string {
   return needsMeta(selection) ? ', v.meta_ext' : ''
 }
@@ -114,7 +100,6 @@ interface Sizes {
   readonly isLarge: boolean
 }
 
-/** Whether the versions are few for their rows, and the rows many. */
 async function sizesOf(connection: Connection, selection: Selection, range: Range): Promise<Sizes> {
   const counts = ENDS.map(({ order, test, end }) => {
     const last = `select r.id from resource r where ${ofType('r', selection, range)}

@@ -1,4 +1,4 @@
-/** The plan of an export: its time, chosen before anything is read, and its parts. */
+/** Plans an export: its time, chosen before any read, and its parts. */
 import { REGISTRY_TYPES } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import type { Issue } from '../../core/errors.ts'
@@ -16,22 +16,21 @@ import { listProvenance, provenanceChoice, targetTypes } from './provenance.ts'
 import { exportedTypes, type TypesAt, typesWritten } from './scope.ts'
 import { exportRowScope, stateTime } from './select.ts'
 
-/** Rows of one type beyond which its ids are cut into ranges: a file holds them, and what is deleted meanwhile. */
+/** Rows per range of a type's ids: fits a file, with deletions in the meantime. */
 const PART_ROWS = 95_000
-/** Rows of types that share a part: taking one, storing its file and recording that costs as much as 1,000 rows. */
+/** Rows per shared part of small types: each part has a fixed cost. */
 const SHARED_ROWS = 20_000
 
 /**
- * The time of an export. Every transaction that could still commit something with a `lastUpdated` up to it
- * has ended: those under way began later, and time is stamped inside them. Chosen once. `heldMs` is how
- * far the oldest of them holds it back. Undefined for a job that has ended, or while as many as may run.
+ * Chooses the export's time once: no open transaction can still commit a `lastUpdated` up to it. `heldMs` is the delay
+ * caused by the oldest one. Undefined for an ended job, or at the limit of running exports.
  */
 export async function startExport(
   database: Database,
   { id, project }: Pick<ExportJob, 'id' | 'project'>,
 ): Promise<{ readonly at: Date; readonly heldMs: number } | undefined> {
   return database.transaction(async (connection) => {
-    // Sent one behind the other: PostgreSQL counts once it has the lock.
+    // Pipelined: PostgreSQL counts only once it has the lock.
     const [, started] = await Promise.all([
       lockExports(connection, project),
       startOne(connection, id),
@@ -61,7 +60,7 @@ interface ExportPlan {
   readonly issues: readonly Issue[]
 }
 
-/** May run again from the start. Errors: the reason of `signal`. */
+/** Safe to repeat. Errors: the reason of `signal`. */
 export async function planExport(
   ownStore: StoreContext,
   principal: Principal,
@@ -103,7 +102,6 @@ export async function planExport(
 
 const NONE: readonly string[] = []
 
-/** A type, and how many rows of it there are about. */
 type TypeRows = readonly [type: string, rows: number]
 
 function rowsByType(counts: readonly ListedRows[]): ReadonlyMap<string, number> {
@@ -115,7 +113,7 @@ function rowsByType(counts: readonly ListedRows[]): ReadonlyMap<string, number> 
   return found
 }
 
-/** The parts that take longest come first; the manifest has an order of its own. */
+/** The longest parts come first; the manifest has its own order. */
 async function planParts(
   { connection }: StoreContext,
   principal: Principal,
@@ -124,7 +122,7 @@ async function planParts(
 ): Promise<readonly NewPart[]> {
   const parts: PartOfPlan[] = []
   const sorted = kept.toSorted(([, a], [, b]) => b - a)
-  // Which Provenance is exported depends on the other types.
+  // The exported Provenance depends on the other types.
   const isAlone = ([type, rows]: TypeRows) =>
     rows > SHARED_ROWS || (type === 'Provenance' && provenanceChoice(job.input) !== undefined)
   for (const [type, rows] of sorted.filter(isAlone)) {
@@ -141,7 +139,6 @@ async function planParts(
 
 type PartOfPlan = Partial<NewPart> & Pick<NewPart, 'kind'>
 
-/** Adds the parts of deletions and the close, and numbers all. */
 function withEnd(parts: readonly PartOfPlan[], deleted: readonly string[]): readonly NewPart[] {
   const deletions = deleted.map((type) => ({ kind: 'deleted', type }) as const)
   const all: readonly PartOfPlan[] = [...parts, ...deletions, { kind: 'close' }]
@@ -150,7 +147,6 @@ function withEnd(parts: readonly PartOfPlan[], deleted: readonly string[]): read
 
 const WHOLE = { type: undefined, types: [], low: undefined, high: undefined }
 
-/** Types that follow on each other, as many together as have the rows of a part. */
 function groupTypes(types: readonly TypeRows[]): string[][] {
   const groups: string[][] = []
   let room = -1
@@ -177,7 +173,6 @@ async function countRows(
   })
 }
 
-/** The last row id of each range but the last. */
 async function rangeBoundaries(
   connection: Connection,
   { project }: Principal,
@@ -188,7 +183,7 @@ async function rangeBoundaries(
     const ends = await cutList(connection, job, typeNumber(type), PART_ROWS)
     return ends.slice(0, -1)
   }
-  // From one to the next, which an index counts: to number all rows took more than twice as long.
+  // Walks the index from boundary to boundary, which is faster than numbering all rows.
   const next = (after: string) => `(select id from resource
     where project = $1 and type = $2 and id > ${after} order by id offset $3 limit 1)`
   const rows = await connection.query<{ id: string }>({
@@ -200,7 +195,6 @@ async function rangeBoundaries(
   return rows.map(({ id }) => id)
 }
 
-/** Returns types with something deleted in the requested time. */
 async function deletedTypes(
   { connection }: StoreContext,
   principal: Principal,
@@ -219,7 +213,6 @@ async function deletedTypes(
   return rows.map(({ type }) => typeName(type))
 }
 
-/** Each part has whole compartments of patients. */
 async function planPatients(
   store: StoreContext,
   principal: Principal,

@@ -1,7 +1,4 @@
-/**
- * The Provenance that goes with an export: all that has an exported target, or only the newest of each target.
- * https://hl7.org/fhir/uv/bulkdata/STU2/export.html#query-parameters
- */
+/** Provenance of exported resources. https://hl7.org/fhir/uv/bulkdata/STU2/export.html#query-parameters */
 
 import { allSql } from '../../access/decisions/grant-predicates.ts'
 import type { Principal } from '../../access/principal.ts'
@@ -25,16 +22,14 @@ import {
 } from './select.ts'
 
 const PROVENANCE = typeNumber('Provenance')
-/** Targets of a Provenance that are checked at a time: mostly one of the first is exported. */
+/** Targets of a Provenance checked per step: usually one of the first is exported. */
 const TARGETS = 10
-/** Row ids of one statement. */
 const AT_ONCE = 1000
-/** Patients, or arrays of a list, whose Provenance one statement finds, and keys that one look at the index compares. */
+/** Patients or list arrays per statement, and keys per index lookup. */
 const PATIENTS = 100
 const ARRAYS = 16
 const KEYS = 50
 
-/** Undefined: all that the member may see. */
 export function provenanceChoice({
   level,
   provenance,
@@ -42,17 +37,16 @@ export function provenanceChoice({
   return provenance ?? (level === 'system' ? undefined : 'relevant')
 }
 
-/** Types of the targets by which Provenance goes with an export. */
 export function targetTypes(principal: Principal, input: AskedExport): readonly string[] {
   const isTarget = (type: string) => type !== 'Provenance'
   const named = exportedTypes(principal, input).filter(isTarget)
   if (named.length > 0) return named
-  // An export of Provenance alone has the targets of an export without `_type`.
+  // An export of only Provenance uses the targets of an export without `_type`.
   const usual = { ...input, types: undefined, provenance: undefined }
   return exportedTypes(principal, usual).filter(isTarget)
 }
 
-/** `Type/id` without repeats; Patients first, since most Provenance is found by them. */
+/** Returns distinct `Type/id`, Patients first, since they match most often. */
 function provenanceTargets(content: string): readonly string[] {
   const { target } = JSON.parse(content)
   const references = (Array.isArray(target) ? target : []).flatMap((item) => {
@@ -64,13 +58,12 @@ function provenanceTargets(content: string): readonly string[] {
   return [...new Set([...references.filter(isPatient), ...references])]
 }
 
-/** Row id and content of a Provenance. */
 interface ProvenanceRow {
   readonly id: string
   readonly content: string
 }
 
-/** Returns the row ids of those that go with the export: for parts that read Provenance by its type. */
+/** Returns the row ids to export, for parts that read Provenance by type. */
 export type ProvenanceFilter = (rows: readonly ProvenanceRow[]) => Promise<ReadonlySet<string>>
 
 export function provenanceFilter(
@@ -83,7 +76,6 @@ export function provenanceFilter(
   const types = new Set(targetTypes(principal, job.input))
   const selections = new Map<string, Promise<Selection | undefined>>()
 
-  /** Returns the references that are exported. */
   async function exported(references: ReadonlySet<string>): Promise<ReadonlySet<string>> {
     const found = new Set<string>()
     const parsed = [...references].flatMap((text) => parseReference(text) ?? [])
@@ -122,7 +114,7 @@ export function provenanceFilter(
   }
 }
 
-/** Target → row id of the newest Provenance about it that the member sees. One statement. */
+/** Maps each target to the row id of its newest visible Provenance. One statement. */
 async function newestAbout(
   store: StoreContext,
   { filter: _, since: __, ...about }: Selection,
@@ -141,20 +133,18 @@ async function newestAbout(
   return new Map(rows.map(({ n, id }) => [targets[n - 1] ?? '', id]))
 }
 
-/** Where the Provenance of listed targets is listed itself. */
 interface Listing {
   readonly job: string
   readonly about: Selection
   readonly isLatest: boolean
-  /** Types of the targets. */
   readonly types: readonly string[]
-  /** SQL of the targets: `patient` (null in exports by type), `type` and row `id`. `job` is SQL, too. */
+  /** SQL of the targets with `patient` (null in exports by type), `type` and row `id`. `job` is SQL, too. */
   readonly targets: (job: string, bind: Bind) => string
   /** SQL that lists rows with `patient`, `place`, `ruling`, `type`, `id` and `ver`. */
   readonly insert: (job: string, rows: string) => string
 }
 
-/** Lists the Provenance of the compartments. `types` are those of the targets. */
+/** Lists the Provenance of the compartments. `types` are the targets'. */
 export async function addProvenance(
   store: StoreContext,
   { id: job, input }: PlannedJob,
@@ -196,7 +186,7 @@ export async function addProvenance(
   if (!isLatest) await listChangedAbout(store, all)
 }
 
-/** Lists the Provenance of rows that are listed for an export by type. Returns about how many there are. */
+/** Lists the Provenance of listed rows for an export by type. Returns its approximate number. */
 export async function listProvenance(
   store: StoreContext,
   principal: Principal,
@@ -235,7 +225,7 @@ export async function listProvenance(
   return found?.rows ?? 0
 }
 
-/** The first key of a row is its own; the key of a reference to the row differs from it by the type. */
+/** A row's first key is its own; the key of a reference to it differs only by the type. */
 async function listAbout(store: StoreContext, listing: Listing): Promise<void> {
   const { keys } = store
   const { types, about } = listing
@@ -253,7 +243,7 @@ async function listAbout(store: StoreContext, listing: Listing): Promise<void> {
         where r.project = ${bind(project, 'int')} and r.type = s.type and r.id = s.id offset 0) r on true`
   })
   if (gone.length === 0) return
-  // A target that was deleted since has no row: its key follows from its id.
+  // The key of a deleted target is derived from its id.
   const rows = await store.connection.query<Target & { content: string }>({
     text: `select e.type, e.id, v.content from unnest($2::smallint[], $3::uuid[]) e(type, id)
       cross join lateral (select left(v.content, 200) as content from version v
@@ -284,7 +274,7 @@ interface Target {
   readonly id: string
 }
 
-/** Lists the Provenance with the keys that `keyed` selects for targets; returns targets without a key. One statement. */
+/** Lists the Provenance with the target keys selected by `keyed`; returns targets without a key. One statement. */
 async function listByKeys(
   { connection }: StoreContext,
   listing: Listing,
@@ -300,7 +290,7 @@ async function listByKeys(
   })
 }
 
-/** SQL of the Provenance about targets `k`, of which it reads `patient` and `key`. */
+/** SQL of the Provenance about targets `k`, with columns `patient` and `key`. */
 function aboutSql({ about, isLatest }: Listing, bind: Bind): string {
   if (isLatest) return newestSql(about, bind)
   const { columns, own, asked } = provenanceRows(about, bind)
@@ -311,7 +301,6 @@ function aboutSql({ about, isLatest }: Listing, bind: Bind): string {
       where r.keys && g.some and ${own} and ${asked} offset 0) p`
 }
 
-/** The same of the newest about each target. */
 function newestSql(about: Selection, bind: Bind): string {
   const { columns, own, asked } = provenanceRows(about, bind)
   return `select k.patient, p.* from k
@@ -337,7 +326,7 @@ function provenanceRows(about: Selection, bind: Bind) {
   }
 }
 
-/** Provenance as it was: only its content names its targets of that time. */
+/** Lists earlier versions of Provenance, whose targets are only in their content. */
 async function listChangedAbout(store: StoreContext, listing: Listing): Promise<void> {
   const { about } = listing
   for await (const rows of changedPages(store, about)) {
@@ -377,7 +366,6 @@ function targetParameter({ keys }: StoreContext, project: number): bigint {
   return keys.param(project, 'Provenance', code)
 }
 
-/** Keys that the rows of Provenance about these targets have. */
 function referenceKeys(store: StoreContext, project: number, targets: readonly string[]): bigint[] {
   const parameter = targetParameter(store, project)
   return targets.map((one) => store.keys.reference(parameter, store.keys.target(project, one)))

@@ -1,4 +1,4 @@
-/** Writes the lines of a part of an export: of a type, of several types, or of the compartments of patients. */
+/** Writes the lines of an export part: one type, several types, or patient compartments. */
 import type { Principal } from '../../access/principal.ts'
 import { typeName } from '../../fhir/definitions.ts'
 import { type CopySession, literal, type RowSink } from '../../postgres/copy.ts'
@@ -20,7 +20,6 @@ import { type ProvenanceFilter, provenanceChoice, provenanceFilter } from './pro
 import { compileRedaction, needsMeta, type RedactRow } from './redact.ts'
 import { changedRows, copySql, rangeSql, type Selection, selectType } from './select.ts'
 
-/** A read of an export: its job, its member, and how its lines are shown. */
 export interface Reading {
   readonly store: StoreContext
   readonly principal: Principal
@@ -29,7 +28,6 @@ export interface Reading {
   readonly session: CopySession
 }
 
-/** Writes the rows behind `part.after`. */
 export async function readPart(
   reading: Reading,
   part: ExportPart,
@@ -93,7 +91,7 @@ async function readType(
 
 const PROVENANCE_AT_ONCE = 1000
 
-/** Writes the Provenance that goes with the export, some at a time and in their order. */
+/** Writes the exported Provenance in batches and in order. */
 function provenanceLines(filter: ProvenanceFilter, writer: LineWriter) {
   let batch: { readonly id: Buffer; readonly content: string; readonly shown: Buffer }[] = []
   let before = Promise.resolve()
@@ -124,7 +122,7 @@ function provenanceLines(filter: ProvenanceFilter, writer: LineWriter) {
   }
 }
 
-/** The last version of each resource, from versions in the order of row ids and of their numbers. */
+/** Keeps the last version of each resource; versions arrive ordered by row id and number. */
 interface NewestLines {
   /** A version without content takes the resource out. */
   readonly take: RowSink
@@ -139,18 +137,16 @@ export function newestLines(
   writer: Pick<LineWriter, 'add' | 'undo' | 'bad'>,
 ): NewestLines {
   const last = Buffer.alloc(ROW_ID_BYTES)
-  /** The result so far. */
   let isShown = false
   let isBad = false
 
-  /** False when it is the same. */
+  /** False for the same resource. */
   function isNext({ bytes, start }: Slice): boolean {
     let place = ROW_ID_BYTES - 1
     while (place >= 0 && bytes[start + place] === last[place]) place -= 1
     return place >= 0
   }
 
-  /** An unreadable version is reported when no later version has come. */
   function leave(id: Slice): Promise<void> | undefined {
     const reported = isBad ? writer.bad(Buffer.from(last)) : undefined
     for (let place = 0; place < ROW_ID_BYTES; place++) last[place] = id.bytes[id.start + place] ?? 0
@@ -182,7 +178,6 @@ export function newestLines(
   }
 }
 
-/** Writes the rows behind `part.after` of `part.type`. */
 async function readShared(
   reading: Reading,
   { types, type: current, after }: Pick<ExportPart, 'types' | 'type' | 'after'>,
@@ -226,7 +221,7 @@ async function readTogether(
     const own = newestLines(compileRedaction(selection, job.input.elements, baseUrl), writer)
     const sink: RowSink = (fields) => {
       if (last === own) return own.take(fields)
-      // Issues of one type are reported before the next type begins.
+      // Reports the issues of one type before the next type begins.
       const reported = last?.end()
       writer.turn(selection.scene.type)
       last = own
@@ -244,7 +239,7 @@ interface Shown {
   readonly show: RedactRow
 }
 
-/** The compartment of one patient, then the next: `part.after` is a place in the part, whose bounds are patients. */
+/** Writes compartments patient by patient: `part.after` is a position in the part. */
 async function readCompartments(
   { store, principal, job, baseUrl, session }: Reading,
   part: ExportPart,
@@ -284,7 +279,6 @@ function headerOf(reference: string): Slice {
   return toSlice(Buffer.from(JSON.stringify({ resourceType: 'Parameters', parameter })))
 }
 
-/** By the numbers of the types that are in the part. */
 async function shownTypes(
   store: StoreContext,
   principal: Principal,
@@ -305,10 +299,7 @@ async function shownTypes(
   return found
 }
 
-/**
- * Columns: place in the part, whether it is the first of its patient, reference of that, type, row id, content,
- * platform meta if it is needed, and which grant governs. A place stays what it is whoever reads the part.
- */
+/** Line positions are the same for every reader of the part. */
 function compartmentLinesSql(
   job: PlannedJob,
   part: ExportPart,
@@ -326,7 +317,7 @@ function compartmentLinesSql(
   )
   const range = rangeSql('c.patient', { low, high }, literal).map((test) => `and ${test}`)
   const behind = after === undefined ? '' : `where l.n > ${literal(numberOf(after), 'bigint')}`
-  // A resource in several arrays was changed while they were made.
+  // A resource in several arrays changed while the list was made.
   const lines = `select l.n, l.first, l.id, l.patient, l.place, l.ruling, m.reference, ${typeAtPlace('l')} as type
     from (select d.*, row_number() over w as n, lag(patient) over w is distinct from patient as first
       from (select distinct on (c.patient, c.place, i.id) c.patient, c.place, i.id, c.ruling

@@ -1,7 +1,4 @@
-/**
- * Lines as the member may see them. Mostly they are the bytes that are stored; only what holds something
- * hidden, what is asked for in part, and the address of a Binary is read and written anew.
- */
+/** Redacts lines for the member. Only hidden elements, `_elements` and Binary URLs change the stored text. */
 import { hiddenFields } from '../../access/fields/fields.ts'
 import {
   hasSecretExtensions,
@@ -18,7 +15,7 @@ import type { Version } from '../../store/rows/version.ts'
 import type { ElementChoice } from './jobs.ts'
 import type { Selection } from './select.ts'
 
-/** Fields of a row of `copySql` → its line, without a line feed. Throws for what is no resource. */
+/** Converts a row of `copySql` to a line without line feed. Throws for invalid resources. */
 export type RedactRow = (content: Slice, metaExtension: Slice, ruling: number | undefined) => Slice
 
 export function compileRedaction(
@@ -39,12 +36,12 @@ export function compileRedaction(
   }
 }
 
-/** Only hidden elements need the platform meta, which is a seventh of what PostgreSQL would send. */
+/** Only hidden elements need the platform meta; omitting it saves transfer. */
 export function needsMeta(selection: Selection): boolean {
   return compileMasking(selection) !== undefined
 }
 
-/** Text that is passed on as stored is not parsed; a look at its ends costs nothing. */
+/** Checks the ends of the text instead of parsing it. */
 function wholeObject(content: Slice): Slice {
   const { bytes, start, end } = content
   if (end > start && bytes[start] === OPENING && bytes[end - 1] === CLOSING) return content
@@ -53,7 +50,6 @@ function wholeObject(content: Slice): Slice {
 
 const [OPENING, CLOSING] = Buffer.from('{}')
 
-/** Undefined: the whole resource. */
 function elementsView(type: string, elements: readonly ElementChoice[]): View | undefined {
   const names = elements.filter((one) => one.type === undefined || one.type === type)
   if (names.length === 0) return undefined
@@ -63,7 +59,6 @@ function elementsView(type: string, elements: readonly ElementChoice[]): View | 
 
 type Change = (content: string, metaExtension: string, ruling: number | undefined) => string
 
-/** Undefined: nothing is hidden. */
 function compileMasking({ principal, scene: scope, ruled }: Selection): Change | undefined {
   const { type } = scope
   const grants = grantsFor(principal, type, 'search') ?? []
@@ -85,20 +80,20 @@ function compileMasking({ principal, scene: scope, ruled }: Selection): Change |
       metaAt: 0,
       metaExtension,
     }
-    // A row that none of them governs any more shows what all of them show.
+    // A row that no grant governs any more shows only the elements that all grants show.
     const hidden = byGrant === undefined ? alike : (byGrant[ruling ?? -1] ?? all)
     const text = redactFor(principal, version, hidden).content ?? ''
     if (!hasSecrets) return text
-    // Our own text, checked when it was written.
+    // Our own text, validated when written.
     return JSON.stringify(withoutSecretExtensions(parseJson(text) as Resource))
   }
 }
 
-/** Not with the quotation mark before it: looked for by its first byte, which is everywhere, it took 2 µs a row. */
+/** Without the leading quotation mark: its first byte is so frequent that the search would be slow. */
 const MARK = Buffer.from('Binary/')
 const MEMBER = /("(?:url|path)":\s*)"(Binary\/[A-Za-z0-9\-.]{1,64})"/g
 
-/** Attachments hold relative addresses, which say nothing outside of this server. */
+/** Attachments hold relative URLs, which are useless outside this server. */
 function absoluteBinaries(baseUrl: string): (content: Slice) => Slice {
   const base = JSON.stringify(`${baseUrl}fhir/R4/`).slice(0, -1)
   const mayHold = markSearch()
@@ -109,7 +104,7 @@ function absoluteBinaries(baseUrl: string): (content: Slice) => Slice {
   }
 }
 
-/** Where the next mark is holds for all that follows in the same bytes; who goes back has new ones in them. */
+/** The position of the next mark stays valid for later offsets in the same bytes. */
 function markSearch(): (content: Slice) => boolean {
   let searched: Buffer | undefined
   let last = 0

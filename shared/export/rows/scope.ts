@@ -1,7 +1,4 @@
-/**
- * The scope of an export, as its member sees it: types, resources as of its time, and `_typeFilter`. Filters are asked as
- * searches of the member; for a version without a row its content is asked.
- */
+/** Scope of an export for its member: types, time and `_typeFilter`. Versions without a row are tested by content. */
 
 import { decideContents, hiddenBy, needsSql } from '../../access/decisions/decide.ts'
 import { allSql, visibleRows } from '../../access/decisions/grant-predicates.ts'
@@ -27,7 +24,7 @@ import { toVersion, type VersionRow, versionColumns } from '../../store/rows/row
 import { binder } from '../../store/rows/side-rows.ts'
 import type { ExportInput, ExportLevel, TypeFilter } from './jobs.ts'
 
-/** Whoever asks: credentials, the exports themselves, and content that travels with an Attachment. */
+/** Never exported: credentials, exports themselves, and content sent with an Attachment. */
 const NEVER: ReadonlySet<string> = new Set([
   'User',
   'Login',
@@ -42,17 +39,16 @@ const NEVER: ReadonlySet<string> = new Set([
   'Binary',
 ])
 
-/** True for a type that can be named; those of the platform by project admins only. */
+/** True for a type that can be requested; platform types need a project admin. */
 export function isExportable(principal: Principal, type: string): boolean {
   return !NEVER.has(type) && (!isPlatformType(type) || principal.isProjectAdmin)
 }
 
-/** True when resources of the type can be in the compartment of a patient. */
 export function isOfPatients(type: string): boolean {
   return type === 'Patient' || compartmentParams('Patient', type).length > 0
 }
 
-/** The types that the member may read, in the order of their names. */
+/** Types readable by the member, sorted by name. */
 export function exportedTypes(
   principal: Principal,
   { level, types, provenance, organizedBy }: AskedExport,
@@ -68,7 +64,6 @@ export function exportedTypes(
 
 export type AskedExport = Pick<ExportInput, 'level' | 'types' | 'provenance' | 'organizedBy'>
 
-/** Asked for beside the types. */
 function isNamed(type: string, provenance: ExportInput['provenance']): boolean {
   return type === 'Provenance' && provenance !== undefined
 }
@@ -77,7 +72,6 @@ export function mayExport(principal: Principal, type: string): boolean {
   return may(principal, type, 'search') && may(principal, type, 'read')
 }
 
-/** Exported without being named. */
 function isUsual(type: string): boolean {
   return !isPlatformType(type) && type !== 'AuditEvent'
 }
@@ -96,7 +90,6 @@ const MEMBERS: ReadonlySet<string> = new Set([
   'Substance',
 ])
 
-/** The Store of a Repository, which exports read. */
 export function exportStore(store: StoreContext): StoreContext {
   return store
 }
@@ -106,7 +99,7 @@ export interface TypesAt {
   readonly at: Date
 }
 
-/** Returns the types with something written since; `orHere`: or with rows. One statement. */
+/** Returns the types with writes since a time; `orHere`: or with rows. One statement. */
 export async function typesWritten(
   connection: Connection,
   project: number,
@@ -124,7 +117,7 @@ export async function typesWritten(
   return rows.map(({ type }) => typeName(type))
 }
 
-/** In no order; one statement for a hundred, and one more where only PostgreSQL can decide. */
+/** Unordered; one statement per hundred, plus one if only PostgreSQL can decide. */
 export async function readVersionsAt(
   store: StoreContext,
   principal: Principal,
@@ -135,7 +128,6 @@ export async function readVersionsAt(
   return readRowsAt(store, principal, type, { wanted, at })
 }
 
-/** The same by row ids. */
 export async function readRowsAt(
   store: StoreContext,
   principal: Principal,
@@ -170,14 +162,13 @@ const AT_ONCE = 100
 
 export interface Filter {
   readonly scene: SearchScope
-  /** A condition on a row `r`: one of the searches finds it. */
   readonly test: Predicate
-  /** Sees what the searches find, by their conditions alone. */
+  /** Sees all matches, subject only to the search conditions. */
   readonly asked: Principal
   readonly isLimited: boolean
 }
 
-/** Undefined when the type is not filtered. Errors: 400, 403 for what the member cannot search by. */
+/** Undefined without a filter for the type. Errors: 400, 403 for parameters the member may not search by. */
 export async function buildTypeFilter(
   store: StoreContext,
   principal: Principal,
@@ -203,7 +194,7 @@ export async function buildTypeFilter(
       codes,
     })
     if (scope === undefined) return undefined
-    // As many as there are may be at the other end of a reference: nobody waits for a page.
+    // Chained references may match any number of rows: there is no page limit.
     const wide: SearchScope = { ...scope, isPolicy: true }
     const predicates = conditions.map((criterion) => compilePredicate(wide, criterion))
     return { scene: scope, tests: [...scope.visible, ...predicates] }
@@ -241,7 +232,6 @@ function filterGrant(type: string, criteria: readonly Criterion[]): Grant {
   }
 }
 
-/** Returns the versions that one of the searches finds. */
 export async function applyTypeFilter(
   store: StoreContext,
   { scene, test: predicate, asked, isLimited }: Filter,
@@ -250,7 +240,7 @@ export async function applyTypeFilter(
   const rulings = await decideContents(store, asked, ['search'], rows)
   const found = rows.filter((_, i) => rulings[i]?.search !== undefined)
   if (!isLimited || !needsSql(store, asked, scene.type, 'search')) return found
-  // The far end of a reference is tested on rows, as the member sees them.
+  // Chained references are tested on current rows visible to the member.
   const { values, bind } = binder()
   const ids = bind(
     found.map(({ id }) => id),

@@ -1,8 +1,4 @@
-/**
- * The rows of a part as of the time of the export: current ones that were written by then, and of those
- * that were changed later the version before. Both are read in one state of the database, so that a change
- * between the two statements neither hides a resource nor shows it twice.
- */
+/** Rows of a part at the export's time. One snapshot of current rows and earlier versions hides and repeats none. */
 
 import { decideContents } from '../../access/decisions/decide.ts'
 import {
@@ -29,25 +25,24 @@ import type { ExportInput, PlannedJob, Range } from './jobs.ts'
 import { listedIdsSql } from './list.ts'
 import { applyTypeFilter, buildTypeFilter, type Filter } from './scope.ts'
 
-/** The rows of one type that are exported. */
 export interface Selection {
   readonly job: string
   readonly principal: Principal
   readonly scene: SearchScope
   readonly reach: RowScope
-  /** The state at this time, of what was changed after `since`. */
+  /** State at this time, if changed after `since`. */
   readonly at: Date
   readonly since: Date | undefined
-  /** A time that was asked for, since which much may have changed. */
+  /** True for a requested past time, after which much may have changed. */
   readonly isPast: boolean
-  /** The first grant that lets a row through says what is hidden of it; undefined: all hide the same. */
+  /** The first matching grant decides the hidden elements; undefined: all grants hide the same. */
   readonly ruled: readonly Grant[] | undefined
   readonly filter: Filter | undefined
-  /** The parameters that put a row into the export: a member that may not see them gets none. */
+  /** The parameters that select a row; a member without access to them gets none. */
   readonly codes: readonly string[]
 }
 
-/** All rows, those in the compartment of some patient, or those that were found with the plan. */
+/** All rows, those in any patient compartment, or those listed by the plan. */
 type RowScope = 'all' | 'patients' | 'listed'
 
 export function exportRowScope(
@@ -56,15 +51,13 @@ export function exportRowScope(
 ): RowScope {
   if (level === 'system') return organizedBy === undefined ? 'all' : 'patients'
   const reach = level === 'patient' && patients === undefined ? 'patients' : 'listed'
-  // Which Provenance goes with an export is for its targets to say; of what they were at a time that was asked
-  // for there is no index.
+  // Provenance is selected by its targets, and there is no index of past targets.
   const isFound = reach === 'listed' && until === undefined
   return type === 'Provenance' && !isFound ? 'all' : reach
 }
 
 type Reaching = Pick<ExportInput, 'level' | 'patients' | 'until' | 'organizedBy'>
 
-/** A resource that has been changed since: the version that it had, and the grant that governs that. */
 export interface ChangedRow {
   readonly id: string
   readonly ver: number
@@ -73,7 +66,7 @@ export interface ChangedRow {
 
 const OF_THEMSELVES: ReadonlySet<string> = new Set(['Patient', 'Provenance'])
 
-/** Undefined when the member may not see any of the type. */
+/** Undefined when the member may not see the type. */
 export async function selectType(
   store: StoreContext,
   principal: Principal,
@@ -81,7 +74,7 @@ export async function selectType(
   { id, at, input }: PlannedJob,
 ): Promise<Selection | undefined> {
   const { number } = principal.project
-  // Its presence would reveal whose compartment it is in; a patient is in its own.
+  // Its presence would reveal the compartment's patient; a Patient is in its own compartment.
   const isOfPatients = !OF_THEMSELVES.has(type) && exportRowScope(input, type) !== 'all'
   const codes = isOfPatients ? compartmentCodes(type, 'Patient/') : []
   if (isHidden(store, principal, type, { interaction: 'search', project: number, codes }))
@@ -109,12 +102,11 @@ export async function selectType(
   }
 }
 
-/** Conditions on the exported state. */
 export function stateTime(at: Date, until: string | undefined): Date {
   return until === undefined ? at : new Date(Math.min(at.getTime(), Date.parse(until) - 1))
 }
 
-/** Columns: row id, content, platform meta if it is needed, and which grant governs. In the order of their ids. */
+/** Columns: row id, content, platform meta if needed, and the governing grant. Ordered by id. */
 export function copySql(
   selection: Selection,
   range: Range,
@@ -125,7 +117,7 @@ export function copySql(
     from ${versionsSql(selection, range, changed, literal)} order by x.id`
 }
 
-/** Rows `x` with their versions `v`, which are looked up one by one. */
+/** SQL: rows `x` with their versions `v`, looked up one by one. */
 function versionsSql(
   selection: Selection,
   range: Range,
@@ -136,7 +128,7 @@ function versionsSql(
   const [project, type] = [bind(scope.project, 'int'), bind(scopeTypeNumber(scope), 'smallint')]
   const rows = rowsSql(selection, range, changed, bind)
   const ofPatients = reach === 'patients' ? `where ${IN_COMPARTMENT}` : ''
-  // A plain join was planned as one from all versions to all rows, which took a minute for 9,000 of them.
+  // PostgreSQL plans a plain join from all versions to all rows, which is far slower.
   return `(${rows} order by 1) x
     cross join lateral (select v.* from version v where v.project = ${project}
       and v.type = ${type} and v.id = x.id and v.ver = x.ver offset 0) v
@@ -155,7 +147,7 @@ function rowsSql(
     : `(${current}) union all select * from ${changesSql(changed, bind)}`
 }
 
-/** Returns which of the row ids, a thousand at most, are exported. */
+/** Returns the exported ones among at most a thousand row ids. */
 export async function selectedIds(
   store: StoreContext,
   selection: Selection,
@@ -174,7 +166,7 @@ export async function selectedIds(
   return new Set(rows.length === 0 ? current : [...current, ...(await found(rows))])
 }
 
-/** Platform meta names the compartments of a version, also of one that has no row any more. */
+/** Platform meta holds the compartments of a version, even without a row. */
 export const IN_COMPARTMENT = `split_part(v.meta_ext, '"compartment":[', 2) like '%"Patient/%'`
 
 function currentSql(selection: Selection, range: Range, bind: Bind): string {
@@ -189,8 +181,7 @@ function currentSql(selection: Selection, range: Range, bind: Bind): string {
   const where = tests.join(' and ')
   const select = `select r.id, r.ver, ${rulingSql(selection, bind)} as ruling`
   if (reach !== 'listed') return `${select} from resource r where ${where}`
-  // PostgreSQL has no statistics of the list, which is new: it read all of it for each row of the
-  // type, which took 40 s for 2,500 of 25,000.
+  // Without statistics of the new list, PostgreSQL would read it in full for each row of the type.
   return `${select} from (${listedIdsSql(job, scopeTypeNumber(scope), range, bind)} offset 0) e
     cross join lateral (select r.* from resource r where ${where} offset 0) r`
 }
@@ -212,7 +203,7 @@ export function changesSql(
   return `unnest(${[ids, versions, rulings, ...more].join(', ')})`
 }
 
-/** Selects for rows `r` of several types which grant governs, and whether they are exported. */
+/** SQL: the governing grant and the export decision for rows `r` of several types. */
 export function rowTestsSql(
   selections: readonly Selection[],
   bind: Bind,
@@ -232,7 +223,7 @@ export function rowTestsSql(
   ]
 }
 
-/** Selects for a row `r` the place of the grant that governs it, where grants differ in what they hide. */
+/** SQL: position of the grant that governs row `r`, where grants hide different elements. */
 function rulingSql({ ruled, scene: scope, principal }: Selection, bind: Bind): string {
   if (ruled === undefined) return 'null::int'
   const place = createTypeScope(scope.keys, principal, scope.type, scope.project)
@@ -242,11 +233,10 @@ function rulingSql({ ruled, scene: scope, principal }: Selection, bind: Bind): s
   return `case ${cases.join(' ')} end`
 }
 
-/** So many at a time; of those whose contents decide fewer. */
 const CHANGED = 5000
 const RULED = 200
 
-/** Returns rows in the range, up to `high` of the answer, which is that of the range when there are no more. */
+/** Returns changed rows of the range up to the returned `high`, which is the range's own when done. */
 export async function changedRows(
   store: StoreContext,
   connection: Connection,
@@ -259,7 +249,7 @@ export async function changedRows(
   const { values, bind } = binder()
   const columns = isRuled ? versionColumns('v') : 'v.id, v.ver'
   const found = await connection.query<VersionRow>({
-    // Earlier states are read for newer rows only: ruling on all versions took 6 s for 2,500 of 25,000.
+    // Reads earlier states of newer rows only: a decision on every version would be slow.
     text: `select ${columns} from version n cross join lateral (select v.* from version v
         where v.project = ${bind(scope.project, 'int')} and v.type = n.type and v.id = n.id and v.ver = n.ver - 1
         offset 0) v
@@ -283,7 +273,6 @@ export async function changedRows(
   return { rows: changed, high }
 }
 
-/** All changed rows of a selection, a page at a time. */
 export async function* changedPages(
   store: StoreContext,
   selection: Selection,
@@ -312,12 +301,12 @@ function changedTests(selection: Selection, range: Range, bind: Bind): string[] 
   ]
 }
 
-/** A condition on a version `v`: the registry has rows of all Projects. */
+/** Condition on a version `v`: the registry has rows of all Projects. */
 export function ownSql(metaPrefix: string, bind: Bind): string[] {
   return metaPrefix === '' ? [] : [`starts_with(v.meta_ext, ${bind(metaPrefix, 'text')})`]
 }
 
-/** A condition on a version `v`: it was on the list when that was made, or in one of the compartments. */
+/** Condition on a version `v`: it was listed by the plan, or in one of the compartments. */
 export function listedSql(job: string, type: string, bind: Bind, members = 'true'): string {
   const id = bind(job, 'uuid')
   return `(v.id in (select unnest(l.ids) from export_list l where l.job = ${id}
@@ -325,7 +314,7 @@ export function listedSql(job: string, type: string, bind: Bind, members = 'true
     or ${memberSql(id, members)})`
 }
 
-/** A condition on a version `v`: it was in the compartment of a member of the job `id`. */
+/** Condition on a version `v`: it was in the compartment of a member of job `id`. */
 export function memberSql(id: string, members: string): string {
   return `exists (select 1
       from jsonb_array_elements(('{' || v.meta_ext || '}')::jsonb -> 'compartment') c

@@ -1,5 +1,4 @@
-/** Text → a document that is valid for a schema, with the plans of its operations; the last ones are cached. */
-
+/** Parses, validates and plans documents; caches the most recent. */
 import {
   type DocumentNode,
   type FragmentDefinitionNode,
@@ -35,11 +34,8 @@ import { audienceName, schemaFor } from '../schema/schema.ts'
 import { fragmentDefinitions, shapeErrors } from './limits.ts'
 import { type Scanned, scan, withoutLiterals, withTexts } from './literals.ts'
 
-/*
- * A search argument is a list of texts, so that it can be repeated; published queries give it a variable
- * that is one text. The standard lets a literal text stand for a list of one, but no variable
- * (https://spec.graphql.org/October2021/#sec-All-Variable-Usages-are-Allowed). Here it may.
- */
+// Published queries pass a string variable to list arguments. The standard coerces only literals
+// (https://spec.graphql.org/October2021/#sec-All-Variable-Usages-are-Allowed); this rule allows both.
 
 const variablePositions: ValidationRule = (context) => {
   const lenient: ValidationContext = Object.create(context, {
@@ -71,33 +67,28 @@ const MAX_QUERY_BYTES = 262_144
 const MAX_ERRORS = 20
 const MAX_NESTING = 200
 const SHORT_CHARACTERS = 2_000
-/** Characters of the cached documents; a parsed one takes some hundred bytes for each. */
+/** Characters of the cached documents; a parsed one takes several hundred bytes per character. */
 const CACHED_CHARACTERS = 200_000
-/** Plans of one document: an operation has one for each combination of its conditions. */
+/** Plans per document: an operation has one for each combination of its conditions. */
 const MAX_PLANS = 16
 
 interface RejectedDocument {
   readonly errors: readonly GraphQLError[]
-  /** The text itself is wrong. */
   readonly isSyntax: boolean
 }
 
-/** A valid document. */
 export interface Prepared {
   readonly schema: LazySchema
   readonly document: DocumentNode
   readonly fragments: ReadonlyMap<string, FragmentDefinitionNode>
-  /** The texts of the document that was compiled, where others of the same form use its plans. */
+  /** Strings of the compiled document; documents of the same form reuse its plans. */
   readonly spans: Scanned['spans']
-  /** Its strings are variables. */
   readonly hasLiterals: boolean
   /** It may read numbers of resources; decimals that keep their digits take longer to parse. */
   readonly asksNumbers: boolean
-  /** It has expressions, which may look at any element of a resource. */
+  /** It has expressions, which can read any element of a resource. */
   readonly asksWhole: boolean
-  /** It uses directives of FHIR. */
   readonly hasDirectives: boolean
-  /** Variables that decide what is included. */
   readonly conditions: () => readonly string[]
   readonly plans: Map<string, Plan>
 }
@@ -108,7 +99,6 @@ const cached = new Cache<string, Prepared | 'exact'>({
   maxEntrySize: CACHED_CHARACTERS / 10,
 })
 
-/** `audience` names the schema. */
 export async function prepareDocument(
   schema: LazySchema,
   audience: string,
@@ -129,7 +119,6 @@ export async function prepareDocument(
   return made
 }
 
-/** The plan of an operation; conditions have the values of these variables. */
 export function compileOperation(
   { schema, fragments, conditions, plans }: Prepared,
   operation: OperationDefinitionNode,
@@ -152,7 +141,7 @@ function rootType(schema: LazySchema, { operation }: OperationDefinitionNode): G
   return type
 }
 
-/** True for operations with `__schema` or `__type`, whether they are included or not. */
+/** True for operations that contain `__schema` or `__type`, even if excluded by a condition. */
 export function asksForTypes({ fragments }: Prepared, operation: OperationDefinitionNode): boolean {
   const within = ({ selections }: SelectionSetNode): boolean =>
     selections.some((selection) => {
@@ -164,7 +153,7 @@ export function asksForTypes({ fragments }: Prepared, operation: OperationDefini
   return within(operation.selectionSet)
 }
 
-/** Makes what the first query would wait for, a tenth of a second long. */
+/** Builds everything the first query needs. */
 export async function warmUp(): Promise<void> {
   const audience = { isSuperAdmin: false, instance: undefined }
   const query = '{ PatientList { id } }'
@@ -218,7 +207,7 @@ function toPrepared(
   }
 }
 
-/** Types that fragments name, one by one: a document may name all of them, which takes a second at once. */
+/** Builds the types named by fragments one by one, since a document may name all of them. */
 async function makeTypes(schema: LazySchema, document: DocumentNode): Promise<void> {
   const names = new Set<string>()
   visit(document, { NamedType: ({ name }) => void names.add(name.value) })
@@ -230,14 +219,14 @@ async function makeTypes(schema: LazySchema, document: DocumentNode): Promise<vo
   }
 }
 
-/** All rules at once take 10 ms for a kilobyte of fields; those of a long document take turns. */
+/** Validates in turns: all rules at once would block the event loop for a long document. */
 async function validateInTurns(
   schema: LazySchema,
   document: DocumentNode,
   length: number,
 ): Promise<readonly GraphQLError[]> {
   const errors: GraphQLError[] = []
-  // Suggestions would have every type of a union made.
+  // Suggestions would build every type of a union.
   const options = { maxErrors: MAX_ERRORS, hideSuggestions: true }
   const parts = length <= SHORT_CHARACTERS ? [RULES] : RULES.map((rule) => [rule])
   for (const rules of parts) {
@@ -247,7 +236,7 @@ async function validateInTurns(
   return errors.slice(0, MAX_ERRORS)
 }
 
-/** Whether a field is a number, and whether there is an expression, which may read any. */
+/** Detects number fields, and expressions, which may read any field. */
 function documentNeeds(
   schema: LazySchema,
   document: DocumentNode,
@@ -281,7 +270,7 @@ function conditionsIn(document: DocumentNode): readonly string[] {
   return [...names]
 }
 
-/** The standard's rule looks at the types that were made, not at those that can be. */
+/** The standard rule only knows types that are already built. */
 const knownTypeNames: ValidationRule = (context) => ({
   NamedType(node) {
     if (context.getSchema().getType(node.name.value) !== undefined) return

@@ -1,4 +1,4 @@
-/** The limits of a document: checked before validation for what would make that slow, and after it. */
+/** Document limits, checked before validation where they bound its cost, and after it. */
 import {
   type DocumentNode,
   type FieldNode,
@@ -16,25 +16,23 @@ const MAX_DEPTH = 24
 const MAX_COST = 100_000
 const MAX_ROOT_FIELDS = 100
 const MAX_ALIASES = 500
-/** Validation compares fragments each with each. */
+/** Validation compares fragments pairwise. */
 const MAX_FRAGMENTS = 100
-/** Fields, with those of a fragment counted wherever it is spread. */
+/** Fields, with fragments counted at each spread. */
 const MAX_FIELDS = 20_000
-/** Fields of one key that validation compares with each other: a microsecond or two for each pair. */
+/** Pairs of fields with the same key, which validation compares. */
 const MAX_PAIRS = 50_000
 const MAX_LEVELS = 200
 
-/** In all variables: 30 ms until each has been looked at. */
 const MAX_VALUES = 30_000
 
 const DEFAULT_COUNT = 20
 const MAX_COUNT = 1000
 const SEARCH_COST = 8
 
-/** Above these a request is logged. */
 export const NOTABLE = { depth: 12, cost: 10_000 }
 
-/** Finds the faults in the shape of a document; linear in its length. */
+/** Finds structural errors of a document; linear in its length. */
 export function shapeErrors(document: DocumentNode): GraphQLError[] {
   const errors: GraphQLError[] = []
   let aliases = 0
@@ -65,7 +63,7 @@ export function shapeErrors(document: DocumentNode): GraphQLError[] {
   return errors.length > 0 ? errors : mergeErrors(document)
 }
 
-/** Counts fields where fragments put them, and how many pairs of them have one key. */
+/** Counts fields with fragments expanded, and the pairs with the same key. */
 function mergeErrors(document: DocumentNode): GraphQLError[] {
   const fragments = fragmentDefinitions(document)
   let fields = 0
@@ -128,7 +126,6 @@ export function fragmentDefinitions({
   return fragments
 }
 
-/** Variables that would take long to be understood. */
 export function variableErrors(variables: Given): GraphQLError[] {
   if (valuesLeft(variables, MAX_VALUES) > 0) return []
   return [new GraphQLError(`Variables may have ${MAX_VALUES} values`)]
@@ -147,7 +144,6 @@ function valuesLeft(value: unknown, most: number): number {
 export interface OperationCost {
   readonly depth: number
   readonly cost: number
-  /** Once fragments are put in their places. */
   readonly fields: number
 }
 
@@ -213,7 +209,7 @@ function readCountArgument({ arguments: given = [] }: FieldNode, variables: Give
   return Math.min(Math.max(count, 0) || 0, MAX_COUNT)
 }
 
-/** Errors of a valid document that asks for more than its Project allows. */
+/** Returns the errors of a valid document that exceeds its Project's limits. */
 export function weightErrors(
   { depth, cost, fields }: OperationCost,
   { graphql }: ProjectContext,

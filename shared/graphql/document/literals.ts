@@ -1,4 +1,4 @@
-/** The texts that a document has: those that become variables, and bare words. */
+/** Strings of a document: extracts them as variables, and accepts bare words as strings. */
 import {
   BREAK,
   type DocumentNode,
@@ -12,7 +12,7 @@ import {
 } from 'graphql'
 import type { LazySchema } from '../schema/lazy.ts'
 
-/** Bare words are texts where a text is wanted, as in the examples of https://hl7.org/fhir/R4/graphql.html. */
+/** Converts bare words to strings where strings are expected, as in https://hl7.org/fhir/R4/graphql.html. */
 export function withTexts(schema: LazySchema, document: DocumentNode): DocumentNode {
   let hasWords = false
   visit(document, {
@@ -35,28 +35,25 @@ export function withTexts(schema: LazySchema, document: DocumentNode): DocumentN
   )
 }
 
-// * Documents that differ in their texts alone are one document with other values: clients write ids into
-// their queries. The scan finds the strings as the lexer of GraphQL does
-// (https://spec.graphql.org/October2021/#sec-String-Value) and leaves those with escapes where they are.
+// Documents that differ only in their strings share a plan. Strings are found as by GraphQL's lexer
+// (https://spec.graphql.org/October2021/#sec-String-Value), except those with escapes.
 
 export interface Scanned {
-  /** The text with numbers in place of its strings; equal strings have equal numbers. */
+  /** The text with numbers in place of strings; equal strings have equal numbers. */
   readonly key: string
-  /** By their numbers. */
   readonly values: readonly string[]
   readonly spans: readonly Span[]
-  /** The parser and the rules recurse by level, and would exhaust the stack. */
+  /** The parser and the rules recurse per level and could exhaust the stack. */
   readonly depth: number
 }
 
 interface Span {
-  /** The place of the opening quote. */
   readonly start: number
   readonly length: number
   readonly number: number
 }
 
-// Comments and strings hide brackets. The third alternative has escapes, or what the lexer refuses.
+// Comments and strings hide brackets. The third alternative matches escapes and invalid strings.
 const TOKEN =
   /#[^\n\r]*|"""(?:\\"""|[\s\S])*?"""|"([^"\\\p{Cc}\p{Cs}]*)"|"(?:\\.|[^"\\\n\r])*"|[{}[\]()]/gu
 
@@ -82,15 +79,12 @@ export function scan(query: string): Scanned {
   return { key: key + query.slice(copied), values: [...numbers.keys()], spans, depth }
 }
 
-/** The name of the variable that a string became; no client can write it. */
+/** Name of the variable for a string; not expressible in a client's document. */
 export function literalName(number: number): string {
   return `"${number}`
 }
 
-/**
- * The document with variables in place of its strings; undefined where a string is more than an argument
- * of a query.
- */
+/** Replaces strings by variables; undefined when a string is not an argument of a query. */
 export function withoutLiterals(
   document: DocumentNode,
   { spans }: Scanned,
@@ -116,7 +110,7 @@ export function withoutLiterals(
   return isPossible ? made : undefined
 }
 
-/** A position of the document that was compiled as a position of this one. */
+/** Maps a position of the compiled document to this one. */
 export function locate(position: number, compiled: readonly Span[], own: readonly Span[]): number {
   let shift = 0
   for (const [i, { start, length }] of compiled.entries()) {

@@ -1,4 +1,4 @@
-/** The text of an answer with holes, which are filled when their statements have been answered. */
+/** Response text with placeholders that are filled when their statements complete. */
 import { GraphQLBoolean, GraphQLID, type GraphQLLeafType, GraphQLString } from 'graphql'
 import { tooLarge } from '../../core/errors.ts'
 import { isDecimal } from '../../fhir/json.ts'
@@ -6,7 +6,6 @@ import { Float } from '../schema/elements.ts'
 
 const MAX_CHARACTERS = 52_428_800
 
-/** Characters of all parts of one answer. */
 interface Meter {
   characters: number
 }
@@ -20,7 +19,7 @@ export class DeferredText {
     this.#meter = meter
   }
 
-  /** Leaves a place that is written later. */
+  /** Returns a placeholder that is written later. */
   hole(): DeferredText {
     const hole = new DeferredText(this.#meter)
     this.#meter.characters += this.text.length
@@ -29,7 +28,6 @@ export class DeferredText {
     return hole
   }
 
-  /** A text of the same answer that stands nowhere yet. */
   apart(): DeferredText {
     return new DeferredText(this.#meter)
   }
@@ -48,18 +46,17 @@ export class DeferredText {
     return this.#parts.length
   }
 
-  /** Forgets all that was written since the text and the size were these. */
+  /** Rolls back to this text and size. */
   reset(text: string, size: number): void {
     this.#parts.length = size
     this.text = text
   }
 
-  /** True when the answer would be longer than it may be. */
   get isFull(): boolean {
     return this.#meter.characters + this.text.length > MAX_CHARACTERS
   }
 
-  /** Counts what was written. Errors: 413. */
+  /** Adds the length. Errors: 413. */
   close(): void {
     this.#meter.characters += this.text.length
     if (this.#meter.characters > MAX_CHARACTERS) throw tooLarge()
@@ -81,15 +78,11 @@ export class DeferredText {
   }
 }
 
-/**
- * V8 keeps a text that was added up as a tree until somebody looks at it: better at a part in its own turn than at all
- * of the answer at its end.
- */
+/** Flattens V8's concatenation tree: cheaper per part than for the whole response at its end. */
 function flat(text: string): string {
   return Number.isNaN(text.charCodeAt(0)) ? '' : text
 }
 
-/** A value that has no parts, as JSON. */
 export function leafText(type: GraphQLLeafType, value: unknown): string {
   if (typeof value === 'string' && (type === GraphQLString || type === GraphQLID)) {
     return JSON.stringify(value)

@@ -1,7 +1,4 @@
-/**
- * The directives of FHIR, which run over the finished result and leave its schema.
- * https://hl7.org/fhir/R4/graphql.html#flatten
- */
+/** FHIR's directives, applied to the complete result. https://hl7.org/fhir/R4/graphql.html#flatten */
 import {
   type DirectiveNode,
   type FieldNode,
@@ -16,7 +13,6 @@ import type { Run } from './run.ts'
 
 const NAMES: ReadonlySet<string> = new Set(['first', 'flatten', 'singleton', 'slice'])
 
-/** The expression that a field is sliced by. */
 export function sliceExpression(
   nodes: readonly FieldNode[],
   variables: VariableValues,
@@ -36,7 +32,7 @@ interface Shaping {
   readonly run: Run
 }
 
-/** The result with the directives carried out, in turns of the event loop. */
+/** Applies the directives in turns of the event loop. */
 export async function withDirectives(
   data: unknown,
   { fragments }: { readonly fragments: Shaping['fragments'] },
@@ -52,7 +48,6 @@ export async function withDirectives(
   }
 }
 
-/** The work of one object, in values of a list. */
 const OBJECT_WORK = 5
 
 export function usesDirectives(node: unknown): boolean {
@@ -65,7 +60,7 @@ export function usesDirectives(node: unknown): boolean {
 
 type Selecting = Pick<FieldNode, 'selectionSet'>
 
-/** Stops after each object. */
+/** Yields after each object. */
 function* shaped(
   shaping: Shaping,
   value: unknown,
@@ -166,7 +161,7 @@ function isListIn(item: unknown, name: string): boolean {
   return isObject(item) && Array.isArray(item[name])
 }
 
-/** More than one value of a `@singleton` is an error. */
+/** Reports more than one value of a `@singleton` as an error. */
 function single(
   { run }: Shaping,
   target: Map<string, unknown>,
@@ -184,7 +179,6 @@ function single(
   run.report(new GraphQLError(text), { nodes }, undefined)
 }
 
-/** Keys of the direct children that are to stay single. */
 function singlesIn(shaping: Shaping, nodes: readonly FieldNode[]): Set<string> {
   const fields = new Map<string, FieldNode[]>()
   for (const { selectionSet } of nodes) gather(shaping, selectionSet?.selections ?? [], fields)

@@ -1,4 +1,4 @@
-/** Pages of searches, and lists inside a resource: filters by child and by FHIRPath, then a part. https://hl7.org/fhir/R4/graphql.html#list */
+/** Pages of searches, and lists inside a resource. https://hl7.org/fhir/R4/graphql.html#list */
 import { badRequest, notSupported } from '../../core/errors.ts'
 import { publishedDefinition, publishedParameters, publishedType } from '../../fhir/published.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
@@ -10,13 +10,12 @@ import type { Plan, Shape } from './plan.ts'
 import type { Search } from './reads.ts'
 import type { Run } from './run.ts'
 
-/** Evaluations that share one time limit, in which nobody else has a turn. */
+/** Evaluations that run without yielding and share a time limit. */
 const BATCH = 20
 const BATCH_MS = 40
-/** The parser needs up to 30 ms for so many. */
+/** Bounds the parser's time. */
 const MAX_TOKENS = 120
 
-/** The items that pass the filters by child, and the other arguments of a list. */
 interface Filtered {
   readonly items: readonly unknown[]
   readonly fhirpath: string | undefined
@@ -43,7 +42,6 @@ export function filterItems(
   }
 }
 
-/** An expression on each of the items, which are values of `child`. */
 interface Evaluated {
   readonly items: readonly unknown[]
   readonly child: Child
@@ -54,12 +52,11 @@ export function unfiltered(items: readonly unknown[]): Filtered {
   return { items, fhirpath: undefined, part: (all) => all }
 }
 
-/** In a list of primitives null stands for one that has extensions only. */
+/** In a list of primitives, null marks an item that has only extensions. */
 export function withoutNulls(items: readonly unknown[]): readonly unknown[] {
   return items.includes(null) ? items.filter((item) => item !== null) : items
 }
 
-/** The items for which an expression is true. */
 export async function itemsWhereTrue(
   run: Run,
   owner: Resource | undefined,
@@ -69,7 +66,7 @@ export async function itemsWhereTrue(
   return items.filter((_, i) => values[i]?.length === 1 && values[i][0] === true)
 }
 
-/** Text that an expression has for each item: `$index` is its place. */
+/** Returns the string result of an expression for each item; `$index` is its position. */
 export async function evaluateTexts(
   run: Run,
   owner: Resource | undefined,
@@ -80,14 +77,13 @@ export async function evaluateTexts(
   return values.map((found) => found.map(String).join(','))
 }
 
-/** The path of its type, as FHIRPath has it. */
 function fhirPathBase({ content }: Child): string {
   if (content.kind !== 'object') return ''
   const { type, path } = content.place
   return path === '' ? type : `${type}.${path}`
 }
 
-/** Reach other resources or servers, or write to the log. */
+/** Functions that reach other resources or servers, or write to the log. */
 const REFUSED =
   /\b(resolve|trace|memberOf|validateVS|translate|subsumes|subsumedBy|conformsTo)\s*\(/
 
@@ -100,7 +96,7 @@ async function evaluateAll(
   if (refused !== undefined)
     throw notSupported(`FHIRPath function ${refused}() is not available here`)
   await loadEngine()
-  // Some milliseconds go into each expression that was not compiled before.
+  // Compiling a new expression takes milliseconds.
   const compiling = run.turns.spendAndYield(BATCH)
   if (compiling !== undefined) await compiling
   const evaluate = compileTenant(expression, fhirPathBase(child), MAX_TOKENS)
@@ -122,16 +118,13 @@ function readNonNegative(name: string, value: unknown): number | undefined {
   return value
 }
 
-/*
- * Definitions that everybody shares are not stored in any Project. The SDK asks for them by root lists,
- * so those answer with them behind what the Project has of its own.
- */
+// Shared definitions are stored in no Project. The SDK reads them through root lists, which append them.
 
-/** The definitions that a list by url, `StructureDefinitionList` by name or `SearchParameterList` by type finds. */
+/** Returns the definitions for a list by url, `StructureDefinitionList` by name or `SearchParameterList` by type. */
 export function publishedFor(type: string, given: Given): readonly Resource[] {
   const { _count, ...asked } = given
   const [[name, value] = [], ...others] = Object.entries(asked)
-  // A variable that is one text stands for a list of one.
+  // A single string variable counts as a list of one.
   const texts: readonly unknown[] = Array.isArray(value) ? value : [value]
   const text = texts.length === 1 && typeof texts[0] === 'string' ? texts[0] : undefined
   if (name === undefined || text === undefined || others.length > 0) return []
@@ -146,19 +139,16 @@ export function publishedFor(type: string, given: Given): readonly Resource[] {
   return found === undefined ? [] : [found]
 }
 
-// Pages of searches: which parts of them are asked for, and what their fields are made of.
-
 const DEFAULT_COUNT = 20
 const MAX_COUNT = 1000
 
-/** The parts of a plain list. */
 export const LIST: Omit<Search, 'type' | 'args'> = {
   hasTotal: false,
   hasRows: true,
   hasNext: false,
 }
 
-/** Counting and fetching are left out when their fields are. */
+/** Skips counting and fetching unless their fields are requested. */
 export function requestedParts(shape: Shape): Omit<Search, 'type' | 'args'> {
   const steps = shape.kind === 'object' ? shape.plan().steps : []
   const names = new Set(steps.map(({ field }) => field?.name))
@@ -183,7 +173,7 @@ export function resolvePageSize({ _count }: Given): number {
   return typeof _count === 'number' ? Math.min(_count, MAX_COUNT) : DEFAULT_COUNT
 }
 
-/** Undefined for what is no type of the schema. */
+/** Undefined for a type outside the schema. */
 export function planForVersion(shape: Shape, { type }: Version): Plan | undefined {
   if (shape.kind === 'object') return shape.plan()
   return shape.kind === 'any' ? shape.planFor(type) : undefined

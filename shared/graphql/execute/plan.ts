@@ -1,7 +1,4 @@
-/**
- * A selection of a valid document, compiled for one type: the fields in the order of the answer, fragments
- * and conditions resolved. https://spec.graphql.org/October2021/#sec-Field-Collection
- */
+/** Compiles a selection for one type. https://spec.graphql.org/October2021/#sec-Field-Collection */
 import {
   type FieldNode,
   type FragmentDefinitionNode,
@@ -34,14 +31,12 @@ export type VariableValues = NonNullable<ReturnType<typeof getVariableValues>['v
 
 export interface Plan {
   readonly steps: readonly Step[]
-  /** The members of an object that its fields look at. */
   readonly members: () => Names
 }
 
 export interface Step {
-  /** `{"name":` of the first field, `,"name":` of the others. */
+  /** `{"name":` for the first field, `,"name":` for the others. */
   readonly open: string
-  /** The name of the field in the answer. */
   readonly key: string
   readonly nodes: readonly FieldNode[]
   readonly parent: GraphQLObjectType
@@ -49,18 +44,16 @@ export interface Step {
   readonly field: GraphQLField<unknown, unknown> | undefined
   readonly source: Source | undefined
   readonly isSliced: boolean
-  /** The member that it is made of. */
   readonly name: string | undefined
-  /** A member that is a text wherever it is right. */
+  /** A member that is always a string in valid data. */
   readonly member: string | undefined
   readonly shape: Shape
-  /** Null is an error of the parent. */
   readonly isRequired: boolean
-  /** Undefined where variables decide. */
+  /** Undefined when they depend on variables. */
   readonly args: (() => Args) | undefined
 }
 
-/** Arguments of a field, and their text, by which equal ones are known. */
+/** Arguments and their text, which serves as cache key. */
 export interface Args {
   readonly given: Given
   readonly text: string
@@ -69,14 +62,14 @@ export interface Args {
 export type Shape =
   | { readonly kind: 'leaf'; readonly type: GraphQLLeafType }
   | { readonly kind: 'object'; readonly plan: () => Plan }
-  /** Any resource: undefined for what is no type of the schema. */
+  /** Any resource: undefined for a type outside the schema. */
   | { readonly kind: 'any'; readonly planFor: (type: string) => Plan | undefined }
   | { readonly kind: 'list'; readonly of: Shape; readonly isRequired: boolean }
 
 interface Compiling {
   readonly schema: GraphQLSchema
   readonly fragments: ReadonlyMap<string, FragmentDefinitionNode>
-  /** The variables that conditions look at have their values. */
+  /** Values of the condition variables. */
   readonly variables: VariableValues
 }
 
@@ -98,7 +91,6 @@ export function compile(
   return { steps, members: openOnce(() => numbered(steps.flatMap(({ name }) => name ?? []))) }
 }
 
-/** The member that a field is made of. */
 function sourceMember(source: Source | undefined): string | undefined {
   if (source?.kind === 'member') return source.name
   if (source?.kind === 'list') return source.child.name
@@ -160,7 +152,7 @@ function compileStep(
   const [node] = nodes
   const name = node?.name.value ?? ''
   const field = compiling.schema.getField(parent, name)
-  // A valid document names nothing else.
+  // Cannot happen in a valid document.
   if (node === undefined || field === undefined) throw new Error(`${parent.name} has no ${name}`)
   const isRequired = isNonNullType(field.type)
   const isSliced = nodes.some(({ directives = [] }) =>

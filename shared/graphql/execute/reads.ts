@@ -1,4 +1,4 @@
-/** The reads of fields from the store: resources by id, and searches. */
+/** Store reads for fields: resources by id, and searches. */
 import { may } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
 import { badRequest, forbidden, HttpError, notFound } from '../../core/errors.ts'
@@ -22,7 +22,6 @@ interface Reference {
   readonly id: string
 }
 
-/** A search of a type; the parts of its page that are asked for. */
 export interface Search {
   readonly type: string
   readonly args: Args
@@ -31,32 +30,31 @@ export interface Search {
   readonly hasNext: boolean
 }
 
-/** A resource weighs as much as so many values of a list. */
+/** Cost of a resource, in list values. */
 const RESOURCE_WORK = 50
 
-/** Takes note of a resource that a search has found, as the Principal may see it. */
+/** Caches a search result, as visible to the Principal. */
 export function rememberFound(run: Run, version: Version): void {
   const { principal } = run.config.interaction
   run.spend('characters', version.content?.length ?? 0)
-  // Its text: what is parsed dies young, while hundreds that were kept are copied by every collection.
+  // Keeps text: parsed objects die young, while hundreds of retained ones would be copied by every collection.
   if (isSeenAlike(principal)) run.known.set(`${version.type}/${version.id}`, version)
 }
 
-/** A resource that a search has found. */
 export function parseFound(run: Run, version: Version): Resource {
   rememberFound(run, version)
   return parseShown(run, shownText(run, version))
 }
 
-/** The text of a version as its Principal may see it. */
+/** Returns a version's text as visible to its Principal. */
 export function shownText(run: Run, version: Version): string {
   run.turns.spend(RESOURCE_WORK)
   return versionText(run.config.interaction, version)
 }
 
-/** True where fields look at more of a resource than the members that they name. */
+/** True when fields may read more of a resource than the members they name. */
 export function isReadWhole({ config }: Run, text: string): boolean {
-  // A reference that begins with # leads to what is contained, or to the resource itself. One character is found sooner.
+  // A `#` reference leads to a contained resource or to the resource itself. The single-character search is faster.
   return config.asksWhole || (text.includes('#') && text.includes('"#'))
 }
 
@@ -65,16 +63,15 @@ export function readText({ config }: Run, text: string): unknown {
 }
 
 export function parseShown(run: Run, text: string): Resource {
-  // Our own text, checked when it was written.
+  // Our own text, validated when written.
   return readText(run, text) as Resource
 }
 
-/** Nothing that a search finds looks different, or is another resource, when it is read by its id. */
+/** True when search results and reads by id show the same content. */
 function isSeenAlike({ rules, isSuperAdmin, project }: Principal): boolean {
   return rules === undefined && !isSuperAdmin && (project.linked ?? []).length === 0
 }
 
-/** The resource that a document is about. Errors: 403, 404, 410. */
 export async function readRoot(run: Run, { type, id }: Reference): Promise<Resource> {
   const { services, principal } = run.config.interaction
   await run.account.charge(READ)
@@ -83,7 +80,7 @@ export async function readRoot(run: Run, { type, id }: Reference): Promise<Resou
   return parseFound(run, version)
 }
 
-/** Errors: 403 for a type that is not to be read, 404. */
+/** Errors: 403 for a type without read access, 404. */
 export function read(run: Run, type: string, id: string): Version | Loading {
   if (!isResourceType(type)) throw notFound()
   const { principal } = run.config.interaction
@@ -97,7 +94,6 @@ export function isPending(value: object): value is Loading {
   return 'run' in value && 'item' in value
 }
 
-/** Undefined for what was found absent, deleted or not visible. */
 function load(run: Run, { type, id }: Reference): Version | undefined | Loading {
   const name = `${type}/${id}`
   if (run.known.has(name)) return run.known.get(name)
@@ -136,7 +132,7 @@ async function readMany(run: Run, sought: readonly ReferenceTarget[]) {
   })
 }
 
-/** As `readMany`, in a statement that reads of other requests share. */
+/** Like `readMany`, but batched with reads of other requests. */
 async function readOne({ config }: Run, { type, id }: Reference): Promise<Version | undefined> {
   const { services, principal } = config.interaction
   try {
@@ -147,13 +143,9 @@ async function readOne({ config }: Run, { type, id }: Reference): Promise<Versio
   }
 }
 
-/** Not visible, not there, deleted. */
 const ABSENT: ReadonlySet<number> = new Set([403, 404, 410])
 
-/**
- * The target of a Reference: null for another type than asked for, and where a Reference names its target by an
- * identifier or a display alone. Errors: 404, unless it is optional.
- */
+/** Resolves a Reference; null for an unrequested type or without a literal reference. Errors: 404, unless optional. */
 export function resolveReference(
   run: Run,
   source: unknown,
@@ -167,7 +159,7 @@ export function resolveReference(
     if (resource !== undefined) return isWanted(resource.resourceType) ? resource : null
   }
   if (typeof reference !== 'string') return null
-  // Most references name a resource as it is known here.
+  // Most references use the key of the cache.
   const isKnown = run.known.has(reference)
   const before = isKnown ? run.known.get(reference) : run.asked.get(reference)
   if (before !== undefined && typeof type !== 'string') return before
@@ -194,7 +186,6 @@ function contained(owner: Resource | undefined, id: string): Resource | undefine
   return all.filter(isResource).find((resource) => resource.id === id)
 }
 
-/** A search of a root field. Errors: those of a search. */
 export function search(run: Run, wanted: Search): Pending<undefined, SearchPage> {
   const { services, principal, request } = run.config.interaction
   const { type, args } = wanted
@@ -218,7 +209,7 @@ export function search(run: Run, wanted: Search): Pending<undefined, SearchPage>
   }
 }
 
-/** Finds what refers to a resource. All fields of equal arguments and one level are one statement. */
+/** Finds referring resources. Fields with equal arguments on one level share a statement. */
 export function findReferring(
   run: Run,
   wanted: Search,

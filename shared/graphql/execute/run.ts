@@ -1,7 +1,4 @@
-/**
- * One operation on its way: what it may use up, what it has read, and its levels. What the fields of one
- * level need is gathered while their parents are written, then read by one statement a kind.
- */
+/** One operation: limits, cached reads, and levels. Reads of one level share one statement per kind. */
 import { GraphQLError, type GraphQLSchema, Source } from 'graphql'
 import { systemPrincipal } from '../../access/principal.ts'
 import { HttpError, issue, type OperationOutcome, outcome, tooCostly } from '../../core/errors.ts'
@@ -16,14 +13,13 @@ import type { Version } from '../../store/rows/version.ts'
 import type { DeferredText } from './deferred-text.ts'
 import { type Args, coerceArguments, type Plan, type Step, type VariableValues } from './plan.ts'
 
-/** The most of one request. */
 const MOST = {
   searches: 5_000,
   resources: 20_000,
   evaluations: 10_000,
-  /** Elements of lists inside of resources, counted for every field that reads them. */
+  /** List elements inside resources, counted for each field that reads them. */
   values: 500_000,
-  /** Characters of the resources that are read. */
+  /** Characters of the resources read. */
   characters: 67_108_864,
 } as const
 const NAMES: Readonly<Record<keyof typeof MOST, string>> = {
@@ -34,10 +30,8 @@ const NAMES: Readonly<Record<keyof typeof MOST, string>> = {
   characters: 'characters of resources',
 }
 
-/** Statements of one request at the same time. */
 const AT_ONCE = 4
 
-/** Where a field stands in the answer. */
 export interface Path {
   readonly parent: Path | undefined
   readonly key: string | number
@@ -49,23 +43,20 @@ export function pathKeys(path: Path | undefined): (string | number)[] {
   return keys
 }
 
-/** The work that a field waits for: items of one key and one level are one call of `run`. */
+/** Work that fields wait for: items with the same key and level share one call of `run`. */
 export interface Pending<Item, Answer> {
   readonly key: string
   readonly item: Item
-  /** Answers in the order of the items; each is made when its turn comes, and may throw. */
+  /** Results in item order; each is computed on demand and may throw. */
   run(items: readonly Item[]): Promise<readonly (() => Answer)[]>
 }
 
-/** A resource that a reference names. */
 export interface ReferenceTarget {
   readonly type: string
   readonly id: string
-  /** `Type/id`. */
   readonly name: string
 }
 
-/** A field whose text is written later. */
 interface Place {
   readonly out: DeferredText
   readonly step: Step
@@ -82,11 +73,10 @@ interface RunConfig {
   readonly interaction: FhirContext
   readonly schema: GraphQLSchema
   readonly variables: VariableValues
-  /** Decimals of resources are read as they are written. */
+  /** Preserves decimals exactly. */
   readonly keepsDecimals: boolean
-  /** Any element of a resource may be looked at. */
   readonly asksWhole: boolean
-  /** The document as it was sent, and where a position of the compiled one stands in it. */
+  /** The original document, and the mapping from compiled positions. */
   readonly text: string
   locate(position: number): number
 }
@@ -97,15 +87,15 @@ export class Run {
   readonly turns = new TimeSlicer()
   readonly errors: GraphQLError[] = []
   readonly used = { searches: 0, resources: 0, evaluations: 0, values: 0, characters: 0 }
-  /** Resources by `Type/id`; undefined: absent or not visible. A write empties it. */
+  /** Resources by `Type/id`; undefined: missing or not visible. Cleared by writes. */
   readonly known = new Map<string, Version | undefined>()
-  /** Reads that fields wait for, or have waited for, by `Type/id`. */
+  /** Pending and completed reads by `Type/id`. */
   readonly asked = new Map<string, Pending<ReferenceTarget, Version | undefined>>()
-  /** Shared by the searches of equal arguments. */
+  /** Shared by searches with equal arguments. */
   readonly requests = new Map<string, Promise<SearchRequest>>()
-  /** Texts of the slices of a list, by the path of its field. */
+  /** Slice names of a list by the path of its field. */
   readonly slices = new Map<string, readonly string[]>()
-  /** Texts of what is written again and again, by plan: resources that many refer to, and what a schema says of itself. */
+  /** Cached texts by plan: frequently referenced resources, and introspection. */
   readonly texts = new Map<Plan, Map<unknown, string>>()
   readonly #args = new Map<Step, Args>()
   #groups = new Map<string, Group>()
@@ -140,7 +130,7 @@ export class Run {
     throw what === 'searches' ? tooManySearches() : tooCostly(`More than ${most} ${NAMES[what]}`)
   }
 
-  /** Writes an object by a plan and keeps its text; one with holes or errors, which have places of their own, is written again. */
+  /** Writes an object and caches its text, unless it has placeholders or errors, which belong to their position. */
   once(
     out: DeferredText,
     { plan, of }: { readonly plan: Plan; readonly of: unknown },
@@ -160,7 +150,7 @@ export class Run {
     out.append(part)
   }
 
-  /** The field is written when its statement has been answered. */
+  /** Writes the field once its statement completes. */
   enqueueRead<Item, Answer>(
     { key, item, run }: Pending<Item, Answer>,
     place: Place,
@@ -168,17 +158,15 @@ export class Run {
   ): void {
     const group = this.#groups.get(key) ?? { items: [], places: [], run: run as Group['run'] }
     group.items.push(item)
-    // Groups of one key hold items and answers of the types of that key.
     group.places.push({ ...place, write: write as (out: DeferredText, answer: unknown) => void })
     this.#groups.set(key, group)
   }
 
-  /** Work that waits for its turn and needs no statement. */
   enqueueWork(out: DeferredText, work: () => void | Promise<void>): void {
     this.#jobs.push({ out, work })
   }
 
-  /** The whole request ends with this error, and not a field alone. */
+  /** Ends the whole request with this error, not only one field. */
   abortRequest(error: unknown): unknown {
     this.#end = error
     return error
@@ -188,7 +176,7 @@ export class Run {
     return error === this.#end && error !== undefined
   }
 
-  /** The field is null, or its parent where it must not be. */
+  /** Sets the field to null, or its nearest nullable parent. */
   fail(error: unknown, { out, step, path }: Place): void {
     if (this.isFatal(error)) throw error
     this.report(error, step, path)
@@ -204,12 +192,11 @@ export class Run {
     auditRefusal(services, principal, request, error)
   }
 
-  /** Errors: the end of the request. */
+  /** Errors: those that end the request. */
   check(): void {
     this.config.interaction.request.signal?.throwIfAborted()
   }
 
-  /** Waits until nothing is left to be written. */
   async settle(): Promise<void> {
     for (;;) {
       await this.#work()
@@ -225,7 +212,7 @@ export class Run {
     }
   }
 
-  /** Half a list is no answer: what is late while one is written ends the request. */
+  /** A timeout while a list is being written ends the request, since half a list is not a valid answer. */
   async #work(): Promise<void> {
     try {
       // Jobs may add jobs.
@@ -270,13 +257,11 @@ export function tooManySearches(): HttpError {
   return tooCostly('Maximum number of searches exceeded')
 }
 
-/** The reads of one statement, or of several of one search. */
 interface ReadGroup {
   readonly interaction: 'read' | 'search-type'
   readonly types: readonly string[]
-  /** Query string of a search; it may quote what is searched for. */
+  /** Query string of a search; may contain patient data. */
   readonly query?: string
-  /** Resources that a nested list hangs on. */
   readonly parents?: number
   readonly count: number
 }
@@ -285,9 +270,9 @@ interface Account {
   /** Errors: 429. */
   charge(units: number): Promise<void>
   add(group: ReadGroup): void
-  /** The value of the `RateLimit` header; undefined where there is no quota. */
+  /** `RateLimit` header; undefined without a quota. */
   readonly rateLimit: string | undefined
-  /** Logs what was read, in the background: no answer waits for it, and none fails with it. */
+  /** Writes the audit log in the background; never delays or fails a response. */
   close(): void
 }
 
@@ -334,17 +319,14 @@ function openAccount({ services, principal, request }: FhirContext): Account {
   }
 }
 
-// Errors of fields and of documents as the wire has them.
-
-/** Where in the document and in the answer a field failed. */
 interface ErrorPlace {
   readonly source: Source
   readonly positions: readonly number[]
-  /** undefined for what concerns more than one field. */
+  /** Undefined for an error of several fields. */
   readonly path: readonly (string | number)[] | undefined
 }
 
-/** A failure of the store carries its outcome; the cause of an internal error goes to the log alone. */
+/** Includes the outcome of a store error; internal causes go to the log only. */
 function fieldError(error: unknown, place: ErrorPlace, log: Logger): GraphQLError {
   if (error instanceof GraphQLError) return new GraphQLError(error.message, place)
   const failure = error instanceof HttpError ? error : undefined
@@ -358,7 +340,7 @@ function fieldError(error: unknown, place: ErrorPlace, log: Logger): GraphQLErro
 
 const INTERNAL = 'Internal server error'
 
-/** One issue an error. */
+/** One issue per error. */
 export function errorsOutcome(messages: readonly string[]): OperationOutcome {
   return outcome(undefined, ...messages.map((text) => issue('error', 'invalid', text)))
 }

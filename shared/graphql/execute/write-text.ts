@@ -1,7 +1,4 @@
-/**
- * Writes the fields of a stored resource from its text, without making objects of it: most are strings and numbers that
- * stand in the answer as they stand there. A field that is not so plain is read, and written as a value.
- */
+/** Copies plain fields from a stored resource's text without parsing it. Other fields are written as values. */
 import { GraphQLBoolean, GraphQLID, type GraphQLLeafType, GraphQLString } from 'graphql'
 import { tooLarge } from '../../core/errors.ts'
 import { itemOffsets, memberOffsets } from '../../fhir/json-text.ts'
@@ -12,7 +9,6 @@ import type { Plan, Step } from './plan.ts'
 import { readText } from './reads.ts'
 import type { Path, Run } from './run.ts'
 
-/** A stored resource. */
 export interface Stored {
   readonly run: Run
   readonly text: string
@@ -20,7 +16,7 @@ export interface Stored {
   readonly byValue: ByValue
 }
 
-/** How objects and fields are written that are values. */
+/** Fallback for objects and fields that need parsing. */
 interface ByValue {
   object(run: Run, out: DeferredText, plan: Plan, parent: Parent): void
   field(run: Run, out: DeferredText, step: Step, parent: Parent): void
@@ -32,14 +28,13 @@ interface Parent {
   readonly path: Path | undefined
 }
 
-/** A part of the text. */
 interface Part {
   readonly from: number
   readonly to: number
   readonly path: Path | undefined
 }
 
-/** False, and nothing is written, where its text is not as that of stored resources is. */
+/** Returns false and writes nothing if the text is not in the stored form. */
 export function writeText(
   of: Stored,
   out: DeferredText,
@@ -62,7 +57,7 @@ function writeMembers(of: Stored, out: DeferredText, plan: Plan, { from, path }:
     const end = number === undefined ? 0 : (places[2 * number + 1] ?? 0)
     if (begin > 0) writeMember(of, out, step, { from: begin, to: end, path })
     else {
-      // Lists of what refers to a resource are made of the resource itself.
+      // Reverse references need the resource itself.
       const value = number === undefined && from === 0 ? owner : NOTHING
       byValue.field(run, out, step, { value, owner, path })
     }
@@ -82,7 +77,7 @@ const FALSE = 0x66
 const TRUE = 0x74
 const OPEN = 0x7b
 
-/** `part` is the value of the member, and its path that of the object. */
+/** `part` is the member's value with the path of the object. */
 function writeMember(of: Stored, out: DeferredText, step: Step, part: Part): void {
   const { run, text, owner, byValue } = of
   const { from, to, path } = part
@@ -108,14 +103,14 @@ function writeObject(of: Stored, out: DeferredText, plan: Plan, part: Part): voi
   byValue.object(run, out, plan, { value, owner, path: part.path })
 }
 
-/** False, and nothing is written, for what is no list, has arguments, or items that are not plain. */
+/** Returns false and writes nothing for non-lists, lists with arguments, or lists with complex items. */
 function writeList(of: Stored, out: DeferredText, step: Step, part: Part): boolean {
   const { run, text } = of
   const places = plainItems(of, step, part)
   if (places === undefined || step.shape.kind !== 'list') return false
   const item = step.shape.of
   const length = places.length / 2
-  // One too many is an error of the field, which is reported where it is written as a value.
+  // Exceeding the limit is a field error, which the value path reports.
   if (run.used.values + length > run.limitFor('values')) return false
   run.spend('values', length)
   run.turns.spend(length)
@@ -132,7 +127,6 @@ function writeList(of: Stored, out: DeferredText, step: Step, part: Part): boole
   return true
 }
 
-/** Where its items stand, if all of them are plain. */
 function plainItems({ run, text }: Stored, step: Step, { from }: Part): number[] | undefined {
   const { source, shape, isSliced } = step
   if (source?.kind !== 'list' || shape.kind !== 'list' || isSliced) return undefined
@@ -143,11 +137,11 @@ function plainItems({ run, text }: Stored, step: Step, { from }: Part): number[]
     const isFine = shape.of.kind === 'leaf' ? isPlain(shape.of.type, first) : first === OPEN
     if (!isFine || shape.of.kind === 'any') return undefined
   }
-  // An empty list is not stored.
+  // Empty lists are not stored.
   return places.length === 0 ? undefined : places
 }
 
-/** True for values whose JSON is the text of the answer, by their first character. */
+/** True, by the first character, for values whose JSON equals the response text. */
 function isPlain(type: GraphQLLeafType, first: number): boolean {
   if (first === QUOTE) return type === GraphQLString || type === GraphQLID
   if (first === MINUS || (first >= ZERO && first <= NINE)) return type === Float

@@ -1,8 +1,6 @@
 /**
- * Writes the answer as text, straight from the resources: https://spec.graphql.org/October2021/#sec-Execution
- * A field that needs a statement, and the rest of a list that takes longer than one turn of the event loop,
- * leaves a hole in the text and is written later. A value that fails is null; where null is not allowed,
- * its parent is.
+ * Writes the response text directly from resources: https://spec.graphql.org/October2021/#sec-Execution
+ * Fields that need a statement, and lists that exceed a turn, leave placeholders.
  */
 import { GraphQLError, type GraphQLResolveInfo } from 'graphql'
 import { tooLarge } from '../../core/errors.ts'
@@ -42,14 +40,12 @@ import {
 import { type Path, pathKeys, type Run } from './run.ts'
 import { writeText } from './write-text.ts'
 
-/** An object, and the resource that it is a part of. */
 interface Parent {
   readonly value: unknown
   readonly owner: Resource | undefined
   readonly path: Path | undefined
 }
 
-/** A field that is about to be written. */
 interface At {
   readonly run: Run
   readonly step: Step
@@ -66,7 +62,7 @@ export function writeObject(run: Run, out: DeferredText, { steps }: Plan, parent
   for (const step of steps) {
     if (out.isFull) throw run.abortRequest(tooLarge())
     out.text += step.open
-    // Most fields are texts of the object itself.
+    // Most fields are strings of the object itself.
     const found = step.member === undefined ? undefined : readMember(value, step.member)
     if (typeof found === 'string') out.text += JSON.stringify(found)
     else writeField(run, out, step, parent)
@@ -74,12 +70,12 @@ export function writeObject(run: Run, out: DeferredText, { steps }: Plan, parent
   out.text += '}'
 }
 
-/** A part of the schema: the same argument is described hundreds of times. */
+/** Cached: introspection describes the same argument hundreds of times. */
 function writeDescription(run: Run, out: DeferredText, plan: Plan, parent: Parent): void {
   run.once(out, { plan, of: parent.value }, (part) => writeObject(run, part, plan, parent))
 }
 
-/** Its error has been reported, and the parent must be null. */
+/** The error is already reported; the parent must become null. */
 const REPORTED = new Error('A required field is null')
 
 export function writeField(run: Run, out: DeferredText, step: Step, parent: Parent): void {
@@ -110,7 +106,6 @@ function produce(run: Run, out: DeferredText, at: At, value: unknown): void {
       writeList(out, at, source, readMember(value, source.child.name))
       return
     case 'edge':
-      // Made by `connection` below.
       writeFound(out, at, step.shape, (value as Edge).version)
       return
     case 'reference': {
@@ -134,17 +129,15 @@ function produce(run: Run, out: DeferredText, at: At, value: unknown): void {
   }
 }
 
-/** The form that a value is to have. */
 interface Value {
   readonly shape: Shape
   readonly isRequired: boolean
 }
 
-/** `__typename`, and what a schema says of itself. */
 function described(run: Run, step: Step, value: unknown): unknown {
   const { field, parent } = step
   if (field === undefined) return parent.name
-  // All that these fields read of the request is its schema.
+  // These fields only read the schema.
   const info = { schema: run.config.schema } as GraphQLResolveInfo
   return field.resolve?.(value, run.argumentsFor(step).given, undefined, info)
 }
@@ -189,11 +182,11 @@ function writeItems(
   items: readonly unknown[],
   at: At,
 ): void {
-  // Every failure happens before anything is written.
+  // All failures happen before anything is written.
   if (of.kind === 'any') for (const item of items) planFor(of, item)
   const item = { shape: of, isRequired }
   const { run, step, owner, path } = at
-  // Nothing below a leaf asks where it stands.
+  // Leaves need no path.
   const isWhole = of.kind === 'leaf'
   const each = (to: DeferredText, i: number) => {
     const place = isWhole ? at : { run, step, owner, path: { parent: path, key: i } }
@@ -205,11 +198,9 @@ function writeItems(
 interface Items {
   readonly length: number
   each(out: DeferredText, i: number): void
-  /** They are written in one go, however many there are. */
   readonly isWhole: boolean
 }
 
-/** The items in brackets. */
 function writeEach(run: Run, out: DeferredText, { length, each, isWhole }: Items): void {
   const writeFrom = (to: DeferredText, from: number): void => {
     for (let i = from; i < length; i++) {
@@ -236,7 +227,7 @@ function writeList(
   value: unknown,
 ): void {
   const { run, step, owner } = at
-  // A list is always of such a shape.
+  // Guaranteed by the shape of list fields.
   const shape = step.shape as Shape & { readonly kind: 'list' }
   if (!Array.isArray(value)) {
     out.text += 'null'
@@ -293,7 +284,7 @@ function writeTarget(
   })
 }
 
-/** Many refer to the same resource: its text is made once. */
+/** Caches the text, since many references share a resource. */
 function writeVersion(out: DeferredText, at: At, version: Version): void {
   const { run, step } = at
   const write = (to: DeferredText) => writeStored(to, at, step.shape, version)
@@ -302,7 +293,6 @@ function writeVersion(out: DeferredText, at: At, version: Version): void {
   else run.once(out, { plan, of: version }, write)
 }
 
-/** Writes a resource that a search has found. */
 function writeFound(out: DeferredText, at: At, shape: Shape, version: Version): void {
   rememberFound(at.run, version)
   writeStored(out, at, shape, version)
@@ -322,7 +312,7 @@ function writeStored(out: DeferredText, at: At, shape: Shape, version: Version):
   complete(out, { shape, isRequired: true }, resource, { ...at, owner: resource })
 }
 
-/** A longer resource is written as a value, which takes turns. */
+/** Longer resources are written as values, which yields between slices. */
 const MAX_TEXT = 100_000
 
 export function writeResource(
@@ -331,7 +321,6 @@ export function writeResource(
   at: Omit<At, 'run'>,
   resource: Resource | null,
 ): void {
-  // A contained resource is a part of the one that contains it.
   const isContained = at.owner?.contained !== undefined && hasContained(at.owner, resource)
   const owner = isContained ? at.owner : (resource ?? undefined)
   complete(out, at.step, resource, { ...at, run, owner })
@@ -351,7 +340,7 @@ function writeSearch(
   const args = run.argumentsFor(step)
   const wanted = { type, args, ...(isConnection ? requestedParts(step.shape) : LIST) }
   const isPart = kind === 'referring' && (!isResource(value) || at.owner !== value)
-  // A contained resource has no address of its own.
+  // A contained resource has no URL.
   if (isPart) {
     out.text += 'null'
     return
@@ -369,7 +358,7 @@ function writeSearch(
   else run.enqueueRead(findReferring(run, wanted, referenceTo(value as Resource)), place, write)
 }
 
-/** `published`: definitions that everybody shares, behind what the Project has of its own. */
+/** `published`: shared definitions, appended to the Project's own. */
 function writePage(
   out: DeferredText,
   at: At,
@@ -377,7 +366,7 @@ function writePage(
   published: readonly Resource[],
 ): void {
   const { run, step } = at
-  // A search is always of such a shape.
+  // Guaranteed by the shape of search fields.
   const { of } = step.shape as Shape & { readonly kind: 'list' }
   const own = published.length === 0 ? [] : versions.map((version) => parseFound(run, version))
   const others = published.filter(({ url }) => own.every((resource) => resource.url !== url))

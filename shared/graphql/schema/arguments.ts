@@ -1,4 +1,4 @@
-/** Arguments of searches and of lists inside a resource, and what they ask for. */
+/** Arguments of searches and of lists inside a resource. */
 import {
   type GraphQLArgumentConfig,
   GraphQLEnumType,
@@ -19,7 +19,7 @@ const text = { type: GraphQLString }
 const whole = { type: GraphQLInt }
 const PAGING: Arguments = { _count: whole, _offset: whole, _sort: text, _cursor: text }
 const PAGING_NAMES: ReadonlySet<string> = new Set(Object.keys(PAGING))
-/** Not searched by, or only by the service itself. */
+/** Not searchable, or only internally. */
 const LEFT_OUT: ReadonlySet<string> = new Set([
   '_content',
   '_query',
@@ -29,7 +29,6 @@ const LEFT_OUT: ReadonlySet<string> = new Set([
 ])
 const ADDED = ['_filter', '_account']
 
-/** GraphQL name → code of the parameters that a type is searched by. */
 export function parameterNames(type: string): ReadonlyMap<string, string> {
   const known = names.get(type)
   if (known !== undefined) return known
@@ -54,13 +53,13 @@ export function searchArguments(type: string): Arguments {
 
 const searches = new Map<string, Arguments>()
 
-/** The arguments of a nested list; `isShort` where the type refers to anything: `_filter` says all else. */
+/** Returns the arguments of a nested list; `isShort` where the type can refer to anything: `_filter` covers the rest. */
 export function reverseArguments(
   type: string,
   codes: readonly string[],
   isShort: boolean,
 ): Arguments {
-  // Many types are referred to by the same parameters.
+  // Many types share the same reference parameters.
   const key = `${type} ${codes.join(' ')} ${isShort}`
   const known = reverses.get(key)
   if (known !== undefined) return known
@@ -76,10 +75,10 @@ export function reverseArguments(
 
 const reverses = new Map<string, Arguments>()
 
-/** All of them must hold; a search has no more conditions. */
+/** Repeats are combined by AND; this is the search's limit of conditions. */
 const MAX_REPEATS = 200
 
-/** The query string of REST that says the same. Errors: 400 `too-costly`. */
+/** Returns the equivalent REST query string. Errors: 400 `too-costly`. */
 export function restQuery(type: string, given: Given): URLSearchParams {
   const codes = parameterNames(type)
   const query = new URLSearchParams()
@@ -94,7 +93,7 @@ export function restQuery(type: string, given: Given): URLSearchParams {
   return query
 }
 
-/** The arguments of a list element: its children that are texts, FHIRPath, and which part of it. */
+/** Returns the arguments of a list element: its text children, FHIRPath, and paging. */
 export function listArguments({ content }: Child): Arguments {
   if (content.kind !== 'object') return PART
   const name = graphqlTypeName(content.place)

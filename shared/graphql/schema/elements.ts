@@ -1,4 +1,4 @@
-/** Elements of the definitions as fields: one a type of a choice, with the GraphQL name or scalar of what is inside. */
+/** Maps element definitions to fields: one per type of a choice, with its GraphQL name or scalar. */
 import {
   GraphQLBoolean,
   type GraphQLField,
@@ -12,7 +12,7 @@ import { shortText, typeDefinition, typeElements } from '../../fhir/definitions.
 import { type ElementDefinition, openOnce } from '../../fhir/definitions-data.ts'
 import { Decimal, isDecimal } from '../../fhir/json.ts'
 
-/** A type, or the backbone element at a path below it. */
+/** A type, or a backbone element at a path in it. */
 export interface Place {
   readonly type: string
   /** Empty for the type itself. */
@@ -22,16 +22,14 @@ export interface Place {
 export type Content =
   | { readonly kind: 'primitive'; readonly code: string }
   | { readonly kind: 'object'; readonly place: Place }
-  /** Any resource. */
   | { readonly kind: 'resource' }
 
 export interface Child {
-  /** As in JSON: `valueQuantity`. */
+  /** JSON name: `valueQuantity`. */
   readonly name: string
   readonly isChoice: boolean
   readonly isList: boolean
   readonly content: Content
-  /** The standard's description of it. */
   readonly short: string | undefined
 }
 
@@ -41,7 +39,7 @@ export function graphqlTypeName({ type, path }: Place): string {
   return type + path.split('.').map(capitalised).join('')
 }
 
-/** The backbone element of such a name; undefined where there is none. */
+/** Returns the backbone element with this name, if any. */
 export function findBackbonePlace(name: string): Place | undefined {
   const starts = [...name.matchAll(/[A-Z]/g)].map(({ index }) => index).reverse()
   for (const end of starts) {
@@ -58,7 +56,6 @@ export function isKnownType(name: string): boolean {
   return typeDefinition(name) !== undefined
 }
 
-/** The children of a place, in the order of the standard. */
 export function listChildren({ type, path }: Place): readonly Child[] {
   const prefix = path === '' ? '' : `${path}.`
   const own = typeElements(type).flatMap((element) => {
@@ -75,7 +72,6 @@ const isNamed =
   (child: Child): boolean =>
     child.name === name
 
-/** The children of every backbone element. */
 const backbone = openOnce(() => {
   const children = typeElements('BackboneElement')
   return children.flatMap((element) => toChildren('BackboneElement', element, element.path))
@@ -122,7 +118,7 @@ function capitalised(text: string): string {
   return text.charAt(0).toUpperCase() + text.slice(1)
 }
 
-/** The standard's Float, but 1.00 stays 1.00. */
+/** The standard Float, except that it preserves 1.00. */
 export const Float = new GraphQLScalarType<unknown, unknown>({
   name: 'Float',
   ...(GraphQLFloat.description ? { description: GraphQLFloat.description } : {}),
@@ -143,39 +139,34 @@ export function scalarType(code: string): GraphQLScalarType {
   return NUMBERS.has(code) ? Float : GraphQLString
 }
 
-/** Written as text in GraphQL, so that it can be a child filter. */
+/** True for types that GraphQL represents as text, which can be child filters. */
 export function isText(code: string): boolean {
   return code !== 'boolean' && !NUMBERS.has(code)
 }
 
-// How the fields of the schema get their values; the compiler reads it from the extensions of a field.
+// Value sources of the schema's fields, which the compiler reads from a field's extensions.
 
 export type Source =
-  /** A member of the object that the field stands on. */
   | { readonly kind: 'member'; readonly name: string }
-  /** A repeating element, with its filters. */
+  /** A repeating element with filters. */
   | { readonly kind: 'list'; readonly child: Child }
-  /** The resource that a Reference points at. */
   | { readonly kind: 'reference' }
   | { readonly kind: 'read'; readonly type: string }
   | { readonly kind: 'search'; readonly type: string; readonly isConnection: boolean }
-  /** Resources that refer to the one that the field stands on. */
   | { readonly kind: 'referring'; readonly type: string; readonly isConnection: boolean }
-  /** The resource of an edge of a connection. */
   | { readonly kind: 'edge' }
   | { readonly kind: 'write'; readonly type: string; readonly action: WriteAction }
 
 export type WriteAction = 'create' | 'update' | 'patch' | 'delete'
 
-/** Arguments as graphql-js coerces them. */
 export type Given = Readonly<Record<string, unknown>>
 
 export function withSource(source: Source): { readonly extensions: { readonly source: Source } } {
   return { extensions: { source } }
 }
 
-/** Undefined for the fields by which a schema describes itself: graphql-js resolves them. */
+/** Undefined for introspection fields, which graphql-js resolves. */
 export function fieldSource({ extensions }: GraphQLField<unknown, unknown>): Source | undefined {
-  // Set by `from` alone.
+  // Only `from` sets it.
   return extensions.source as Source | undefined
 }

@@ -1,8 +1,4 @@
-/**
- * graphql-js walks every field of every type when a schema is made, which here takes a second and a
- * hundred megabytes. So types show no fields until the gate is open, and the schema makes those that a
- * query names when it names them.
- */
+/** Lazy schema: graphql-js would walk every field of every type at once. Types hide their fields until queried. */
 import {
   type GraphQLArgument,
   type GraphQLFieldConfigMap,
@@ -58,7 +54,7 @@ export class LazyObject extends GraphQLObjectType<unknown, unknown> {
   }
 }
 
-/** By the map that they are described in: what a search takes is the same wherever it hangs. */
+/** Keyed by their configuration map, so that fields share search arguments. */
 const knownArguments = new WeakMap<object, readonly GraphQLArgument[]>()
 
 function withoutKnownArguments(configs: Configs): Configs {
@@ -76,7 +72,7 @@ function withSharedArguments(fields: Fields, configs: Configs): Fields {
     if (args === undefined || field === undefined) continue
     const known = knownArguments.get(args)
     if (known === undefined) {
-      // Else it would name the field that it was first made for.
+      // Otherwise it would name the field it was first built for.
       for (const argument of field.args) argument.toString = () => argument.name
       knownArguments.set(args, field.args)
     } else field.args = known
@@ -97,7 +93,7 @@ export class LazyInput extends GraphQLInputObjectType {
   }
 }
 
-/** Knows every type by name; `getTypeMap` has only those of its making until all are made. */
+/** Knows all types by name; `getTypeMap` has only those built so far. */
 export class LazySchema extends GraphQLSchema {
   readonly #find: (name: string) => GraphQLNamedType | undefined
   #whole: ReturnType<GraphQLSchema['getTypeMap']> | undefined
@@ -118,7 +114,7 @@ export class LazySchema extends GraphQLSchema {
     return this.#whole ?? super.getTypeMap()
   }
 
-  /** All types with their fields; waits for `pace` after each. */
+  /** Builds all types with their fields; awaits `pace` after each. */
   async makeAll(pace: () => Promise<void> | undefined): Promise<void> {
     if (this.#whole !== undefined) return
     const types = new Set<GraphQLNamedType>(Object.values(super.getTypeMap()))
@@ -132,9 +128,7 @@ export class LazySchema extends GraphQLSchema {
   }
 }
 
-/** A list of items that are never null; one for each type. */
 export function listOfType<T extends GraphQLNullableType>(type: T): GraphQLList<GraphQLNonNull<T>> {
-  // Made below for this very type.
   const known = lists.get(type) as GraphQLList<GraphQLNonNull<T>> | undefined
   if (known !== undefined) return known
   const made = new GraphQLList(new GraphQLNonNull(type))
@@ -144,7 +138,7 @@ export function listOfType<T extends GraphQLNullableType>(type: T): GraphQLList<
 
 const lists = new WeakMap<object, object>()
 
-/** `seen`: arguments that are not to be looked at again. */
+/** `seen`: arguments to skip. */
 function* typesIn(
   type: GraphQLNamedType,
   seen: Set<readonly GraphQLArgument[]>,

@@ -1,7 +1,4 @@
-/**
- * Output types of the schema, made when they are first named, and lists of what refers to a resource.
- * https://hl7.org/fhir/R4/graphql.html
- */
+/** Output types, built on demand. https://hl7.org/fhir/R4/graphql.html */
 import {
   GraphQLBoolean,
   type GraphQLFieldConfig,
@@ -32,11 +29,11 @@ import {
 } from './elements.ts'
 import { type Gate, LazyObject, listOfType } from './lazy.ts'
 
-/** The types of one schema, by name; each is made once. */
+/** Types of one schema by name; each is built once. */
 export interface Parts {
   readonly gate: Gate
   readonly made: Map<string, GraphQLNamedType>
-  /** Resource types that its callers may know of. */
+  /** Resource types visible to the audience. */
   readonly resourceTypes: readonly string[]
 }
 
@@ -53,7 +50,6 @@ export function objectType(parts: Parts, place: Place): LazyObject {
   })
 }
 
-/** An output type by its name, for fragments on what was not reached before. */
 export function outputNamed(parts: Parts, name: string): GraphQLNamedType | undefined {
   const known = parts.made.get(name)
   if (known !== undefined) return known
@@ -74,7 +70,6 @@ function isResourceLike({ resourceTypes }: Parts, name: string): boolean {
 
 const isOfResource = ({ name }: Child) => name === 'implicitRules'
 
-/** Any resource. */
 export function anyResource(parts: Parts): GraphQLUnionType {
   return once(parts, 'ResourceList', (name) => {
     return new GraphQLUnionType({
@@ -121,7 +116,7 @@ export function once<T extends GraphQLNamedType>(
   make: (name: string) => T,
 ): T {
   const known = made.get(name)
-  // A name is only ever asked for as one kind of type.
+  // Each name has only one kind of type.
   if (known !== undefined) return known as T
   const type = make(name)
   made.set(name, type)
@@ -210,13 +205,12 @@ function reverseFields(parts: Parts, target: string): Fields {
 
 interface Referring {
   readonly type: string
-  /** Parameters that can point at the target. */
   readonly codes: readonly string[]
-  /** One of them names the target; else they point at anything. */
+  /** True if one names the target explicitly; the others allow any type. */
   readonly isNamed: boolean
 }
 
-/** Types with a reference parameter that can point at `target`. */
+/** Returns the types with a reference parameter that can point at `target`. */
 function referringTo(target: string): readonly Referring[] {
   const { byTarget, toAny } = parameters()
   const named = byTarget.get(target)
@@ -228,7 +222,7 @@ function referringTo(target: string): readonly Referring[] {
 
 type Codes = Map<string, string[]>
 
-/** Referring type → codes, for each target and for parameters that can point at any. */
+/** Referring types and codes, for each target and for parameters with any target. */
 const parameters = openOnce(() => {
   const byTarget = new Map<string, Codes>()
   const toAny: Codes = new Map()

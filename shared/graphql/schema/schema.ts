@@ -1,4 +1,4 @@
-/** The schemas: one for each kind of caller and root, made at their first query. */
+/** One schema per kind of caller and root, built at the first query. */
 import {
   DirectiveLocation,
   GraphQLBoolean,
@@ -52,7 +52,7 @@ const SUPER_ADMIN_ONLY: ReadonlySet<string> = new Set([
   'Login',
 ])
 
-/** `instance`: the resource type that is the root of the document. */
+/** `instance`: type of the root resource. */
 interface Audience {
   readonly isSuperAdmin: boolean
   readonly instance: string | undefined
@@ -62,7 +62,6 @@ export function audienceName({ isSuperAdmin, instance = '' }: Audience): string 
   return `${isSuperAdmin ? 'super' : 'member'} ${instance}`
 }
 
-/** Types are made when a query names them: 10 ms instead of a second. */
 export function schemaFor(audience: Audience): LazySchema {
   const { isSuperAdmin, instance } = audience
   const name = audienceName(audience)
@@ -147,9 +146,8 @@ function mutationFields(parts: Parts): Fields {
   return fields
 }
 
-// Input types of mutations: as the output types, but for what may be any resource.
+// Input types of mutations: like the output types, except for elements that hold any resource.
 
-/** `PatientCreate` or `PatientUpdate`. */
 function resourceInput(
   parts: Parts,
   type: string,
@@ -184,7 +182,7 @@ function patchInput(parts: Parts): GraphQLInputObjectType {
   })
 }
 
-/** An input type by its name, for variables. */
+/** Returns an input type by name, for variables. */
 function inputNamed(parts: Parts, name: string): GraphQLInputObjectType | undefined {
   if (name === 'PatchOperationInput') return patchInput(parts)
   const [, type = '', action] = /^(\w+?)(Create|Update)$/.exec(name) ?? []
@@ -193,7 +191,7 @@ function inputNamed(parts: Parts, name: string): GraphQLInputObjectType | undefi
 }
 
 function elementInput(parts: Parts, place: Place): GraphQLInputObjectType {
-  // With a sign between: StructureMap.group has an element `input`.
+  // With an underscore, since StructureMap.group has an element `input`.
   return once(parts, `${graphqlTypeName(place)}_Input`, (name) => {
     return new LazyInput(parts.gate, { name, fields: () => inputFields(parts, place) })
   })

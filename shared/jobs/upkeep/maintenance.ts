@@ -1,4 +1,4 @@
-/** Reindex and expunge as a Principal: who may, where, and what a step of expunge removes. */
+/** Reindex and expunge with access checks. */
 
 import { readDecided } from '../../access/decisions/decide.ts'
 import { may, REGISTRY_TYPES } from '../../access/policy.ts'
@@ -21,17 +21,13 @@ import { addOwnParametersJob, ownJobProgress } from '../../store/rows/upkeep-job
 import type { Version } from '../../store/rows/version.ts'
 import { removeProjectPart, removeResource, removeTypePart } from './removal.ts'
 
-/** The resources that are indexed anew. */
 export interface ReindexScope {
-  /** Undefined: all types. */
   readonly type: string | undefined
-  /** A search that means some of them. */
   readonly filter: string | undefined
-  /** Resources that were written before are left alone; a time as PostgreSQL reads it. */
+  /** PostgreSQL timestamp; skips resources written before it. */
   readonly since?: string
 }
 
-/** Where a reindex of all Projects stands. */
 export interface ReindexProgress {
   readonly project: number
   readonly after: ReindexPosition | undefined
@@ -40,38 +36,38 @@ export interface ReindexProgress {
 export interface Maintenance {
   /** Errors: 403 unless an admin, 404, 410. */
   reindex(principal: Principal, type: string, id: string): Promise<void>
-  /** The next `count` resources of all Projects; undefined when all are done. Errors: 400, 403. */
+  /** Reindexes the next `count` resources over all Projects; undefined when done. Errors: 400, 403. */
   reindexNext(
     principal: Principal,
     scope: ReindexScope,
     from: ReindexProgress | undefined,
     count: number,
   ): Promise<{ readonly seen: number; readonly progress: ReindexProgress } | undefined>
-  /** The next `count` resources of a Project, by its search parameters of now. Errors: 403. */
+  /** Indexes the next `count` resources of a Project by its current search parameters. Errors: 403. */
   indexOwnNext(
     principal: Principal,
     project: number,
     from: OwnIndexProgress | undefined,
     count: number,
   ): Promise<OwnIndexStep>
-  /** Indexes the next step in the Principal's Project; undefined when nothing is left. */
+  /** Returns the progress of indexing in the Principal's Project; undefined when done. */
   ownIndexProgress(principal: Principal): ReturnType<typeof ownJobProgress>
-  /** The resource with its history, live or deleted. Errors: 403 unless an admin, 404. */
+  /** Removes a live or deleted resource and its history. Errors: 403 unless an admin, 404. */
   expunge(principal: Principal, type: string, id: string): Promise<Version>
-  /** Expunges resources last changed before a time, in all Projects; returns how many. Errors: 403. */
+  /** Expunges resources last changed before a time, in all Projects; returns their number. Errors: 403. */
   purge(principal: Principal, type: string, before: Date): Promise<number>
-  /** The next `count` live resources of a Project; those of the registry are not among them. Errors: 403, 404. */
+  /** Returns the next `count` live resources of a Project, without registry resources. Errors: 403, 404. */
   scan(
     principal: Principal,
     projectId: string,
     after: ScanPosition | undefined,
     count: number,
   ): Promise<ScanPage>
-  /** The Bot does not run by itself any more, until its schedule changes. Errors: 403. */
+  /** Stops the Bot's schedule until it is changed. Errors: 403. */
   removeSchedule(principal: Principal, botId: string): Promise<void>
-  /** Plans all Bots that run by themselves anew. Errors: 403. */
+  /** Recomputes the schedules of all Bots. Errors: 403. */
   rebuildSchedules(principal: Principal): Promise<void>
-  /** The next rows of a whole Project, at last itself; false when nothing is left. Errors: 400, 403. */
+  /** Removes the next rows of a whole Project and finally the Project; false when done. Errors: 400, 403. */
   expungeProject(principal: Principal, projectId: string): Promise<boolean>
 }
 
@@ -174,19 +170,18 @@ async function expungeProject(
   return false
 }
 
-/** The audit trail outlives what administrators of a Project do. */
+/** Project administrators must not remove the audit trail. */
 function requirePurger(principal: Principal, type: string): void {
   if (type !== 'AuditEvent' || principal.isSuperAdmin) return
   throw forbiddenByPlatform('An AuditEvent is expunged by super admins alone')
 }
 
-/** Users, Projects and the like are for super admins. */
 function requireAdmin(principal: Principal, type: string): void {
   const isEnough = REGISTRY_TYPES.has(type) ? principal.isSuperAdmin : principal.isProjectAdmin
   if (!isEnough) throw forbidden()
 }
 
-/** The one behind `from`; of a type, the next that has resources of it. */
+/** Returns the next Project after `from`; with a type, the next that stores it. */
 async function nextProject(
   { connection }: StoreContext,
   from: ReindexProgress | undefined,
@@ -211,7 +206,6 @@ async function nextProject(
   return row?.project
 }
 
-/** Live or deleted; who may do it was asked before. Errors: 404. Two statements. */
 async function expunge(
   store: StoreContext,
   principal: Principal,
@@ -228,17 +222,14 @@ async function expunge(
 /** The last row of a page. */
 interface ScanPosition {
   readonly type: string
-  /** Row id. */
   readonly id: string
 }
 
 interface ScanPage {
   readonly versions: readonly Version[]
-  /** Undefined at the end. */
   readonly next: ScanPosition | undefined
 }
 
-/** One statement. */
 async function scanPage(
   connection: Connection,
   project: number,

@@ -1,26 +1,23 @@
-/**
- * Counts work that waits in PostgreSQL, and does what PostgreSQL's autovacuum does too late: statistics of new
- * rows, pages that index scans may trust, the backlog of the GIN index.
- */
+/** Queue depths, and maintenance that autovacuum runs too late: statistics, the visibility map, the GIN pending list. */
 import type { Database } from '../../postgres/database.ts'
 import type { Connection } from '../../postgres/statement.ts'
 
 const TABLES = ['resource', 'version', 'idx_string', 'idx_range', 'code', 'unique_key'] as const
 const UPKEEP_LOCK = 726_010
-/** The name of a connection while it writes statistics and indexes only, and no resource. */
+/** Application name of connections that write only statistics and indexes. */
 export const UPKEEP = 'botica-upkeep'
-/** Autovacuum looks once a minute; a bulk load is over by then, and was planned without statistics. */
+/** Autovacuum runs once a minute: by then a bulk load is over and was planned without statistics. */
 const GROWN = { rows: 1000, share: 0.5 }
-/** A Project that has come to a large table, whose keys would be taken for rare. */
+/** A new Project in a large table: its keys would be estimated as rare. */
 export const STALE = { rows: 10_000, share: 0 }
-/** Searches scan them by an index alone. */
+/** Tables that searches read by index-only scans. */
 const SCANNED = ['resource', 'idx_string', 'idx_range', 'code', 'unique_key'] as const
-/** Fewer pages that VACUUM has not seen are soon looked up. */
+/** Fewer pages that are not all-visible are cheap to look up. */
 const UNSEEN_PAGES = 32
-/** 256 MB, some 800,000 resources. Of larger tables a load is a small part, and autovacuum comes for it. */
+/** 256 MB, about 800,000 resources. In larger tables a load is a small share, and autovacuum suffices. */
 const MOST_PAGES = 32_768
 
-/** Rows ever inserted into `resource` and changed there, as far as PostgreSQL has counted them. */
+/** Returns PostgreSQL's estimate of rows inserted into and updated in `resource`. */
 export async function writtenResources(database: Database): Promise<number> {
   const [row] = await database.query<{ written: string }>({
     name: 'upkeep-written',
@@ -31,7 +28,6 @@ export async function writtenResources(database: Database): Promise<number> {
   return Number(row?.written ?? 0)
 }
 
-/** Names of the migrations that have run, in their order. */
 export async function appliedMigrations(connection: Connection): Promise<readonly string[]> {
   const rows = await connection.query<{ name: string }>({
     text: 'select name from knex_migrations order by id',
@@ -40,12 +36,12 @@ export async function appliedMigrations(connection: Connection): Promise<readonl
   return rows.map(({ name }) => name)
 }
 
-/** Moves new keys into the tree of the GIN index, so that neither searches nor writes pay for it. */
+/** Flushes the GIN pending list so that searches and writes do not pay for it. */
 export async function cleanPendingKeys(database: Database): Promise<void> {
   await runExclusively(database, `select gin_clean_pending_list('resource_keys')`)
 }
 
-/** Analyzes the tables in which so many rows, and more than that share, have changed since PostgreSQL last looked. */
+/** Analyzes tables in which at least this many rows, and this share, changed since the last ANALYZE. */
 export async function analyzeGrown(
   database: Database,
   { rows: least, share }: typeof GROWN = GROWN,
@@ -57,16 +53,13 @@ export async function analyzeGrown(
         and n_mod_since_analyze > $2 and n_mod_since_analyze > n_live_tup * $3::float8`,
     values: [TABLES, least, share],
   })
-  // The names come back from the fixed list above.
   for (const { name } of rows) await runExclusively(database, `analyze ${name}`)
   return rows.map(({ name }) => name)
 }
 
 /**
- * An index tells whether a row is there for all to see only if VACUUM has been at its page: until then a search that
- * finds 500 keys looks 500 rows up. This takes PostgreSQL 10 ms for 50,000 new rows. Rows that some reader may not see
- * yet are left for the next time. Dead keys go, too: autovacuum counts from the last VACUUM, and would never come
- * for what that has left. Answers the names of the tables that had pages to be seen.
+ * Vacuums tables whose pages are not all-visible, since index-only scans otherwise look every row up. Also removes dead
+ * keys: autovacuum counts from the last VACUUM and would never return for them. Returns the table names.
  */
 export async function vacuumGrown(database: Database): Promise<readonly string[]> {
   const rows = await database.query<{ name: string }>({
@@ -79,14 +72,14 @@ export async function vacuumGrown(database: Database): Promise<readonly string[]
     values: [SCANNED, UNSEEN_PAGES, MOST_PAGES],
   })
   const names = rows.map(({ name }) => name)
-  // A table that another worker, autovacuum or a migration is at is left alone.
+  // Skips a table in use by another worker, autovacuum or a migration.
   for (const name of names) {
     await database.query({ text: `vacuum (skip_locked, truncate off) ${name}`, values: [] })
   }
   return names
 }
 
-/** One of several workers is enough. */
+/** Runs on one worker at a time. */
 async function runExclusively(database: Database, text: string): Promise<void> {
   await database.transaction(async (connection) => {
     const [row] = await connection.query<{ mine: boolean }>({
@@ -99,16 +92,14 @@ async function runExclusively(database: Database, text: string): Promise<void> {
 
 interface QueueDepth {
   readonly queue: string
-  /** Id of the Project. */
   readonly project: string
   readonly waiting: number
   readonly active: number
   readonly failed: number
-  /** Milliseconds the longest waiting one has waited; null: none waits, or nobody knows. */
+  /** Wait of the oldest item in ms; null if there is none or it is unknown. */
   readonly oldestMs: number | null
 }
 
-/** One statement. */
 export async function queueDepths(connection: Connection): Promise<readonly QueueDepth[]> {
   return await connection.query<QueueDepth>({
     name: 'queue-depths',

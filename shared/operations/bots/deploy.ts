@@ -1,4 +1,4 @@
-/** `Bot/:id/$deploy`: code → Binary → `executableCode`, in one transaction; TypeScript becomes `sourceCode`, too. */
+/** `Bot/:id/$deploy`: stores code as a Binary in `executableCode`; TypeScript also becomes `sourceCode`. */
 
 import { stripTypeScriptTypes } from 'node:module'
 import { type AnyNode, type ImportDeclaration, parse } from 'acorn'
@@ -27,7 +27,6 @@ export const deploy: Operation = {
     const { repository } = services
     const current = await repository.read(principal, 'Bot', id)
     if (current.content === undefined) throw notFound()
-    // A stored version is a resource.
     const bot = JSON.parse(current.content) as Resource
     const project = await services.principals.project(platformMeta(current).project ?? '')
     if (!project?.features.includes('bots')) throw badRequest('Bots not enabled')
@@ -40,9 +39,9 @@ export const deploy: Operation = {
     const { filename } = given
     const code = toJavaScript(given.code, filename)
     const warnings = checkCode(code, filename)
-    // Other clients compile by themselves, and store their source before.
+    // Other clients compile the code themselves and store the source first.
     const source = isTypeScript(filename) ? given.code : undefined
-    // A caller who may update the Bot may deploy: its policy need not mention Binary.
+    // Update access to the Bot is enough to deploy: its policy need not mention Binary.
     const writer = { ...systemPrincipal(project), profile: principal.profile }
     await repository.transaction(async (inside) => {
       const store = async (contentType: string, text: string) => {
@@ -66,7 +65,7 @@ export const deploy: Operation = {
   },
 }
 
-/** Warnings come behind `All OK`, since clients show the first issue. */
+/** Warnings follow `All OK`, since clients show the first issue. */
 function deployed(warnings: readonly string[]) {
   const issues = warnings.map((text) => issue('warning', 'not-supported', text))
   return outcomeReply(200, { ...allOk, issue: [...allOk.issue, ...issues] })
@@ -77,7 +76,7 @@ interface Deployment {
   readonly filename: string
 }
 
-/** JSON `{code, filename}` or Parameters with the same names. */
+/** JSON `{code, filename}` or equivalent Parameters. */
 function readBody({ request }: OperationCall): Deployment {
   const isEmpty = request.body === undefined || request.body.length === 0
   const body = isEmpty ? {} : parseBody(request.body ?? '')
@@ -121,15 +120,14 @@ function executableTitle(bot: Resource): string | undefined {
   return typeof title === 'string' ? title : undefined
 }
 
-// * TypeScript → JavaScript at deploy. Types become blanks, so that the place of an error stays true.
-// What is imported and then used only as a type goes, too: TypeScript's own compiler does the same,
-// and bots write `import { BotEvent, MedplumClient } from '@medplum/core'`.
+// TypeScript to JavaScript: types become blanks, which keeps error positions, and imports used only as types go, since
+// bots write `import { BotEvent, MedplumClient } from '@medplum/core'`.
 
 function isTypeScript(filename: string): boolean {
   return /\.[cm]?ts$/i.test(filename)
 }
 
-/** Other files are answered as they are. Errors: 400 with line and column. */
+/** Returns other files unchanged. Errors: 400 with line and column. */
 export function toJavaScript(code: string, filename: string): string {
   return isTypeScript(filename) ? withoutTypeImports(strip(code, filename)) : code
 }
@@ -143,14 +141,14 @@ function strip(code: string, filename: string): string {
   }
 }
 
-/** Node shows the place only by a picture: `:line`, some lines up to that one, carets below the place, an empty line. */
+/** Parses Node's code frame. */
 function placeIn(stack: string): string {
   const [head = '', ...lines] = stack.split('\n')
   const line = /:(\d+)$/.exec(head)?.[1]
   if (line === undefined) return ''
   const shown = lines.slice(0, lines.findIndex((text) => /^\w*Error\b/.test(text)) - 1)
   const carets = shown.find((text) => /^\s*\^+$/.test(text))
-  // There are none below the end of the file.
+  // Errors at the end of the file have no carets.
   const column = carets === undefined ? (shown.at(-1)?.length ?? 0) : carets.indexOf('^')
   return ` (line ${line}, column ${column + 1})`
 }
@@ -169,13 +167,12 @@ function withoutTypeImports(code: string): string {
       for (const name of usedIn(node)) used.add(name)
     })
   } catch {
-    // CommonJS, or broken: the check that follows tells.
+    // CommonJS or invalid: the next check decides.
     return code
   }
   return imports.reduce((text, declaration) => withoutUnused(text, declaration, used), code)
 }
 
-/** Names that a node reads, its children aside; the name of a property is none. */
 function usedIn(node: AnyNode): readonly string[] {
   const children: unknown[] = []
   for (const [key, value] of Object.entries(node)) {
@@ -202,7 +199,7 @@ function isIdentifier(value: unknown): value is { readonly name: string } {
   )
 }
 
-/** Blanks keep every later position. */
+/** Replaces by blanks, which keeps later positions. */
 function withoutUnused(code: string, node: ImportDeclaration, used: ReadonlySet<string>): string {
   const kept = node.specifiers.filter(({ local }) => used.has(local.name))
   if (kept.length === node.specifiers.length) return code

@@ -1,4 +1,4 @@
-/** `Bot/:id/$runs`, what came of the latest runs, `$replay`, one of them again, `$logs`, the log as it is written: for the admins of the Project. */
+/** `Bot/:id/$runs`, `$replay` and `$logs` (live), for project admins. */
 
 import { Readable } from 'node:stream'
 import { findBot, resolveRunAs } from '../../bots/bot.ts'
@@ -23,10 +23,10 @@ import type { Services } from '../../request/services.ts'
 
 const DEFAULT_COUNT = 20
 const MOST = 100
-/** A longer input is cut. */
+/** Longer inputs are truncated. */
 const MOST_SHOWN_BYTES = 256 * 1024
 
-/** Errors: 400, 403 for who is no project admin, 404. */
+/** Errors: 400, 403 for non-admins, 404. */
 export const runs: Operation = {
   name: 'runs',
   on: [{ type: 'Bot', level: 'instance' }],
@@ -56,7 +56,6 @@ export const runs: Operation = {
 
 type OneRun = Required<Pick<RunQuery, 'id'>> & Pick<RunQuery, 'bot' | 'project'>
 
-/** All attempts of a run, with what each has called and written, and its input where that is kept. */
 async function oneRun({ database, storage }: Services, run: OneRun): Promise<FhirReply> {
   const rows = await findBotRuns(database, { ...run, count: MOST })
   const parameter = rows.map(async (row) => {
@@ -77,7 +76,6 @@ async function oneRun({ database, storage }: Services, run: OneRun): Promise<Fhi
   return jsonReply(200, { resourceType: 'Parameters', parameter: await Promise.all(parameter) })
 }
 
-/** The content as far as a person would read it; `size` is that of all of it. */
 function attachment({ contentType, inputKind, input = '', shown = input }: ArchivedInput) {
   const content = Buffer.from(shown, inputKind === 'bytes' ? 'base64' : 'utf8')
   const data = content.subarray(0, MOST_SHOWN_BYTES).toString('base64')
@@ -94,7 +92,7 @@ function partsOfCall({ method, path, status, ms, wrote = [] }: CallRecord): read
   ]
 }
 
-/** Whoever may see what a bot wrote to its log. Errors: 403, 404 as for reading the bot. */
+/** Requires access to a bot's log. Errors: 403, 404 as for reading the bot. */
 async function requireLogAccess({ services, principal, id = '' }: OperationCall) {
   const version = await services.repository.read(principal, 'Bot', id)
   if (!principal.isProjectAdmin && !principal.isSuperAdmin) throw forbidden()
@@ -150,7 +148,7 @@ function readPlace(cursor: string | null): BotRunCursor | undefined {
 
 const RUN_ID = /^(?:urn:uuid:)?([\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12})$/i
 
-/** Runs a run again. Errors: 400, 403 for who is no project admin, 404 also for a run whose input was not kept. */
+/** Repeats a run. Errors: 400, 403 for non-admins, 404, also without an archived input. */
 export const replay: Operation = {
   name: 'replay',
   on: [{ type: 'Bot', level: 'instance' }],
@@ -171,7 +169,7 @@ export const replay: Operation = {
   },
 }
 
-/** JSON `{runId}`, or Parameters with the same name as `$runs` gives it. */
+/** JSON `{runId}`, or Parameters as returned by `$runs`. */
 function readRunId({ request }: OperationCall): string {
   const body = parseBody(request.body ?? '')
   const parameters = isObject(body) && Array.isArray(body.parameter) ? body.parameter : []
@@ -186,22 +184,21 @@ function parseRunId(text: string): string {
   return runId
 }
 
-// * `Bot/:id/$logs`: what runs of the bot log, as server-sent events while they happen
-// (https://html.spec.whatwg.org/multipage/server-sent-events.html): `start`, `log`, `end`, `gap`, and
-// `close` with the reason before the service ends the stream.
+// `Bot/:id/$logs`: live log as server-sent events `start`, `log`, `end`, `gap`, and `close` with a reason.
+// https://html.spec.whatwg.org/multipage/server-sent-events.html
 
-/** Proxies cut off what is silent for longer; rights are looked at again as often. */
+/** Below proxies' idle timeouts; each heartbeat also checks access again. */
 const HEARTBEAT_MS = 5000
-/** No longer than a token lives; whoever listens comes again. */
+/** Within a token's lifetime; clients reconnect. */
 const LONGEST_MS = 3_600_000
-/** Each has two connections to Redis. */
+/** Each has two Redis connections. */
 const MAX_STREAMS = 50
-/** The backlog of a reader that is too slow; further lines are left out. */
+/** Lines buffered for a slow reader; further ones are dropped. */
 const MAX_WAITING = 1000
 
 let streams = 0
 
-/** Errors: 400 inside bundles and bots, 403 for who is no project admin, 404, 429. */
+/** Errors: 400 inside bundles and bots, 403 for non-admins, 404, 429. */
 export const logs: Operation = {
   name: 'logs',
   on: [{ type: 'Bot', level: 'instance' }],
@@ -217,7 +214,7 @@ export const logs: Operation = {
       headers: {
         'Content-Type': EVENT_STREAM,
         'Cache-Control': 'no-store',
-        // nginx would gather events otherwise.
+        // Disables nginx's buffering.
         'X-Accel-Buffering': 'no',
       },
       body: undefined,
@@ -281,7 +278,6 @@ function woken(ms: number, set: (wake: () => void) => void): Promise<void> {
   })
 }
 
-/** Why the listener may not listen any more. */
 async function refusal(call: OperationCall): Promise<'revoked' | undefined> {
   const { principals } = call.services
   const { loginId, membershipId = '', project } = call.principal
@@ -293,7 +289,7 @@ async function refusal(call: OperationCall): Promise<'revoked' | undefined> {
     await requireLogAccess({ ...call, principal: narrowSession(session, call.principal).principal })
     return undefined
   } catch (error) {
-    // A store that is away for a moment refuses nobody.
+    // A transient store failure revokes nothing.
     return error instanceof HttpError && error.status < 500 ? 'revoked' : undefined
   }
 }

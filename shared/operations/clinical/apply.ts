@@ -1,8 +1,6 @@
 /**
- * `PlanDefinition/{id}/$apply`: a plan for one patient, stored as a CarePlan, its RequestGroup, a Task for each action
- * and a ServiceRequest where an ActivityDefinition asks for one. https://hl7.org/fhir/R4/plandefinition-operation-apply.html
- * Conditions are FHIRPath about the patient; an action with one in another language is refused. Dynamic values,
- * and what ActivityDefinitions of other kinds would make, are left out: their actions are Tasks.
+ * `PlanDefinition/{id}/$apply`. https://hl7.org/fhir/R4/plandefinition-operation-apply.html
+ * Conditions must be FHIRPath; dynamic values are ignored. Only ActivityDefinitions for ServiceRequest yield those.
  */
 import { randomUUIDv7 } from 'node:crypto'
 import { badRequest, notSupported, tooCostly, unknownDefinition } from '../../core/errors.ts'
@@ -26,7 +24,7 @@ const PARAMETERS: readonly ParameterDefinition[] = [
   { name: 'organization', kind: 'reference' },
 ]
 
-/** Errors: 400, 403, 404: nothing is stored then. */
+/** Errors: 400, 403, 404; nothing is stored then. */
 export const apply: Operation = {
   name: 'apply',
   on: [{ type: 'PlanDefinition', level: 'instance' }],
@@ -73,7 +71,6 @@ export const apply: Operation = {
   },
 }
 
-/** The CarePlan comes last. */
 async function madeBy(context: Context): Promise<readonly Resource[]> {
   const { plan, about, who: author, made } = context
   const actions = await applyActions(context, plan.action, 1)
@@ -118,14 +115,11 @@ interface Context {
   readonly call: OperationCall
   readonly plan: Resource
   readonly patient: Resource
-  /** Tasks and requests so far. */
   readonly made: Resource[]
   readonly about: Readonly<Record<string, unknown>>
-  /** The practitioner or organization that applies the plan. */
   readonly who: object | undefined
 }
 
-/** Members without a value, or of an empty object, are left out. */
 function given(members: Readonly<Record<string, unknown>>): Record<string, unknown> {
   const all = Object.entries(members).filter(
     ([, value]) => value !== undefined && !(isObject(value) && Object.keys(value).length === 0),
@@ -162,7 +156,7 @@ async function doneBy(
   return { resource: { reference: `Task/${task.id}` } }
 }
 
-/** Errors: 400 for a condition that cannot be judged: the action is neither taken nor left out. */
+/** Errors: 400 for a condition that cannot be evaluated. */
 function isApplicable(
   { condition }: Readonly<Record<string, unknown>>,
   patient: Resource,
@@ -211,7 +205,7 @@ function contained(plan: Resource, canonical: string): Resource | undefined {
   return all.find((one) => one.resourceType === 'ActivityDefinition' && `#${one.id}` === canonical)
 }
 
-/** The members that a definition adds to its Task. Errors: 400 for one that the caller does not see. */
+/** Returns the Task members from a definition. Errors: 400 for a definition the caller cannot read. */
 async function definitionMembers(
   context: Context,
   canonical: string,

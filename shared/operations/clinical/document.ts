@@ -1,8 +1,4 @@
-/**
- * `Composition/$document`: a Composition and all that it names, as a Bundle that can be kept.
- * https://hl7.org/fhir/R4/composition-operation-document.html
- * Graphs are not followed: the standard asks for what the Composition refers to itself.
- */
+/** `Composition/$document`, without graphs. https://hl7.org/fhir/R4/composition-operation-document.html */
 import { randomUUID } from 'node:crypto'
 import { badRequest, businessRule } from '../../core/errors.ts'
 import { plainBundle } from '../../fhir/bundle.ts'
@@ -27,7 +23,7 @@ import { conceptKeys } from './lastn.ts'
 
 const MOST_REFERENCES = 1000
 
-/** Errors: 404, 422 for what the Composition names and the caller does not see: no part is left out silently. */
+/** Errors: 404; 422 for a reference the caller cannot read, since parts are never omitted silently. */
 export const document: Operation = {
   name: 'document',
   on: [
@@ -68,7 +64,7 @@ export function documentHead(): Readonly<Record<string, unknown>> {
   }
 }
 
-/** The standard's type is uri: an address of ours, or an id. */
+/** Parameter `id` is a uri: a URL of this server, or an id. */
 function compositionId({ services }: OperationCall, uri: string): string {
   const base = absoluteUrl(services, '')
   const path = canonicalUrl(uri.startsWith(base) ? uri.slice(base.length) : uri)
@@ -81,7 +77,7 @@ async function namedBy(
   { services, principal }: OperationCall,
   composition: Version,
 ): Promise<readonly Version[]> {
-  // Documents that this one is related to are no part of it: https://hl7.org/fhir/R4/documents.html#content
+  // Related documents are not part of this one: https://hl7.org/fhir/R4/documents.html#content
   const { meta: _, relatesTo: __, ...content } = parseVersion(composition)
   const named = new Map<string, { readonly type: string; readonly id: string }>()
   visitReferences(content, 'Composition', (text) => {
@@ -100,9 +96,7 @@ async function namedBy(
   })
 }
 
-// `DocumentReference/$docref`: the documents of a patient, as servers of US Core have to answer.
-// https://hl7.org/fhir/us/core/OperationDefinition-docref.html
-// None is generated on demand, so asking for those alone finds none.
+// `DocumentReference/$docref`: https://hl7.org/fhir/us/core/OperationDefinition-docref.html
 
 const MOST_DOCUMENTS = 1000
 
@@ -115,7 +109,7 @@ const PARAMETERS: readonly ParameterDefinition[] = [
   { name: 'profile', kind: 'text', many: true },
 ]
 
-/** Errors: 400, 404 for a patient whom the caller does not see. */
+/** Errors: 400, 404 for a patient the caller cannot read. */
 export const docref: Operation = {
   name: 'docref',
   on: [{ type: 'DocumentReference', level: 'type' }],
@@ -139,7 +133,7 @@ function patientId(text: string): string {
   throw badRequest('"patient" must be the id of a Patient', 'patient')
 }
 
-/** Dates are those of the care that a document is about. Without any, the newest of each type is meant. */
+/** Dates are those of the documented care. Without dates, returns the newest of each type. */
 async function documents(
   call: OperationCall,
   inputs: Inputs,

@@ -1,7 +1,4 @@
-/**
- * `$everything` of Patient, Encounter and Group: a compartment as pages of one searchset.
- * https://hl7.org/fhir/R4/patient-operation-everything.html
- */
+/** `$everything` of Patient, Encounter and Group. https://hl7.org/fhir/R4/patient-operation-everything.html */
 import { createHash } from 'node:crypto'
 import { badRequest, badStructure } from '../../core/errors.ts'
 import { yieldTurn } from '../../core/yielding.ts'
@@ -29,7 +26,7 @@ const MAX_COUNT = 10_000
 const DEFAULT_COUNT = 1000
 const MAX_OFFSET = 10_000
 const MAX_ROUNDS = 3
-/** The cursor remembers so many included resources; more may come twice. */
+/** Included resources remembered in the cursor; beyond this, some may repeat. */
 const MAX_REMEMBERED = 1500
 
 const INCLUDED = new Set([
@@ -65,7 +62,6 @@ export const everything: Operation = {
     const inputs = readInputs(call, PARAMETERS)
     const context = toInteraction(call)
     const { services, principal, id = '' } = call
-    // The table above names no other types.
     const type = call.type as 'Patient' | 'Encounter' | 'Group'
     const cursor = readCursor(inputs.text('_cursor'))
     const types = readTypes(inputs)
@@ -112,7 +108,7 @@ function readOffset(inputs: Inputs, cursor: Cursor | undefined): number {
   return offset
 }
 
-/** Comma lists and repeats. Errors: 400 for an unknown type. */
+/** Accepts comma lists and repeats. Errors: 400 for an unknown type. */
 function readTypes(inputs: Inputs): readonly string[] {
   const types = inputs.texts('_type').flatMap((text) => text.split(','))
   for (const type of types) if (!isResourceType(type)) throw badStructure('Unknown resource type')
@@ -127,7 +123,7 @@ function readDateRange(inputs: Inputs, name: string): { low: number; high: numbe
 }
 
 function readInstant(inputs: Inputs, name: string): Date | undefined {
-  // A plus sign that was not percent-encoded arrives as a space.
+  // An unencoded plus sign arrives as a space.
   const text = inputs.text(name)?.replace(' ', '+')
   if (text === undefined) return undefined
   const range = parseDate(text)
@@ -142,7 +138,7 @@ interface IncludedType {
   readonly id: string
 }
 
-/** Reads what the matches refer to, and what that refers to, each once; adds to `seen`. */
+/** Reads references of the matches transitively, each once; adds to `seen`. */
 async function includedBy(
   { services, principal }: FhirContext,
   matches: readonly Version[],
@@ -162,7 +158,7 @@ async function includedBy(
     if (targets.size === 0) break
     const found = await services.repository.readMany(principal, [...targets.values()])
     for (const name of targets.keys()) seen.add(digest(name))
-    // A resource of the compartment comes as a match, on this page or another one.
+    // Compartment resources are matches, on this page or another.
     open = []
     for (const item of found) {
       if (item !== undefined && !isMatch(item, type, id)) open.push(item)
@@ -182,7 +178,6 @@ function isMatch(version: Version, type: string, id: string): boolean {
 }
 
 function parsed({ content = '{}' }: Version): Resource {
-  // A stored version is a resource.
   return parseJson(content) as Resource
 }
 
@@ -196,7 +191,6 @@ function referencesIn(version: Version): { type: string; id: string }[] {
   return found
 }
 
-/** An entry of a searchset. */
 export function searchsetEntry(
   context: FhirContext,
   version: Version,
@@ -214,7 +208,7 @@ function pageLink(
   cursor: string | undefined,
 ): Link {
   const query = new URLSearchParams(request.query)
-  // Parameters of a body go into the link, which is followed by GET.
+  // Body parameters go into the next link, which is a GET.
   for (const { name } of PARAMETERS) {
     query.delete(name)
     for (const value of inputs.texts(name)) query.append(name, String(value))
@@ -236,7 +230,7 @@ interface Cursor {
   readonly seen: readonly string[]
 }
 
-/** Short enough to be remembered in a link, long enough that two references do not meet. */
+/** Short enough for a link, long enough to avoid collisions. */
 function digest(reference: string): string {
   return createHash('sha256').update(reference).digest('base64url').slice(0, 8)
 }
@@ -246,7 +240,7 @@ function writeCursor(after: CompartmentPosition, seen: ReadonlySet<string>): str
   return `${position}.${[...seen].slice(-MAX_REMEMBERED).join('')}`
 }
 
-/** Errors: 400 for what is no cursor; it holds a position and no secret. */
+/** Errors: 400 for an invalid cursor, which holds a position and no secret. */
 function readCursor(text: string | undefined): Cursor | undefined {
   if (text === undefined) return undefined
   const [position = '', remembered = ''] = text.split('.')
@@ -258,7 +252,7 @@ function readCursor(text: string | undefined): Cursor | undefined {
       return { after: { type, id }, seen: remembered.match(/.{8}/g) ?? [] }
     }
   } catch {
-    // It is no JSON: said below.
+    // Invalid JSON is reported below.
   }
   throw badRequest('Invalid cursor', '_cursor')
 }

@@ -1,8 +1,6 @@
 /**
- * `QuestionnaireResponse/$extract`: resources made of answers, as a transaction that is not carried out.
- * https://hl7.org/fhir/uv/sdc/extraction.html
- * By Observations (`observationExtract`) and by templates (`templateExtract`, of a resource). Extraction by definitions,
- * by whole Bundles and by StructureMaps is refused, so that no answer is left out silently.
+ * `QuestionnaireResponse/$extract`: returns a transaction. https://hl7.org/fhir/uv/sdc/extraction.html
+ * Rejects definitions, Bundle templates and StructureMaps, so that no answer is lost silently.
  */
 import { randomUUID } from 'node:crypto'
 import { badRequest, notSupported, tooCostly, unknownDefinition } from '../../core/errors.ts'
@@ -106,18 +104,15 @@ interface Entry {
 
 interface Walk {
   readonly response: Resource
-  /** The Questionnaire, or the item of it, that the node answers. */
   readonly questionnaire: Item
-  /** Each makes one entry. */
   readonly makers: (() => Entry)[]
-  /** Observations are made of it, unless an item says otherwise. */
+  /** Extracts Observations, unless an item overrides it. */
   readonly isObserved: boolean
   readonly category: readonly unknown[]
-  /** The subject of Observations. */
   readonly subject: unknown
 }
 
-/** `scope.node` is the response, or the item of it that answers. */
+/** `scope.node` is the response or one of its items. */
 function walkItems(walk: Walk, scope: Scope): void {
   const { questionnaire, makers } = walk
   const inner = { ...scope, variables: { ...scope.variables, ...allocated(questionnaire) } }
@@ -143,7 +138,6 @@ function walkItems(walk: Walk, scope: Scope): void {
   }
 }
 
-/** The answer that says whom a group is about. */
 function subjectIn({ item }: Item, children: readonly Item[]): unknown {
   const defined = toObjects(item).find((one) => sdcExtensions(one, 'isSubject')[0]?.valueBoolean)
   const answered = defined && children.find(({ linkId }) => linkId === defined.linkId)
@@ -154,7 +148,7 @@ function sdcExtensions(item: Item, name: string): readonly Item[] {
   return toObjects(item.extension).filter(({ url }) => url === `${SDC}${name}`)
 }
 
-/** Names of ids that templates of this item share. */
+/** Names of ids shared by this item's templates. */
 function allocated(item: Item): Record<string, string> {
   const names = sdcExtensions(item, 'extractAllocateId').map(({ valueString }) => valueString)
   const texts = names.filter((name) => typeof name === 'string')
@@ -178,7 +172,7 @@ function templateEntry({ questionnaire, response }: Walk, extension: Item, scope
   const template = toObjects(contained).find(({ id }) => `#${String(id)}` === name)
   if (!isResource(template)) throw badRequest(`The template ${name} is not contained`)
   const made = filled(template, { ...scope, root: response })
-  // It stays a resource: only elements that name an expression go.
+  // Only expression elements are removed, so it stays a resource.
   const { id: _, ...resource } = made as Resource
   const id = text('resourceId')
   const type = template.resourceType
@@ -224,7 +218,7 @@ function observationEntry(walk: Walk, answer: Item): Entry {
 
 const UNIT = 'http://hl7.org/fhir/StructureDefinition/questionnaire-unit'
 
-/** The types of answers that an Observation has not become those that say the same. */
+/** Maps answer types that Observation lacks to equivalent ones. */
 function observed(item: Item, answer: Item): Readonly<Record<string, unknown>> {
   const { valueDecimal, valueDate, valueCoding, valueUri } = answer
   if (valueCoding !== undefined) return { valueCodeableConcept: { coding: [valueCoding] } }
@@ -252,16 +246,14 @@ function toObjects(value: unknown): readonly Item[] {
   return Array.isArray(value) ? value.filter(isObject) : []
 }
 
-// Fills the template of a resource with what FHIRPath selects. https://hl7.org/fhir/uv/sdc/extraction.html#template-extract
+// Fills a resource template by FHIRPath. https://hl7.org/fhir/uv/sdc/extraction.html#template-extract
 
 const CONTEXT = `${SDC}templateExtractContext`
 const VALUE = `${SDC}templateExtractValue`
 const MOST_COPIES = 1000
 
-/** Where expressions are evaluated. */
 interface Scope {
   readonly node: unknown
-  /** `%resource`. */
   readonly root: Resource
   readonly variables: Readonly<Record<string, unknown>>
 }
@@ -269,7 +261,7 @@ interface Scope {
 const MOST_EXPRESSIONS = 500
 const BASES = [undefined, 'QuestionnaireResponse.item', 'QuestionnaireResponse.item.answer']
 
-/** Compiles the expressions of a Questionnaire, which takes longer than to evaluate them, in turns of their own. */
+/** Compiles a Questionnaire's expressions in separate turns, since that takes longer than evaluating them. */
 async function prepared(questionnaire: Resource): Promise<void> {
   const expressions = new Set<string>()
   const collect = (value: unknown) => {
@@ -298,7 +290,7 @@ function evaluated(expression: string, { node, root, variables }: Scope): unknow
   return compileTenant(expression, nodeTypePath(node))(node, { ...variables, resource: root })
 }
 
-/** Nodes are those of a response, or values of its answers. */
+/** Nodes are part of a response, or answer values. */
 function nodeTypePath(node: unknown): string | undefined {
   if (!isObject(node) || node.resourceType !== undefined) return undefined
   if (typeof node.linkId === 'string') return 'QuestionnaireResponse.item'
@@ -306,14 +298,14 @@ function nodeTypePath(node: unknown): string | undefined {
   return isAnswer ? 'QuestionnaireResponse.item.answer' : undefined
 }
 
-/** A copy of an element; undefined where its expression selects nothing. */
+/** Copies an element; undefined if its expression selects nothing. */
 function filled(element: unknown, scope: Scope): unknown {
   if (!isObject(element)) return element
   const [only] = fillTemplate(element, scope)
   return only
 }
 
-/** As many copies as the context of an element has values; one where it names none. */
+/** Copies an element for each value of its context; once without a context. */
 function fillTemplate(element: Readonly<Record<string, unknown>>, scope: Scope): unknown[] {
   const { expression, name } = expressionIn(element, CONTEXT)
   const nodes = expression === undefined ? [scope.node] : evaluated(expression, scope)
@@ -339,7 +331,7 @@ function fillElement(element: Readonly<Record<string, unknown>>, scope: Scope): 
   return Object.keys(copy).length === 0 ? [] : [copy]
 }
 
-/** An element that stands once takes the first value. */
+/** A non-repeating element takes the first value. */
 function fillMember(name: string, value: unknown, scope: Scope): unknown {
   if (!isObject(value)) return name === 'extension' ? undefined : value
   return fillTemplate(value, scope)[0]
@@ -353,7 +345,7 @@ function fillList(list: readonly unknown[], scope: Scope): unknown[] | undefined
   return items.length === 0 ? undefined : items
 }
 
-/** `_name` holds the extensions of the primitive `name`; those of an array stand one beside the other. */
+/** `_name` holds the extensions of primitive `name`, in parallel arrays for lists. */
 function fillPrimitive(
   copy: Record<string, unknown>,
   name: string,
@@ -377,7 +369,7 @@ interface Named {
   readonly name: string | undefined
 }
 
-/** The extension of an element that says what it is made of. Errors: 400 for another language. */
+/** Returns an element's extraction expression. Errors: 400 for another language. */
 function expressionIn({ extension }: Readonly<Record<string, unknown>>, url: string): Named {
   const found = Array.isArray(extension) ? extension.filter(isObject) : []
   const own = found.find((item) => item.url === url)

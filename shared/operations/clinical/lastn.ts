@@ -1,7 +1,4 @@
-/**
- * `Observation/$lastn`: the newest Observations of each code. https://hl7.org/fhir/R4/observation-operation-lastn.html
- * It looks at the newest 10,000 that its search finds; a concept is the same where it has a coding in common.
- */
+/** `Observation/$lastn`, over the newest 10,000 matches. https://hl7.org/fhir/R4/observation-operation-lastn.html */
 import { badRequest } from '../../core/errors.ts'
 import { yieldTurn } from '../../core/yielding.ts'
 import { isObject, type Resource } from '../../fhir/resource.ts'
@@ -68,7 +65,7 @@ interface Group {
   readonly keys: string[]
 }
 
-/** Two groups become one when an Observation has a coding of each. */
+/** Merges groups when an Observation has a coding of each. */
 function add(groups: Group[], byKey: Map<string, Group>, keys: string[], item: Ranked): void {
   const [first, ...others] = new Set(keys.flatMap((key) => byKey.get(key) ?? []))
   const group = first ?? { items: [], keys: [] }
@@ -86,7 +83,7 @@ function add(groups: Group[], byKey: Map<string, Group>, keys: string[], item: R
   }
 }
 
-/** Observations of the same time as the last one come, too: none of them is the newer. */
+/** Includes Observations with the same time as the last one. */
 function pickNewest({ items }: Group, max: number): Ranked[] {
   const sorted = items.sort((a, b) => a.rank - b.rank)
   const last = sorted[max - 1]
@@ -101,7 +98,7 @@ function effectiveTime(observation: Resource): string | undefined {
   return typeof time === 'string' ? time : undefined
 }
 
-/** A CodeableConcept is the same by its codings, else by its text. */
+/** Identifies a CodeableConcept by its codings, otherwise by its text. */
 export function conceptKeys(concept: unknown): string[] {
   if (!isObject(concept)) return ['']
   const codings = Array.isArray(concept.coding) ? concept.coding.filter(isObject) : []
@@ -111,7 +108,6 @@ export function conceptKeys(concept: unknown): string[] {
   return keys.length > 0 ? keys : [String(concept.text ?? '').toLowerCase()]
 }
 
-/** The search parameters of an address, a form or a Parameters resource. */
 function readLastnQuery(request: FhirRequest): URLSearchParams {
   const query = new URLSearchParams(request.query)
   if (request.method === 'GET' || request.body === undefined || request.body.length === 0) {
@@ -142,7 +138,7 @@ function parseMax(text: string): number {
   return Math.min(max, MOST_OF_A_CODE)
 }
 
-/** "The server SHALL support … patient or subject, and category or code": without them it would read all. */
+/** "The server SHALL support … patient or subject, and category or code": otherwise it would read everything. */
 function requireNarrow(query: URLSearchParams): void {
   const has = (...names: string[]) =>
     [...query.keys()].some((key) => names.includes(key.split(/[:.]/, 1)[0] ?? ''))

@@ -1,11 +1,7 @@
 /**
- * `Patient/$match` and `Patient/$member-match`: who is meant by a Patient that comes from elsewhere.
- * https://hl7.org/fhir/R4/patient-operation-match.html
- * https://hl7.org/fhir/us/davinci-hrex/OperationDefinition-member-match.html
- *
- * Candidates share an identifier, a telecom, or the birth date and a name, and are compared by the plain rules below:
- * letter case, accents and punctuation are ignored, nothing is guessed from how words sound. The Consent and the
- * CoverageToLink of `$member-match` are judged or ignored, and not stored.
+ * `Patient/$match`: https://hl7.org/fhir/R4/patient-operation-match.html. `Patient/$member-match` stores neither
+ * Consent
+ * nor CoverageToLink: https://hl7.org/fhir/us/davinci-hrex/OperationDefinition-member-match.html
  */
 import { badRequest, businessRule, HttpError } from '../../core/errors.ts'
 import { isObject, parseReference, type Resource } from '../../fhir/resource.ts'
@@ -37,7 +33,7 @@ export interface Match {
   readonly score: number
 }
 
-/** Errors: 400 without a Patient, or for one that says nothing to find it by; 403. */
+/** Errors: 400 without a Patient or without searchable content; 403. */
 export const match: Operation = {
   name: 'match',
   on: [{ type: 'Patient', level: 'type' }],
@@ -53,7 +49,7 @@ export const match: Operation = {
     const patient = ofType(inputs.resource('resource'), 'resource', 'Patient')
     const { matches, isCut } = await findMatches(call, patient)
     const certain = matches.filter(({ grade }) => grade === 'certain')
-    // A record is released by this only when nobody else can be meant.
+    // Releases a record only if the match is unique.
     const isSure = certain.length === 1 && !isCut
     const shown = inputs.flag('onlyCertainMatches') ? (isSure ? certain : []) : matches
     const count = Math.max(0, inputs.whole('count') ?? DEFAULT_COUNT)
@@ -82,7 +78,7 @@ const MEMBER_PARAMETERS: readonly ParameterDefinition[] = [
   { name: 'Consent', kind: 'resource' },
 ]
 
-/** Errors: 400 for what is missing, 422 where not exactly one member is meant, or the Consent does not hold. */
+/** Errors: 400 for missing input; 422 without exactly one match, or for an invalid Consent. */
 export const memberMatch: Operation = {
   name: 'member-match',
   on: [{ type: 'Patient', level: 'type' }],
@@ -117,7 +113,7 @@ function ofType(resource: Resource | undefined, name: string, type: string): Res
   throw badRequest(`"${name}" must hold a ${type}`, name)
 }
 
-/** It has to be in force: what it says beyond that is for those who release data by it. */
+/** Requires an active Consent; its other terms are for the parties that release data. */
 function requireConsent({ status, provision }: Resource): void {
   if (status !== 'active') throw businessRule('The Consent is not active', 'Consent.status')
   const period = isObject(provision) && isObject(provision.period) ? provision.period : {}
@@ -128,7 +124,7 @@ function requireConsent({ status, provision }: Resource): void {
   }
 }
 
-/** Ids of the patients whose Coverage has an identifier or the subscriber's id of the one that is given. */
+/** Returns ids of patients whose Coverage has an identifier or the subscriber id of the given one. */
 async function beneficiaries(
   call: OperationCall,
   coverage: Resource,
@@ -153,7 +149,7 @@ async function beneficiaries(
   )
 }
 
-/** The identifier of type MB or UMB, else any that the member has, else that of the coverage. */
+/** Returns the identifier of type MB or UMB, otherwise any of the member, otherwise the coverage's. */
 function memberIdentifier(patient: Resource, coverage: Resource): unknown {
   const own = toObjects(patient.identifier)
   const isMember = ({ type }: Record<string, unknown>) =>
@@ -162,7 +158,7 @@ function memberIdentifier(patient: Resource, coverage: Resource): unknown {
   return own.find(isMember) ?? own[0] ?? toObjects(coverage.identifier)[0]
 }
 
-/** The stored patients that a given one may be, most likely first. `isCut`: there are more candidates. */
+/** Returns the matching patients, best first. `isCut`: there are more candidates. */
 async function findMatches(
   call: OperationCall,
   patient: Resource,
@@ -188,7 +184,7 @@ async function findMatches(
   }
 }
 
-/** Elements that a policy hides from the caller are not searched by. */
+/** Skips elements hidden from the caller by policy. */
 async function candidates(call: OperationCall, query: Readonly<Record<string, string>>) {
   try {
     return await searchByQuery(call, 'Patient', new URLSearchParams(query), {
@@ -220,7 +216,7 @@ function candidateQueries(patient: Resource): readonly Readonly<Record<string, s
   ].slice(0, MOST_SEARCHES)
 }
 
-/** `system|value` of those that have both: a number alone means nobody. */
+/** Returns `system|value` for identifiers with both: a value alone identifies no one. */
 function identifierTokens({ identifier }: Resource): readonly string[] {
   return toObjects(identifier).flatMap(({ system, value }) =>
     typeof system === 'string' && typeof value === 'string'
@@ -229,7 +225,7 @@ function identifierTokens({ identifier }: Resource): readonly string[] {
   )
 }
 
-/** Each agreement adds to the score. A contradiction of sex or birth date halves it. */
+/** Each agreement adds to the score. A conflicting sex or birth date halves it. */
 const WEIGHTS = {
   identifier: 0.9,
   birthDate: 0.3,
@@ -258,7 +254,7 @@ function judge(one: Resource, other: Resource): Pick<Match, 'grade' | 'score'> |
   const sum = names.reduce((total, name) => total + (agreements[name] ? WEIGHTS[name] : 0), 0)
   const score = Math.round(Math.min(sum, 1) * 0.5 ** contradictions * 100) / 100
   if (score < POSSIBLE) return undefined
-  // A shared number alone is not enough: numbers are mistyped, and members of a family share a telephone.
+  // A shared number alone is insufficient: numbers are mistyped, and families share telephones.
   const isNamed = agreements.family || agreements.given || agreements.birthDate
   if (score >= CERTAIN && isNamed) return { grade: 'certain', score }
   return { grade: score >= PROBABLE ? 'probable' : 'possible', score: Math.min(score, 0.89) }
@@ -272,7 +268,7 @@ function nameWords({ name }: Resource, part: 'family' | 'given'): readonly strin
   return toStrings(toObjects(name).flatMap((one) => one[part])).map(plainWords)
 }
 
-/** The last digits of a telephone number, whatever the country is written as; e-mail addresses in lower case. */
+/** Returns the last digits of telephone numbers, which ignores country prefixes, and e-mail addresses in lower case. */
 function telecomKeys({ telecom }: Resource): readonly string[] {
   const all = toStrings(toObjects(telecom).map(({ value }) => value)).map((text) =>
     text.includes('@') ? text.toLowerCase().trim() : text.replace(/\D/g, '').slice(-10),
@@ -284,7 +280,6 @@ function addressLines({ address }: Resource): readonly string[] {
   return toStrings(toObjects(address).flatMap(({ line }) => line)).map(plainWords)
 }
 
-/** Nobody has more names than this, and each is compared with each. */
 const MOST_COMPARED = 100
 
 function toObjects(value: unknown): readonly Record<string, unknown>[] {

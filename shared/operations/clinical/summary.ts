@@ -1,8 +1,6 @@
 /**
- * `Patient/$summary`: an International Patient Summary, made when it is asked for and not stored.
- * https://hl7.org/fhir/uv/ips/OperationDefinition-summary.html
- * Each section holds the newest 200 of what the caller may read; profiles and graphs are not honoured, and
- * resources are shown as they are stored, so whether they conform to the profiles of the guide is up to their makers.
+ * `Patient/$summary`, not stored. https://hl7.org/fhir/uv/ips/OperationDefinition-summary.html
+ * Each section holds the newest 200 readable resources, unchanged: they need not conform to IPS profiles.
  */
 import { randomUUID } from 'node:crypto'
 import { badRequest, multipleMatches, notFound } from '../../core/errors.ts'
@@ -25,9 +23,8 @@ const MOST_OF_A_SEARCH = 200
 interface Section {
   readonly code: string
   readonly title: string
-  /** It is there even when it is empty. */
+  /** Present even when empty. */
   readonly isRequired?: true
-  /** Each is a search within the patient's compartment. */
   readonly searches: readonly string[]
 }
 
@@ -98,7 +95,7 @@ const SECTIONS: readonly Section[] = [
   { code: '104605-1', title: 'Alerts', searches: ['Flag?status=active'] },
 ]
 
-/** Types of which those that entries refer to come along. */
+/** Types whose referenced resources are included. */
 const INCLUDED = new Set([
   'Device',
   'Location',
@@ -109,7 +106,7 @@ const INCLUDED = new Set([
   'Specimen',
 ])
 
-/** Errors: 400, 404, 412 for an identifier of several patients. */
+/** Errors: 400, 404, 412 for an ambiguous identifier. */
 export const summary: Operation = {
   name: 'summary',
   on: [
@@ -160,12 +157,12 @@ async function patientBy(call: OperationCall, identifier: string): Promise<Versi
 
 interface FilledSection extends Section {
   readonly versions: readonly Version[]
-  /** The caller may not search all that belongs here. */
+  /** The caller lacks search access to part of this section. */
   readonly isWithheld: boolean
   readonly hasMore: boolean
 }
 
-/** All searches are one statement; one that the caller may not make withholds its section. */
+/** Runs all searches in one statement; a forbidden one withholds its section. */
 async function filled(call: OperationCall, patient: string): Promise<readonly FilledSection[]> {
   const { services, principal } = call
   const asked = SECTIONS.flatMap((section) =>
@@ -196,7 +193,7 @@ function isForbidden(reason: unknown): boolean {
   return isObject(reason) && reason.status === 403
 }
 
-/** Reads what the entries refer to. Each entry is parsed once, so its label is noted on the way. */
+/** Reads references of the entries, and collects labels so that each entry is parsed only once. */
 async function namedBy(
   { services, principal }: OperationCall,
   contents: ReadonlyMap<string, Version>,
@@ -223,7 +220,7 @@ interface Entry {
   readonly resource: string
 }
 
-/** The Composition, and the device that has made it: nobody has signed or checked this document. */
+/** Returns the Composition and its authoring Device: no person has signed the document. */
 function madeResources(
   { config }: Services,
   patient: Version,
@@ -288,7 +285,6 @@ function narrative(
 
 const LABELS = ['code', 'medicationCodeableConcept', 'vaccineCode', 'type', 'title', 'category']
 
-/** A label is the text or the display of the first concept, else the type. */
 function resourceLabel(resource: Resource): string {
   for (const name of LABELS) {
     const [value] = [resource[name]].flat()

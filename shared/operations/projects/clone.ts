@@ -1,4 +1,4 @@
-/** A Project copied with all that is in it: new ids, references and addresses of Binaries follow. */
+/** Copies a Project with all its content and new ids; references and Binary URLs are updated. */
 import { randomUUID } from 'node:crypto'
 import { may } from '../../access/policy.ts'
 import { type Principal, systemPrincipal } from '../../access/principal.ts'
@@ -25,26 +25,22 @@ import { searchFor } from '../../store/lookups.ts'
 import { parseVersion, present } from '../../store/rows/rows.ts'
 import type { Version, WriteResult } from '../../store/rows/version.ts'
 
-/** The resources that are copied. */
 interface Selection {
   readonly name: string
-  /** Undefined: all types. */
   readonly types: ReadonlySet<string> | undefined
-  /** Undefined: all ids. */
   readonly included: ReadonlySet<string> | undefined
   readonly excluded: ReadonlySet<string>
 }
 
-/** Traces of the old Project's life. */
+/** History of the old Project. */
 const LEFT_OUT = new Set(['Login', 'UserSecurityRequest', 'AuditEvent', 'AsyncJob'])
-/** Rows of the registry that belong to a Project. */
+/** Registry rows that belong to a Project. */
 const REGISTRY = ['User', 'ProjectMembership']
 const PAGE = 200
 
-/** Old `Type/id` → new id. */
 type Ids = ReadonlyMap<string, string>
 
-/** Any failure undoes the whole copy. */
+/** A failure rolls back the whole copy. */
 async function cloneProject(
   services: Services,
   caller: Principal,
@@ -86,7 +82,7 @@ function isSelected({ types, included, excluded }: Selection, type: string, id: 
   return (types?.has(type) ?? true) && (included?.has(id) ?? true)
 }
 
-/** First who belongs to the Project, then what is in it. */
+/** Members first, then content. */
 async function* pagesOf(
   { repository }: Services,
   projectId: string,
@@ -129,7 +125,7 @@ async function copy(
   await services.repository.create(actor, resource, { keepId: true })
 }
 
-/** The content is copied as a stream; what lies in the row came with it. */
+/** Streams the content; content stored in the row is already copied. */
 async function withOwnContent(
   services: Services,
   version: Version,
@@ -142,7 +138,7 @@ async function withOwnContent(
   return { ...binary, url: await storeContent(services, projectId, stream, content) }
 }
 
-/** The copy has credentials of its own. */
+/** The copy needs its own credentials. */
 function withoutSecrets(resource: Resource): Resource {
   if (resource.resourceType === 'ClientApplication') {
     const { retiringSecret: _, ...rest } = resource
@@ -172,14 +168,14 @@ function withNewIds(resource: Resource, ids: Ids, projectId: string): Resource {
   }
 }
 
-/** A version of the old resource is no version of the new one. */
+/** Drops the version: old versions do not exist in the copy. */
 function newReference(text: string, ids: Ids): string | undefined {
   const parsed = parseReference(text)
   const id = parsed && ids.get(`${parsed.type}/${parsed.id}`)
   return parsed && id && `${parsed.type}/${id}`
 }
 
-/** With `Prefer: respond-async` a worker does it. Errors: 400, 403, 404. */
+/** With `Prefer: respond-async` a worker runs it. Errors: 400, 403, 404. */
 export const clone: Operation = {
   name: 'clone',
   on: [{ type: 'Project', level: 'instance' }],
@@ -204,7 +200,7 @@ export const clone: Operation = {
   },
 }
 
-/** The same as Parameters; a list is a parameter that is given several times. */
+/** Reads JSON or Parameters; lists are repeated parameters. */
 function readParameters(call: OperationCall): Readonly<Record<string, unknown>> {
   const lists = ['resourceTypes', 'includeIds', 'excludeIds']
   const inputs = readInputs(call, [
@@ -234,7 +230,6 @@ function readSelection(body: unknown, sourceName: string): Selection {
   }
 }
 
-/** An empty list is as good as none. */
 function optionalStrings(
   body: Record<string, unknown>,
   name: string,

@@ -1,7 +1,4 @@
-/**
- * `$explain` of AccessPolicy: what a member of the Project may do with a resource, or with a type as a
- * search sees it, which entries say so, and what they hide.
- */
+/** `$explain` of AccessPolicy: a member's access to a resource or type, and the deciding entries. */
 import { type Grant, INTERACTIONS, type Interaction } from '../../access/grant.ts'
 import { grantsFor, may, toPolicyEntry } from '../../access/policy.ts'
 import type { Principal } from '../../access/principal.ts'
@@ -28,7 +25,7 @@ export const explainPolicy: Operation = {
       { name: 'search', kind: 'text' },
     ])
     const membership = inputs.required('membership').replace(/^ProjectMembership\//, '')
-    // Whether it is one of the Project is for the reading to say.
+    // The read checks that it belongs to the Project.
     await services.repository.read(principal, 'ProjectMembership', membership)
     const session = await services.principals.forMembership(membership)
     if (session === undefined) throw notFound()
@@ -91,7 +88,7 @@ function decisionParts(interaction: Interaction, ruling: Grant | 'all' | undefin
 
 const NO_FIELDS = { hidden: [], readonly: [] }
 
-/** The entries that are tried for the type, in order, with their parameters filled in. */
+/** Returns the entries checked for the type, in order, with resolved parameters. */
 function triedEntries(repository: Repository, member: Principal, type: string) {
   const tried = new Set(
     INTERACTIONS.flatMap((interaction) => grantsFor(member, type, interaction) ?? []),

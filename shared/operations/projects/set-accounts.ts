@@ -1,4 +1,4 @@
-/** `$set-accounts`: the accounts of a resource, and with `propagate` of all in its compartment. */
+/** `$set-accounts`: sets the accounts of a resource, with `propagate` also of its whole compartment. */
 import { badRequest, forbidden, tooCostly } from '../../core/errors.ts'
 import { COMPARTMENTS, type Compartment } from '../../fhir/definitions.ts'
 import { isObject, parseReference, type Reference, type Resource } from '../../fhir/resource.ts'
@@ -15,11 +15,11 @@ import { parseVersion } from '../../store/rows/rows.ts'
 import type { Version } from '../../store/rows/version.ts'
 import { distinctAccounts } from '../../store/write/accounts.ts'
 
-/** While somebody waits. */
+/** Limit of a synchronous call. */
 const MOST_PROPAGATED = 2000
 const PAGE = 500
 
-/** Others keep the accounts that were given to them alone; with `Prefer: respond-async` a worker does it. Errors: 400, 403, 404. */
+/** Accounts set individually are kept. With `Prefer: respond-async` a worker runs it. Errors: 400, 403, 404. */
 export const setAccounts: Operation = {
   name: 'set-accounts',
   on: [{ level: 'instance' }],
@@ -78,21 +78,20 @@ function withAccounts(current: Resource, accounts: readonly Reference[]): Resour
   return { ...current, meta: { ...rest, accounts } }
 }
 
-/** Errors: 400. */
 function requireCompartment(type: string): Compartment {
   const compartment = COMPARTMENTS.find((name): name is Compartment => name === type)
   if (compartment === undefined) throw badRequest(`${type} has no compartment to propagate to`)
   return compartment
 }
 
-/** Errors: 400 for a compartment that takes a worker. */
+/** Errors: 400 for a compartment that needs a worker. */
 async function requireFew(call: OperationCall): Promise<void> {
   const { next } = await readCompartmentPage(call, MOST_PROPAGATED, undefined)
   if (next === undefined) return
   throw tooCostly(`More than ${MOST_PROPAGATED} resources are in there: Prefer: respond-async`)
 }
 
-/** Without the resource itself, in an order that their changes do not touch. */
+/** Excludes the resource itself; the order is not affected by the changes. */
 async function* membersOf(call: OperationCall): AsyncGenerator<Version> {
   let after: CompartmentPosition | undefined
   do {

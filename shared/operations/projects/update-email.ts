@@ -1,4 +1,4 @@
-/** `User/$update-email`: another address, which is to be verified. */
+/** `User/$update-email`: sets a new address and starts its verification. */
 import { requireArea } from '../../access/grant.ts'
 import type { Principal } from '../../access/principal.ts'
 import { badRequest, forbidden, notFound } from '../../core/errors.ts'
@@ -27,10 +27,7 @@ import { parseVersion, present } from '../../store/rows/rows.ts'
 
 const EMAIL = /^[^\s@,;:<>()[\]\\"]{1,64}@[^\s@,;:<>()[\]\\"]{1,253}$/
 
-/**
- * The user in person, an administrator of its Project or a super admin may change it. The old address gets a mail.
- * Errors: 400, 403, 404, 409, 429.
- */
+/** For the user in person, a Project admin or a super admin. Mails the old address. Errors: 400, 403, 404, 409, 429. */
 export const updateEmail: Operation = {
   name: 'update-email',
   on: [{ type: 'User', level: 'instance' }],
@@ -61,7 +58,7 @@ export const updateEmail: Operation = {
     const written = await services.repository.transaction(async (inside) => {
       const changed = await inside.patch(actor, { type: 'User', id }, (current) => ({
         ...current,
-        // The owner has yet to show that the new address is theirs.
+        // The owner has not yet verified the new address.
         ...(by === 'owner' ? { email, emailVerified: false } : newEmailChanges(current, email)),
       }))
       if (hasProfile) await changeTelecom(inside, actor, user, email)
@@ -97,7 +94,7 @@ interface EmailChange {
   readonly password: string | undefined
 }
 
-/** Administrators, too, change their own address in person. Errors: 400, 403, 429. */
+/** Administrators also change their own address in person. Errors: 400, 403, 429. */
 async function whoChanges(
   services: Services,
   principal: Principal,
@@ -126,7 +123,7 @@ interface OldAddress {
   readonly email: string
 }
 
-/** The owner of a stolen account learns of the change at the address that they still read. */
+/** Informs the owner of a stolen account at the old address. */
 export async function notifyOldAddress(
   inside: Transaction,
   config: Services['config'],
@@ -136,7 +133,7 @@ export async function notifyOldAddress(
   await inside.addMail(projectId, emailChangedMail(config, user.email))
 }
 
-/** In the profiles of the user's memberships, the old address stays as an old one. */
+/** Keeps the old address as `old` in the profiles of the user's memberships. */
 async function changeTelecom(
   inside: Transaction,
   actor: Principal,

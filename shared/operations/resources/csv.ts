@@ -1,4 +1,4 @@
-/** `Type/$csv`: a search as a table. */
+/** `Type/$csv`: a search as a CSV table. */
 import { Readable } from 'node:stream'
 import { badRequest } from '../../core/errors.ts'
 import { yieldTurn } from '../../core/yielding.ts'
@@ -34,12 +34,12 @@ export const csv: Operation = {
     const columns = fields.map((field) => compileColumn(type, field))
     const query = new URLSearchParams(request.query)
     query.delete('_count')
-    // The form is CSV whatever is accepted: a browser that follows a link names HTML.
+    // Always CSV: browsers that follow a link accept HTML.
     const headers = { ...request.headers, accept: undefined }
     const { handling } = readPreferences({ ...request, headers })
     const search = await resolved(call, parseCallerSearch(call, type, query, handling))
     const table = pagesOf(call, search, parseRowCount(request.query.get('_count')), columns)
-    // A refusal is answered before the table begins.
+    // Errors must precede the table.
     const first = await table.next()
     const head = `${BYTE_ORDER_MARK}${csvLine(fields)}`
     const start = first.done ? head : `${head}${first.value.text}`
@@ -62,7 +62,7 @@ interface TablePage {
   readonly hasNext: boolean
 }
 
-/** A page of rows at a time, so that a large table is nowhere as a whole. */
+/** Pages through the rows, so that the table is never in memory. */
 async function* pagesOf(
   { services, principal }: OperationCall,
   search: SearchRequest,
@@ -76,7 +76,6 @@ async function* pagesOf(
     left -= page.versions.length
     const lines: string[] = []
     for (const version of page.versions) {
-      // A stored version is a resource.
       const resource = parseJson(present(version, principal, false)) as Resource
       lines.push(csvLine(columns.map((column) => column(resource))))
       await yieldTurn()
@@ -100,10 +99,9 @@ function parseRowCount(text: string | null): number {
   return Math.min(Number(text), MOST_ROWS)
 }
 
-/** Text of one cell. */
 type Column = (resource: Resource) => string
 
-/** An element path (`name.family`) or a search parameter (`address-city`). Errors: 400 for neither. */
+/** Compiles an element path (`name.family`) or a search parameter (`address-city`). Errors: 400 for neither. */
 function compileColumn(type: string, field: string): Column {
   const legs = compileLegs(type, field)
   if (legs === undefined) throw badRequest(`Unknown field: ${field.slice(0, 100)}`, '_fields')
@@ -132,13 +130,13 @@ function compileLegs(type: string, field: string): readonly Leg[] | undefined {
     try {
       return compileExpression(type, candidate)
     } catch {
-      // It is no element of the type; it may be a search parameter.
+      // Not an element: may be a search parameter.
     }
   }
   return undefined
 }
 
-/** A spreadsheet would run what begins with these as a formula. */
+/** Leading characters that make spreadsheets evaluate a cell as a formula. */
 const FORMULA = /^[=+\-@\t\r]/
 
 function csvCell(text: string): string {
@@ -146,7 +144,6 @@ function csvCell(text: string): string {
   return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe
 }
 
-/** Writes a value as a person would. */
 function formatValue(value: unknown, type: string): string {
   if (value === undefined || value === null) return ''
   if (isDecimal(value)) return value.toString()

@@ -1,4 +1,4 @@
-/** `$graph`: a resource and what a GraphDefinition reaches from it. https://hl7.org/fhir/R4/graphdefinition.html */
+/** `$graph`: a resource and the resources that a GraphDefinition reaches. https://hl7.org/fhir/R4/graphdefinition.html */
 import { oldestFirst } from '../../access/guarded/definitions.ts'
 import { badRequest, notFound, tooCostly } from '../../core/errors.ts'
 import { plainBundle } from '../../fhir/bundle.ts'
@@ -17,10 +17,10 @@ import type { Version } from '../../store/rows/version.ts'
 
 const MAX_DEPTH = 5
 const MOST_RESULTS = 1000
-/** Reads and searches of one call. */
+/** Reads and searches per call. */
 const MOST_STEPS = 500
 
-/** Errors: 400 for a graph that cannot be followed or reaches too much, 404. */
+/** Errors: 400 for an unsupported graph or too many steps, 404. */
 export const graph: Operation = {
   name: 'graph',
   on: [{ level: 'instance' }],
@@ -107,7 +107,6 @@ async function referenced(
   return versions.filter((version) => version !== undefined)
 }
 
-/** Resources that the elements at a path name by their canonical addresses. */
 async function canonicals(
   trail: Trail,
   source: Resource,

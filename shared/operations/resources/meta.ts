@@ -35,7 +35,7 @@ export const metaAdd: Operation = {
   run: (call) => change(call, (items, given) => [...items, ...given.filter(isNew(items))]),
 }
 
-/** Removing what is not there is no error. */
+/** Removing absent values is not an error. */
 export const metaDelete: Operation = {
   name: 'meta-delete',
   on: [{ level: 'instance' }],
@@ -48,7 +48,7 @@ const LISTS = ['profile', 'security', 'tag'] as const
 
 type Change = (items: readonly unknown[], given: readonly unknown[]) => readonly unknown[]
 
-/** An unchanged resource gets no new version. */
+/** Creates no version for an unchanged resource. */
 async function change(call: OperationCall, apply: Change): Promise<FhirReply> {
   const { type = '', id = '' } = call
   const given = readInputs(call, [{ name: 'meta', kind: 'object' }]).object('meta')
@@ -83,7 +83,6 @@ function toArray(value: unknown): readonly unknown[] {
   return Array.isArray(value) ? value : []
 }
 
-/** Codings with the same system and code are equal. */
 function isNew(items: readonly unknown[]): (item: unknown) => boolean {
   const known = new Set(items.map(metaItemKey))
   return (item) => !known.has(metaItemKey(item))
@@ -94,7 +93,6 @@ function metaItemKey(item: unknown): string {
 }
 
 function metaReply(content: string | undefined): FhirReply {
-  // A stored version is a resource.
   const resource = parseJson(content ?? '{}') as Resource
   return parametersReply([['return', 'valueMeta', resource.meta]])
 }

@@ -1,4 +1,4 @@
-/** Says what is wrong with a resource and stores nothing: https://hl7.org/fhir/R4/resource-operation-validate.html */
+/** Validates a resource without storing it: https://hl7.org/fhir/R4/resource-operation-validate.html */
 import { withoutSecrets } from '../../access/fields/secrets.ts'
 import { may } from '../../access/policy.ts'
 import {
@@ -59,9 +59,9 @@ type Mode = (typeof MODES)[number]
 interface ValidateInput {
   readonly mode: Mode | undefined
   readonly profile: string | undefined
-  /** Undefined: the stored resource. */
+  /** Defaults to the stored resource. */
   readonly resource: unknown
-  /** The body is the resource itself, not Parameters: what is invalid is the caller's fault then. */
+  /** The body is the resource itself, not Parameters, so an invalid body is a caller error. */
   readonly isBare: boolean
 }
 
@@ -71,14 +71,14 @@ function readAsked(call: OperationCall): ValidateInput {
   const hasBody = request.method !== 'GET' && request.body !== undefined && request.body.length > 0
   const body = hasBody ? readJson(request) : undefined
   const isBare = hasBody && !(isResource(body) && isCall(body, type))
-  // A resource on its own has its parameters in the query.
+  // A bare resource has its parameters in the query.
   const asking = isBare ? { ...call, request: { ...request, body: undefined } } : call
   const inputs = readInputs(asking, PARAMETERS)
   const asked = { mode: parseMode(inputs.text('mode')), profile: inputs.text('profile') }
   return { ...asked, resource: isBare ? body : inputs.resource('resource'), isBare }
 }
 
-/** A Parameters resource may itself be what is to be validated. */
+/** True when the Parameters are the call, not the resource to validate. */
 function isCall({ resourceType, parameter }: Resource, type: string | undefined): boolean {
   if (resourceType !== 'Parameters') return false
   const given = Array.isArray(parameter) ? parameter.filter(isObject) : []
@@ -92,7 +92,7 @@ function parseMode(text: string | undefined): Mode | undefined {
   return mode
 }
 
-/** Errors: 400 for what is missing, 403, 404 and 410 of reading what is stored. */
+/** Errors: 400 for missing input; 403, 404 and 410 of the read. */
 async function validateInput(call: OperationCall, asked: ValidateInput): Promise<readonly Issue[]> {
   const { principal, type = '', id } = call
   const { mode, profile } = asked
@@ -119,11 +119,11 @@ async function readStored(call: OperationCall): Promise<Resource> {
   const { services, principal, type = '', id = '' } = call
   const { content } = await services.repository.read(principal, type, id)
   if (content === undefined) throw notFound()
-  // A stored version is a resource; the profile may be the caller's own, so it is not asked about secrets.
+  // Without secrets: the profile may be the caller's own and must not probe them.
   return withoutSecrets(parseJson(content) as Resource)
 }
 
-/** The issues that an update with this body would have with its id. */
+/** Returns the id and type issues of an update with this body. */
 function identityIssues(
   resource: Resource,
   id: string | undefined,
@@ -175,14 +175,14 @@ async function contentIssues(
       const path = toFhirPath([...steps, 'meta', 'profile'])
       return issue('warning', 'not-found', `Unknown profile "${canonical}"`, { expression: path })
     }),
-    // Nobody may take a resource for checked against a profile that was not there.
+    // A resource must not count as checked against a missing profile.
     ...wanted.unknown.map(({ canonical }) =>
       issue('error', 'not-found', `Unknown profile "${canonical}"`),
     ),
   ]
 }
 
-/** The issues of a write by the rules of its type: of SearchParameters, AccessPolicies, clients. */
+/** Applies the write rules of the type, such as SearchParameter, AccessPolicy or ClientApplication. */
 async function writeRuleIssues(call: OperationCall, resource: Resource): Promise<readonly Issue[]> {
   try {
     call.services.repository.requireForm(call.principal, resource)

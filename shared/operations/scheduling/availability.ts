@@ -1,8 +1,6 @@
 /**
- * When a Schedule has time: the hours of its week and its free Slots, without what is taken. Times are epoch
- * milliseconds. The hours come from the extension SchedulingParameters, in the form that the peer's clients write:
- * of the Schedule first, member by member, then of the HealthcareService.
- * Nothing is taken twice: `slotCapacity` is not honoured.
+ * Free times of a Schedule (epoch ms). Hours come from the SchedulingParameters extension as Medplum's clients write
+ * it; each member of the Schedule overrides the HealthcareService's. `slotCapacity` is ignored.
  */
 import { badRequest } from '../../core/errors.ts'
 import { toNumber } from '../../fhir/json.ts'
@@ -18,12 +16,12 @@ export interface Span {
 
 interface Hours {
   readonly days: readonly string[]
-  /** Minutes since midnight; the end is on the next day where it is not after the start. */
+  /** Minutes since midnight; an end before or at the start is on the next day. */
   readonly start: number
   readonly end: number
 }
 
-/** How time is given. Without a duration only whole free Slots are. */
+/** Scheduling rules. Without a duration only whole free Slots are offered. */
 export interface Terms {
   readonly durationMs: number | undefined
   readonly beforeMs: number
@@ -31,9 +29,9 @@ export interface Terms {
   readonly intervalMs: number
   readonly offsetMs: number
   readonly gridZone: string
-  /** The time zone of the hours; undefined only where there are none. */
+  /** Time zone of the hours; undefined only without hours. */
   readonly zone: string | undefined
-  /** Undefined: any time is free. */
+  /** Absent: always open. */
   readonly hours: readonly Hours[] | undefined
 }
 
@@ -44,7 +42,7 @@ const SMALLEST_INTERVAL = 5 * MINUTE
 
 type Values = Readonly<Record<string, unknown>>
 
-/** Errors: 400 for parameters that cannot be meant, and for hours without a time zone. */
+/** Errors: 400 for invalid parameters, and for hours without a time zone. */
 export function schedulingTerms(
   schedule: Resource,
   service: Resource | undefined,
@@ -94,7 +92,7 @@ function parseDuration(value: unknown, name: string): number | undefined {
   throw badRequest(`${name} must be whole minutes: a Duration in min, h, d or wk`)
 }
 
-/** The hours of a Schedule take the place of those of its service. */
+/** The Schedule's hours override those of its service. */
 function availableHours(sources: readonly unknown[], service: Resource | undefined) {
   const given = sources.flatMap((source) => extensionsIn(source, 'availability'))[0]
   if (given !== undefined) {
@@ -141,7 +139,6 @@ function zoneOptions(timeZone: string): Intl.DateTimeFormatOptions {
   return { timeZone, timeZoneName: 'longOffset' }
 }
 
-/** How far the clocks of a zone are ahead of UTC. */
 function aheadAt(zone: string, time: number): number {
   const parts = zones.get(zone)?.formatToParts(time) ?? []
   const text = parts.find(({ type }) => type === 'timeZoneName')?.value ?? ''
@@ -149,13 +146,13 @@ function aheadAt(zone: string, time: number): number {
   return (sign === '-' ? -1 : 1) * (Number(hour) * 60 + Number(minute)) * MINUTE
 }
 
-/** `local` is a wall clock's time, as if it were UTC's. */
+/** `local` is a wall clock time expressed as if in UTC. */
 function zonedToUtc(zone: string, local: number): number {
   const guess = local - aheadAt(zone, local)
   return local - aheadAt(zone, guess)
 }
 
-/** Midnights of the days of a zone that a span touches, a day before and after included. */
+/** Yields local midnights from a day before to a day after a span. */
 function* daysOf(zone: string, { start, end }: Span): Iterable<number> {
   const first = Math.floor((start + aheadAt(zone, start)) / DAY) * DAY - DAY
   for (let local = first; local - DAY <= end + aheadAt(zone, end); local += DAY) yield local
@@ -166,7 +163,6 @@ export interface Slots {
   readonly taken: readonly Span[]
 }
 
-/** Spans in which something may begin and end. */
 function openSpans({ hours, zone }: Terms, slots: Slots, span: Span): Span[] {
   if (hours === undefined) return [{ start: span.start - DAY, end: span.end + 32 * DAY }]
   const open: Span[] = [...slots.free]
@@ -186,7 +182,6 @@ function openSpans({ hours, zone }: Terms, slots: Slots, span: Span): Span[] {
   return joined(open)
 }
 
-/** Sorted; those that touch are one. */
 function joined(spans: readonly Span[]): Span[] {
   const result: Span[] = []
   for (const { start, end } of spans.toSorted((a, b) => a.start - b.start)) {
@@ -197,7 +192,6 @@ function joined(spans: readonly Span[]): Span[] {
   return result
 }
 
-/** The appointments that fit into a span, in order. */
 export function* freeSpans(terms: Terms, slots: Slots, span: Span): Iterable<Span> {
   const fits = compileFitTest(terms, slots, span)
   const { durationMs, intervalMs, offsetMs, gridZone } = terms
@@ -220,7 +214,7 @@ export function* freeSpans(terms: Terms, slots: Slots, span: Span): Iterable<Spa
   }
 }
 
-/** Tells whether an appointment and its buffers fit between what is taken. */
+/** Returns a test that an appointment with its buffers overlaps no busy time. */
 export function compileFitTest(terms: Terms, slots: Slots, span: Span): (found: Span) => boolean {
   const open = openSpans(terms, slots, span)
   const taken = joined(slots.taken)

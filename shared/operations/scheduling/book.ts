@@ -1,8 +1,6 @@
 /**
- * `Appointment/$book`: an Appointment and the Slots that it takes, all or nothing, as the peer's clients ask.
- * It looks at all Slots of a Schedule, so that nothing is booked over what the caller does not see, and tells no more
- * than that the time is not free. Bookings wait for each other; Slots that are written by other means in the same
- * moment are not guarded against. Holds, series and overbooking are not offered.
+ * `Appointment/$book`, compatible with Medplum's clients. Checks all Slots but reveals only that a time is taken.
+ * Bookings are serialized; concurrent direct writes of Slots are not. No holds, series or overbooking.
  */
 import { randomUUIDv7 } from 'node:crypto'
 import { type Principal, systemPrincipal } from '../../access/principal.ts'
@@ -32,7 +30,7 @@ import {
   slotSearchWindow,
 } from './find.ts'
 
-/** Errors: 400 for a time that is not free, and for what cannot be booked; 403, 404. */
+/** Errors: 400 for a busy time or an invalid booking; 403, 404. */
 export const book: Operation = {
   name: 'book',
   on: [{ type: 'Appointment', level: 'type' }],
@@ -45,7 +43,7 @@ export const book: Operation = {
     ])
     const asked = inputs.resource('appointment')
     const contained = Array.isArray(asked?.contained) ? asked.contained.filter(isResource) : []
-    // The values of both kinds that clients send were checked to be resources.
+    // Both input forms are validated as resources.
     const given = asked === undefined ? (inputs.objects('slot') as readonly Resource[]) : contained
     const wanted = given.filter(({ resourceType }) => resourceType === 'Slot')
     if (wanted.length === 0 || wanted.length > MOST_SCHEDULES) {
@@ -113,7 +111,7 @@ function serviceNamed(resource: Resource | undefined): string | undefined {
   return referenceIn(named?.valueReference)
 }
 
-/** Errors: 400 where the times differ, or an appointment is booked already. */
+/** Errors: 400 for differing times, or an appointment that is already booked. */
 function buildAppointment(
   inputs: Inputs,
   asked: Resource | undefined,
@@ -151,7 +149,6 @@ function appointmentSpan({ start, end }: Resource): Span {
   return { start: parseDate(start)?.low ?? 0, end: parseDate(end)?.low ?? 0 }
 }
 
-/** The booked time itself, and the time before and after it that must stay free. */
 function slotsToTake({ slot, schedule, service, terms, time }: Place): Resource[] {
   const { resourceType, serviceType = service?.type } = slot
   const schedules = { schedule: { reference: `Schedule/${schedule.id}` } }
@@ -181,7 +178,7 @@ function ofSchedule({ id }: Resource): Condition {
   return { code: 'schedule', type: 'reference', modifier: undefined, values }
 }
 
-/** Bookings of one Schedule come one behind the other. */
+/** Serializes the bookings of a Schedule. */
 function scheduleLocks(principal: Principal, places: readonly Place[]) {
   const conditions = places.map(({ schedule }) => searchFor('Slot', [ofSchedule(schedule)], 1, []))
   return { principal: systemPrincipal(principal.project), conditions, oneState: false }

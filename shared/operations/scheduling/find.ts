@@ -1,7 +1,4 @@
-/**
- * `Schedule/{id}/$find` and `Appointment/$find`: which times are free, by the Slots that the caller may read, as the
- * peer's clients ask. A Slot that began more than 31 days before is not looked at; series are not offered.
- */
+/** `Schedule/{id}/$find` and `Appointment/$find`, without series. Ignores Slots that began over 31 days earlier. */
 import { badRequest, tooCostly } from '../../core/errors.ts'
 import { isObject, parseReference, type Resource, referenceIn } from '../../fhir/resource.ts'
 import { parseDate, timestamp } from '../../fhir/values.ts'
@@ -41,7 +38,7 @@ const PARAMETERS: readonly ParameterDefinition[] = [
   { name: '_count', kind: 'whole' },
 ]
 
-/** Errors: 400, 403, 404. Nothing is stored. */
+/** Errors: 400, 403, 404. Stores nothing. */
 export const find: Operation = {
   name: 'find',
   on: [
@@ -90,7 +87,6 @@ function readSpan(inputs: Inputs): Span {
   return { start, end }
 }
 
-/** A Schedule and what it needs to be read by. */
 export interface Calendar {
   readonly schedule: Resource
   readonly service: Resource | undefined
@@ -122,7 +118,7 @@ export async function loadCalendar(
     throw badRequest('$find only supported on schedules with exactly one actor')
   }
   const target = parseReference(actor)
-  // Only its time zone is asked for: a caller who may not read it has to find that elsewhere.
+  // Only for its time zone: without read access it must come from another source.
   const [version] = target === undefined ? [] : await repository.readMany(principal, [target])
   const terms = schedulingTerms(schedule, service, version && parseVersion(version))
   return { schedule, service, actor, terms }
@@ -145,7 +141,7 @@ async function readSlots(call: OperationCall, { schedule, terms }: Calendar, spa
   throw tooCostly('The Schedule has too many Slots in this time')
 }
 
-/** Slots that may touch it: they have a parameter for their start alone. */
+/** Slots that may overlap; searchable only by their start. */
 export function slotSearchWindow(
   { beforeMs, afterMs }: Terms,
   { start, end }: Span,
@@ -170,7 +166,6 @@ export function groupSlots(all: readonly Resource[]): Slots {
   }
 }
 
-/** Yields times that are free in all calendars. */
 function* common(
   calendars: readonly Calendar[],
   free: readonly Slots[],

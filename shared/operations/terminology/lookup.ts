@@ -20,7 +20,7 @@ import {
 import { type ConceptNode, propertyText } from '../../terminology/concept-index.ts'
 import type { CodeSource } from '../../terminology/find.ts'
 
-/** Errors: 404 for a code or system that is not known. */
+/** Errors: 404 for an unknown code or system. */
 export const lookup = terminologyOperation(
   'lookup',
   ['CodeSystem'],
@@ -95,7 +95,7 @@ function properties(node: ConceptNode): readonly { name: string; output: Output 
   })
 }
 
-/** Errors: 400 for a code that the system does not have. */
+/** Errors: 400 for a code the system does not have. */
 export const subsumes = terminologyOperation(
   'subsumes',
   ['CodeSystem'],

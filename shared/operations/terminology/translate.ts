@@ -36,7 +36,7 @@ interface Match {
 }
 
 interface Translation {
-  /** False when the service chooses the maps by the codes. */
+  /** False when the service selects maps by the codes. */
   readonly hasMap: boolean
   readonly codes: readonly GivenCode[]
   readonly reverse: boolean
@@ -95,7 +95,7 @@ export const translate = terminologyOperation(
   },
 )
 
-/** Reads a parameter `dependency`. Errors: 400 without an element or a concept. */
+/** Errors: 400 without an element or a concept. */
 function readDependency(part: Inputs): GivenDependency {
   const element = part.required('element')
   const concept = part.object('concept')
@@ -115,7 +115,7 @@ interface MapsFor {
   readonly terminology: Terminology
 }
 
-/** Errors: 404 when the map is unknown, 400 when too many would be searched. */
+/** Errors: 404 for an unknown map, 400 when too many would be searched. */
 async function selectMaps(
   call: OperationCall,
   inputs: Inputs,
@@ -149,7 +149,7 @@ function matchesIn(
     const system = reverse ? group.target : group.source
     const version = reverse ? group.targetVersion : group.sourceVersion
     if (differs(given.system, system) || differs(given.version, version)) return []
-    // In a map that was found by the code, the rule for unmapped codes is for those of the group's system.
+    // When the map was found by code, the rule for unmapped codes applies only to the group's system.
     const isOfGroup = given.system !== undefined && given.system === system
     const unmapped = isOfGroup || request.hasMap ? group.unmapped : undefined
     const found = reverse

@@ -1,7 +1,4 @@
-/**
- * `$validate-code` of CodeSystem and ValueSet:
- * https://hl7.org/fhir/R4/valueset-operation-validate-code.html
- */
+/** `$validate-code` of CodeSystem and ValueSet: https://hl7.org/fhir/R4/valueset-operation-validate-code.html */
 import { HttpError } from '../../core/errors.ts'
 import { normaliseString } from '../../fhir/values.ts'
 import { type Inputs, parametersReply } from '../../request/parameters.ts'
@@ -30,7 +27,7 @@ import type { Terminology } from '../../terminology/find.ts'
 import { evaluation } from '../../terminology/members.ts'
 import { type Code, filterMembers, toCode } from '../../terminology/terminology-expand.ts'
 
-/** A wrong display is a warning. */
+/** Makes a wrong display a warning. */
 const LENIENT = 'lenient-display-validation'
 
 export const validateCode = terminologyOperation(
@@ -94,7 +91,7 @@ async function inCodeSystem(
   return refusal(codes, `CodeSystem ${codeSystem.url}`)
 }
 
-/** The result is true when at least one of the codes is in the value set with a valid display. */
+/** True when at least one code is in the value set with a valid display. */
 async function inValueSet(
   call: OperationCall,
   found: Terminology,
@@ -142,7 +139,7 @@ async function unknownVersion(
   return other && `CodeSystem ${system} has no version ${version} here`
 }
 
-/** Returns the message when a definition that the evaluation needs is unknown. */
+/** Returns a message for an unknown definition that the evaluation needs. */
 async function unlessUnknown<T>(work: Promise<T>): Promise<T | string> {
   try {
     return await work
@@ -153,7 +150,6 @@ async function unlessUnknown<T>(work: Promise<T>): Promise<T | string> {
   }
 }
 
-/** The result for one code of the value set. */
 interface Verdict {
   readonly isFine: boolean
   readonly display: string | undefined
@@ -161,7 +157,7 @@ interface Verdict {
   readonly message: string | undefined
 }
 
-/** A wrong display makes the code wrong, and the reply has the right one. */
+/** A wrong display invalidates the code; the reply includes the right one. */
 function verdictOn(
   inputs: Inputs,
   given: GivenCode,
@@ -205,7 +201,7 @@ function codeFault(inputs: Inputs, { code, isAbstract, isInactive }: Code): stri
   return undefined
 }
 
-/** Returns true when the code has no known display to compare with. */
+/** True when the code has no known display to compare with. */
 function matchesDisplay(code: Code, given: string, languages: readonly string[]): boolean {
   const { language, display, designations, otherNames } = code
   if (display === undefined) return true
