@@ -1,4 +1,4 @@
-/** Where a code may be sent to: no address that a browser would run instead of visit, on any path that writes one. */
+/** Redirect URIs for codes: URLs that a browser would execute are rejected on every write path. */
 import t from 'tap'
 import { isSafeRedirect } from '../../../../shared/access/credentials/clients.ts'
 import { openBotica } from '../../../fixtures/botica.ts'
@@ -45,7 +45,7 @@ for (const uri of REFUSED) t.equal(isSafeRedirect(uri), false, JSON.stringify(ur
 const botica = await openBotica(t)
 const { admin, anonymous, project, superAdmin, services } = botica
 
-t.test('every path that writes a client refuses them, for administrators too', async (t) => {
+t.test('rejects them on every path that writes a client, even by administrators', async (t) => {
   const client = await admin.create({ resourceType: 'ClientApplication', name: 'App' })
   for (const changes of [
     { redirectUris: ['https://app.example/', 'JavaScript:alert(1)'] },
@@ -72,7 +72,7 @@ t.test('every path that writes a client refuses them, for administrators too', a
   t.equal((await admin.get(`ClientApplication/${client.id}/_history/2`)).status, 404)
 })
 
-t.test('the safe ones are taken', async (t) => {
+t.test('accepts safe ones', async (t) => {
   const { redirectUris } = await admin.create({
     resourceType: 'ClientApplication',
     name: 'App',
@@ -81,7 +81,7 @@ t.test('the safe ones are taken', async (t) => {
   t.same(redirectUris, SAFE)
 })
 
-t.test('one that was stored before it was checked gets no code', async (t) => {
+t.test('sends no code to a URI stored before the check existed', async (t) => {
   const uri = 'data:text/html,x'
   const { id } = await admin.create({
     resourceType: 'ClientApplication',
