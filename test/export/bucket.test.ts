@@ -11,11 +11,8 @@ import { aPatient } from '../fixtures/resources.ts'
 import { createDatabase } from '../fixtures/store/own-database.ts'
 
 const bucket = await openBucket(t)
-/** Faults of the bucket: the number of blocks that fail or hang. */
 const trouble = { failing: 0, hanging: 0, seen: 0, isAway: false }
-/** Receives the response of a block download after its first bytes. */
 let stall: ((answer: ServerResponse) => void) | undefined
-/** Encryption headers of the requests to the bucket. */
 const encryptions = new Set<unknown>()
 const front = await openFront(bucket.env.STORAGE_URL ?? '')
 const botica = await openBotica(t, {

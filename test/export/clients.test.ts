@@ -109,7 +109,6 @@ t.test('exports with the Medplum SDK', async (t) => {
   t.match(JSON.parse(text), { resourceType: 'Patient', id: patient.id })
 })
 
-/** Runs the command line tool with a separate home and working folder. */
 function medplum(home: string, ...words: string[]): Promise<string> {
   const cli = createRequire(import.meta.url).resolve('@medplum/cli')
   const path = [dirname(process.execPath), '/usr/bin', '/bin'].join(':')

@@ -46,7 +46,6 @@ const ids = large.map(({ id }) => id).sort()
 const gate = await openGate(database)
 
 t.test('continues an export after the last stored block when workers die', async (t) => {
-  // All types share a part.
   const url = await kickOff(admin, '$export?_type=Organization,Patient')
   for (let blocks = 1; blocks <= KILLS; blocks++) {
     const open = await gate.close(blocks + 1)
@@ -156,7 +155,6 @@ async function written(url: string) {
   })
 }
 
-/** Returns how many times the part of the export was leased. */
 async function triesOf(url: string): Promise<number> {
   const [row] = await database.query<{ tries: number }>({
     text: 'select max(epoch) as tries from export_part where job = $1',

@@ -284,7 +284,6 @@ async function policyOf(...resource: unknown[]) {
   return { reference: `AccessPolicy/${policy.id}` }
 }
 
-/** Limits a member to Patients. */
 async function narrow(clientId: string): Promise<void> {
   const accessPolicy = await policyOf({ resourceType: 'Patient' })
   const { body } = await admin.get<{ entry: { resource: Resource }[] }>(

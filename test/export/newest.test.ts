@@ -14,7 +14,6 @@ const STORED_BYTES = 65_535
 const DONE_MS = 60_000
 const botica = await openBotica(t, {
   worker: true,
-  // The row held here would set the time of exports of other files.
   env: { DATABASE_URL: await createDatabase(t) },
 })
 const { admin } = botica
@@ -38,7 +37,6 @@ t.test('exports the state at the export time of rows changed or deleted later', 
     return row?.isPast === true
   }, DONE_MS)
 
-  // The export time is that of the oldest open write transaction.
   const [row] = await database.query<{ id: string }>({
     text: 'select id from version where content like $1',
     values: [`%"id":"${other.id}"%`],

@@ -1,4 +1,3 @@
-/** Pace of exports: exports slow down while web is busy. */
 import t from 'tap'
 import { readConfig } from '../../shared/core/config/config.ts'
 import { createLogger } from '../../shared/core/log.ts'

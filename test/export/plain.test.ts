@@ -40,7 +40,6 @@ for (const level of [0, 1]) {
         const block = blocks.take(toSlice(lines[0] ?? Buffer.alloc(0)))
         for (const line of lines) {
           t.ok(block.fits(toSlice(line)))
-          // Within a larger buffer.
           const bytes = Buffer.concat([Buffer.from('#'), line, Buffer.from('#')])
           block.add({ bytes, start: 1, end: 1 + line.length })
         }

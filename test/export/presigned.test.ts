@@ -169,7 +169,6 @@ function shapeOf({ output, error, ...rest }: Manifest) {
   return { ...rest, files }
 }
 
-/** Returns the names of the export's objects in the bucket. */
 function objects(): string[] {
   return readdirSync(bucket.directory, { recursive: true, encoding: 'utf8' }).filter(
     (name) => name.includes(`/${id}/`) && name.endsWith('._S3rver_object'),

@@ -15,7 +15,6 @@ import { createDatabase } from '../fixtures/store/own-database.ts'
 const DONE_MS = 60_000
 const botica = await openBotica(t, {
   worker: true,
-  // The row held here would set the time of exports of other files.
   env: { DATABASE_URL: await createDatabase(t) },
 })
 const { admin } = botica
@@ -114,7 +113,6 @@ t.test('exports the state at the export time of resources changed later', async 
     })
     return row?.isPast === true
   }, DONE_MS)
-  // The export time is that of the oldest open write transaction.
   const held = await holdRow(database, last.id)
   t.teardown(held.release)
   await admin.put(`Provenance/${first}`, { ...aProvenance(`Patient/${two.id}`), id: first })

@@ -28,7 +28,6 @@ import { aPatient } from '../fixtures/resources.ts'
 import { holdTable, waitingFor } from '../fixtures/store/held-rows.ts'
 import { createDatabase } from '../fixtures/store/own-database.ts'
 
-/** A bucket that reads requests and never answers. */
 const silent = createServer((req) => req.resume())
 const asked: Promise<unknown> = once(silent, 'request')
 silent.listen(0, '127.0.0.1')
@@ -75,7 +74,6 @@ const group = await admin.create({
   member: [{ entity: { reference: `Patient/${patient.id}` } }],
 })
 
-/** Runs the exports of a worker in this process, into `storage`. */
 function run(storage: Storage = disk, isBusy = () => false): () => Promise<void> {
   const services: Services = { ...botica.services, storage }
   return startExports(services, createExportMetrics(new Registry()), isBusy).stop
@@ -264,7 +262,6 @@ t.test('stops a worker although its storage does not answer', async (t) => {
   t.equal((await admin.get(url)).status, 202, 'other workers continue it')
 })
 
-/** Leases a part; returns a function that runs it on each call. */
 async function nextPart(kind: string): Promise<() => Promise<void>> {
   const taken = await leaseExportPart(database)
   if (taken?.part.kind !== kind) throw new Error(`There is no ${kind}`)

@@ -221,7 +221,6 @@ async function run(taken: LeasedExportPart | undefined, storage: Storage = servi
   return runPart({ ...exporting, storage }, principal, taken, new AbortController().signal)
 }
 
-/** Returns a storage that fails after `most` files. */
 function failingAfter(most: number): Storage {
   let count = 0
   return {
@@ -234,7 +233,6 @@ function failingAfter(most: number): Storage {
   }
 }
 
-/** Creates a patient with blocks of Observations and Conditions, and few other resources. */
 async function aLargePatient(): Promise<string> {
   const { id } = await admin.create(aPatient())
   const subject = `Patient/${id}`
@@ -268,7 +266,6 @@ async function policyOf(...resource: readonly unknown[]) {
   return { reference: `AccessPolicy/${id}` }
 }
 
-/** Checks that the compartment of the patient was exported, each resource once. */
 async function isWhole(subject: string, exported: Exported): Promise<void> {
   t.same(countsOf(exported), [
     ['Condition', 9],
@@ -284,12 +281,10 @@ async function isWhole(subject: string, exported: Exported): Promise<void> {
   }
 }
 
-/** Counts the files of the manifest, without the Group. */
 function countsOf({ manifest }: Exported) {
   return manifest.output.flatMap(({ type, count }) => (type === 'Group' ? [] : [[type, count]]))
 }
 
-/** Checks that each line equals the result of a read. */
 async function isAsRead(client: Client, { resources }: Exported): Promise<void> {
   for (const [type, own] of resources) {
     for (const resource of own) {

@@ -55,7 +55,6 @@ async function ended(url: string, caller: Client = admin) {
   let answer = await caller.get<Status>(url)
   await until(async () => {
     answer = await caller.get<Status>(url)
-    // Frequent polls return 429.
     return answer.status !== 202 && answer.status !== 429
   }, DONE_MS)
   return answer
@@ -76,7 +75,6 @@ async function holdBatches(first: Resource | undefined, second: Resource | undef
   return () => Promise.all(held.map(({ release }) => release()))
 }
 
-/** Counts committed lines of all imports. */
 async function committed(): Promise<number> {
   const [row] = await database.query<{ lines: number }>({
     text: 'select coalesce(sum(created), 0)::float8 as lines from import_part',

@@ -89,7 +89,6 @@ async function ended(url: string, caller: Client = admin): Promise<Status> {
       t.match(last.headers.get('x-progress'), /^\d+% complete, \d+ of \d+ parts$/)
       t.match(last.headers.get('retry-after'), /^\d+$/)
     }
-    // Frequent polls return 429.
     return last.status !== 202 && last.status !== 429
   }, DONE_MS)
   if (last === undefined) throw new Error('There was no answer')

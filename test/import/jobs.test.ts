@@ -14,7 +14,6 @@ const { admin: stranger } = await botica.createTenant()
 const { client: other } = await botica.createMember()
 const DONE_MS = 120_000
 
-/** Imports three lines, of which one is rejected. */
 async function begin(): Promise<{
   readonly url: string
   readonly id: string

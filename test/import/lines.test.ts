@@ -1,4 +1,3 @@
-/** Splitting input bytes into batches of lines. */
 import t from 'tap'
 import { type LineBatch, readLineBatches } from '../../shared/import/batches.ts'
 

@@ -1,4 +1,3 @@
-/** Sequence of the parts of an import in one worker, without wake-ups. */
 import { randomUUID } from 'node:crypto'
 import { createServer, type ServerResponse } from 'node:http'
 import t from 'tap'
@@ -21,7 +20,6 @@ const { database } = services
 const NEVER_MS = 3_600_000
 const DONE_MS = 120_000
 
-/** Starts an import of Patients from these paths of a server. */
 async function begin(port: number, paths: readonly string[]): Promise<string> {
   const parameter = paths.map((path) => ({
     name: 'input',
@@ -35,7 +33,6 @@ async function begin(port: number, paths: readonly string[]): Promise<string> {
   return accepted.headers.get('content-location') ?? ''
 }
 
-/** Starts a server whose responses the test releases one by one. */
 async function serve(t: Teardown) {
   const asked: { readonly path: string; readonly res: ServerResponse }[] = []
   const server = createServer(({ url: path = '' }, res) => void asked.push({ path, res }))

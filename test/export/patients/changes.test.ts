@@ -14,7 +14,6 @@ import { createDatabase } from '../../fixtures/store/own-database.ts'
 const DONE_MS = 60_000
 const botica = await openBotica(t, {
   worker: true,
-  // The row held here would set the time of exports of other files.
   env: { DATABASE_URL: await createDatabase(t) },
 })
 const { admin } = botica
@@ -107,7 +106,6 @@ t.test('exports the state at the export time of resources changed later', async 
   const own = `Group/${group.id}`
   const last = await admin.create(anOrganization())
   await untilPast()
-  // The export time is that of the oldest open write transaction.
   const held = await holdRow(database, last.id)
   t.teardown(held.release)
   await admin.put(moved, { ...anObservation(two), id: idOf(moved) })

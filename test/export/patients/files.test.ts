@@ -297,7 +297,6 @@ function blocksOfLines(lines: number): Blocks {
   }
 }
 
-/** Leases a part; returns a function that runs it. */
 async function nextPart(kind: string, exporting = exportingWith({})): Promise<() => Promise<void>> {
   const taken = await leaseExportPart(database)
   if (taken?.part.kind !== kind) throw new Error(`There is no ${kind}`)
@@ -310,7 +309,6 @@ async function run(exporting: Exporting, taken: LeasedExportPart): Promise<void>
   await runPart(exporting, principal, taken, new AbortController().signal)
 }
 
-/** Runs all open parts. */
 async function runAll(exporting: Exporting): Promise<void> {
   for (
     let taken = await leaseExportPart(database);

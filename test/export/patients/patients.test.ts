@@ -33,7 +33,6 @@ const group = await admin.create({
   actual: true,
   member: [first, second].map((reference) => ({ entity: { reference } })),
 })
-// Belongs to two compartments.
 const shared = await admin.create(
   anObservation(first, { performer: [{ reference: second }], valueString: 'shared' }),
 )
