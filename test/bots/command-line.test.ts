@@ -101,7 +101,7 @@ t.test('passes the generated test of the folder', async (t) => {
   t.match(stdout, /a person is stored as a Patient/)
 })
 
-t.test('lists a failure, and replays it after a fix', async (t) => {
+t.test('lists a failed run, and replays it after a fix', async (t) => {
   const failed = await run('call', write('half.json', '{"family":"Jones"}'))
   t.match(failed, { code: 1, stdout: '' })
   t.match(failed.stderr, /^Invalid null value .*Patient\.name\[0\]\.given\[0\]/)

@@ -23,7 +23,7 @@ const { client } = await botica.createMember()
 
 const PROVENANCE = 'http://terminology.hl7.org/CodeSystem/v3-DataOperation'
 
-t.test('exports no secret, whoever is the caller', async (t) => {
+t.test('exports no secret for any caller', async (t) => {
   const planted = ['clientSecret', 'idp', 'setting', 'captcha', 'header', 'extension'].map(
     (name) => `planted-${name}-7f3a`,
   )

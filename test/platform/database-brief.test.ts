@@ -99,23 +99,26 @@ t.test('leaves a waiting statement alone on its connection', async (t) => {
   t.equal((await Promise.all(stuck)).length, LANES)
 })
 
-t.test('cancels it when its caller aborts, without affecting later ones', async (t) => {
-  const database = open(t, { stuckMs: 50 })
-  const release = await holdLock(database)
-  const controller = new AbortController()
-  const asked = database.until?.(controller.signal)
-  const stuck = Array.from({ length: LANES }, () => asked?.query(STUCK))
-  const behind = pids(database, 6)
-  const ended = Promise.allSettled(stuck)
-  await until(async () => (await stuckOnes(database)) === LANES, DEADLINE_MS)
-  const reason = new Error('gone')
-  controller.abort(reason)
-  for (const result of await ended) t.match(result, { status: 'rejected', reason })
-  t.ok((await behind).length > 0)
-  await until(async () => (await stuckOnes(database)) === 0, DEADLINE_MS)
-  t.ok((await pids(database, 6)).length > 0)
-  await release()
-})
+t.test(
+  'cancels a waiting statement when its caller aborts, without affecting later ones',
+  async (t) => {
+    const database = open(t, { stuckMs: 50 })
+    const release = await holdLock(database)
+    const controller = new AbortController()
+    const asked = database.until?.(controller.signal)
+    const stuck = Array.from({ length: LANES }, () => asked?.query(STUCK))
+    const behind = pids(database, 6)
+    const ended = Promise.allSettled(stuck)
+    await until(async () => (await stuckOnes(database)) === LANES, DEADLINE_MS)
+    const reason = new Error('gone')
+    controller.abort(reason)
+    for (const result of await ended) t.match(result, { status: 'rejected', reason })
+    t.ok((await behind).length > 0)
+    await until(async () => (await stuckOnes(database)) === 0, DEADLINE_MS)
+    t.ok((await pids(database, 6)).length > 0)
+    await release()
+  },
+)
 
 t.test('replaces a lane whose connection is lost', async (t) => {
   const database = open(t)

@@ -121,7 +121,7 @@ t.test('answers statements in flight that were evicted meanwhile', async (t) => 
   await pool.releaseConnection(raw)
 })
 
-t.test('evicts them after a failed transaction as well', async (t) => {
+t.test('evicts statements after a failed transaction as well', async (t) => {
   const database = open(t)
   for (const name of names('before')) await ask(database, name)
   const failing = database.transaction(async (connection) => {

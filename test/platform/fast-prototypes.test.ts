@@ -20,7 +20,7 @@ t.test('keeps fast string and number methods despite subclasses', async (t) => {
   t.ok(isFast(Number.prototype))
 })
 
-t.test('keeps them afterwards', async (t) => {
+t.test('keeps fast methods afterwards', async (t) => {
   class Text extends String {}
   class Count extends Number {}
   t.equal(new Text('a').length + new Count(1).valueOf(), 2)

@@ -42,7 +42,7 @@ t.test('names the intended setting for a similar variable', async (t) => {
   }
 })
 
-t.test('prints it at start and in the release step', async (t) => {
+t.test('prints the intended setting at start and in the release step', async (t) => {
   const env = {
     ...process.env,
     NODE_OPTIONS: '',

@@ -122,7 +122,7 @@ t.test('prints one line for each failed run and request', async (t) => {
   t.equal(await end(run, 'SIGTERM'), 0)
 })
 
-t.test('takes over data and processes after a kill', async (t) => {
+t.test('takes over the data from processes left by a kill', async (t) => {
   const killed = await start()
   t.equal(killed.output, `Botica is ready at ${baseUrl}\n`)
   await end(killed, 'SIGKILL')

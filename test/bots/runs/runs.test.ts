@@ -182,39 +182,32 @@ t.test('pages back in time, run by run', async (t) => {
   }
 })
 
-t.test(
-  'shows runs only to admins of the Project, and of a shared bot only their own',
-  async (t) => {
-    const id = await aBot(botica, handler('return 1'), { fields: { runAsUser: true } })
-    const member = await botica.createMember()
-    await execute(admin, id)
-    await recorded(id, 1)
-    t.equal((await member.client.get(`Bot/${id}`)).status, 200)
-    t.equal((await member.client.get(`Bot/${id}/$runs`)).status, 403)
-    t.equal((await botica.anonymous.get(`Bot/${id}/$runs`)).status, 401)
-    t.equal((await admin.get(`Bot/${randomUUID()}/$runs`)).status, 404)
-    t.equal((await admin.post(`Bot/${id}/$runs`, {})).status, 405)
+t.test('shows runs only to admins, and of a shared bot only their own', async (t) => {
+  const id = await aBot(botica, handler('return 1'), { fields: { runAsUser: true } })
+  const member = await botica.createMember()
+  await execute(admin, id)
+  await recorded(id, 1)
+  t.equal((await member.client.get(`Bot/${id}`)).status, 200)
+  t.equal((await member.client.get(`Bot/${id}/$runs`)).status, 403)
+  t.equal((await botica.anonymous.get(`Bot/${id}/$runs`)).status, 401)
+  t.equal((await admin.get(`Bot/${randomUUID()}/$runs`)).status, 404)
+  t.equal((await admin.post(`Bot/${id}/$runs`, {})).status, 405)
 
-    const other = await botica.createTenant()
-    t.equal((await other.admin.get(`Bot/${id}/$runs`)).status, 404, 'of another Project')
-    const current = await botica.superAdmin.get<Untyped>(`Project/${other.project.id}`)
-    await botica.superAdmin.put(`Project/${other.project.id}`, {
-      ...current.body,
-      link: [{ project: { reference: `Project/${botica.project.id}` } }],
-    })
-    await eventually(async () =>
-      (await execute(other.admin, id)).status === 200 ? true : undefined,
-    )
-    const theirs = await recorded(id, 1, other.admin)
-    t.match(theirs, [
-      { requester: { reference: `ClientApplication/${other.adminCredentials.id}` } },
-    ])
-    t.equal(theirs.length, 1)
-    const ours = await recorded(id, 1)
-    t.equal(ours.length, 1)
-    t.same(runsIn((await botica.superAdmin.get<Untyped>(`Bot/${id}/$runs`)).body).length, 2)
-  },
-)
+  const other = await botica.createTenant()
+  t.equal((await other.admin.get(`Bot/${id}/$runs`)).status, 404, 'of another Project')
+  const current = await botica.superAdmin.get<Untyped>(`Project/${other.project.id}`)
+  await botica.superAdmin.put(`Project/${other.project.id}`, {
+    ...current.body,
+    link: [{ project: { reference: `Project/${botica.project.id}` } }],
+  })
+  await eventually(async () => ((await execute(other.admin, id)).status === 200 ? true : undefined))
+  const theirs = await recorded(id, 1, other.admin)
+  t.match(theirs, [{ requester: { reference: `ClientApplication/${other.adminCredentials.id}` } }])
+  t.equal(theirs.length, 1)
+  const ours = await recorded(id, 1)
+  t.equal(ours.length, 1)
+  t.same(runsIn((await botica.superAdmin.get<Untyped>(`Bot/${id}/$runs`)).body).length, 2)
+})
 
 t.test('keeps the latest thousand runs of a bot for a week', async (t) => {
   const { database } = services

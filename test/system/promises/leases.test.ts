@@ -81,7 +81,7 @@ t.test('settles a mail only by the holder of its newest lease', async (t) => {
   const failed = `select 1 from mail where state = 'failed' and error like '%550%'`
   await until(async () => (await count(failed)) === 1, PATIENCE_MS)
   frozen.child.kill('SIGCONT')
-  // The server tells the first worker to retry later.
+  // The server asks the first worker to retry later.
   first.resolve(451)
   await says(frozen, 'A mail was lost to another worker')
   t.equal(await count(failed), 1, 'keeps the result of the other worker')

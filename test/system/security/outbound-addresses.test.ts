@@ -54,7 +54,7 @@ t.test('treats addresses that are not global unicast as private', (t) => {
   t.end()
 })
 
-t.test('rejects them in a Subscription', async (t) => {
+t.test('rejects private addresses in a Subscription', async (t) => {
   const { admin } = await openBotica(t, { env: { HOOK_TARGETS: 'public', BOT_FETCH: 'public' } })
   for (const [kind, addresses] of Object.entries(PRIVATE)) {
     for (const address of addresses) {

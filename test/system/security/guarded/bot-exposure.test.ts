@@ -84,26 +84,29 @@ t.test('rejects removal of bot limits by plain members', async (t) => {
   }
 })
 
-t.test('allows both with a policy that names Bot, and ignores explicit defaults', async (t) => {
-  const { bot } = await aPlainBot()
-  const { body } = await named.client.get<Raw>(`Bot/${bot}`)
-  const { cronTiming: _, cdsService: __, ...settable } = EXPOSING
-  const opened = await named.client.put(`Bot/${bot}`, { ...body, ...settable })
-  t.equal(opened.status, 200, opened.text)
+t.test(
+  'allows exposing elements with a policy that names Bot, and ignores explicit defaults',
+  async (t) => {
+    const { bot } = await aPlainBot()
+    const { body } = await named.client.get<Raw>(`Bot/${bot}`)
+    const { cronTiming: _, cdsService: __, ...settable } = EXPOSING
+    const opened = await named.client.put(`Bot/${bot}`, { ...body, ...settable })
+    t.equal(opened.status, 200, opened.text)
 
-  const plain = await aPlainBot()
-  const defaults = {
-    publicWebhook: false,
-    runAsUser: false,
-    auditEventTrigger: 'always',
-    auditEventDestination: ['resource'],
-    description: 'saved',
-    extension: [{ url: 'https://example.org/note', valueString: 'of the author' }],
-  }
-  const stored = (await free.client.get<Raw>(`Bot/${plain.bot}`)).body
-  const saved = await free.client.put(`Bot/${plain.bot}`, { ...stored, ...defaults })
-  t.equal(saved.status, 200, saved.text)
-})
+    const plain = await aPlainBot()
+    const defaults = {
+      publicWebhook: false,
+      runAsUser: false,
+      auditEventTrigger: 'always',
+      auditEventDestination: ['resource'],
+      description: 'saved',
+      extension: [{ url: 'https://example.org/note', valueString: 'of the author' }],
+    }
+    const stored = (await free.client.get<Raw>(`Bot/${plain.bot}`)).body
+    const saved = await free.client.put(`Bot/${plain.bot}`, { ...stored, ...defaults })
+    t.equal(saved.status, 200, saved.text)
+  },
+)
 
 t.test('rejects takeover of calls by identifier with an older bot', async (t) => {
   const identifier = [{ system: 'urn:clinic', value: 'charge-card' }]

@@ -57,7 +57,7 @@ t.test('rejects a password for a server-scoped User by an administrator', async 
   t.match(await logIn(email, STRANGERS, { projectId: project.id }), REFUSED)
 })
 
-t.test('rejects it through SCIM and every write of the User', async (t) => {
+t.test('rejects a password through SCIM and every write of the User', async (t) => {
   const email = anEmail()
   const user = {
     userName: email,
@@ -138,7 +138,7 @@ t.test('removes credentials of a stranger when a Project invites the owner', asy
   t.match(me.body, { membership: { id: invited.body.id } })
 })
 
-t.test('removes them on an upsert and on a link to the address', async (t) => {
+t.test('removes credentials of a stranger on an upsert and on a link to the address', async (t) => {
   const [email, reset] = [anEmail(), anEmail()]
   t.equal((await invite(admin, project.id, { email, scope: 'server' })).status, 200)
   const [user] = await findInvitedUsers(services, email)
@@ -208,32 +208,35 @@ t.test('hides whether an address is registered in a Project', async (t) => {
   t.equal((await logIn(email, OWNERS, { projectId })).status, 200)
 })
 
-t.test('removes them on project creation for an address and on a written membership', async (t) => {
-  const [owner, member] = [anEmail(), anEmail()]
-  const clients = [await aStranger(owner), await aStranger(member)]
-  const parameter = [
-    { name: 'name', valueString: `Of ${owner}` },
-    { name: 'ownerEmail', valueString: owner },
-  ]
-  const made = await superAdmin.post('Project/$init', { resourceType: 'Parameters', parameter })
-  t.equal(made.status, 201, made.text)
-  const [user] = await findInvitedUsers(services, member)
-  const profile = await admin.create({ resourceType: 'Practitioner', name: [{ family: 'Lee' }] })
-  const written = await superAdmin.post('ProjectMembership', {
-    resourceType: 'ProjectMembership',
-    project: { reference: `Project/${project.id}` },
-    user: { reference: `User/${user?.id}` },
-    profile: { reference: `Practitioner/${profile.id}` },
-  })
-  t.equal(written.status, 201, written.text)
-  for (const [i, email] of [owner, member].entries()) {
-    t.match(await logIn(email, STRANGERS), REFUSED)
-    t.equal((await clients[i]?.client.get('/auth/me'))?.status, 401)
-    t.match((await mailsTo(services, email)).at(-1), { kind: 'invite' })
-    t.equal((await setByLink(email)).status, 200)
-    t.equal((await logIn(email, OWNERS)).status, 200)
-  }
-})
+t.test(
+  'removes credentials of a stranger on project creation and on a written membership',
+  async (t) => {
+    const [owner, member] = [anEmail(), anEmail()]
+    const clients = [await aStranger(owner), await aStranger(member)]
+    const parameter = [
+      { name: 'name', valueString: `Of ${owner}` },
+      { name: 'ownerEmail', valueString: owner },
+    ]
+    const made = await superAdmin.post('Project/$init', { resourceType: 'Parameters', parameter })
+    t.equal(made.status, 201, made.text)
+    const [user] = await findInvitedUsers(services, member)
+    const profile = await admin.create({ resourceType: 'Practitioner', name: [{ family: 'Lee' }] })
+    const written = await superAdmin.post('ProjectMembership', {
+      resourceType: 'ProjectMembership',
+      project: { reference: `Project/${project.id}` },
+      user: { reference: `User/${user?.id}` },
+      profile: { reference: `Practitioner/${profile.id}` },
+    })
+    t.equal(written.status, 201, written.text)
+    for (const [i, email] of [owner, member].entries()) {
+      t.match(await logIn(email, STRANGERS), REFUSED)
+      t.equal((await clients[i]?.client.get('/auth/me'))?.status, 401)
+      t.match((await mailsTo(services, email)).at(-1), { kind: 'invite' })
+      t.equal((await setByLink(email)).status, 200)
+      t.equal((await logIn(email, OWNERS)).status, 200)
+    }
+  },
+)
 
 t.test('keeps credentials of verified addresses and of people added by super admins', async (t) => {
   const person = await aPerson(services, foreign.project)

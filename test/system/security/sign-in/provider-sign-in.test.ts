@@ -112,7 +112,7 @@ t.test('does not send the code of a domain’s provider to the provider of the c
   t.notOk(seen.includes('/hostile'))
 })
 
-t.test('signs no one in as the sender of a link', async (t) => {
+t.test('does not sign a person in as the sender of a link', async (t) => {
   const attacker = aBrowser()
   const state = await begun(attacker)
   const victim = aBrowser()
