@@ -11,7 +11,6 @@ const source = stripTypeScriptTypes(
 
 type Resource = Record<string, Untyped>
 
-/** Enough of a FHIR server for the calls of this bot: create, and update by identifier. */
 function openStore() {
   const stored: Resource[] = []
   const failure = { issue: undefined as string | undefined }
@@ -65,7 +64,6 @@ function read(name: string): string {
 const statuses = ['planned', 'in-progress', 'onleave', 'finished', 'cancelled']
 const genders = ['male', 'female', 'other', 'unknown', undefined]
 
-/** Checks what R4 demands of the elements that this bot writes. */
 function faults(resource: Resource): string[] {
   const found: string[] = []
   const text = JSON.stringify(resource)
@@ -89,7 +87,7 @@ function faults(resource: Resource): string[] {
 }
 
 for (const name of names) {
-  t.test(`${name} is accepted and becomes valid resources`, async (t) => {
+  t.test(`accepts ${name} and creates valid resources`, async (t) => {
     const bot = openBot()
     const ack = await bot.post(read(name))
     t.equal(ack.getSegment('MSA').getComponent(1, 1), 'AA', ack.toString())
@@ -99,7 +97,7 @@ for (const name of names) {
   })
 }
 
-t.test('the same visit told twice stays one patient and one encounter', async (t) => {
+t.test('keeps one patient and one encounter for a repeated visit', async (t) => {
   const bot = openBot()
   await bot.post(read('ADT-A01-01.hl7'))
   await bot.post(read('ADT-A03-01.hl7'))
@@ -113,7 +111,7 @@ t.test('the same visit told twice stays one patient and one encounter', async (t
   })
 })
 
-t.test('PID becomes the whole patient', async (t) => {
+t.test('maps PID to a complete patient', async (t) => {
   const bot = openBot()
   await bot.post(read('ADT04-28.hl7'))
   t.same(plain(bot.stored[0]), {
@@ -160,7 +158,7 @@ const events = [
 ]
 
 for (const [trigger, status] of events) {
-  t.test(`${trigger} leaves the encounter ${status ?? 'alone'}`, async (t) => {
+  t.test(`sets the encounter to ${status ?? 'no new status'} for ${trigger}`, async (t) => {
     const bot = openBot()
     const header = `MSH|^~\\&|A|B|C|D|2020||ADT^${trigger}|1|P|2.5`
     await bot.post(`${header}\rPID|1||7\rPV1|1|E`)
@@ -169,7 +167,7 @@ for (const [trigger, status] of events) {
   })
 }
 
-t.test('escaped, odd and impossible values do not spoil the resources', async (t) => {
+t.test('keeps resources valid for escaped, odd and impossible values', async (t) => {
   const bot = openBot()
   const pid = 'PID|1||a,b\\F\\c^^^X Y||O\\T\\M\\S\\x^""||20200230|X|||\\.br\\^^Ort|'
   const pv1 = `PV1|1|?${'|'.repeat(42)}20200102|20200101`
@@ -192,7 +190,7 @@ const refusals: [string, string, string, string][] = [
 ]
 
 for (const [text, code, problem, place] of refusals) {
-  t.test(`${JSON.stringify(text)} is answered with ${code} and error ${problem}`, async (t) => {
+  t.test(`answers ${JSON.stringify(text)} with ${code} and error ${problem}`, async (t) => {
     const bot = openBot()
     const ack = await bot.post(text)
     const [, msa, err] = ack.segments
@@ -203,7 +201,7 @@ for (const [text, code, problem, place] of refusals) {
   })
 }
 
-t.test('input that is no message at all is rejected', async (t) => {
+t.test('rejects input that is not a message', async (t) => {
   const bot = openBot()
   for (const input of ['hello', {}, undefined, 5]) {
     const ack = await bot.handler(bot.medplum, { input })
@@ -211,13 +209,13 @@ t.test('input that is no message at all is rejected', async (t) => {
   }
 })
 
-t.test('a header without separators is answered, too', async (t) => {
+t.test('answers a header without separators', async (t) => {
   const bot = openBot()
   t.match((await bot.post('MSH')).toString(), /^MSH/)
   t.equal(bot.stored.length, 0)
 })
 
-t.test('a refusal of the store is told in the acknowledgment', async (t) => {
+t.test('reports an error of the store in the acknowledgment', async (t) => {
   const bot = openBot()
   bot.failure.issue = 'No | today\r\nsorry'
   const ack = await bot.post('MSH|^~\\&|A|B|C|D|2020||ADT^A01|9|P|2.5\rPID|1||7')

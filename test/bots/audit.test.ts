@@ -12,7 +12,6 @@ import {
 const botica = await openBotica(t, { worker: true })
 const { admin, project } = botica
 
-/** AuditEvents of a bot. */
 async function eventsOf(id: string): Promise<Untyped[]> {
   const query = `AuditEvent?source=Bot/${id}&_sort=_lastUpdated`
   const { body } = await admin.get<Untyped>(query, { 'X-Medplum': 'extended' })
@@ -23,7 +22,7 @@ function audited(id: string): Promise<Untyped> {
   return eventually(async () => (await eventsOf(id))[0])
 }
 
-t.test('an AuditEvent tells who ran which bot as whom, on what and how it went', async (t) => {
+t.test('records bot, caller, identity, input and outcome in an AuditEvent', async (t) => {
   const id = await aBot(botica, handler('console.log("seen"); return 1'))
   const patient = await admin.post('Patient', { resourceType: 'Patient' })
   const trace = '7f3e9f0a-5f9c-4a53-9a53-0d6f1bb7a001'
@@ -58,7 +57,7 @@ t.test('an AuditEvent tells who ran which bot as whom, on what and how it went',
   )
 })
 
-t.test('the outcome tells failures of the bot from limits that ended it', async (t) => {
+t.test('distinguishes bot failures from exceeded limits in the outcome', async (t) => {
   const extension = [
     { url: `${botica.baseUrl}fhir/StructureDefinition/bot-cpuMs`, valueInteger: 100 },
   ]
@@ -77,7 +76,7 @@ t.test('the outcome tells failures of the bot from limits that ended it', async 
   }
 })
 
-t.test('a bot that cannot be loaded, or is ended by a limit, says why', async (t) => {
+t.test('records the reason when a bot fails to load or exceeds a limit', async (t) => {
   const cases: readonly [code: string, why: RegExp, fields?: BotDetails['fields']][] = [
     [`console.log('top'); throw new Error('no luck'); exports.handler = 1`, /no luck/],
     [`export const handler = 1\nawait Promise.reject(new Error('at the top'))`, /at the top/],
@@ -93,7 +92,7 @@ t.test('a bot that cannot be loaded, or is ended by a limit, says why', async (t
   }
 })
 
-t.test('the trigger and the destination decide which runs are written down', async (t) => {
+t.test('records the runs selected by trigger and destination', async (t) => {
   const code = handler(
     'if (event.input.log) console.log("x"); if (event.input.fail) throw new Error("x")',
   )
@@ -102,7 +101,7 @@ t.test('the trigger and the destination decide which runs are written down', asy
     [{ auditEventTrigger: 'always' }, 3],
     [{ auditEventTrigger: 'never' }, 0],
     [{ auditEventTrigger: 'on-error' }, 1],
-    // An error that nobody caught is in the log, too.
+    // An uncaught error is logged, too.
     [{ auditEventTrigger: 'on-output' }, 2],
     [{ auditEventDestination: ['log'] }, 0],
     [{ auditEventDestination: ['log', 'resource'] }, 3],
@@ -111,7 +110,7 @@ t.test('the trigger and the destination decide which runs are written down', asy
     cases.map(async ([fields]) => await aBot(botica, code, { ...(fields ? { fields } : {}) })),
   )
   for (const id of bots) for (const input of inputs) await execute(admin, id, input)
-  // Written in the order of the runs: when the last is there, all are.
+  // Events are written in the order of the runs, so the last one means all are there.
   const last = await aBot(botica, handler('return 1'))
   await execute(admin, last)
   await audited(last)
@@ -121,7 +120,7 @@ t.test('the trigger and the destination decide which runs are written down', asy
   }
 })
 
-t.test('the log of an AuditEvent is its last 10 KiB', async (t) => {
+t.test('keeps the last 10 KiB of the log in an AuditEvent', async (t) => {
   const id = await aBot(botica, handler('for (let i = 0; i < 5000; i++) console.log("line é", i)'))
   await execute(admin, id)
   const { outcomeDesc } = await audited(id)

@@ -1,4 +1,4 @@
-/** `botica …`, as the author of a bot uses it: on a running service, its folder in the repository. */
+/** `botica …` on a running service, as a bot author uses it, with its folder in the repository. */
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import {
   mkdirSync,
@@ -17,7 +17,7 @@ import { click, reads, signInOn } from '../fixtures/http/console.ts'
 
 const root = join(import.meta.dirname, '../..')
 const botica = await openBotica(t, { worker: true, env: { BOT_INPUT_ARCHIVE: 'true' } })
-// Packages are looked for in the folders above.
+// Packages are resolved from parent folders.
 mkdirSync(join(root, '.test-data'), { recursive: true })
 const home = mkdtempSync(join(root, '.test-data', 'botica-'))
 t.teardown(() => rmSync(home, { recursive: true, force: true }))
@@ -42,7 +42,7 @@ function start(words: readonly string[], end: (run: Run) => void = () => {}): Ch
   })
 }
 
-/** In the folder of the bot, but for `init` and what names another. */
+/** Runs in the folder of the bot, except `init` and commands with another folder. */
 function run(...words: string[]): Promise<Run> {
   return new Promise((resolve) => start(['--folder', folder, ...words], resolve))
 }
@@ -53,7 +53,7 @@ function write(name: string, text: string): string {
   return file
 }
 
-t.test('init makes a project, a client that may deploy, and a bot that answers', async (t) => {
+t.test('creates a project, a deploy client and a working bot with init', async (t) => {
   const made = await run('init', 'greeter', '--name', 'Greetings')
   t.equal(made.code, 0, made.stderr)
   t.match(made.stdout, /^Project [\da-f-]{36}, client [\da-f-]{36}, bot [\da-f-]{36}\n/)
@@ -67,7 +67,7 @@ t.test('init makes a project, a client that may deploy, and a bot that answers',
   t.match(other, { code: 1, stderr: /greeter has a bot already/ })
 })
 
-t.test('init prints how to sign in, and again for a folder that has a bot', async (t) => {
+t.test('prints sign-in instructions with init, again for a folder that has a bot', async (t) => {
   const file = join(folder, '.env')
   t.equal(statSync(file).mode & 0o777, 0o600)
   const [, email = '', password = ''] =
@@ -79,7 +79,7 @@ t.test('init prints how to sign in, and again for a folder that has a bot', asyn
   const second = await run('init', 'second')
   t.equal(second.code, 0, second.stderr)
   t.match(second.stdout, /e-mail {4}bot-author-/)
-  t.notMatch(second.stdout, email, 'another person for another project')
+  t.notMatch(second.stdout, email, 'uses another person for another project')
 
   if (!hasChromium()) return
   const page = await openPage(t)
@@ -95,13 +95,13 @@ t.test('init prints how to sign in, and again for a folder that has a bot', asyn
   )
 })
 
-t.test('the test of the folder passes', async (t) => {
+t.test('passes the generated test of the folder', async (t) => {
   const { code, stdout, stderr } = await run('test')
   t.equal(code, 0, stderr + stdout)
   t.match(stdout, /a person is stored as a Patient/)
 })
 
-t.test('a failure is listed, mended and replayed', async (t) => {
+t.test('lists a failed run, and replays it after a fix', async (t) => {
   const failed = await run('call', write('half.json', '{"family":"Jones"}'))
   t.match(failed, { code: 1, stdout: '' })
   t.match(failed.stderr, /^Invalid null value .*Patient\.name\[0\]\.given\[0\]/)
@@ -124,7 +124,7 @@ t.test('a failure is listed, mended and replayed', async (t) => {
   })
 })
 
-t.test('dev deploys on each save and shows the log of runs', async (t) => {
+t.test('deploys on each save with dev and shows the log of runs', async (t) => {
   const source = join(folder, 'bot.ts')
   const dev = start(['--folder', folder, 'dev'])
   const ended = new Promise((resolve) => dev.once('close', resolve))
@@ -140,7 +140,7 @@ t.test('dev deploys on each save and shows the log of runs', async (t) => {
       `export async function handler() { console.log('seen live'); return 'a\\rb' }`,
     )
     await until(async () => said.err.split('deployed bot.ts').length === 3, LONG_MS)
-    // The worker hears within seconds that somebody listens.
+    // The worker learns of the listener within seconds.
     await until(async () => {
       t.equal((await run('call', join(folder, 'person.json'))).stdout, 'a\rb\n')
       return /INFO seen live/.test(said.out)
@@ -152,7 +152,7 @@ t.test('dev deploys on each save and shows the log of runs', async (t) => {
   }
 })
 
-t.test('run uses the sandbox of this machine, and log and result go apart', async (t) => {
+t.test('runs in the local sandbox with run, with log and result on separate streams', async (t) => {
   const messages = join(root, 'test/data/hl7v2')
   const [message = ''] = readdirSync(messages).filter((name) => /^ADT.*A01.*\.hl7$/.test(name))
   const admitted = await run(
@@ -179,7 +179,7 @@ t.test('run uses the sandbox of this machine, and log and result go apart', asyn
   t.match(mine.stderr, /2 requests in/)
 })
 
-t.test('a run in the sandbox that fails ends with an exit code', async (t) => {
+t.test('exits with a code when a run in the sandbox fails', async (t) => {
   const cases: readonly [name: string, code: string, says: RegExp, seconds?: string][] = [
     [
       'throws.js',
@@ -203,7 +203,7 @@ t.test('a run in the sandbox that fails ends with an exit code', async (t) => {
   t.match(await run('run', join(home, 'none.js')), { code: 1, stderr: /no such file/ })
 })
 
-t.test('what cannot work is said in one line, without a warning of Node', async (t) => {
+t.test('reports errors in one line without Node warnings', async (t) => {
   const cases: readonly [words: string[], says: RegExp][] = [
     [['runs', '--count', 'x'], /^error: option '--count <number>' argument 'x' is invalid/],
     [['fly'], /^error: unknown command 'fly'/],
@@ -235,7 +235,7 @@ t.test('what cannot work is said in one line, without a warning of Node', async 
   }
 })
 
-t.test('a terminal gets a table and its own line ends', async (t) => {
+t.test('prints a table with terminal line ends to a terminal', async (t) => {
   const words = (name: string) =>
     `${process.execPath} --disable-warning=ExperimentalWarning ${root}/scripts/cli/botica.ts -f ${folder} ${name}`
   const inTerminal = (name: string): Promise<string> =>

@@ -1,4 +1,4 @@
-/** The demo of README, as a user runs it: on a running service, with the real messages. */
+/** The demo of README on a running service, with the real messages. */
 import { execFile } from 'node:child_process'
 import path from 'node:path'
 import { promisify } from 'node:util'
@@ -8,7 +8,7 @@ import { openBotica } from '../fixtures/botica.ts'
 const run = promisify(execFile)
 const root = path.join(import.meta.dirname, '../..')
 
-t.test('the demo answers every ADT message with an ACK and prints what it stored', async (t) => {
+t.test('acknowledges every ADT message and prints the stored resources', async (t) => {
   const botica = await openBotica(t, { worker: true })
 
   const { stdout } = await run(
@@ -31,7 +31,7 @@ t.test('the demo answers every ADT message with an ACK and prints what it stored
   t.ok(Number(rows.get('runs/s')) > 0)
 })
 
-t.test('without a service the demo says so in one line', async (t) => {
+t.test('reports a missing service in one line', async (t) => {
   const failed = await run(process.execPath, ['scripts/demo.ts'], {
     cwd: root,
     env: { ...process.env, NODE_OPTIONS: '', BASE_URL: 'http://127.0.0.1:1/' },

@@ -1,4 +1,3 @@
-/** Example bots that sign, seal, print, and bring packages along. */
 import { generateKeyPairSync, type JsonWebKey, randomUUID } from 'node:crypto'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -52,7 +51,7 @@ const { deploy, search } = await openExamples(t, botica, {
   NOTE_KEY: 'the password of all notes',
 })
 
-t.test('a web hook that is signed by RS256 is believed, and no other', async (t) => {
+t.test('accepts only web hooks with a valid RS256 signature', async (t) => {
   const bot = await deploy('signed-webhook')
   const token = (changes: object, key = partner.privateKey, alg = 'RS256') =>
     new SignJWT({ text: 'Hello', jti: randomUUID(), iss: 'urn:partner', ...changes })
@@ -72,7 +71,7 @@ t.test('a web hook that is signed by RS256 is believed, and no other', async (t)
   t.match(await refused(`${await token({ text: 'x' })}x`), /signature/)
 })
 
-t.test('a patient is fetched as a SMART Backend Services client', async (t) => {
+t.test('fetches a patient as a SMART Backend Services client', async (t) => {
   const bot = await deploy('backend-services')
   const { body } = await execute(admin, bot, { mrn: 'P-1' })
   t.match(body, { found: true })
@@ -81,7 +80,7 @@ t.test('a patient is fetched as a SMART Backend Services client', async (t) => {
   t.same((await execute(admin, bot, { mrn: 'P-2' })).body, { found: false })
 })
 
-t.test('a report becomes a PDF', async (t) => {
+t.test('renders a report as a PDF', async (t) => {
   const bot = await deploy('report-letter')
   const subject = { reference: `Patient/${(await admin.create(aPatient())).id}` }
   const result = await admin.create(anObservation(subject.reference))
@@ -100,7 +99,7 @@ t.test('a report becomes a PDF', async (t) => {
   t.match(await pdf.text(), /^%PDF-/)
 })
 
-t.test('a roster is read as CSV', async (t) => {
+t.test('reads a roster from CSV', async (t) => {
   const bot = await deploy('roster-csv')
   const csv =
     'mrn,family,given,born\nC-1,Chalmers,"Peter James",1974-12-25\nC-2,"Windsor, von",Amy,soon\n,Nobody,,\n'
@@ -115,7 +114,7 @@ t.test('a roster is read as CSV', async (t) => {
   })
 })
 
-t.test('an order comes as XML and is answered by XML', async (t) => {
+t.test('answers an XML order with XML', async (t) => {
   const bot = await deploy('order-xml')
   await admin.create(aPatient({ identifier: [{ system: MRN, value: 'X-1' }] }))
   const post = (mrn: string) =>
@@ -135,7 +134,7 @@ t.test('an order comes as XML and is answered by XML', async (t) => {
   t.match((await post('X-2')).text, 'code="AE"')
 })
 
-t.test('documents are packed into a ZIP', async (t) => {
+t.test('packs documents into a ZIP', async (t) => {
   const bot = await deploy('zip-documents')
   const { id } = await admin.create(aPatient())
   const binary = await admin.post<Untyped>('Binary', 'first letter', {
@@ -155,7 +154,7 @@ t.test('documents are packed into a ZIP', async (t) => {
   t.equal(await zip.file(`${document.id}/letter.txt`)?.async('string'), 'first letter')
 })
 
-t.test('a note is sealed, and opened again', async (t) => {
+t.test('encrypts and decrypts a note', async (t) => {
   const bot = await deploy('sealed-note')
   const { id } = await admin.create(aPatient())
   const { body } = await execute(admin, bot, { patient: id, note: 'Between us é' })

@@ -16,7 +16,7 @@ const [patient] = await search('Patient')
 const countOf = (type: string) =>
   record.entry.filter(({ resource }: Untyped) => resource.resourceType === type).length
 
-t.test('a visit is summed up in a document, which the next one continues', async (t) => {
+t.test('summarizes a visit in a document that the next one continues', async (t) => {
   const bot = await deploy('visit-summary')
   const subject = `Patient/${patient.id}`
   const encounter = await admin.create(anEncounter(subject))
@@ -35,7 +35,7 @@ t.test('a visit is summed up in a document, which the next one continues', async
   t.equal(await (await fetch(url)).text(), `${line}\n${line}\nBefore:\n${line}`)
 })
 
-t.test('a care team is made once', async (t) => {
+t.test('creates a care team once', async (t) => {
   const bot = await deploy('care-team')
   const doctor = {
     npi: randomUUID(),
@@ -52,7 +52,7 @@ t.test('a care team is made once', async (t) => {
   })
 })
 
-t.test('a task is finished by a patch, once', async (t) => {
+t.test('completes a task once by a patch', async (t) => {
   const bot = await deploy('finish-task')
   const task = await admin.create({
     resourceType: 'Task',
@@ -68,7 +68,7 @@ t.test('a task is finished by a patch, once', async (t) => {
   })
 })
 
-t.test('a chart is asked for by one GraphQL query', async (t) => {
+t.test('reads a chart by one GraphQL query', async (t) => {
   const bot = await deploy('patient-chart')
   const answer = await admin.get<Untyped>(`Bot/${bot}/$execute?patient=${patient.id}`)
   t.match(answer.body, { name: { family: patient.name[0].family } })
@@ -78,7 +78,7 @@ t.test('a chart is asked for by one GraphQL query', async (t) => {
   t.equal((await admin.get(`Bot/${bot}/$execute?patient=nobody`)).status, 400)
 })
 
-t.test('a draft that the patient is allergic to is answered by a card', async (t) => {
+t.test('returns a card for a draft that conflicts with an allergy', async (t) => {
   const bot = await deploy('allergy-cards')
   const drug = (code: string) => ({ coding: [{ system: 'urn:drugs', code }], text: code })
   const { id } = await admin.create(aPatient())
@@ -105,7 +105,7 @@ t.test('a draft that the patient is allergic to is answered by a card', async (t
   t.equal((await execute(admin, bot, { hook: 'patient-view', context })).status, 400)
 })
 
-t.test('a form becomes a request, and a letter as multipart form data', async (t) => {
+t.test('creates a request from a form, and sends a letter as multipart form data', async (t) => {
   const bot = await deploy('referral-form')
   const form = `patient=${patient.id}&reason=Back+pain+%26+more&copy=a%40example.com&copy=b%40example.com`
   const type = { 'Content-Type': 'application/x-www-form-urlencoded' }
@@ -125,7 +125,7 @@ t.test('a form becomes a request, and a letter as multipart form data', async (t
   t.equal(letter instanceof File && (await letter.text()), 'Reason: Back pain & more')
 })
 
-t.test('a report is read as a table, and kept', async (t) => {
+t.test('reads a report as a table and stores it', async (t) => {
   const bot = await deploy('daily-report')
   const answer = await admin.get(`Bot/${bot}/$execute`)
   t.match(answer.headers.get('content-type'), 'text/csv')
@@ -139,7 +139,7 @@ t.test('a report is read as a table, and kept', async (t) => {
   t.equal(await (await fetch(kept[0].payload[0].contentAttachment.url)).text(), answer.text)
 })
 
-t.test('bots call bots, one after the other', async (t) => {
+t.test('calls bots from bots in sequence', async (t) => {
   const system = 'urn:steps'
   const bot = await deploy('pipeline')
   const step = (value: string) => ({ system, value })
@@ -156,7 +156,7 @@ t.test('bots call bots, one after the other', async (t) => {
   t.same(failed.body, { done: [], failed: 'nobody', why: 'Not found' })
 })
 
-t.test('a report of changes is made from the history, as a PDF', async (t) => {
+t.test('reports changes from the history as a PDF', async (t) => {
   const bot = await deploy('change-report')
   const { id } = await admin.create(aPatient({ gender: 'male' }))
   for (const changes of [{ gender: 'female' }, { gender: 'female', active: false }]) {
@@ -170,7 +170,7 @@ t.test('a report of changes is made from the history, as a PDF', async (t) => {
   t.match(document.text, /^%PDF-/)
 })
 
-t.test('a chart is closed: plans are deleted, the reason is one of a value set', async (t) => {
+t.test('closes a chart by deleting plans, with a reason of a value set', async (t) => {
   const bot = await deploy('leave-practice')
   const { id } = await admin.create(aPatient())
   const subject = `Patient/${id}`
@@ -194,7 +194,7 @@ t.test('a chart is closed: plans are deleted, the reason is one of a value set',
   t.match(refused, { status: 400, body: { issue: [{ expression: ['reason'] }] } })
 })
 
-t.test('an appointment follows its messages', async (t) => {
+t.test('updates an appointment from its messages', async (t) => {
   const bot = await deploy('appointment')
   const booked = hl7('SIU-S12-01.hl7')
   t.match((await postHl7(bot, booked)).text, /\rMSA\|AA\|MSG00012\|OK/)
@@ -213,7 +213,7 @@ t.test('an appointment follows its messages', async (t) => {
   t.equal(others.length, 0)
 })
 
-t.test('rules in FHIRPath find what breaks them', async (t) => {
+t.test('finds violations by FHIRPath rules', async (t) => {
   const bot = await deploy('quality-rules')
   const bare = await admin.create({ resourceType: 'Patient', active: true } as Resource)
   const answer = await execute(admin, bot, {
@@ -228,7 +228,7 @@ t.test('rules in FHIRPath find what breaks them', async (t) => {
   t.same(answer.body, { 'has a name': only, 'has an official name': only })
 })
 
-t.test('a new patient is welcomed by mail', async (t) => {
+t.test('mails a welcome to a new patient', async (t) => {
   const bot = await deploy('welcome-mail')
   const [membership] = await search(`ProjectMembership?profile=Bot/${bot}`)
   await admin.put(`ProjectMembership/${membership.id}`, { ...membership, admin: true })

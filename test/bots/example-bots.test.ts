@@ -23,7 +23,7 @@ const typeAt = (type: string) =>
   record.entry.findIndex(({ resource }: Untyped) => resource.resourceType === type)
 const patientId: string = loaded[typeAt('Patient')].split('/').at(-1)
 
-t.test('a reference is read for the name behind it', async (t) => {
+t.test('reads a reference to get the name of its target', async (t) => {
   const doctor = await admin.create({
     resourceType: 'Practitioner',
     name: [{ family: 'Careful', given: ['Adam'] }],
@@ -41,7 +41,7 @@ t.test('a reference is read for the name behind it', async (t) => {
   t.match(answer.text, `${patient.name[0].family}: Weight 71.5 kg by Adam Careful`)
 })
 
-t.test('the same person twice becomes one record', async (t) => {
+t.test('merges duplicates of a person into one record', async (t) => {
   const family = `Twin-${randomUUID()}`
   const twin = () => aPatient({ active: true, name: [{ family }], birthDate: '1980-01-01' })
   const older = await admin.create(twin())
@@ -54,14 +54,14 @@ t.test('the same person twice becomes one record', async (t) => {
   t.equal(kept.identifier.length, 2)
   t.match(kept.link, [{ other: { reference: `Patient/${newer.id}` }, type: 'replaces' }])
   t.match(merged, { active: false, link: [{ type: 'replaced-by' }] })
-  t.same((await execute(admin, bot, kept)).body, { merged: [] }, 'nothing is left to merge')
+  t.same((await execute(admin, bot, kept)).body, { merged: [] }, 'has no duplicates left')
 })
 
-t.test('laboratory results become reports and observations, once', async (t) => {
+t.test('creates reports and observations from laboratory results, once', async (t) => {
   const bot = await deploy('lab-results')
   for (const round of [1, 2]) {
     const answer = await postHl7(bot, hl7('LAB-ORU-2.hl7'))
-    t.match(answer.text, /\rMSA\|AA\|ControlID\|OK/, `round ${round}`)
+    t.match(answer.text, /\rMSA\|AA\|ControlID\|OK/, `in round ${round}`)
   }
   const system = 'https://example.org/fhir/sid'
   const [patient, ...others] = await search(`Patient?identifier=${system}/mrn|10006579`)
@@ -81,7 +81,7 @@ t.test('laboratory results become reports and observations, once', async (t) => 
   t.match((await postHl7(bot, hl7('ADT-A01-01.hl7'))).text, /MSA\|AE\|/)
 })
 
-t.test('an intake form becomes resources', async (t) => {
+t.test('creates resources from an intake form', async (t) => {
   const bot = await deploy('intake-form')
   const allergy = (code: string) => ({ valueCoding: { system: 'urn:food', code } })
   const form = await admin.create({
@@ -110,7 +110,7 @@ t.test('an intake form becomes resources', async (t) => {
   t.match((await search(`QuestionnaireResponse?subject=${patient}`))[0], { id: form.id })
 })
 
-t.test('a resource goes out signed, and its key stays out of the log', async (t) => {
+t.test('signs outgoing resources and keeps the key out of the log', async (t) => {
   const bot = await deploy('outbound-webhook')
   const answer = await execute(admin, bot, { resourceType: 'Basic', id: 'b1', code: { text: 'x' } })
   t.same(answer.body, { status: 200, receipt: { received: true } })
@@ -131,7 +131,7 @@ t.test('a resource goes out signed, and its key stays out of the log', async (t)
   t.notOk(JSON.stringify(audit).includes(key))
 })
 
-t.test('a payment is told by a signed web hook, once', async (t) => {
+t.test('sends a signed web hook for a payment, once', async (t) => {
   const bot = await deploy('inbound-webhook', { publicWebhook: true })
   const policy = await admin.create({
     resourceType: 'AccessPolicy',
@@ -161,7 +161,7 @@ t.test('a payment is told by a signed web hook, once', async (t) => {
   })
 })
 
-t.test('a table is imported as a batch', async (t) => {
+t.test('imports a table as a batch', async (t) => {
   const bot = await deploy('import-table')
   const run = randomUUID()
   const table = `${run}-1;Alpha;Ann;1990-01-02\n${run}-2;Beta;Bob;1991-02-03\r\n${run}-3;Bad;Day;1991-02-33\n`
@@ -172,7 +172,7 @@ t.test('a table is imported as a batch', async (t) => {
   t.match(second.body, { created: 0, known: 2 })
 })
 
-t.test('a FHIR message is answered by a message', async (t) => {
+t.test('answers a FHIR message with a message', async (t) => {
   const bot = await deploy('fhir-message')
   const send = (resource: object) =>
     execute(
@@ -204,7 +204,7 @@ t.test('a FHIR message is answered by a message', async (t) => {
   t.match(failed.body.entry[0].resource, { response: { code: 'fatal-error' } })
 })
 
-t.test('merged records are linked as the message says', async (t) => {
+t.test('links merged records as the message specifies', async (t) => {
   const bot = await deploy('merge-patients')
   const system = 'https://example.org/fhir/sid/mrn'
   const refused = await postHl7(bot, hl7('ADT-A40-01.hl7'))
@@ -221,7 +221,7 @@ t.test('merged records are linked as the message says', async (t) => {
   })
 })
 
-t.test('orders of another system are fetched with a token and kept up to date', async (t) => {
+t.test('fetches orders of another system with a token and updates them', async (t) => {
   const bot = await deploy('fetch-orders')
   const number = randomUUID()
   setOrders([{ number, test: 'Glucose', patient: patientId, done: false }])

@@ -3,7 +3,6 @@ import type { Resource } from '../../shared/fhir/resource.ts'
 import { openBotica, type Tenant } from '../fixtures/botica.ts'
 import { aBot, eventually, execute, handler, type Untyped } from '../fixtures/bots/bots.ts'
 
-// A first run on a busy machine takes longer than a bot has by default.
 const env = { BOT_TIMEOUT_MS: '100000', EXECUTE_WAIT_MS: '110000' }
 const botica = await openBotica(t, { worker: true, env })
 const { admin, superAdmin, project } = botica
@@ -32,12 +31,11 @@ const secretsOf = handler(
   `return Object.fromEntries(${JSON.stringify(names)}.map((name) => [name, event.secrets[name]?.valueString]))`,
 )
 
-/** The Project of the data that the bot sees, and who writes there. */
 const whereami = handler(`
   const basic = await medplum.createResource({ resourceType: 'Basic', code: { text: 'x' } })
   return [basic.meta.project, basic.meta.author.reference, medplum.getProject().id]`)
 
-/** Made by plain FHIR: it has no membership of its own. */
+/** Creates a Bot by plain FHIR, without a membership. */
 async function aPlainBot(tenant: Tenant, code: string, more: object = {}): Promise<string> {
   const bot = { resourceType: 'Bot', name: 'Plain', ...more }
   const { id } = await tenant.admin.create(bot as Resource)
@@ -46,7 +44,7 @@ async function aPlainBot(tenant: Tenant, code: string, more: object = {}): Promi
   return id
 }
 
-/** Changes of Projects reach a process within seconds. */
+/** Repeats the run until the change of the Project is known, which takes seconds. */
 async function answerOf(bot: string): Promise<Untyped> {
   return await eventually(async () => {
     const answer = await execute(admin, bot)
@@ -54,7 +52,7 @@ async function answerOf(bot: string): Promise<Untyped> {
   })
 }
 
-t.test('a shared bot without a membership works on the data of its caller', async (t) => {
+t.test('runs a shared bot without a membership on the data of its caller', async (t) => {
   const bot = await aPlainBot(shared, whereami)
   const [projectId, author, told] = (await execute(admin, bot)).body
   t.equal(projectId, project.id)
@@ -62,7 +60,7 @@ t.test('a shared bot without a membership works on the data of its caller', asyn
   t.equal(told, project.id)
 })
 
-t.test('a shared bot with a membership works on the data of its own project', async (t) => {
+t.test('runs a shared bot with a membership on the data of its own project', async (t) => {
   const bot = await aBot(shared, whereami)
   const own = [shared.project.id, `Bot/${bot}`, shared.project.id]
   t.same((await execute(admin, bot)).body, own)
@@ -70,7 +68,7 @@ t.test('a shared bot with a membership works on the data of its own project', as
   t.match((await execute(admin, asUser)).body, [project.id, /^ClientApplication/, project.id])
 })
 
-t.test('limits of a bot have one address, and others that mean the same', async (t) => {
+t.test('accepts equivalent URLs for the limits of a bot', async (t) => {
   const spin = handler('for (;;);')
   const addresses = [
     'urn:botica:bot-cpuMs',
@@ -98,27 +96,30 @@ t.test('limits of a bot have one address, and others that mean the same', async 
   t.equal((await put('https://elsewhere.example/bot-memory')).status, 200)
 })
 
-t.test('secrets of the project that a run works for win, then those of the bot', async (t) => {
+t.test('prefers secrets of the project of the run, then those of the bot', async (t) => {
   const plain = await aPlainBot(shared, secretsOf)
   t.same(await answerOf(plain), { BOTH: 'shared', OURS: 'shared', ALL: '4' })
   const own = await aBot(shared, secretsOf)
   t.same(await answerOf(own), { BOTH: 'shared', OURS: 'shared', ALL: '2' })
 })
 
-t.test('a system bot gets the system secrets, too; only a super admin makes one', async (t) => {
-  const claimed = await aPlainBot(shared, secretsOf, { system: true })
-  t.equal((await shared.admin.get<Untyped>(`Bot/${claimed}`)).body.system, undefined)
-  t.equal((await answerOf(claimed)).SYSTEM, undefined)
-  const { body } = await superAdmin.get<Untyped>(`Bot/${claimed}`)
-  t.equal((await superAdmin.put(`Bot/${claimed}`, { ...body, system: true })).status, 200)
-  const answer = await eventually(async () => {
-    const found = await answerOf(claimed)
-    return found.SYSTEM === undefined ? undefined : found
-  })
-  t.same(answer, { SYSTEM: 'shared system', BOTH: 'shared', OURS: 'our system', ALL: '4' })
-})
+t.test(
+  'gives a system bot the system secrets, and lets only a super admin create one',
+  async (t) => {
+    const claimed = await aPlainBot(shared, secretsOf, { system: true })
+    t.equal((await shared.admin.get<Untyped>(`Bot/${claimed}`)).body.system, undefined)
+    t.equal((await answerOf(claimed)).SYSTEM, undefined)
+    const { body } = await superAdmin.get<Untyped>(`Bot/${claimed}`)
+    t.equal((await superAdmin.put(`Bot/${claimed}`, { ...body, system: true })).status, 200)
+    const answer = await eventually(async () => {
+      const found = await answerOf(claimed)
+      return found.SYSTEM === undefined ? undefined : found
+    })
+    t.same(answer, { SYSTEM: 'shared system', BOTH: 'shared', OURS: 'our system', ALL: '4' })
+  },
+)
 
-t.test('a bot writes in its own name, or in its caller’s when it runs as user', async (t) => {
+t.test('writes as the bot, or as its caller with runAsUser', async (t) => {
   const code = handler(`return await medplum.createResource({ resourceType: 'Patient' })`)
   const own = await execute(admin, await aBot(botica, code))
   const asUser = await execute(admin, await aBot(botica, code, { fields: { runAsUser: true } }))
@@ -127,7 +128,7 @@ t.test('a bot writes in its own name, or in its caller’s when it runs as user'
   t.equal(own.body.meta.project, project.id)
 })
 
-t.test('secrets of the Project reach the bot, and not its log', async (t) => {
+t.test('gives the bot secrets of the Project and hides them in its log', async (t) => {
   const other = await botica.createTenant()
   const current = await botica.superAdmin.get<Untyped>(`Project/${other.project.id}`)
   const secret = [{ name: 'KEY', valueString: 'very-secret-value' }]
@@ -155,13 +156,13 @@ t.test('secrets of the Project reach the bot, and not its log', async (t) => {
   })
 })
 
-t.test('a project that shares no bots has none for others', async (t) => {
+t.test('hides bots of a project that shares none', async (t) => {
   const closed = await botica.createTenant()
   const bot = await aBot(closed, whereami)
   t.equal((await execute(admin, bot)).status, 404)
 })
 
-t.test('a bot is made with a runtime version, which changes nothing', async (t) => {
+t.test('accepts a runtime version and ignores it', async (t) => {
   const json = { 'Content-Type': 'application/json' }
   const path = `/admin/projects/${project.id}/bot`
   const usual = await admin.post<Untyped>(path, { name: 'Usual' }, json)
@@ -172,7 +173,7 @@ t.test('a bot is made with a runtime version, which changes nothing', async (t) 
   t.equal((await execute(admin, named.body.id)).text, '1')
 })
 
-t.test('limits of a bot are those of its extensions, within those of the service', async (t) => {
+t.test("applies limits of the bot's extensions within those of the service", async (t) => {
   const limit = (name: string, valueInteger: number) => ({
     url: `${botica.baseUrl}fhir/StructureDefinition/bot-${name}`,
     valueInteger,
@@ -192,7 +193,7 @@ t.test('limits of a bot are those of its extensions, within those of the service
   }
 })
 
-t.test('a bot may ask who it is, as a client of the service does', async (t) => {
+t.test('returns the identity of a bot as to a client of the service', async (t) => {
   const code = handler(`
     const me = await medplum.get('auth/me')
     return { me, profile: await medplum.getProfileAsync(), policy: medplum.getAccessPolicy(),

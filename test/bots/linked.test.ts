@@ -3,7 +3,6 @@ import type { Resource } from '../../shared/fhir/resource.ts'
 import { openBotica, type Tenant } from '../fixtures/botica.ts'
 import { aBot, eventually, execute, handler, type Untyped } from '../fixtures/bots/bots.ts'
 
-// A first run on a busy machine takes longer than a bot has by default.
 const env = { BOT_TIMEOUT_MS: '100000', EXECUTE_WAIT_MS: '110000' }
 const botica = await openBotica(t, { worker: true, env })
 const { admin, superAdmin, project } = botica
@@ -22,7 +21,6 @@ const link = [{ project: { reference: `Project/${shared.project.id}` } }]
 await change(shared, { secret: [text('BOTH', 'shared'), text('THEIRS', 'shared')] })
 await change(botica, { link, secret: [text('BOTH', 'ours'), text('OURS', 'ours')] })
 
-/** Where it writes, in whose name, and what secrets it has. */
 const whereami = handler(`
   const basic = await medplum.createResource({ resourceType: 'Basic', code: { text: 'x' } })
   const secrets = Object.values(event.secrets).map(({ name, valueString }) => name + ' ' + valueString)
@@ -37,7 +35,7 @@ const membershipOf = (profile: string, more: object = {}, of = project.id) =>
     ...more,
   }) as Resource
 
-/** Waits until the bot runs here: changes of memberships are heard of within seconds. */
+/** Waits until the bot runs in this project; changes of memberships take seconds. */
 async function answerHere(bot: string): Promise<Untyped> {
   return await eventually(async () => {
     const { body } = await execute(admin, bot)
@@ -45,36 +43,33 @@ async function answerHere(bot: string): Promise<Untyped> {
   })
 }
 
-t.test(
-  'a bot of a linked project that is a member here runs here, with both secrets',
-  async (t) => {
-    const bot = await aBot(shared, whereami)
-    const theirs = [shared.project.id, `Bot/${bot}`, shared.project.id]
-    const own = [...theirs, 'BOTH shared', 'THEIRS shared']
-    t.same((await execute(admin, bot)).body, own, 'it is no member here yet')
+t.test('runs a linked bot with a membership in this project, with both secrets', async (t) => {
+  const bot = await aBot(shared, whereami)
+  const theirs = [shared.project.id, `Bot/${bot}`, shared.project.id]
+  const own = [...theirs, 'BOTH shared', 'THEIRS shared']
+  t.same((await execute(admin, bot)).body, own, 'is not a member here yet')
 
-    const made = await admin.post<Untyped>('ProjectMembership', membershipOf(`Bot/${bot}`))
-    t.equal(made.status, 201)
-    const here = [project.id, `Bot/${bot}`, project.id, 'BOTH ours', 'OURS ours', 'THEIRS shared']
-    t.same(await answerHere(bot), here)
-    t.same((await execute(shared.admin, bot)).body, own, 'called at home it is as before')
+  const made = await admin.post<Untyped>('ProjectMembership', membershipOf(`Bot/${bot}`))
+  t.equal(made.status, 201)
+  const here = [project.id, `Bot/${bot}`, project.id, 'BOTH ours', 'OURS ours', 'THEIRS shared']
+  t.same(await answerHere(bot), here)
+  t.same((await execute(shared.admin, bot)).body, own, 'is unchanged when called at home')
 
-    const deployed = await shared.admin.post(`Bot/${bot}/$deploy`, { code: whereami })
-    t.equal(deployed.status, 200, 'who is a member elsewhere does not bind those who write it')
-    const seen = await shared.admin.get<Untyped>(`ProjectMembership?profile=Bot/${bot}`)
-    t.notMatch(seen.text, project.id, 'nor do they see it')
+  const deployed = await shared.admin.post(`Bot/${bot}/$deploy`, { code: whereami })
+  t.equal(deployed.status, 200, 'a foreign membership does not restrict its authors')
+  const seen = await shared.admin.get<Untyped>(`ProjectMembership?profile=Bot/${bot}`)
+  t.notMatch(seen.text, project.id, 'nor do they see it')
 
-    await change(botica, { link: [] })
-    const gone = await eventually(async () => {
-      const answer = await execute(admin, bot)
-      return answer.status === 404 ? answer : undefined
-    })
-    t.equal(gone.status, 404, 'without the link it is not there')
-    await change(botica, { link })
-  },
-)
+  await change(botica, { link: [] })
+  const gone = await eventually(async () => {
+    const answer = await execute(admin, bot)
+    return answer.status === 404 ? answer : undefined
+  })
+  t.equal(gone.status, 404, 'returns 404 without the link')
+  await change(botica, { link })
+})
 
-t.test('the policy of the membership here holds', async (t) => {
+t.test('applies the policy of the membership in this project', async (t) => {
   const policy = await admin.create({
     resourceType: 'AccessPolicy',
     name: 'Patients only',
@@ -97,7 +92,7 @@ t.test('the policy of the membership here holds', async (t) => {
   t.same(await answerHere(bot), [project.id, 'done', 'refused', 'refused'])
 })
 
-t.test('nobody else becomes a member, and no bot of a project that is not linked', async (t) => {
+t.test('rejects memberships of others and of bots of projects that are not linked', async (t) => {
   const ours = await aBot(botica)
   const theirs = await aBot(shared)
   const foreign = await aBot(stranger)
@@ -124,24 +119,21 @@ t.test('nobody else becomes a member, and no bot of a project that is not linked
     'links have a direction',
   )
   const other = membershipOf(`Bot/${theirs}`, {}, stranger.project.id)
-  t.equal((await admin.post('ProjectMembership', other)).status, 400, 'nor for another project')
+  t.equal((await admin.post('ProjectMembership', other)).status, 400, 'rejects another project')
 })
 
-t.test(
-  'a project that keeps its bots to itself keeps them from its members’ runs, too',
-  async (t) => {
-    const bot = await aBot(shared, whereami)
-    t.equal((await admin.post('ProjectMembership', membershipOf(`Bot/${bot}`))).status, 201)
-    await answerHere(bot)
-    await change(shared, { exportedResourceType: ['Patient'] })
-    await eventually(async () => ((await execute(admin, bot)).status === 404 ? true : undefined))
-    const late = membershipOf(`Bot/${await aBot(shared)}`)
-    t.equal((await admin.post('ProjectMembership', late)).status, 400)
-    await change(shared, { exportedResourceType: undefined })
-  },
-)
+t.test('hides bots that a project keeps to itself from runs of its members', async (t) => {
+  const bot = await aBot(shared, whereami)
+  t.equal((await admin.post('ProjectMembership', membershipOf(`Bot/${bot}`))).status, 201)
+  await answerHere(bot)
+  await change(shared, { exportedResourceType: ['Patient'] })
+  await eventually(async () => ((await execute(admin, bot)).status === 404 ? true : undefined))
+  const late = membershipOf(`Bot/${await aBot(shared)}`)
+  t.equal((await admin.post('ProjectMembership', late)).status, 400)
+  await change(shared, { exportedResourceType: undefined })
+})
 
-t.test('no linked bot ever runs in a project of super admins', async (t) => {
+t.test('runs no linked bot in a project of super admins', async (t) => {
   const rising = await botica.createTenant()
   await change(rising, { link })
   const bot = await aBot(
@@ -159,7 +151,7 @@ t.test('no linked bot ever runs in a project of super admins', async (t) => {
     'ProjectMembership',
     membershipOf(`Bot/${bot}`, {}, rising.project.id),
   )
-  t.equal(member.status, 201, 'a member while the project is as others')
+  t.equal(member.status, 201, 'accepts a member while the project is an ordinary one')
   const { id } = await stranger.admin.create({ resourceType: 'Patient' } as Resource)
   const answered = async (project: string, client = rising.admin) =>
     await eventually(async () => {
@@ -171,12 +163,16 @@ t.test('no linked bot ever runs in a project of super admins', async (t) => {
 
   await change(rising, { superAdmin: true })
   const home = [shared.project.id, ...none]
-  t.same(await answered(shared.project.id), home, 'its membership there ends with the rise')
-  t.same(await answered(shared.project.id, superAdmin), home, 'whoever calls it')
+  t.same(
+    await answered(shared.project.id),
+    home,
+    'ends its membership there when the project is promoted',
+  )
+  t.same(await answered(shared.project.id, superAdmin), home, 'for any caller')
   const again = await superAdmin.post<Untyped>(
     'ProjectMembership',
     membershipOf(`Bot/${await aBot(shared)}`, {}, rising.project.id),
   )
-  t.equal(again.status, 400, 'nor does another become a member')
+  t.equal(again.status, 400, 'rejects another membership')
   await change(rising, { superAdmin: false })
 })

@@ -3,13 +3,12 @@ import { aRun, handler, openTestExecutors, run } from '../fixtures/bots/runs.ts'
 
 const executors = await openTestExecutors(t)
 
-/** The log without its times. */
 async function logOf(code: string, changes: object = {}): Promise<string> {
   const { log } = await run(executors, aRun(code, changes))
   return log.replace(/^\S+Z /gm, '')
 }
 
-t.test('a failure is logged with the lines of the bot that led to it', async (t) => {
+t.test('logs a failure with the stack lines of the bot', async (t) => {
   const code = [
     'function read(text) {',
     '  return JSON.parse(text)',
@@ -25,7 +24,7 @@ t.test('a failure is logged with the lines of the bot that led to it', async (t)
   )
 })
 
-t.test('a failure of the top level names file, line and column, in both formats', async (t) => {
+t.test('reports file, line and column of a top-level failure in both module formats', async (t) => {
   const lines = ['function inner() { nothing.here }', '   inner()']
   const frames =
     /^ERROR ReferenceError: nothing is not defined\n {4}at inner \(lib\.ts:1:20\)\n {4}at .*lib\.ts:2:4\)?\n$/
@@ -40,7 +39,7 @@ t.test('a failure of the top level names file, line and column, in both formats'
   t.match(broken, /^ERROR SyntaxError: Unexpected end of input \[lib\.mjs:1:31\]\n$/)
 })
 
-t.test('frames of the sandbox are left out, whatever it was that failed', async (t) => {
+t.test('omits sandbox frames for every kind of failure', async (t) => {
   const bodies = [
     `await medplum.readResource('Patient', '1')`,
     `await fetch('https://example.com/')`,
@@ -56,12 +55,12 @@ t.test('frames of the sandbox are left out, whatever it was that failed', async 
   }
 })
 
-t.test('a module tells its lines, too', async (t) => {
+t.test('reports lines of modules, too', async (t) => {
   const code = `export const handler = async () => {\n  throw new RangeError('far')\n}`
   t.match(await logOf(code, { format: 'module' }), /^ERROR RangeError: far\n.*bot\.js:2:9\)\n$/)
 })
 
-t.test('what caused an error is told after it', async (t) => {
+t.test('logs the cause of an error after it', async (t) => {
   const code = handler(`
     const inner = new TypeError('inner', { cause: 'text' })
     console.warn(new Error('seen', { cause: inner }))
@@ -70,10 +69,10 @@ t.test('what caused an error is told after it', async (t) => {
     throw own`)
   const log = await logOf(code)
   t.match(log, /^WARN Error: seen\n {4}at .*\nCaused by: TypeError: inner\n {4}at /)
-  t.equal(log.match(/Caused by: Error: own/g)?.length, 4, 'a ring ends')
+  t.equal(log.match(/Caused by: Error: own/g)?.length, 4, 'ends at a cycle')
 })
 
-t.test('values are shown as JSON, as deep and as long as is of use', async (t) => {
+t.test('formats values as JSON with limited depth and length', async (t) => {
   const cases: readonly (readonly [string, string])[] = [
     [`'text', 1, true, null, undefined`, 'text 1 true null undefined'],
     [`{ a: ['x', { b: new Date(0) }] }`, '{"a":["x",{"b":"1970-01-01T00:00:00.000Z"}]}'],
@@ -93,7 +92,7 @@ t.test('values are shown as JSON, as deep and as long as is of use', async (t) =
   }
 })
 
-t.test('secrets are hidden as JSON, as numbers and as parts of others, too', async (t) => {
+t.test('masks secrets as JSON, as numbers and within other secrets', async (t) => {
   const key = '-----BEGIN KEY-----\nMIIEvQ\n-----END "KEY"-----'
   const secrets = {
     PART: { name: 'PART', valueString: 'password' },
@@ -119,7 +118,7 @@ t.test('secrets are hidden as JSON, as numbers and as parts of others, too', asy
   t.notMatch(log, /production|MIIEvQ|1234567890|0\.12345678/)
 })
 
-t.test('secrets are hidden wherever they stand', async (t) => {
+t.test('masks secrets everywhere', async (t) => {
   const secrets = {
     KEY: { name: 'KEY', valueString: 'hunter2hunter2' },
     SHORT: { name: 'SHORT', valueString: 'seven77' },

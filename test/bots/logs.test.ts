@@ -14,9 +14,8 @@ interface Heard {
 
 interface Listener {
   readonly heard: readonly Heard[]
-  /** The first event that fits, once it is there. */
   wait(fits: (event: Heard) => boolean): Promise<Heard>
-  /** Settles when the stream is over; rejects when it was cut off. */
+  /** Resolves at the end of the stream; rejects when it is cut off. */
   readonly over: Promise<void>
   close(): void
 }
@@ -58,7 +57,7 @@ const isEnd = ({ type }: Heard) => type === 'end'
 const logOf = ({ heard }: Listener) =>
   heard.flatMap(({ type, data }) => (type === 'log' ? data.text : [])).join('')
 
-t.test('lines are heard while the run goes on, then how it ended', async (t) => {
+t.test('streams lines during the run, then its result', async (t) => {
   const id = await aBot(
     botica,
     handler(`
@@ -93,7 +92,7 @@ t.test('lines are heard while the run goes on, then how it ended', async (t) => 
   t.match(logOf(listener), /^\S+Z INFO first\n\S+Z WARN second\n$/)
 })
 
-t.test('short runs, failures and long logs are heard whole', async (t) => {
+t.test('streams short runs, failures and long logs completely', async (t) => {
   const id = await aBot(
     botica,
     handler(`for (let i = 0; i < event.input.lines; i++) console.log('line', i)
@@ -103,7 +102,6 @@ t.test('short runs, failures and long logs are heard whole', async (t) => {
   await execute(admin, id, { lines: 3 })
   await execute(admin, id, { lines: 1, fail: true })
   await eventually(async () => (listener.heard.filter(isEnd).length === 2 ? true : undefined))
-  // A slow machine sends the log in several parts.
   const types = listener.heard.map(({ type }) => type)
   t.same(
     types.filter((type, at) => type !== 'log' || types[at - 1] !== 'log'),
@@ -113,7 +111,7 @@ t.test('short runs, failures and long logs are heard whole', async (t) => {
   t.equal(listener.heard.at(-1)?.data.status, 'thrown')
 })
 
-t.test('secrets are masked', async (t) => {
+t.test('masks secrets', async (t) => {
   const other = await botica.createTenant()
   const secret = [{ name: 'KEY', valueString: 'very-secret-value' }]
   const current = await botica.superAdmin.get<Untyped>(`Project/${other.project.id}`)
@@ -127,7 +125,7 @@ t.test('secrets are masked', async (t) => {
   t.notMatch(JSON.stringify(listener.heard), /very-secret/)
 })
 
-t.test('only admins of the Project may listen, and hear its own runs only', async (t) => {
+t.test('streams only to admins of the Project, and only its own runs', async (t) => {
   const id = await aBot(botica, handler('console.log(event.input.who)'), {
     fields: { runAsUser: true },
   })
@@ -159,7 +157,7 @@ t.test('only admins of the Project may listen, and hear its own runs only', asyn
   t.match(logOf(listener), /^\S+ INFO ours\n$/)
 })
 
-t.test('a listener who loses the right hears no more', async (t) => {
+t.test('ends the stream of a listener who loses the right', async (t) => {
   const id = await aBot(botica, handler('return 1'))
   const member = await botica.createMember()
   const found = await admin.get<Untyped>(`ProjectMembership?profile=ClientApplication/${member.id}`)
@@ -172,12 +170,12 @@ t.test('a listener who loses the right hears no more', async (t) => {
   t.same(listener.heard, [{ type: 'close', data: { reason: 'revoked' } }])
 })
 
-t.test('a web process that stops ends the streams as if they were complete', async (t) => {
+t.test('ends streams cleanly on web shutdown', async (t) => {
   const id = await aBot(botica, handler('return 1'))
   const web = await listen(botica.services, 0)
   const listener = await follow(admin, id, `http://127.0.0.1:${web.port}/`)
   const startedAt = Date.now()
   await web.stop(300_000)
   await listener.over
-  t.ok(Date.now() - startedAt < 150_000, 'long before it would be cut off')
+  t.ok(Date.now() - startedAt < 150_000, 'long before the forced close')
 })

@@ -1,4 +1,4 @@
-/** Bots that are asked about Binaries: before any content is stored, and without being shown it. */
+/** Pre-commit bots for Binaries run before content is stored, and do not see it. */
 import t from 'tap'
 import { type Binary, download } from '../fixtures/binaries.ts'
 import { openBotica } from '../fixtures/botica.ts'
@@ -17,7 +17,7 @@ const botica = await openBotica(t, {
 const { admin } = botica
 await switchOn(botica, botica)
 
-/** Refuses HTML and deletions of pictures; calls text Markdown and tries to give it a content of its own. */
+/** Rejects HTML and deletions of images; changes text to Markdown and tries to set its content. */
 await asked(
   botica,
   'Binary',
@@ -47,7 +47,7 @@ const contents = async (): Promise<unknown> =>
     })
   )[0]
 
-t.test('content and resources are written as the bot leaves them', async (t) => {
+t.test('writes content and resources as the bot returns them', async (t) => {
   const made = await post('one', 'text/plain')
   t.match(made, { status: 201, body: { contentType: 'text/markdown', language: 'en' } })
   const { id } = made.body
@@ -72,7 +72,7 @@ t.test('content and resources are written as the bot leaves them', async (t) => 
   t.equal(await bytesOf(id), 'two')
 })
 
-t.test('what the bot refuses is not stored, nor its content', async (t) => {
+t.test('stores neither resource nor content that the bot rejects', async (t) => {
   const { body } = await post('a picture', 'image/png')
   const before = await contents()
   const refused = await post('<html>', 'text/html')
@@ -86,7 +86,7 @@ t.test('what the bot refuses is not stored, nor its content', async (t) => {
   t.equal((await admin.del(`Binary/${text.id}`)).status, 200)
 })
 
-t.test('entries of bundles are asked about, too', async (t) => {
+t.test('runs for bundle entries, too', async (t) => {
   const entry = (contentType: string) => ({
     request: { method: 'POST', url: 'Binary' },
     resource: { resourceType: 'Binary', contentType, data: Buffer.from('in').toString('base64') },

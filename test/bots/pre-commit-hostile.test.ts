@@ -1,4 +1,3 @@
-/** Pre-commit bots that do harm: each ends as documented, and what was to be written is not. */
 import t from 'tap'
 import { openBotica } from '../fixtures/botica.ts'
 import { aBot, handler, type Untyped } from '../fixtures/bots/bots.ts'
@@ -8,7 +7,7 @@ const botica = await openBotica(t, { worker: true, env: { PRE_COMMIT_BOTS: 'true
 const { admin } = botica
 await switchOn(botica, botica)
 
-t.test('a bot that never ends is ended after 5 s, and the write with it', async (t) => {
+t.test('ends an endless bot after 5 s and rejects the write', async (t) => {
   await asked(botica, 'Flag', 'for (;;);')
   await asked(botica, 'List', 'await new Promise(() => {})')
   await asked(botica, 'Task', 'await new Promise((resolve) => setTimeout(resolve, 60000))')
@@ -40,7 +39,7 @@ t.test('a bot that never ends is ended after 5 s, and the write with it', async 
   }
 })
 
-t.test('a bot that writes what it is asked about is not asked about that', async (t) => {
+t.test('does not run a bot for its own writes of the type', async (t) => {
   await asked(
     botica,
     'Patient',
@@ -57,7 +56,7 @@ t.test('a bot that writes what it is asked about is not asked about that', async
   const { id } = await admin.create({ resourceType: 'Patient' })
   const sent = [{ op: 'add', path: '/gender', value: 'other' }]
   const patched = await admin.patch<Untyped>(`Patient/${id}`, sent)
-  t.match(patched, { status: 409 }, 'a patch is of the version that it was made of')
+  t.match(patched, { status: 409 }, 'a patch applies to the version it was created from')
   const put = await admin.put<Untyped>(`Patient/${id}`, {
     resourceType: 'Patient',
     id,
@@ -66,7 +65,7 @@ t.test('a bot that writes what it is asked about is not asked about that', async
   t.match(put, { status: 200, body: { gender: 'male' } })
 })
 
-t.test('bots that call each other from a pre-commit bot ask nobody', async (t) => {
+t.test('runs no bots for writes of bots called by a pre-commit bot', async (t) => {
   const inner = await aBot(
     botica,
     handler(
@@ -80,7 +79,7 @@ t.test('bots that call each other from a pre-commit bot ask nobody', async (t) =
   t.equal((await admin.get<Untyped>('Substance?_total=accurate')).body.total, 2)
 })
 
-t.test('nobody who asks can say that bots have been asked', async (t) => {
+t.test('rejects client headers that claim bots have run', async (t) => {
   await asked(botica, 'Device', `throw new Error('refused')`)
   const device = { resourceType: 'Device', isPreCommitted: true }
   const headers = { 'X-Bot-Depth': '3', 'Is-Pre-Committed': 'true' }
@@ -88,7 +87,7 @@ t.test('nobody who asks can say that bots have been asked', async (t) => {
   t.match(await admin.post('Device?isPreCommitted=true', device, headers), { status: 400 })
 })
 
-t.test('an outcome that is thrown may be anything', async (t) => {
+t.test('accepts any thrown outcome', async (t) => {
   await asked(
     botica,
     'Location',
@@ -117,7 +116,7 @@ t.test('an outcome that is thrown may be anything', async (t) => {
   t.match(whole.body.issue, [{ code: 'business-rule', details: { text: 'Closed' } }])
 })
 
-t.test('a bot that cannot run stops the writes that it is to be asked about', async (t) => {
+t.test('rejects writes while a required bot cannot run', async (t) => {
   const bot = await asked(botica, 'Medication', 'return undefined')
   t.match(await admin.post('Medication', { resourceType: 'Medication' }), { status: 201 })
   await admin.del(`Bot/${bot}`)

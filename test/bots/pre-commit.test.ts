@@ -1,4 +1,4 @@
-/** Bots that are asked about a write before it is made: what they change, refuse and leave as it was sent. */
+/** Pre-commit bots: what they change, reject or leave unchanged. */
 import t from 'tap'
 import { openBotica, statementsAsked, until } from '../fixtures/botica.ts'
 import { aBot, handler, type Untyped } from '../fixtures/bots/bots.ts'
@@ -21,7 +21,6 @@ await switchOn(botica, botica)
 const total = async (query: string): Promise<number> =>
   (await admin.get<Untyped>(`${query}&_total=accurate&_summary=count`)).body.total
 
-/** Names the organization after its id and the interaction; refuses one without a name. */
 await asked(
   botica,
   'Organization',
@@ -32,7 +31,7 @@ await asked(
    return { ...input, alias: [headers['x-medplum-interaction'] + ' ' + input.id] }`,
 )
 
-t.test('what a bot makes of a resource is what is created, updated and patched', async (t) => {
+t.test('stores the resource returned by a bot on create, update and patch', async (t) => {
   const made = await admin.post<Untyped>('Organization', {
     resourceType: 'Organization',
     name: 'first',
@@ -60,7 +59,7 @@ t.test('what a bot makes of a resource is what is created, updated and patched',
   t.match(tagged.body, { meta: { tag }, alias: [`update ${id}`] })
 })
 
-t.test('a bot that throws refuses the write with its words, and nothing is stored', async (t) => {
+t.test('rejects a write with the error thrown by the bot, and stores nothing', async (t) => {
   const bad = { resourceType: 'Organization', name: 'bad' }
   const made = await admin.post<Untyped>('Organization', bad)
   t.equal(made.status, 400)
@@ -75,7 +74,7 @@ t.test('a bot that throws refuses the write with its words, and nothing is store
   t.equal(await total('Organization?name=bad'), 0)
 })
 
-t.test('a bot is asked about a deletion, which it may refuse but not change', async (t) => {
+t.test('runs for a deletion, which a bot may reject but not change', async (t) => {
   const { id: kept } = await admin.create({ resourceType: 'Organization', name: 'kept' })
   const { id: gone } = await admin.create({ resourceType: 'Organization', name: 'gone' })
   t.match(await admin.del(`Organization/${kept}`), { status: 400 })
@@ -86,25 +85,22 @@ t.test('a bot is asked about a deletion, which it may refuse but not change', as
   t.match(await admin.del(`Organization/${gone}`), { status: 200 })
 })
 
-t.test(
-  'conditional writes ask about what they make or change, and about nothing else',
-  async (t) => {
-    const named = (name: string) => ({ resourceType: 'Organization', name })
-    const once = { 'If-None-Exist': 'name=once' }
-    const first = await admin.post<Untyped>('Organization', named('once'), once)
-    t.match(first, { status: 201, body: { alias: [`create ${first.body.id}`] } })
-    const again = await admin.post<Untyped>('Organization', named('bad'), once)
-    t.match(again, { status: 200, body: { id: first.body.id } })
+t.test('runs for the resources that conditional writes create or change', async (t) => {
+  const named = (name: string) => ({ resourceType: 'Organization', name })
+  const once = { 'If-None-Exist': 'name=once' }
+  const first = await admin.post<Untyped>('Organization', named('once'), once)
+  t.match(first, { status: 201, body: { alias: [`create ${first.body.id}`] } })
+  const again = await admin.post<Untyped>('Organization', named('bad'), once)
+  t.match(again, { status: 200, body: { id: first.body.id } })
 
-    const made = await admin.put<Untyped>('Organization?name=upsert', named('upsert'))
-    t.match(made, { status: 201, body: { alias: [`create ${made.body.id}`] } })
-    const changed = await admin.put<Untyped>('Organization?name=upsert', named('upsert too'))
-    t.match(changed, { status: 200, body: { alias: [`update ${made.body.id}`] } })
-    t.match(await admin.put('Organization?name=upsert', named('bad')), { status: 400 })
-  },
-)
+  const made = await admin.put<Untyped>('Organization?name=upsert', named('upsert'))
+  t.match(made, { status: 201, body: { alias: [`create ${made.body.id}`] } })
+  const changed = await admin.put<Untyped>('Organization?name=upsert', named('upsert too'))
+  t.match(changed, { status: 200, body: { alias: [`update ${made.body.id}`] } })
+  t.match(await admin.put('Organization?name=upsert', named('bad')), { status: 400 })
+})
 
-t.test('a transaction asks before it begins, and is refused as a whole', async (t) => {
+t.test('runs before a transaction, which is rejected as a whole', async (t) => {
   const { id } = await admin.create({ resourceType: 'Organization', name: 'parent' })
   const fullUrl = 'urn:uuid:11111111-1111-4111-8111-111111111111'
   const bundle = (name: string) => ({
@@ -145,7 +141,7 @@ t.test('a transaction asks before it begins, and is refused as a whole', async (
   t.match(patched, { id, name: 'patched', alias: [`update ${id}`] })
 })
 
-t.test('each entry of a batch is asked about by itself', async (t) => {
+t.test('runs for each entry of a batch separately', async (t) => {
   const entry = (name: string, more: object = {}) => ({
     request: { method: 'POST', url: 'Organization', ...more },
     resource: { resourceType: 'Organization', name },
@@ -160,7 +156,7 @@ t.test('each entry of a batch is asked about by itself', async (t) => {
   for (const { resource } of body.entry.slice(1)) t.match(resource.alias, [`create ${resource.id}`])
 })
 
-t.test('mutations of GraphQL and writes of other bots are asked about, too', async (t) => {
+t.test('runs for GraphQL mutations and for writes of other bots', async (t) => {
   const mutation = (name: string) => ({
     query: `mutation { OrganizationCreate(res: { resourceType: "Organization", name: "${name}" }) { id alias } }`,
   })
@@ -183,28 +179,25 @@ t.test('mutations of GraphQL and writes of other bots are asked about, too', asy
   t.match(failed.body, { issue: [{ details: { text: 'No such name' } }] })
 })
 
-t.test(
-  'what a bot answers is another resource, or none: it is written as it was sent',
-  async (t) => {
-    await asked(
-      botica,
-      'Device',
-      `const { input } = event
+t.test('stores the original if the bot returns another resource or none', async (t) => {
+  await asked(
+    botica,
+    'Device',
+    `const { input } = event
      return { type: { ...input, resourceType: 'Patient', gender: 'male' },
        id: { ...input, id: crypto.randomUUID(), note: [{ text: 'changed' }] },
        number: 7, list: [input], nothing: undefined,
        outcome: { resourceType: 'OperationOutcome', issue: [] } }[input.distinctIdentifier]`,
-    )
-    for (const distinctIdentifier of ['type', 'id', 'number', 'list', 'nothing', 'outcome']) {
-      const sent = { resourceType: 'Device', distinctIdentifier }
-      const { status, body } = await admin.post<Untyped>('Device', sent)
-      const { id: _id, meta: _meta, ...rest } = body
-      t.same([status, rest], [201, sent], distinctIdentifier)
-    }
-  },
-)
+  )
+  for (const distinctIdentifier of ['type', 'id', 'number', 'list', 'nothing', 'outcome']) {
+    const sent = { resourceType: 'Device', distinctIdentifier }
+    const { status, body } = await admin.post<Untyped>('Device', sent)
+    const { id: _id, meta: _meta, ...rest } = body
+    t.same([status, rest], [201, sent], distinctIdentifier)
+  }
+})
 
-t.test('what a bot answers has to be valid and allowed to the one who writes', async (t) => {
+t.test('requires the returned resource to be valid and allowed for the caller', async (t) => {
   await asked(
     botica,
     'Basic',
@@ -235,7 +228,7 @@ t.test('what a bot answers has to be valid and allowed to the one who writes', a
   t.match(await admin.post('Basic', basic('allowed')), { body: { code: { text: 'forbidden' } } })
 })
 
-t.test('a bot is asked once and told of nothing afterwards', async (t) => {
+t.test('runs once, and not again after the commit', async (t) => {
   const count = (text: string) => `
     await medplum.createResource({ resourceType: 'Flag', status: 'active', code: { text: '${text}' },
       subject: { reference: 'Patient/' + event.input.id } })`
@@ -258,35 +251,27 @@ t.test('a bot is asked once and told of nothing afterwards', async (t) => {
   t.equal(await flags('asked'), 1)
 })
 
-t.test(
-  'criteria, interactions and expressions say which writes a bot is asked about',
-  async (t) => {
-    const refuse = (text: string) => `throw new Error('${text}')`
-    const path = (expression: string) => extension('fhir-path-criteria-expression', expression)
-    const only = (change: string) => extension('subscription-supported-interaction', change)
-    await asked(botica, 'Task?status=draft', refuse('draft'), only('create'))
-    await asked(
-      botica,
-      'Task',
-      refuse('no previous'),
-      path(`%previous.empty() and intent = 'plan'`),
-    )
-    await asked(botica, 'Task', refuse('broken'), path('(1 | 2).single() = 1'))
-    const task = (status: string, intent = 'order') => ({ resourceType: 'Task', status, intent })
-    const text = async (sent: Untyped) => {
-      const { status, body } = await admin.post<Untyped>('Task', sent)
-      return status === 201 ? 'made' : body.issue[0].details.text
-    }
-    t.same(
-      [await text(task('draft')), await text(task('ready', 'plan')), await text(task('ready'))],
-      ['draft', 'no previous', 'made'],
-    )
-    const { id } = await admin.create(task('ready'))
-    t.match(await admin.put(`Task/${id}`, { ...task('draft'), id }), { status: 200 })
-  },
-)
+t.test('selects writes by criteria, interactions and expressions', async (t) => {
+  const refuse = (text: string) => `throw new Error('${text}')`
+  const path = (expression: string) => extension('fhir-path-criteria-expression', expression)
+  const only = (change: string) => extension('subscription-supported-interaction', change)
+  await asked(botica, 'Task?status=draft', refuse('draft'), only('create'))
+  await asked(botica, 'Task', refuse('no previous'), path(`%previous.empty() and intent = 'plan'`))
+  await asked(botica, 'Task', refuse('broken'), path('(1 | 2).single() = 1'))
+  const task = (status: string, intent = 'order') => ({ resourceType: 'Task', status, intent })
+  const text = async (sent: Untyped) => {
+    const { status, body } = await admin.post<Untyped>('Task', sent)
+    return status === 201 ? 'made' : body.issue[0].details.text
+  }
+  t.same(
+    [await text(task('draft')), await text(task('ready', 'plan')), await text(task('ready'))],
+    ['draft', 'no previous', 'made'],
+  )
+  const { id } = await admin.create(task('ready'))
+  t.match(await admin.put(`Task/${id}`, { ...task('draft'), id }), { status: 200 })
+})
 
-t.test('nobody is asked where the Project has not switched it on, at no cost', async (t) => {
+t.test('runs nothing and costs nothing unless the Project enables it', async (t) => {
   const other = await botica.createTenant()
   await asked(other, 'Organization', `throw new Error('never')`)
   const write = () => other.admin.create({ resourceType: 'Organization', name: 'free' })

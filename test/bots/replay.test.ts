@@ -28,7 +28,7 @@ async function keepInputs({ project }: Tenant): Promise<void> {
   })
 }
 
-/** Runs the bot until the worker has heard of the setting; answers the id of the run whose input is kept. */
+/** Runs the bot until the worker knows the setting; returns the id of the run with a stored input. */
 async function runUntilKept(id: string, body: string, type: string): Promise<string> {
   return await eventually(async () => {
     const headers = { 'Content-Type': type, 'X-Mine': 'yes' }
@@ -48,7 +48,7 @@ function files(): string[] {
   return existsSync(inputs) ? readdirSync(inputs).map((name) => join(inputs, name)) : []
 }
 
-t.test('a run is made again with the same event, by the code of today', async (t) => {
+t.test('replays a run with the same event and the deployed code', async (t) => {
   const id = await aBot(keeping, handler('throw new Error("not yet")'))
   const runId = await runUntilKept(id, ADT, HL7)
   await deploy(
@@ -66,12 +66,12 @@ t.test('a run is made again with the same event, by the code of today', async (t
   t.not(`urn:uuid:${again.headers.get('x-bot-run-id')}`, runId)
 })
 
-t.test('what is kept is in the folder of the Project, and unreadable there', async (t) => {
+t.test('stores inputs unreadable in the folder of the Project', async (t) => {
   t.ok(files().length > 0)
   for (const file of files()) t.notMatch(readFileSync(file, 'latin1'), /secret-number|MSH|Hl7/)
 })
 
-t.test('what a run was given is seen by admins, without secrets and headers', async (t) => {
+t.test('shows the input of a run to admins, without secrets and headers', async (t) => {
   const current = await botica.superAdmin.get<Untyped>(`Project/${keeping.project.id}`)
   const secret = [{ name: 'KEY', valueString: 'the-hidden-key' }]
   await botica.superAdmin.put(`Project/${keeping.project.id}`, { ...current.body, secret })
@@ -96,7 +96,7 @@ t.test('what a run was given is seen by admins, without secrets and headers', as
   t.equal((await botica.admin.get(one)).status, 404)
 })
 
-t.test('only admins of the Project may run a run again, and only its own', async (t) => {
+t.test('lets only admins of the Project replay its runs', async (t) => {
   const id = await aBot(keeping, handler('return event.input'))
   const runId = await runUntilKept(id, '{"a":1}', 'application/json')
   const { client } = await botica.createMember({}, keeping.project.id)
@@ -122,7 +122,7 @@ t.test('only admins of the Project may run a run again, and only its own', async
   for (const [name, status, ask] of cases) t.equal((await ask()).status, status, name)
 })
 
-t.test('without the setting of the Project nothing is kept', async (t) => {
+t.test('stores nothing unless the Project enables it', async (t) => {
   const id = await aBot(botica, handler('return 1'))
   const answer = await execute(botica.admin, id, { a: 1 })
   const runId = String(answer.headers.get('x-bot-run-id'))
@@ -134,7 +134,7 @@ t.test('without the setting of the Project nothing is kept', async (t) => {
   t.notOk(existsSync(join(folder, 'bot-input', botica.project.id)))
 })
 
-t.test('inputs go with their runs', async (t) => {
+t.test('deletes inputs with their runs', async (t) => {
   const { database } = botica.services
   const count = files().length
   t.ok(count > 0)

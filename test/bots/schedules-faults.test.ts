@@ -4,7 +4,7 @@ import { openBotica, until } from '../fixtures/botica.ts'
 import { aBot, handler, type Untyped } from '../fixtures/bots/bots.ts'
 import { createDatabase } from '../fixtures/store/own-database.ts'
 
-// Any worker on the database takes what is due.
+// Any worker on the database leases due occurrences.
 const DATABASE_URL = await createDatabase(t)
 const botica = await openBotica(t, { worker: true, env: { DATABASE_URL } })
 const { admin, services } = botica
@@ -12,14 +12,12 @@ const { database, redis } = services
 const BOTS = 16
 const PATIENCE_MS = 120_000
 
-/** Waits until the gate is there, then writes. */
 const GATED = handler(`
   while (!(await medplum.searchOne('Basic', 'identifier=test|gate'))) {
     await new Promise((resolve) => setTimeout(resolve, 300))
   }
   await medplum.createResource({ resourceType: 'Basic', code: { text: event.input.id } })`)
 
-/** Bots that were due two minutes ago. */
 async function dueBots(): Promise<readonly string[]> {
   const time = new Date(Date.now() - 120_000)
   const cronString = `${time.getUTCMinutes()} ${time.getUTCHours()} * * *`
@@ -50,23 +48,26 @@ async function ran(bots: readonly string[]): Promise<readonly string[]> {
   return texts.filter((text) => bots.includes(text)).sort()
 }
 
-t.test('each occurrence ends once, though a worker is killed and Redis forgets all', async (t) => {
-  const doomed = await botica.startWorker()
-  const bots = await dueBots()
-  const active = async () => (await services.queues.depths())['bots-async']?.active ?? 0
-  await until(async () => (await active()) >= BOTS / 2, PATIENCE_MS)
+t.test(
+  'runs each occurrence once although a worker is killed and Redis loses its data',
+  async (t) => {
+    const doomed = await botica.startWorker()
+    const bots = await dueBots()
+    const active = async () => (await services.queues.depths())['bots-async']?.active ?? 0
+    await until(async () => (await active()) >= BOTS / 2, PATIENCE_MS)
 
-  doomed.kill('SIGKILL')
-  await once(doomed, 'close')
-  await redis.flushdb()
-  // A surviving run is not repeated, a lost one is.
-  await until(async () => (await active()) > 0, PATIENCE_MS)
-  t.equal(await open(bots), BOTS)
-  await admin.create({
-    resourceType: 'Basic',
-    identifier: [{ system: 'test', value: 'gate' }],
-    code: { text: 'gate' },
-  })
-  await until(async () => (await open(bots)) === 0, PATIENCE_MS)
-  t.same(await ran(bots), bots.toSorted())
-})
+    doomed.kill('SIGKILL')
+    await once(doomed, 'close')
+    await redis.flushdb()
+    // A surviving run is not repeated, a lost one is.
+    await until(async () => (await active()) > 0, PATIENCE_MS)
+    t.equal(await open(bots), BOTS)
+    await admin.create({
+      resourceType: 'Basic',
+      identifier: [{ system: 'test', value: 'gate' }],
+      code: { text: 'gate' },
+    })
+    await until(async () => (await open(bots)) === 0, PATIENCE_MS)
+    t.same(await ran(bots), bots.toSorted())
+  },
+)

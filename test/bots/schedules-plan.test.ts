@@ -11,7 +11,6 @@ function aBot(fields: Readonly<Record<string, unknown>>): Resource {
   return { resourceType: 'Bot', id: '7c0b3f9e-8c1c-4f3e-9d63-0f1c2c6d8e11', ...fields }
 }
 
-/** The refusal of a Bot with these fields. */
 function refusal(fields: Readonly<Record<string, unknown>>): unknown {
   try {
     return parseSchedule(aBot(fields))
@@ -49,7 +48,7 @@ for (const [cronString, expected] of [
   t.same(times({ cronString }, START, 2), expected, cronString)
 }
 
-t.test('a time zone moves with its summer time', async (t) => {
+t.test('follows daylight saving time of a time zone', async (t) => {
   const fields = { cronString: '30 7 * * *', extension: [zone('Europe/Berlin')] }
   t.same(times(fields, START, 3), ['2026-03-28T06:30', '2026-03-29T05:30', '2026-03-30T05:30'])
 })
@@ -67,7 +66,7 @@ for (const [repeat, cron] of [
   t.equal(found?.cron, cron, `cronTiming ${JSON.stringify(repeat)}`)
 }
 
-t.test('a cronTiming that yields no schedule leaves the Bot without one', async (t) => {
+t.test('leaves the Bot without a schedule for an empty cronTiming', async (t) => {
   t.equal(parseSchedule(aBot({ cronTiming: { event: ['2026-01-01'] } })), undefined)
   t.equal(parseSchedule(aBot({ cronTiming: { repeat: { period: 0 } } })), undefined)
 })
@@ -90,17 +89,17 @@ for (const cronString of [
   '1,,2 * * * *',
   'every minute of the day',
 ]) {
-  t.match(refusal({ cronString }), refusedAt('Bot.cronString'), `refused: "${cronString}"`)
+  t.match(refusal({ cronString }), refusedAt('Bot.cronString'), `rejects "${cronString}"`)
 }
 
-t.test('an unknown zone or rule of overlaps is refused at its place', async (t) => {
+t.test('rejects an unknown zone or overlap rule with its path', async (t) => {
   for (const extension of [zone('Nowhere/Land'), zone('+01:00'), overlap('maybe')]) {
     const found = refusal({ cronString: '* * * * *', extension: [{}, extension] })
     t.match(found, refusedAt('Bot.extension[1]'))
   }
 })
 
-t.test('of what was missed the last occurrence runs, if it is less than an hour old', async (t) => {
+t.test('runs the last missed occurrence if it is less than an hour old', async (t) => {
   const bot = aBot({ cronString: '0 * * * *' })
   const row = { project: 2, projectId: 'p', id: bot.id ?? '', bot, isRunning: false }
   const since = new Date('2026-05-01T00:00:00Z')
@@ -121,7 +120,7 @@ t.test('of what was missed the last occurrence runs, if it is less than an hour 
   t.match(fresh, { fired: new Date('2026-05-02T00:00:00Z'), missed: 0 })
 })
 
-t.test('a long outage is counted up to a bound', async (t) => {
+t.test('counts a long outage up to a limit', async (t) => {
   const bot = aBot({ cronString: '* * * * *' })
   const row = { project: 2, projectId: 'p', id: bot.id ?? '', bot, isRunning: false }
   const plan = planOccurrence(
@@ -132,7 +131,7 @@ t.test('a long outage is counted up to a bound', async (t) => {
 })
 
 t.test(
-  'an occurrence is skipped while the run before it goes on, unless the Bot allows it',
+  'skips an occurrence while the previous run continues, unless the Bot allows overlaps',
   async (t) => {
     const now = new Date('2026-05-01T00:01:00Z')
     const row = (bot: Resource) => {
@@ -146,7 +145,7 @@ t.test(
   },
 )
 
-t.test('what cannot be read any more is never due', async (t) => {
+t.test('treats an unreadable schedule as never due', async (t) => {
   const row = { project: 2, projectId: 'p', id: 'x', since: new Date(), isRunning: false }
   const plan = planOccurrence({ ...row, bot: aBot({ cronString: 'hourly' }) }, new Date())
   t.match(plan, { fired: undefined, due: undefined })

@@ -5,7 +5,7 @@ import { openBotica, until } from '../fixtures/botica.ts'
 import { aBot, eventually, handler, type Untyped } from '../fixtures/bots/bots.ts'
 import { createDatabase } from '../fixtures/store/own-database.ts'
 
-// Any worker on the database takes what is due.
+// Any worker on the database leases due occurrences.
 const DATABASE_URL = await createDatabase(t)
 const botica = await openBotica(t, { worker: true, env: { DATABASE_URL } })
 const { admin, services, superAdmin } = botica
@@ -19,14 +19,13 @@ const SAY = handler(`
     runId, contentType, requester })
   await medplum.createResource({ resourceType: 'Basic', code: { text } })`)
 
-/** Once a day, and the last time two minutes ago. */
 function justNow(): { readonly cronString: string; readonly time: string } {
   const time = new Date(Math.floor(Date.now() / 60_000) * 60_000 - 120_000)
   const cronString = `${time.getUTCMinutes()} ${time.getUTCHours()} * * *`
   return { cronString, time: time.toISOString() }
 }
 
-/** As if the Bots had been there for ten minutes and no worker. */
+/** Simulates Bots that had no worker for ten minutes. */
 async function missed(...bots: readonly string[]): Promise<void> {
   await database.query({
     text: `update schedule set since = now() - interval '10 minutes', due = null where id = any($1)`,
@@ -42,10 +41,10 @@ async function rowsOf(table: 'schedule' | 'occurrence', bots: readonly string[])
   })
 }
 
-/** All of them were due, and none runs any more. */
+/** Waits until all of them were due and none is running. */
 async function settled(...bots: readonly string[]): Promise<void> {
   await until(async () => {
-    // In this order: what was planned in between is open.
+    // The order matters: occurrences planned in between count as open.
     const plans = await rowsOf('schedule', bots)
     const open = await rowsOf('occurrence', bots)
     const arePlanned = plans.every(({ due }) => due !== null && Number(due) > Date.now())
@@ -68,7 +67,7 @@ function audits(bot: string): Promise<Resource[]> {
   })
 }
 
-t.test('of two workers exactly one runs each occurrence', async (t) => {
+t.test('runs each occurrence on exactly one of two workers', async (t) => {
   const { cronString, time } = justNow()
   const bots: string[] = []
   for (let i = 0; i < 10; i++) bots.push(await aBot(botica, SAY, { fields: { cronString } }))
@@ -89,7 +88,7 @@ t.test('of two workers exactly one runs each occurrence', async (t) => {
   t.match(audit, { outcome: '0', agent: [{ who: { reference: `Bot/${bots[0]}` } }] })
 })
 
-t.test('a failed run is made three times, the pause doubling', async (t) => {
+t.test('retries a failed run three times with doubling pauses', async (t) => {
   const { cronString } = justNow()
   const bot = await aBot(
     botica,
@@ -109,7 +108,7 @@ t.test('a failed run is made three times, the pause doubling', async (t) => {
   t.equal(new Set(runs.map(({ runId }) => runId)).size, 1)
 })
 
-t.test('an occurrence that Redis has lost is run', async (t) => {
+t.test('runs an occurrence that Redis lost', async (t) => {
   const { cronString, time } = justNow()
   const bot = await aBot(botica, SAY, { fields: { cronString } })
   await settled(bot)
@@ -122,7 +121,7 @@ t.test('an occurrence that Redis has lost is run', async (t) => {
   t.match(await said(bot), [{ scheduledTime: time }])
 })
 
-t.test('an occurrence is skipped and told of while the run before it goes on', async (t) => {
+t.test('skips and reports an occurrence while the previous run continues', async (t) => {
   const { cronString, time } = justNow()
   const code = handler('await new Promise(() => {})')
   const bot = await aBot(botica, code, { fields: { cronString, timeout: 900 } })
@@ -136,22 +135,25 @@ t.test('an occurrence is skipped and told of while the run before it goes on', a
   t.same(await rowsOf('occurrence', [bot]), [])
 })
 
-t.test('a Bot without a membership, and a Project without the feature, run nothing', async (t) => {
-  const { cronString } = justNow()
-  const made = await admin.post('Bot', { resourceType: 'Bot', code: SAY, cronString })
-  const bot = String(made.body.id)
-  const other = await botica.createTenant()
-  const { body: project } = await superAdmin.get(`Project/${other.project.id}`)
-  await superAdmin.put(`Project/${other.project.id}`, { ...project, features: ['bots'] })
-  const off = await aBot(other, SAY, { fields: { cronString } })
-  await missed(bot, off)
-  await settled(bot, off)
-  const [audit] = await audits(bot)
-  t.match(audit, { outcomeDesc: /was skipped: the bot has no membership/ })
-  t.notOk((await other.admin.get<Untyped>('Basic')).body.entry)
-})
+t.test(
+  'runs nothing for a Bot without a membership or a Project without the feature',
+  async (t) => {
+    const { cronString } = justNow()
+    const made = await admin.post('Bot', { resourceType: 'Bot', code: SAY, cronString })
+    const bot = String(made.body.id)
+    const other = await botica.createTenant()
+    const { body: project } = await superAdmin.get(`Project/${other.project.id}`)
+    await superAdmin.put(`Project/${other.project.id}`, { ...project, features: ['bots'] })
+    const off = await aBot(other, SAY, { fields: { cronString } })
+    await missed(bot, off)
+    await settled(bot, off)
+    const [audit] = await audits(bot)
+    t.match(audit, { outcomeDesc: /was skipped: the bot has no membership/ })
+    t.notOk((await other.admin.get<Untyped>('Basic')).body.entry)
+  },
+)
 
-t.test('a change of the schedule plans anew, its removal ends it', async (t) => {
+t.test('plans again after a change of the schedule, and ends with its removal', async (t) => {
   const plan = async (id: string) => {
     const [row] = await rowsOf('schedule', [id])
     return row?.due?.toISOString()
@@ -186,7 +188,7 @@ t.test('a change of the schedule plans anew, its removal ends it', async (t) => 
   t.same(await rowsOf('schedule', [bot]), [])
 })
 
-t.test('a Bot that the admin route makes runs at the times it is made with', async (t) => {
+t.test('schedules a Bot created by the admin route', async (t) => {
   const make = (fields: object) =>
     admin.post<Untyped>(`/admin/projects/${botica.project.id}/bot`, { name: 'Timed', ...fields })
   const made = await make({ cronString: '0 0 1 1 *', timeout: 7 })
@@ -203,7 +205,7 @@ t.test('a Bot that the admin route makes runs at the times it is made with', asy
   }
 })
 
-t.test('a schedule that cannot be read is refused on every way', async (t) => {
+t.test('rejects an invalid schedule on every path', async (t) => {
   const bot = { resourceType: 'Bot', name: 'Odd', cronString: '61 * * * *' }
   const refused = { issue: [{ code: 'invalid', expression: ['Bot.cronString'] }] }
   const made = await admin.post('Bot', bot)
@@ -220,7 +222,7 @@ t.test('a schedule that cannot be read is refused on every way', async (t) => {
   t.same(await rowsOf('schedule', [good]), [])
 })
 
-t.test('a super admin takes a Bot off its schedule, and plans all anew', async (t) => {
+t.test('lets a super admin unschedule a Bot and plan all again', async (t) => {
   const bot = await aBot(botica, SAY, { fields: { cronString: '0 0 1 1 *' } })
   const path = '/admin/super/removebotidjobsfromqueue'
   t.equal((await admin.post(path, { botId: bot })).status, 403)
@@ -232,7 +234,7 @@ t.test('a super admin takes a Bot off its schedule, and plans all anew', async (
   t.equal((await rowsOf('schedule', [bot])).length, 1)
 })
 
-t.test('the metrics tell what was queued and what was skipped', async () => {
+t.test('reports queued and skipped occurrences in the metrics', async () => {
   await until(async () => {
     const { text } = await botica.anonymous.get('/metrics')
     const has = (line: RegExp) => line.test(text)

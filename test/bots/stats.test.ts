@@ -11,7 +11,7 @@ const path = `/admin/projects/${project.id}/bots/stats`
 const PATIENCE_MS = 90_000
 const later = { Prefer: 'respond-async' }
 
-t.test('administrators see what their bots did', async (t) => {
+t.test('shows administrators the runs of their bots', async (t) => {
   const good = await aBot(botica, handler('return 1'))
   const bad = await aBot(botica, handler('throw new Error("no")'))
   for (let n = 0; n < 3; n++) await execute(admin, good)
@@ -19,7 +19,6 @@ t.test('administrators see what their bots did', async (t) => {
   const ofBot = (stats: Untyped, id: string) =>
     stats.bots.find(({ bot }: Untyped) => bot.reference === `Bot/${id}`)
   let stats: Untyped
-  // Workers add what they have counted with their heartbeat.
   await until(async () => {
     stats = (await admin.get<Untyped>(path)).body
     return ofBot(stats, good)?.started === 3 && ofBot(stats, bad)?.started === 1
@@ -34,7 +33,7 @@ t.test('administrators see what their bots did', async (t) => {
   t.match(stats.lanes, { 'bots-sync': { inFlight: 0, oldestWaitingSeconds: 0 } })
 })
 
-t.test('runs in hand and in line are told while they last', async (t) => {
+t.test('reports running and queued runs', async (t) => {
   const extension = [
     { url: `${botica.baseUrl}fhir/StructureDefinition/bot-maxConcurrency`, valueInteger: 1 },
   ]
@@ -63,7 +62,7 @@ t.test('runs in hand and in line are told while they last', async (t) => {
   }, PATIENCE_MS)
 })
 
-t.test('a run that waited for a cap of its bot tells why and how long', async (t) => {
+t.test('reports why and how long a run waited for a cap of its bot', async (t) => {
   const extension = [
     { url: `${botica.baseUrl}fhir/StructureDefinition/bot-maxConcurrency`, valueInteger: 1 },
   ]
@@ -94,7 +93,7 @@ t.test('a run that waited for a cap of its bot tells why and how long', async (t
   }, PATIENCE_MS)
 })
 
-t.test('stats are for administrators of the Project', async (t) => {
+t.test('returns stats only to administrators of the Project', async (t) => {
   const { client } = await botica.createMember()
   const other = await botica.createTenant()
   t.equal((await client.get(path)).status, 403)
@@ -102,7 +101,7 @@ t.test('stats are for administrators of the Project', async (t) => {
   t.equal((await botica.anonymous.get(path)).status, 401)
 })
 
-t.test('the metrics of the service tell runs by project, bot and outcome', async (t) => {
+t.test('exposes runs by project, bot and outcome in the metrics', async (t) => {
   const id = await aBot(botica, handler('return await medplum.search("Patient")'))
   t.equal((await execute(admin, id)).status, 200)
   const line = new RegExp(
@@ -126,7 +125,7 @@ t.test('the metrics of the service tell runs by project, bot and outcome', async
   }
 })
 
-t.test('the metrics of the service tell what each Project has waiting', async (t) => {
+t.test('exposes waiting runs of each Project in the metrics', async (t) => {
   const metrics = async () => (await botica.anonymous.get('/metrics')).text
   const line = `queue_project_jobs{queue="change",project="${project.id}",state="waiting"}`
   const { id } = await admin.create(aSubscription('Basic', 'https://example.org/hook'))
@@ -140,7 +139,7 @@ t.test('the metrics of the service tell what each Project has waiting', async (t
   })
 })
 
-t.test('jobs are kept for seven days', async (t) => {
+t.test('keeps jobs for seven days', async (t) => {
   const id = await aBot(botica, handler('return 1'))
   const [old, young] = await Promise.all([1, 2].map(() => execute(admin, id, {}, later)))
   for (const accepted of [old, young]) {

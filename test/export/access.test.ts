@@ -7,7 +7,6 @@ import { createDatabase } from '../fixtures/store/own-database.ts'
 
 const botica = await openBotica(t, {
   worker: true,
-  // The parts of exports are in the database, which all files share.
   env: { DATABASE_URL: await createDatabase(t) },
 })
 const { admin, baseUrl } = botica
@@ -37,7 +36,7 @@ const LEVELS = [
 ]
 const ONLY_MINE = 'Patient?birthdate=lt1950'
 
-t.test('a policy with criteria holds at every level', async (t) => {
+t.test('applies policy criteria at every level', async (t) => {
   const client = await memberWith(
     { resourceType: 'Patient', criteria: ONLY_MINE },
     { resourceType: 'Observation', criteria: 'Observation?subject:Patient.birthdate=lt1950' },
@@ -52,7 +51,7 @@ t.test('a policy with criteria holds at every level', async (t) => {
   t.equal((await client.get('$export?_type=Organization')).status, 403)
 })
 
-t.test('hidden fields are in no line, and the first entry that fits says which', async (t) => {
+t.test('omits hidden fields from every line, by the first matching policy entry', async (t) => {
   const client = await memberWith(
     { resourceType: 'Patient', criteria: ONLY_MINE, hiddenFields: ['telecom', 'name.given'] },
     { resourceType: 'Patient', hiddenFields: ['birthDate'] },
@@ -69,10 +68,10 @@ t.test('hidden fields are in no line, and the first entry that fits says which',
   }
   const hidden = encodeURIComponent('Patient?telecom=2')
   const found = await exportAll(client, `Patient/$export?_typeFilter=${hidden}`)
-  t.same(idsIn(found, 'Patient'), [theirs.id], 'what is hidden is not searched by')
+  t.same(idsIn(found, 'Patient'), [theirs.id], 'rejects a _typeFilter on a hidden field')
 })
 
-t.test('whom a resource is about is not told by its being in an export', async (t) => {
+t.test('does not reveal the subject of a resource by its presence in an export', async (t) => {
   const blind = await memberWith(
     { resourceType: 'Patient' },
     { resourceType: 'Observation', hiddenFields: ['subject'] },
@@ -84,35 +83,38 @@ t.test('whom a resource is about is not told by its being in an export', async (
   t.same(idsIn(await exportAll(blind, `Group/${group.id}/$export`), 'Patient'), [])
 })
 
-t.test('nor by its having been in it before it was changed', async (t) => {
-  const [seen, unseen] = await Promise.all(
-    ['amended', 'final'].map((status) =>
-      admin.create(anObservation(`Patient/${mine.id}`, { status, valueString: 'before' })),
-    ),
-  )
-  const { manifest } = await exportAll(admin, '$export?_type=Organization')
-  const time = encodeURIComponent(manifest.transactionTime)
-  for (const { id, status } of [seen, unseen].flatMap((one) => one ?? [])) {
-    const after = anObservation(`Patient/${mine.id}`, { id, status, valueString: 'after' })
-    t.equal((await admin.put(`Observation/${id}`, after)).status, 200)
-  }
-  const client = await memberWith(
-    { resourceType: 'Patient' },
-    {
-      resourceType: 'Observation',
-      criteria: 'Observation?status=final',
-      hiddenFields: ['subject'],
-    },
-    { resourceType: 'Observation' },
-  )
-  for (const path of [`Patient/${mine.id}/$export`, 'Patient/$export']) {
-    const exported = await exportAll(client, `${path}?_type=Observation&_until=${time}`)
-    t.same(idsIn(exported, 'Observation'), [seen?.id], path)
-  }
-  for (const made of [seen, unseen]) await admin.del(`Observation/${made?.id}`)
-})
+t.test(
+  'does not reveal the former subject of a resource by its presence in an export',
+  async (t) => {
+    const [seen, unseen] = await Promise.all(
+      ['amended', 'final'].map((status) =>
+        admin.create(anObservation(`Patient/${mine.id}`, { status, valueString: 'before' })),
+      ),
+    )
+    const { manifest } = await exportAll(admin, '$export?_type=Organization')
+    const time = encodeURIComponent(manifest.transactionTime)
+    for (const { id, status } of [seen, unseen].flatMap((one) => one ?? [])) {
+      const after = anObservation(`Patient/${mine.id}`, { id, status, valueString: 'after' })
+      t.equal((await admin.put(`Observation/${id}`, after)).status, 200)
+    }
+    const client = await memberWith(
+      { resourceType: 'Patient' },
+      {
+        resourceType: 'Observation',
+        criteria: 'Observation?status=final',
+        hiddenFields: ['subject'],
+      },
+      { resourceType: 'Observation' },
+    )
+    for (const path of [`Patient/${mine.id}/$export`, 'Patient/$export']) {
+      const exported = await exportAll(client, `${path}?_type=Observation&_until=${time}`)
+      t.same(idsIn(exported, 'Observation'), [seen?.id], path)
+    }
+    for (const made of [seen, unseen]) await admin.del(`Observation/${made?.id}`)
+  },
+)
 
-t.test('a filter looks through no reference that its caller may not follow', async (t) => {
+t.test('follows no reference in a filter that the caller may not follow', async (t) => {
   const client = await memberWith(
     { resourceType: 'Observation' },
     { resourceType: 'Patient', criteria: ONLY_MINE },
@@ -122,7 +124,7 @@ t.test('a filter looks through no reference that its caller may not follow', asy
   t.same(idsIn(exported, 'Observation'), [pulse.id])
 })
 
-t.test('scopes narrow an export', async (t) => {
+t.test('limits an export to the scopes of the token', async (t) => {
   const { id, secret } = await botica.createMember()
   const body = new URLSearchParams({
     grant_type: 'client_credentials',
@@ -140,16 +142,16 @@ t.test('scopes narrow an export', async (t) => {
   t.equal((await client.get(`Group/${group.id}/$export`)).status, 403)
 })
 
-t.test('another project has its own, and nothing of this one', async (t) => {
+t.test('exports only the project of the caller', async (t) => {
   const exported = await exportAll(stranger, '$export')
   t.same(idsIn(exported, 'Patient'), [foreign.id])
   for (const path of LEVELS.slice(2)) t.equal((await stranger.get(path)).status, 404, path)
   const ours = await exportAll(admin, `Group/${group.id}/$export`)
   t.notOk(idsIn(ours, 'Patient').includes(foreign.id))
-  t.equal(ours.manifest.error[0]?.count, 1, 'who is left out is told of as a number')
+  t.equal(ours.manifest.error[0]?.count, 1, 'reports excluded patients only as a number')
 })
 
-t.test('a chain of exports loses nothing and repeats nothing while others write', async (t) => {
+t.test('exports every change exactly once over a chain of exports during writes', async (t) => {
   const writing = new AbortController()
   const made: string[] = []
   const writers = Array.from({ length: 3 }, async () => {

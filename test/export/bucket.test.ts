@@ -11,15 +11,11 @@ import { aPatient } from '../fixtures/resources.ts'
 import { createDatabase } from '../fixtures/store/own-database.ts'
 
 const bucket = await openBucket(t)
-/** Faults of the bucket: so many blocks fail, or get no answer at all. */
 const trouble = { failing: 0, hanging: 0, seen: 0, isAway: false }
-/** Called with the answer to who reads a block, which gets its head and no more. */
 let stall: ((answer: ServerResponse) => void) | undefined
-/** The encryptions that requests ask the bucket for. */
 const encryptions = new Set<unknown>()
 const front = await openFront(bucket.env.STORAGE_URL ?? '')
 const botica = await openBotica(t, {
-  // The parts of exports are in the database, which all files share.
   env: { DATABASE_URL: await createDatabase(t), STORAGE_URL: `${front}&timeout=10&sse=AES256` },
 })
 const { admin, services, startWorker } = botica
@@ -30,7 +26,6 @@ const ids = Array.from({ length: ROWS }, () => randomUUID()).sort()
 let worker = await startWorker()
 await importPatients()
 
-/** Some blocks of an export. */
 async function importPatients(): Promise<void> {
   const div = `<div xmlns="http://www.w3.org/1999/xhtml">${'x'.repeat(2000)}</div>`
   const lines = ids.map((id) =>
@@ -48,7 +43,7 @@ async function importPatients(): Promise<void> {
   t.equal(status, 200)
 }
 
-/** The bucket behind a service that misbehaves on demand; its `STORAGE_URL`. */
+/** Starts a proxy in front of the bucket that injects `trouble`; returns its `STORAGE_URL`. */
 async function openFront(storageUrl: string): Promise<string> {
   const behind = new URL(new URL(storageUrl).searchParams.get('endpoint') ?? '')
   const server = createServer((req, res) => {
@@ -100,7 +95,6 @@ async function openFront(storageUrl: string): Promise<string> {
   )
 }
 
-/** Blocks that are in the bucket. */
 function blocks(): number {
   return readdirSync(bucket.directory, { recursive: true, encoding: 'utf8' }).filter((name) =>
     /exports\/.*\d+-\d+-\d+\._S3rver_object$/.test(name),
@@ -114,10 +108,10 @@ async function exportedIds(url: string): Promise<string[]> {
   return lines.map((line) => JSON.parse(line).id).sort()
 }
 
-t.test('an export goes into a bucket and out again, packed or not', async (t) => {
+t.test('writes an export to a bucket and serves it, compressed or not', async (t) => {
   const url = await kickOff(admin, '$export?_type=Patient')
   t.same(await exportedIds(url), ids)
-  t.ok(blocks() >= 2, 'in blocks')
+  t.ok(blocks() >= 2, 'writes several blocks')
   t.same([...encryptions], ['AES256'])
   const [file] = (await fetchManifest(admin, url)).output
   const packed = await fetch(file?.url ?? '', {
@@ -134,7 +128,7 @@ t.test('an export goes into a bucket and out again, packed or not', async (t) =>
   t.ok(part.bytes.equals(plain.bytes.subarray(5_000_000, 5_000_100)))
 
   t.equal((await admin.del(url)).status, 202)
-  // A download that has begun may end.
+  // Downloads that have begun may still end.
   await services.database.query({
     text: 'update export_job set downloaded = null where id = $1',
     values: [url.split('/').at(-1)],
@@ -142,7 +136,7 @@ t.test('an export goes into a bucket and out again, packed or not', async (t) =>
   await until(async () => blocks() === 0, DONE_MS)
 })
 
-t.test('a download from a bucket that is away may be asked for again', async (t) => {
+t.test('serves a download again after the bucket was unavailable', async (t) => {
   const [file] = (await fetchManifest(admin, await kickOff(admin, '$export?_type=Patient'))).output
   trouble.isAway = true
   for (const form of ['gzip', 'identity']) {
@@ -155,7 +149,7 @@ t.test('a download from a bucket that is away may be asked for again', async (t)
   t.equal((await admin.get(file?.url ?? '')).status, 200)
 })
 
-t.test('a download that is broken off is broken off at the bucket, too', async (t) => {
+t.test('ends the request to the bucket when the client aborts a download', async (t) => {
   const [file] = (await fetchManifest(admin, await kickOff(admin, '$export?_type=Patient'))).output
   const asked = Promise.withResolvers<ServerResponse>()
   stall = asked.resolve
@@ -167,24 +161,24 @@ t.test('a download that is broken off is broken off at the bucket, too', async (
   stall = undefined
   answer.destroy()
   await once(reading, 'close')
-  t.pass('nobody reads the block any more')
+  t.pass('closes the block request')
 })
 
-t.test('a bucket that fails now and then fails no export', async (t) => {
+t.test('completes an export despite occasional failures of the bucket', async (t) => {
   Object.assign(trouble, { failing: 4, seen: 0 })
   const url = await kickOff(admin, '$export?_type=Patient')
   t.same(await exportedIds(url), ids)
   t.equal(trouble.failing, 0)
 })
 
-t.test('a bucket that does not answer is asked again', async (t) => {
+t.test('retries requests that the bucket does not answer', async (t) => {
   Object.assign(trouble, { hanging: 2, seen: 0 })
   const url = await kickOff(admin, '$export?_type=Patient')
   t.same(await exportedIds(url), ids)
   t.equal(trouble.hanging, 0)
 })
 
-t.test('an export goes on behind its last block when its worker is killed', async (t) => {
+t.test('continues after the last stored block when its worker is killed', async (t) => {
   trouble.seen = 0
   const url = await kickOff(admin, '$export?_type=Patient')
   await until(async () => trouble.seen > 0, DONE_MS)
@@ -198,7 +192,7 @@ t.test('an export goes on behind its last block when its worker is killed', asyn
   t.same(await exportedIds(url), ids)
 })
 
-t.test('an export waits for a bucket that keeps on failing, and goes on behind it', async (t) => {
+t.test('waits for a bucket that keeps failing, then continues the export', async (t) => {
   Object.assign(trouble, { failing: Number.POSITIVE_INFINITY, seen: 0 })
   const url = await kickOff(admin, '$export?_type=Patient')
   await until(async () => trouble.seen > 1, DONE_MS)

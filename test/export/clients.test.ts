@@ -22,7 +22,6 @@ import { createDatabase } from '../fixtures/store/own-database.ts'
 
 const botica = await openBotica(t, {
   worker: true,
-  // The parts of exports and imports are in the database, which all files share.
   env: { DATABASE_URL: await createDatabase(t) },
 })
 const { admin, adminCredentials, baseUrl, superAdmin } = botica
@@ -66,7 +65,7 @@ async function backendToken(scope: string): Promise<string> {
   return ((await answer.json()) as { access_token: string }).access_token
 }
 
-t.test('a backend service signs in by its key, exports a Group and downloads it', async (t) => {
+t.test('lets a backend service sign in by key, export a Group and download it', async (t) => {
   const client = createClient(baseUrl, await backendToken('system/*.rs'))
 
   const exported = await exportAll(client, `Group/${group.id}/$export`)
@@ -74,12 +73,12 @@ t.test('a backend service signs in by its key, exports a Group and downloads it'
   t.equal(exported.manifest.requiresAccessToken, true)
   t.same(idsIn(exported, 'Patient'), [patient.id])
   t.same(idsIn(exported, 'Observation'), [pulse.id])
-  t.equal((await client.post('Patient', aPatient())).status, 403, 'it may read and no more')
+  t.equal((await client.post('Patient', aPatient())).status, 403, 'grants read access only')
   const [file] = exported.manifest.output
   t.equal((await createClient(baseUrl).get(file?.url ?? '')).status, 401)
 })
 
-t.test('a backend service exports no more than its scopes name', async (t) => {
+t.test('limits the export of a backend service to its scopes', async (t) => {
   const client = createClient(baseUrl, await backendToken('system/Patient.rs'))
 
   const all = await exportAll(client, '$export')
@@ -91,7 +90,7 @@ t.test('a backend service exports no more than its scopes name', async (t) => {
   t.equal((await stranger.get(url)).status, 404)
 })
 
-t.test('the SDK exports', async (t) => {
+t.test('exports with the Medplum SDK', async (t) => {
   const medplum = await openSdk(botica)
 
   const { output = [], requiresAccessToken } = await medplum.bulkExport(
@@ -110,7 +109,6 @@ t.test('the SDK exports', async (t) => {
   t.match(JSON.parse(text), { resourceType: 'Patient', id: patient.id })
 })
 
-/** In a home and a working folder of its own. */
 function medplum(home: string, ...words: string[]): Promise<string> {
   const cli = createRequire(import.meta.url).resolve('@medplum/cli')
   const path = [dirname(process.execPath), '/usr/bin', '/bin'].join(':')
@@ -123,7 +121,7 @@ function medplum(home: string, ...words: string[]): Promise<string> {
   })
 }
 
-t.test('the command line tool exports into a folder', async (t) => {
+t.test('exports into a folder with the command line tool', async (t) => {
   const home = mkdtempSync(join(tmpdir(), 'botica-cli-'))
   t.teardown(() => rmSync(home, { recursive: true, force: true }))
   const client = ['--client-id', adminCredentials.id, '--client-secret', adminCredentials.secret]
@@ -141,7 +139,7 @@ t.test('the command line tool exports into a folder', async (t) => {
   t.same(ids.sort(), [outsider.id, patient.id].sort())
 })
 
-t.test('what is exported is imported into another project', async (t) => {
+t.test('imports an export into another project', async (t) => {
   const { admin: other } = await botica.createTenant()
   const { output } = await fetchManifest(admin, await kickOff(admin, 'Patient/$export'))
   const parameter = []

@@ -16,7 +16,6 @@ import { createDatabase } from '../fixtures/store/own-database.ts'
 
 const botica = await openBotica(t, {
   worker: true,
-  // The parts of exports are in the database, which all files share.
   env: { DATABASE_URL: await createDatabase(t) },
 })
 const { admin, services } = botica
@@ -24,7 +23,7 @@ const { client } = await botica.createMember()
 
 const PROVENANCE = 'http://terminology.hl7.org/CodeSystem/v3-DataOperation'
 
-t.test('no secret is in any exported byte, whoever asks', async (t) => {
+t.test('exports no secret for any caller', async (t) => {
   const planted = ['clientSecret', 'idp', 'setting', 'captcha', 'header', 'extension'].map(
     (name) => `planted-${name}-7f3a`,
   )
@@ -76,7 +75,7 @@ t.test('no secret is in any exported byte, whoever asks', async (t) => {
   t.equal((await admin.get('$export?_type=User')).status, 400)
 })
 
-t.test('a row that cannot be read is told with its type, where several share a part', async (t) => {
+t.test('reports an unreadable row with its type when several types share a part', async (t) => {
   const { id } = await admin.create(aPatient())
   const subject = `Patient/${id}`
   const encounters = await Promise.all([1, 2].map(() => admin.create(anEncounter(subject))))
@@ -97,7 +96,7 @@ t.test('a row that cannot be read is told with its type, where several share a p
   t.match(told.get('OperationOutcome')?.join(), 'A Encounter cannot be read')
 })
 
-t.test('elements that were asked for come, what is mandatory, and a tag', async (t) => {
+t.test('exports requested elements, mandatory elements and the SUBSETTED tag', async (t) => {
   const patient = await admin.create(aPatient())
   await admin.create(anObservation(`Patient/${patient.id}`))
   const path = 'Patient/$export?_elements=Patient.name,valueQuantity,value'
@@ -115,7 +114,7 @@ t.test('elements that were asked for come, what is mandatory, and a tag', async 
   }
 })
 
-t.test('a filter is a search of its type, and leaves other types alone', async (t) => {
+t.test('applies a _typeFilter as a search of its type only', async (t) => {
   const [old, young] = await Promise.all(
     ['1901-01-01', '2020-02-02'].map((birthDate) =>
       admin.create(aPatient({ birthDate, name: [{ family: 'Filter, Mary' }] })),
@@ -132,9 +131,9 @@ t.test('a filter is a search of its type, and leaves other types alone', async (
   const both = ['Patient?birthdate=lt1902-01-01', 'Patient?birthdate=2020-02-02']
   const either = [old?.id ?? '', young?.id ?? ''].sort()
   t.same(idsIn(await of(...both), 'Patient'), either)
-  t.same(idsIn(await of(both.join(',')), 'Patient'), either, 'a comma before a filter')
+  t.same(idsIn(await of(both.join(',')), 'Patient'), either, 'splits at a comma before a filter')
   const named = await of('Patient?family=Filter\\, Mary&birthdate=2020-02-02')
-  t.same(idsIn(named, 'Patient'), [young?.id], 'a comma in a value')
+  t.same(idsIn(named, 'Patient'), [young?.id], 'keeps a comma in a value')
   const chained = await of('Observation?subject:Patient.birthdate=1901-01-01')
   t.same(idsIn(chained, 'Observation'), [pulse.id])
   for (const wrong of [
@@ -159,7 +158,7 @@ t.test('a filter is a search of its type, and leaves other types alone', async (
   })
 })
 
-t.test('POST names patients, who must be there and members of the Group', async (t) => {
+t.test('accepts patients in POST only if they exist and belong to the Group', async (t) => {
   const [one, two] = await Promise.all([admin.create(aPatient()), admin.create(aPatient())])
   const pulse = await admin.create(anObservation(`Patient/${one.id}`))
   const group = await admin.create({
@@ -188,7 +187,7 @@ t.test('POST names patients, who must be there and members of the Group', async 
   t.equal((await client.get(`Patient/$export?patient=Patient/${one.id}`)).status, 400)
 })
 
-t.test('Provenance comes with what it is about, all of it or the newest', async (t) => {
+t.test('exports Provenance of the exported resources, all or only the latest', async (t) => {
   const patient = await admin.create(aPatient())
   const pulse = await admin.create(anObservation(`Patient/${patient.id}`))
   const clinic = await admin.create(anOrganization())
@@ -221,7 +220,7 @@ t.test('Provenance comes with what it is about, all of it or the newest', async 
   t.equal((await client.get('$export?includeAssociatedData=Everything')).status, 400)
 })
 
-t.test('what was deleted since is told, and is not among what is there', async (t) => {
+t.test('lists resources deleted since _since and omits them from the output', async (t) => {
   const [kept, gone, after] = await Promise.all([
     admin.create(anOrganization()),
     admin.create(anOrganization()),
@@ -252,16 +251,16 @@ t.test('what was deleted since is told, and is not among what is there', async (
   await admin.del(`Patient/${patient.id}`)
   const ofGroup = await exportAll(client, `Group/${group.id}/$export?_since=${since}`)
   const lost = [`Observation/${pulse.id}`, `Patient/${patient.id}`]
-  t.same(await deletionsIn(client, ofGroup), lost, 'patients of a Group, too')
+  t.same(await deletionsIn(client, ofGroup), lost, 'lists deleted patients of a Group')
   await admin.del(`Organization/${after.id}`)
   const until = encodeURIComponent(next.manifest.transactionTime)
   const before = await exportAll(client, `$export?_type=Organization&_until=${until}`)
   const ids = idsIn(before, 'Organization')
-  t.ok(ids.includes(kept.id) && ids.includes(after.id), 'the state of then')
+  t.ok(ids.includes(kept.id) && ids.includes(after.id), 'lists deletions as of the export time')
   t.notOk(ids.includes(gone.id))
 })
 
-/** Changes what is stored, as old data would have it. */
+/** Changes stored content directly, like data of an older release. */
 async function plant(
   type: string,
   id: string | undefined,

@@ -17,7 +17,7 @@ import { createDatabase } from '../fixtures/store/own-database.ts'
 
 const botica = await openBotica(t, {
   worker: true,
-  // The parts of exports are in the database, which all files share.
+  // Export parts are in the database, and a worker of another test file would take them.
   env: { DATABASE_URL: await createDatabase(t) },
 })
 const { admin } = botica
@@ -34,7 +34,7 @@ const pulse = await admin.create(anObservation(`Patient/${lonely.id}`))
 const clinic = await admin.create(anOrganization())
 await stranger.create(aPatient())
 
-t.test('all of a project comes out, as often as it is there and as a read gives it', async (t) => {
+t.test('exports each resource of a project once, as a read returns it', async (t) => {
   const exported = await exportAll(client, '$export')
   const { manifest, resources } = exported
   t.equal(manifest.requiresAccessToken, true)
@@ -42,11 +42,11 @@ t.test('all of a project comes out, as often as it is there and as a read gives 
   t.same(manifest.error, [])
   t.notOk(manifest.deleted)
   const types = manifest.output.map(({ type }) => type)
-  t.same(types, types.toSorted(), 'in the order of their names')
+  t.same(types, types.toSorted(), 'lists files in the order of their names')
   for (const [type, all] of resources) {
     const found = await client.get<{ total: number }>(`${type}?_summary=count`)
     t.equal(all.length, found.body.total, type)
-    t.equal(new Set(all.map(({ id }) => id)).size, all.length, `no ${type} twice`)
+    t.equal(new Set(all.map(({ id }) => id)).size, all.length, `has no duplicate ${type}`)
     t.ok(all.every(({ meta }) => (meta?.lastUpdated ?? '') <= manifest.transactionTime))
   }
   t.ok(resources.size > 10)
@@ -54,7 +54,7 @@ t.test('all of a project comes out, as often as it is there and as a read gives 
   t.notOk(resources.has('Project'))
 })
 
-t.test('every line is the text that a read gives', async (t) => {
+t.test('writes each line as the text that a read returns', async (t) => {
   const { output } = await fetchManifest(
     client,
     await kickOff(client, '$export?_type=Patient,Claim'),
@@ -71,7 +71,7 @@ t.test('every line is the text that a read gives', async (t) => {
   }
 })
 
-t.test('patients come with what is in their compartments, and with nothing else', async (t) => {
+t.test('exports patients with the contents of their compartments only', async (t) => {
   const exported = await exportAll(client, 'Patient/$export')
   t.ok(idsIn(exported, 'Patient').includes(lonely.id))
   t.ok(idsIn(exported, 'Observation').includes(pulse.id))
@@ -81,11 +81,11 @@ t.test('patients come with what is in their compartments, and with nothing else'
   t.same(idsIn(one, 'Observation'), [pulse.id])
 })
 
-t.test('a Group gives the compartments of its patients, and of those in its Groups', async (t) => {
+t.test('exports the compartments of the patients of a Group and of nested Groups', async (t) => {
   const inner = await admin.create(aGroup(`Patient/${lonely.id}`))
   const outer = await admin.create(aGroup(`Group/${inner.id}`, 'Patient/unknown'))
   const exported = await exportAll(client, `Group/${outer.id}/$export`)
-  // A Group is in the compartments of its members.
+  // A Group belongs to the compartments of its members.
   t.same([...exported.resources.keys()].sort(), ['Group', 'Observation', 'Patient'])
   t.same(idsIn(exported, 'Patient'), [lonely.id])
   const [told] = exported.manifest.error
@@ -96,7 +96,7 @@ t.test('a Group gives the compartments of its patients, and of those in its Grou
   t.equal((await stranger.get(`Group/${inner.id}/$export`)).status, 404)
 })
 
-t.test('POST takes the same parameters in a resource', async (t) => {
+t.test('accepts the same parameters in a POST body', async (t) => {
   const parameter = [{ name: '_type', valueString: 'Organization' }]
   const url = statusUrl(await client.post('$export', { resourceType: 'Parameters', parameter }))
   const { output } = await fetchManifest(client, url)
@@ -105,7 +105,7 @@ t.test('POST takes the same parameters in a resource', async (t) => {
   t.equal((await client.post('$export', clinic)).status, 400)
 })
 
-t.test('the request is told as its client has written it', async (t) => {
+t.test('returns the request URL as the client wrote it', async (t) => {
   const asked = '$export?_type=Organization,Patient&_since=2999-01-01T00:00:00Z'
   for (const url of [statusUrl(await client.get(asked)), statusUrl(await client.post(asked))]) {
     const { request } = await fetchManifest(client, url)
@@ -120,7 +120,7 @@ t.test('the request is told as its client has written it', async (t) => {
   t.ok(requests.includes(`${botica.baseUrl}fhir/R4/$export?_type=Patient`), requests.join())
 })
 
-t.test('only what was changed since is asked for, and nothing is lost in a chain', async (t) => {
+t.test('exports only changes since _since, and loses none in a chain of exports', async (t) => {
   const first = await exportAll(client, '$export?_type=Organization')
   const since = encodeURIComponent(first.manifest.transactionTime)
   const added = await admin.create(anOrganization())
@@ -130,7 +130,7 @@ t.test('only what was changed since is asked for, and nothing is lost in a chain
   t.same(future.manifest.output, [])
 })
 
-t.test('every fault of a request is told, unless it may be passed over', async (t) => {
+t.test('reports every error of a request, unless handling is lenient', async (t) => {
   const refused = await client.get<Resource & { issue: { expression: string[] }[] }>(
     '$export?_type=Nothing,AsyncJob&_since=yesterday&_outputFormat=csv&colour=red',
   )
@@ -145,7 +145,7 @@ t.test('every fault of a request is told, unless it may be passed over', async (
   t.equal((await client.get('$export?_since=yesterday', lenient)).status, 400)
 })
 
-t.test('the status of a running export says how far it is', async (t) => {
+t.test('reports the progress of a running export', async (t) => {
   const url = await kickOff(client, '$export')
   const answer = await client.get(url)
   if (answer.status === 202) {
@@ -157,7 +157,7 @@ t.test('the status of a running export says how far it is', async (t) => {
   t.ok(Date.parse(done.headers.get('expires') ?? '') > Date.now())
 })
 
-t.test('nobody else sees an export, but an admin of the project', async (t) => {
+t.test('shows an export only to its owner and to project admins', async (t) => {
   const url = await kickOff(client, '$export?_type=Patient')
   const { output } = await fetchManifest(client, url)
   for (const caller of [other, stranger]) {
@@ -168,7 +168,7 @@ t.test('nobody else sees an export, but an admin of the project', async (t) => {
   t.equal((await admin.get(url)).status, 200)
 })
 
-t.test('a cancelled export is there no more', async (t) => {
+t.test('returns 404 for a cancelled export', async (t) => {
   const url = await kickOff(client, '$export?_type=Patient')
   const { output } = await fetchManifest(client, url)
   t.equal((await client.del(url)).status, 202)
@@ -177,7 +177,7 @@ t.test('a cancelled export is there no more', async (t) => {
   await until(async () => (await filesOf(url)).length === 0, 60_000)
 })
 
-t.test('an export that has expired is there no more, its files neither', async (t) => {
+t.test('returns 404 for an expired export and its files', async (t) => {
   const url = await kickOff(client, '$export?_type=Patient')
   const { output } = await fetchManifest(client, url)
   t.ok((await filesOf(url)).length > 0)

@@ -19,36 +19,33 @@ import { limitFiles } from '../fixtures/services/full-disk.ts'
 import { createDatabase } from '../fixtures/store/own-database.ts'
 
 const botica = await openBotica(t, {
-  // The parts of exports are in the database, which all files share.
   env: { DATABASE_URL: await createDatabase(t) },
 })
 const { admin } = botica
 const { database, config } = botica.services
 
-/** More than a part may fail. */
+/** More failures than a part may have. */
 const FULL_TRIES = 3
 const KILLS = depth({ slice: 2, full: 5 })
 const DONE_MS = 120_000
-/** Whoever has nothing to do looks for exports more often. */
+/** Idle workers poll for exports more often than this. */
 const LOOKS_MS = 5000
-/** Rows of a block: a file has more blocks than workers are killed. */
+/** Rows per block: a file has more blocks than the test kills workers. */
 const ROWS = 5
 const large: Awaited<ReturnType<typeof admin.create>>[] = []
-// One after the other: all at once wait too long for the database of a busy machine.
+// Sequential, since parallel writes time out on a busy machine.
 for (let made = 0; made < (KILLS + 3) * ROWS; made++) {
   const valueString = randomBytes(600_000).toString('base64')
   const extension = [{ url: 'https://example.org/scan', valueString }]
   large.push(await admin.create(anOrganization({ extension })))
 }
-/** The workers that run. */
 const workers: ChildProcess[] = []
 const patients = await Promise.all([1, 2, 3].map(() => admin.create(aPatient())))
 const ids = large.map(({ id }) => id).sort()
 
 const gate = await openGate(database)
 
-t.test('an export whose workers die goes on behind what is written', async (t) => {
-  // They share a part.
+t.test('continues an export after the last stored block when workers die', async (t) => {
   const url = await kickOff(admin, '$export?_type=Organization,Patient')
   for (let blocks = 1; blocks <= KILLS; blocks++) {
     const open = await gate.close(blocks + 1)
@@ -69,17 +66,17 @@ t.test('an export whose workers die goes on behind what is written', async (t) =
   await untilWritten(url, KILLS + 1)
   const gone = end(stopped, 'SIGTERM')
   await open()
-  t.equal(await gone, 0, 'a worker that is told to stop leaves in order')
+  t.equal(await gone, 0, 'a stopped worker exits cleanly')
   workers.push(await botica.startWorker())
   const exported = await exportedAt(admin, url)
-  t.same(idsIn(exported, 'Organization'), ids, 'each of them once')
+  t.same(idsIn(exported, 'Organization'), ids, 'exports each resource once')
   t.same(idsIn(exported, 'Patient'), patients.map(({ id }) => id).sort())
   const [after] = await written(url)
-  t.ok((after?.epoch ?? 0) > KILLS, 'several have worked on it')
-  t.same(after?.blocks.slice(0, before?.blocks.length), before?.blocks, 'nothing is done again')
+  t.ok((after?.epoch ?? 0) > KILLS, 'several workers took part')
+  t.same(after?.blocks.slice(0, before?.blocks.length), before?.blocks, 'repeats no completed work')
 })
 
-t.test('an export that is cancelled on its way leaves no file', async (t) => {
+t.test('leaves no file of an export cancelled while it runs', async (t) => {
   const open = await gate.close(2)
   const url = await kickOff(admin, '$export?_type=Organization')
   await untilWritten(url, 1)
@@ -87,10 +84,10 @@ t.test('an export that is cancelled on its way leaves no file', async (t) => {
   t.equal((await admin.get(url)).status, 404)
   await open()
   await until(async () => (await filesOf(url)).length === 0 && (await isSwept(url)), DONE_MS)
-  t.pass('all is gone')
+  t.pass('deletes everything')
 })
 
-t.test('what is on its way to the storage when an export is cancelled is gone, too', async (t) => {
+t.test('deletes files whose upload ends after the export was cancelled', async (t) => {
   for (const worker of workers.splice(0)) t.equal(await end(worker, 'SIGTERM'), 0)
   const { services } = botica
   const late = Promise.withResolvers<void>()
@@ -112,7 +109,7 @@ t.test('what is on its way to the storage when an export is cancelled is gone, t
   t.equal((await admin.del(url)).status, 202)
   await open()
   await delay(LOOKS_MS)
-  t.notOk(await isSwept(url), 'somebody works on it still')
+  t.notOk(await isSwept(url), 'a worker is still writing')
   late.resolve()
   await until(() => isSwept(url), DONE_MS)
   await exports.stop()
@@ -120,7 +117,7 @@ t.test('what is on its way to the storage when an export is cancelled is gone, t
   workers.push(await botica.startWorker())
 })
 
-t.test('a Redis that has lost all of it loses no export', async (t) => {
+t.test('completes an export after Redis lost its data', async (t) => {
   const url = await kickOff(admin, '$export?_type=Organization')
   const redis = new Redis(config.redisUrl)
   t.teardown(() => redis.disconnect())
@@ -129,7 +126,7 @@ t.test('a Redis that has lost all of it loses no export', async (t) => {
 })
 
 t.test(
-  'a storage that is full holds an export up until it has room',
+  'pauses an export while the storage is full',
   { skip: process.platform !== 'linux' },
   async (t) => {
     const limited = await botica.createTenant()
@@ -158,7 +155,6 @@ async function written(url: string) {
   })
 }
 
-/** How often a part of the export was taken. */
 async function triesOf(url: string): Promise<number> {
   const [row] = await database.query<{ tries: number }>({
     text: 'select max(epoch) as tries from export_part where job = $1',

@@ -7,7 +7,6 @@ import { createDatabase } from '../fixtures/store/own-database.ts'
 
 const botica = await openBotica(t, {
   worker: true,
-  // The parts of exports are in the database, which all files share.
   env: { DATABASE_URL: await createDatabase(t) },
 })
 const { admin } = botica
@@ -29,7 +28,7 @@ interface Got {
   readonly bytes: Buffer
 }
 
-/** As it travels: fetch would unpack it. */
+/** Requests a file without decompression, which fetch would apply. */
 async function get(headers: Record<string, string>, method = 'GET'): Promise<Got> {
   const { request } = await import('node:http')
   const { promise, resolve, reject } = Promise.withResolvers<Got>()
@@ -54,19 +53,19 @@ const FORMS = [
   ['packed', { 'Accept-Encoding': 'gzip' }],
 ] as const
 
-t.test('both forms hold the same lines', async (t) => {
+t.test('serves the same lines in both forms', async (t) => {
   const packed = await get({ 'Accept-Encoding': 'gzip' })
   t.equal(packed.headers.get('content-encoding'), 'gzip')
   t.ok(gunzipSync(packed.bytes).equals(whole))
   t.ok(packed.bytes.length < whole.length)
   const lines = whole.toString().split('\n')
-  t.equal(lines.pop(), '', 'a line feed ends the last one')
+  t.equal(lines.pop(), '', 'ends the last line with a line feed')
   t.equal(lines.length, 50)
   for (const line of lines) t.equal(JSON.parse(line).resourceType, 'Organization')
 })
 
 for (const [form, headers] of FORMS) {
-  t.test(`a ${form} file is served with what caches and resuming clients need`, async (t) => {
+  t.test(`serves a ${form} file with the headers for caching and resuming`, async (t) => {
     const all = await get(headers)
     const etag = all.headers.get('etag') ?? ''
     t.equal(all.headers.get('content-type'), 'application/fhir+ndjson')
@@ -108,12 +107,12 @@ for (const [form, headers] of FORMS) {
   })
 }
 
-t.test('the forms have names of their own', async (t) => {
+t.test('gives the two forms different names', async (t) => {
   const tags = await Promise.all(FORMS.map(async ([, headers]) => (await get(headers)).headers))
   t.not(tags[0]?.get('etag'), tags[1]?.get('etag'))
 })
 
-t.test('a file is NDJSON, and nothing else is asked for', async (t) => {
+t.test('serves files as NDJSON and rejects other formats', async (t) => {
   for (const accept of ['application/fhir+ndjson', 'application/ndjson', '*/*']) {
     t.equal((await get({ Accept: accept })).status, 200, accept)
   }
@@ -126,10 +125,14 @@ t.test('a file is NDJSON, and nothing else is asked for', async (t) => {
     t.equal((await get({ Accept: accept })).status, 406, accept)
   }
   const last = 'application/fhir+ndjson;q=0.1, */*;q=0'
-  t.equal((await get({ Accept: last })).status, 200, 'what is least wanted is wanted')
+  t.equal(
+    (await get({ Accept: last })).status,
+    200,
+    'accepts the format with the lowest quality value',
+  )
 })
 
-t.test('a name that is not in the manifest is not there, and a token is needed', async (t) => {
+t.test('returns 404 for names outside the manifest and 401 without a token', async (t) => {
   for (const name of [
     '2.Organization.ndjson',
     '01.Organization.ndjson',

@@ -16,7 +16,6 @@ import { anOrganization, aPatient } from '../fixtures/resources.ts'
 import { createDatabase } from '../fixtures/store/own-database.ts'
 
 const botica = await openBotica(t, {
-  // The parts of exports are in the database, which all files share.
   env: { DATABASE_URL: await createDatabase(t) },
 })
 const { admin } = botica
@@ -33,7 +32,7 @@ const entry = Array.from({ length: 120 }, () => ({
 await admin.post('', JSON.stringify({ resourceType: 'Bundle', type: 'batch', entry }), json)
 await admin.create(aPatient())
 
-t.test('ten exports of a project wait, and no more, whoever comes at once', async (t) => {
+t.test('queues at most ten exports of a project under parallel requests', async (t) => {
   const limited = await botica.createTenant()
   const answers = await Promise.all(
     Array.from({ length: 14 }, () => limited.admin.get('$export?_type=Patient')),
@@ -42,7 +41,11 @@ t.test('ten exports of a project wait, and no more, whoever comes at once', asyn
   t.same(statuses, [...Array(10).fill(202), ...Array(4).fill(429)])
   const refused = answers.find(({ status }) => status === 429)
   t.match(refused?.headers.get('retry-after'), /^\d+$/)
-  t.equal((await admin.get('$export?_type=Nothing')).status, 400, 'others are not refused')
+  t.equal(
+    (await admin.get('$export?_type=Nothing')).status,
+    400,
+    'accepts exports of other projects',
+  )
 
   const changed = await botica.createMember({
     accessPolicy: await policyOf({ resourceType: 'Organization' }),
@@ -65,10 +68,10 @@ t.test('ten exports of a project wait, and no more, whoever comes at once', asyn
   t.ok(most <= 2, 'two of them run')
   for (const url of urls) t.equal((await limited.admin.get(url)).status, 200)
   const failed = await ended(changed.client, narrowed)
-  t.equal(failed.status, 403, 'an export under rights that have changed is not carried on')
+  t.equal(failed.status, 403, 'stops an export whose access rights have changed')
 })
 
-t.test('an export is a BulkDataExport that its owner and admins see', async (t) => {
+t.test('shows an export as a BulkDataExport to its owner and to admins', async (t) => {
   const url = await kickOff(client, '$export?_type=Patient')
   const id = idOf(url)
   const { output, transactionTime, request } = await fetchManifest(client, url)
@@ -96,7 +99,7 @@ t.test('an export is a BulkDataExport that its owner and admins see', async (t) 
   t.match((await admin.get(`BulkDataExport/${id}`)).body, { status: 'cancelled' })
 })
 
-t.test('the record of an export is there for 30 days', async (t) => {
+t.test('keeps the record of an export for 30 days', async (t) => {
   const [old, recent] = [await endedAt(31), await endedAt(29)]
   await removeOldExports(botica.services)
   t.equal((await client.get(`BulkDataExport/${old}`)).status, 404)
@@ -108,7 +111,7 @@ t.test('the record of an export is there for 30 days', async (t) => {
   t.same(left, [{ id: recent }])
 })
 
-/** Id of an export that ended so many days ago, and of which no file is left. */
+/** Returns the id of an export that ended `days` ago and has no files left. */
 async function endedAt(days: number): Promise<string> {
   const url = await kickOff(client, '$export?_type=Patient')
   await fetchManifest(client, url)
@@ -133,7 +136,7 @@ async function endedAt(days: number): Promise<string> {
   return id
 }
 
-t.test('an export is an AsyncJob, too, by which it is cancelled', async (t) => {
+t.test('cancels an export through its AsyncJob', async (t) => {
   const url = await kickOff(client, '$export?_type=Patient')
   const id = idOf(url)
   const { output } = await fetchManifest(client, url)
@@ -162,7 +165,7 @@ t.test('an export is an AsyncJob, too, by which it is cancelled', async (t) => {
   t.equal((await client.get(`AsyncJob/${id}`)).status, 404)
 })
 
-t.test('who asked, what came out, who fetched it and who cancelled it is audited', async (t) => {
+t.test('audits the start, output, downloads and cancellation of an export', async (t) => {
   const url = await kickOff(client, '$export?_type=Organization')
   const { output } = await fetchManifest(client, url)
   await fetchExportLines(client, output)
@@ -180,25 +183,22 @@ t.test('who asked, what came out, who fetched it and who cancelled it is audited
   t.match(JSON.stringify(fetched), '1.Organization.ndjson')
 })
 
-t.test(
-  'a Subscription is told of the end of an export, and of nothing else of its record',
-  async (t) => {
-    const { id } = await admin.create(
-      aSubscription('BulkDataExport', 'https://example.org/hook') as Resource,
-    )
-    const url = await kickOff(client, '$export?_type=Organization')
-    await fetchManifest(client, url)
-    await admin.del(`Subscription/${id}`)
-    const events = await database.query<{ op: string }>({
-      text: `delete from outbox o using tenant t where t.project = o.project and t.fhir_id = $1
+t.test('notifies a Subscription of the end of an export only', async (t) => {
+  const { id } = await admin.create(
+    aSubscription('BulkDataExport', 'https://example.org/hook') as Resource,
+  )
+  const url = await kickOff(client, '$export?_type=Organization')
+  await fetchManifest(client, url)
+  await admin.del(`Subscription/${id}`)
+  const events = await database.query<{ op: string }>({
+    text: `delete from outbox o using tenant t where t.project = o.project and t.fhir_id = $1
       returning op`,
-      values: [botica.project.id],
-    })
-    t.same(events, [{ op: 'u' }])
-  },
-)
+    values: [botica.project.id],
+  })
+  t.same(events, [{ op: 'u' }])
+})
 
-t.test('the status of an export may travel beside that of the answer', async (t) => {
+t.test('reports the export status in a separate header as well', async (t) => {
   const prefer = { Prefer: 'respond-async, separate-export-status' }
   const accepted = await client.get('$export?_type=Patient', prefer)
   t.equal(accepted.headers.get('preference-applied'), prefer.Prefer)
@@ -211,7 +211,7 @@ t.test('the status of an export may travel beside that of the answer', async (t)
   t.equal((await other.get(url)).status, 404)
 })
 
-t.test('files that are whole are told of in pages while others are made', async (t) => {
+t.test('lists finished files in pages while others are written', async (t) => {
   const url = await kickOff(client, '$export?_type=Organization,Patient&allowPartialManifests=true')
   const first: Manifest[] = []
   await until(async () => {
@@ -233,14 +233,14 @@ t.test('files that are whole are told of in pages while others are made', async 
   t.equal((await client.get('$export?allowPartialManifests=perhaps')).status, 400)
 })
 
-t.test('what is exported is counted', async (t) => {
+t.test('counts exported resources', async (t) => {
   const metrics = async () => (await botica.anonymous.get<string>('/metrics')).text
   t.match(await metrics(), /^export_parts\{state="waiting"\} \d+$/m)
   await until(async () => /^export_rows_total [1-9]/m.test(await metrics()), 60_000)
   t.match(await metrics(), /^export_bytes_total\{form="packed"\} [1-9]/m)
 })
 
-t.test('a row that cannot be read is told, and too many end the export', async (t) => {
+t.test('reports unreadable rows, and ends an export with too many', async (t) => {
   const spoil = (count: number) =>
     database.query({
       text: `update version set content = rtrim(content, '}') where (project, type, id, ver) in (
@@ -284,7 +284,6 @@ async function policyOf(...resource: unknown[]) {
   return { reference: `AccessPolicy/${policy.id}` }
 }
 
-/** Takes all but Patients from a member. */
 async function narrow(clientId: string): Promise<void> {
   const accessPolicy = await policyOf({ resourceType: 'Patient' })
   const { body } = await admin.get<{ entry: { resource: Resource }[] }>(

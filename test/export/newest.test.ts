@@ -14,13 +14,12 @@ const STORED_BYTES = 65_535
 const DONE_MS = 60_000
 const botica = await openBotica(t, {
   worker: true,
-  // Exports of other files would get the time of the row that is held here.
   env: { DATABASE_URL: await createDatabase(t) },
 })
 const { admin } = botica
 const { database } = botica.services
 
-t.test('what is changed or deleted after the time of an export is there as it was', async (t) => {
+t.test('exports the state at the export time of rows changed or deleted later', async (t) => {
   const [one, two] = [await admin.create(aPatient()), await admin.create(aPatient())]
   const of = (patient: { readonly id: string }) => anObservation(`Patient/${patient.id}`)
   const [moved, lost, gone, back] = await Promise.all([1, 2, 3, 4].map(() => admin.create(of(one))))
@@ -38,7 +37,6 @@ t.test('what is changed or deleted after the time of an export is there as it wa
     return row?.isPast === true
   }, DONE_MS)
 
-  // The time of an export is that of the oldest transaction that writes.
   const [row] = await database.query<{ id: string }>({
     text: 'select id from version where content like $1',
     values: [`%"id":"${other.id}"%`],
@@ -73,7 +71,7 @@ t.test('what is changed or deleted after the time of an export is there as it wa
       .map(([id]) => id)
       .sort(),
     [back?.id, late.id].sort(),
-    'later it is as it is then',
+    'a later export has the later state',
   )
 })
 
@@ -99,7 +97,7 @@ for (const [versions, expected] of [
   [['a1', `a${BAD}`], [BAD]],
   [[`a${BAD}`, 'a', 'b1'], ['b1']],
 ] as const) {
-  t.test(`of ${versions.join(' ') || 'nothing'} is exported: ${expected.join(' ')}`, async (t) => {
+  t.test(`of ${versions.join(' ') || 'nothing'} exports ${expected.join(' ')}`, async (t) => {
     const lines: string[] = []
     const { take, end } = newestLines(
       (content) => {
@@ -123,7 +121,7 @@ for (const [versions, expected] of [
 }
 
 for (const level of [0, 1]) {
-  t.test(`a line that is taken back leaves nothing in a block of level ${level}`, async (t) => {
+  t.test(`removes every trace of a withdrawn line from a block of level ${level}`, async (t) => {
     const kept = Buffer.alloc(STORED_BYTES - 10, 'k')
     for (const length of [0, 8, 9, 10, STORED_BYTES, 3 * STORED_BYTES]) {
       const blocks = createBlocks(level)

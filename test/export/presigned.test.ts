@@ -16,7 +16,6 @@ const bucket = await openBucket(t)
 const storageUrl = bucket.env.STORAGE_URL ?? ''
 const botica = await openBotica(t, {
   worker: true,
-  // The parts of exports are in the database, which all files share.
   env: { DATABASE_URL: await createDatabase(t), STORAGE_URL: `${storageUrl}&presigned=true` },
 })
 const { admin, services } = botica
@@ -39,7 +38,7 @@ const url = await kickOff(admin, asked)
 const manifest = await fetchManifest(admin, url)
 const id = url.slice(url.lastIndexOf('/') + 1)
 
-t.test('the files of a manifest are fetched from the bucket, without a token', async (t) => {
+t.test('serves the files of a manifest from the bucket without a token', async (t) => {
   t.equal(manifest.requiresAccessToken, false)
   t.match(manifest, { output: [{ type: 'Patient', count: 2 }], error: [{ count: 1 }] })
   for (const { url: address } of [...manifest.output, ...manifest.error]) {
@@ -60,7 +59,7 @@ t.test('the files of a manifest are fetched from the bucket, without a token', a
   t.match(told, { resourceType: 'OperationOutcome' })
 })
 
-t.test('so are those that are organized by patients', async (t) => {
+t.test('serves files organized by patient from the bucket without a token', async (t) => {
   const { output, error } = await fetchManifest(
     admin,
     await kickOff(admin, `${asked}&organizeOutputBy=Patient`),
@@ -74,7 +73,7 @@ t.test('so are those that are organized by patients', async (t) => {
 })
 
 // https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-query-string-auth.html
-t.test('an address is signed as the service expects it', (t) => {
+t.test('signs URLs as the service expects', (t) => {
   const { host, pathname, search } = new URL(manifest.output[0]?.url ?? '')
   const pairs = search.slice(1).split('&')
   const signed = pairs.filter((pair) => !pair.startsWith('X-Amz-Signature=')).sort()
@@ -100,7 +99,7 @@ t.test('an address is signed as the service expects it', (t) => {
   t.end()
 })
 
-t.test('types that share a part are objects of their own', async (t) => {
+t.test('stores types that share a part as separate objects', async (t) => {
   const [one] = patients
   const pulse = await admin.create(anObservation(`Patient/${one?.id}`))
   const path = `Group/${group.id}/$export?_type=Patient,Observation`
@@ -117,7 +116,7 @@ t.test('types that share a part are objects of their own', async (t) => {
   t.equal(own?.split('\n').length, 3)
 })
 
-t.test('what is kept of an export names addresses that need a token', async (t) => {
+t.test('stores manifest URLs that require a token', async (t) => {
   const own = `${url}/files/1.Patient.ndjson`
   const record = await admin.get(`BulkDataExport/${id}`)
   t.match(record.body, { requiresAccessToken: true, output: [{ type: 'Patient', url: own }] })
@@ -128,7 +127,7 @@ t.test('what is kept of an export names addresses that need a token', async (t) 
   t.match(found.text, '"type":"files","valueString":"2"')
 })
 
-t.test('whoever reads a manifest has an hour for its files', async (t) => {
+t.test('signs the URLs of a manifest for one hour', async (t) => {
   const set = (time: string) =>
     services.database.query({
       text: `update export_job set expires = clock_timestamp() + ${time} where id = $1`,
@@ -141,7 +140,7 @@ t.test('whoever reads a manifest has an hour for its files', async (t) => {
   t.ok(Date.parse(expires.headers.get('expires') ?? '') > Date.now() + 50 * 60_000)
 })
 
-t.test('pages of a manifest, which never change, name addresses that need a token', async (t) => {
+t.test('lists URLs that require a token on manifest pages, which never change', async (t) => {
   const paged = await fetchManifest(
     admin,
     await kickOff(admin, '$export?_type=Patient&allowPartialManifests=true'),
@@ -150,10 +149,10 @@ t.test('pages of a manifest, which never change, name addresses that need a toke
   t.equal((await fetchExportLines(admin, paged.output)).get('Patient')?.length, 2)
 })
 
-t.test('an export that is cancelled leaves nothing in the bucket', async (t) => {
+t.test('deletes all objects of a cancelled export', async (t) => {
   t.ok(objects().length >= 4)
   t.equal((await admin.del(url)).status, 202)
-  // A download that has begun may end.
+  // Downloads that have begun may still end.
   await services.database.query({
     text: 'update export_job set downloaded = null where id = $1',
     values: [id],
@@ -170,7 +169,6 @@ function shapeOf({ output, error, ...rest }: Manifest) {
   return { ...rest, files }
 }
 
-/** Names of what the bucket holds of the export. */
 function objects(): string[] {
   return readdirSync(bucket.directory, { recursive: true, encoding: 'utf8' }).filter(
     (name) => name.includes(`/${id}/`) && name.endsWith('._S3rver_object'),

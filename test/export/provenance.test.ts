@@ -15,7 +15,6 @@ import { createDatabase } from '../fixtures/store/own-database.ts'
 const DONE_MS = 60_000
 const botica = await openBotica(t, {
   worker: true,
-  // Exports of other files would get the time of the row that is held here.
   env: { DATABASE_URL: await createDatabase(t) },
 })
 const { admin } = botica
@@ -36,21 +35,21 @@ const ofPulse = await about(admin, `Organization/${clinic.id}`, `Observation/${o
 const ofVersion = await about(admin, `Observation/${own.id}/_history/1`)
 const ofOther = await about(admin, `Observation/${other.id}`)
 const ofClinic = await about(admin, `Organization/${clinic.id}`)
-// Ids and references are those of a Project: another one may have the same.
+// Another Project may use the same ids and references.
 await stranger.put(`Observation/${own.id}`, { ...anObservation('Patient/x'), id: own.id })
 await about(stranger, `Observation/${own.id}`)
 
 const NARROW = [`Group/${group.id}/$export`, `Patient/${one.id}/$export`]
 const OWN = [ofPatient, ofPulse, ofVersion].sort()
 
-t.test('Provenance of what is exported goes with it, and no other', async (t) => {
+t.test('exports Provenance of exported resources only', async (t) => {
   for (const path of NARROW) {
     t.same(idsIn(await exportAll(admin, path), 'Provenance'), OWN, path)
     const alone = await exportAll(admin, `${path}?_type=Provenance`)
-    t.same(idsIn(alone, 'Provenance'), OWN, 'that of what would be exported')
+    t.same(idsIn(alone, 'Provenance'), OWN, 'Provenance of resources that would be exported')
     t.same([...alone.resources.keys()], ['Provenance'])
     const none = await exportAll(admin, `${path}?_type=Patient,Observation`)
-    t.notOk(none.resources.has('Provenance'), 'where _type leaves it out')
+    t.notOk(none.resources.has('Provenance'), 'even for targets outside _type')
   }
   const patients = await exportAll(admin, 'Patient/$export')
   t.same(idsIn(patients, 'Provenance'), [...OWN, ofOther].sort())
@@ -59,7 +58,7 @@ t.test('Provenance of what is exported goes with it, and no other', async (t) =>
   t.notOk((await exportAll(admin, '$export?_type=Patient')).resources.has('Provenance'))
 })
 
-t.test('only Provenance about the members is looked at', async (t) => {
+t.test('reads only Provenance of the members', async (t) => {
   const url = await kickOff(admin, `Group/${group.id}/$export`)
   await exportedAt(admin, url)
   const rows = await database.query<{ rows: number }>({
@@ -71,7 +70,7 @@ t.test('only Provenance about the members is looked at', async (t) => {
   t.same(rows, [{ rows: OWN.length }])
 })
 
-t.test('a policy that hides what it is about hides its going with that', async (t) => {
+t.test('omits Provenance whose target is hidden by a policy', async (t) => {
   const entries = ['Patient', 'Group', 'Provenance'].map((resourceType) => ({ resourceType }))
   const client = await memberWith(...entries)
   for (const path of NARROW) {
@@ -81,7 +80,7 @@ t.test('a policy that hides what it is about hides its going with that', async (
   t.notOk((await exportAll(blind, NARROW[0] ?? '')).resources.has('Provenance'))
 })
 
-t.test('since a time it is that of what was changed since', async (t) => {
+t.test('includes Provenance of resources changed since _since', async (t) => {
   const { manifest } = await exportAll(admin, '$export?_type=Organization')
   const since = encodeURIComponent(manifest.transactionTime)
   const added = await pulseOf(one.id)
@@ -89,17 +88,17 @@ t.test('since a time it is that of what was changed since', async (t) => {
   await about(admin, `Observation/${own.id}`).then((id) => admin.del(`Provenance/${id}`))
   const gone = await about(admin, `Patient/${one.id}`)
   const middle = await exportAll(admin, `${NARROW[0]}?_since=${since}`)
-  t.same(idsIn(middle, 'Provenance'), [late], 'the Patient was not changed')
+  t.same(idsIn(middle, 'Provenance'), [late], 'the Patient is unchanged')
   await admin.del(`Provenance/${gone}`)
   await admin.del(`Observation/${added.id}`)
   const between = encodeURIComponent(middle.manifest.transactionTime)
   const last = await exportAll(admin, `${NARROW[0]}?_since=${between}`)
-  t.notOk(last.resources.has('Provenance'), 'what it is about is there no more')
+  t.notOk(last.resources.has('Provenance'), 'the target was deleted')
   const lines = [...(await fetchExportLines(admin, last.manifest.deleted ?? [])).values()].flat()
   t.match(lines.join('\n'), `"Provenance/${gone}"`)
 })
 
-t.test('what is changed after the time of an export is there as it was', async (t) => {
+t.test('exports the state at the export time of resources changed later', async (t) => {
   const [moved, lost] = [await pulseOf(one.id), await pulseOf(one.id)]
   const [first, second, third] = [
     await about(admin, `Observation/${moved.id}`),
@@ -114,7 +113,6 @@ t.test('what is changed after the time of an export is there as it was', async (
     })
     return row?.isPast === true
   }, DONE_MS)
-  // The time of an export is that of the oldest transaction that writes.
   const held = await holdRow(database, last.id)
   t.teardown(held.release)
   await admin.put(`Provenance/${first}`, { ...aProvenance(`Patient/${two.id}`), id: first })
@@ -128,7 +126,7 @@ t.test('what is changed after the time of an export is there as it was', async (
   await held.release()
 })
 
-t.test('the newest is told apart from the others of the members alone', async (t) => {
+t.test('selects the latest Provenance among that of the members', async (t) => {
   const patient = await admin.create(aPatient())
   const reference = `Patient/${patient.id}`
   await about(admin, reference)

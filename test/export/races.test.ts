@@ -28,7 +28,6 @@ import { aPatient } from '../fixtures/resources.ts'
 import { holdTable, waitingFor } from '../fixtures/store/held-rows.ts'
 import { createDatabase } from '../fixtures/store/own-database.ts'
 
-/** A bucket that takes everything and says nothing. */
 const silent = createServer((req) => req.resume())
 const asked: Promise<unknown> = once(silent, 'request')
 silent.listen(0, '127.0.0.1')
@@ -42,7 +41,6 @@ const endpoint = encodeURIComponent(`http://127.0.0.1:${port}`)
 
 const botica = await openBotica(t, {
   env: {
-    // The parts of exports are in the database, which all files share.
     DATABASE_URL: await createDatabase(t),
     STORAGE_URL: `s3://bucket/?endpoint=${endpoint}&forcePathStyle=true&timeout=600`,
     AWS_ACCESS_KEY_ID: 'a',
@@ -76,13 +74,12 @@ const group = await admin.create({
   member: [{ entity: { reference: `Patient/${patient.id}` } }],
 })
 
-/** A worker's exports in this process, into a folder. */
 function run(storage: Storage = disk, isBusy = () => false): () => Promise<void> {
   const services: Services = { ...botica.services, storage }
   return startExports(services, createExportMetrics(new Registry()), isBusy).stop
 }
 
-t.test('what is stored too late to be written down is taken away again', async (t) => {
+t.test('deletes a block whose upload ends after its part was lost', async (t) => {
   const [putting, late] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
   const stop = run({
     ...disk,
@@ -95,7 +92,7 @@ t.test('what is stored too late to be written down is taken away again', async (
   const url = await kickOff(admin, '$export?_type=Patient')
   await putting.promise
   t.equal((await admin.del(url)).status, 202)
-  // As if its worker had been away for longer than a lease lasts.
+  // Simulates a worker that is absent for longer than its lease.
   await until(async () => {
     await setLease(url, 'clock_timestamp()')
     await sweepExport({ ...botica.services, storage: disk })
@@ -106,26 +103,23 @@ t.test('what is stored too late to be written down is taken away again', async (
   t.same(await filesOf(url), [])
 })
 
-t.test(
-  'a part is held while something of it is under way, even when nobody wants it',
-  async (t) => {
-    const url = await kickOff(admin, '$export?_type=Patient')
-    const taken = await leaseExportPart(database)
-    if (taken === undefined) throw new Error('There is no part')
-    await cancelExport(database, idOf(url))
-    await setLease(url, 'clock_timestamp()')
-    t.equal(await renewLease(database, idOf(url), taken.part), false, 'the worker is told')
-    const [row] = await database.query<{ isHeld: boolean }>({
-      text: `select lease > clock_timestamp() as "isHeld" from export_part where job = $1`,
-      values: [idOf(url)],
-    })
-    t.same(row, { isHeld: true })
-    await setLease(url, 'clock_timestamp()')
-    t.equal(await sweepExport({ ...botica.services, storage: disk }), true)
-  },
-)
+t.test('keeps the lease of a part until its pending work ends, even if aborted', async (t) => {
+  const url = await kickOff(admin, '$export?_type=Patient')
+  const taken = await leaseExportPart(database)
+  if (taken === undefined) throw new Error('There is no part')
+  await cancelExport(database, idOf(url))
+  await setLease(url, 'clock_timestamp()')
+  t.equal(await renewLease(database, idOf(url), taken.part), false, 'the worker is notified')
+  const [row] = await database.query<{ isHeld: boolean }>({
+    text: `select lease > clock_timestamp() as "isHeld" from export_part where job = $1`,
+    values: [idOf(url)],
+  })
+  t.same(row, { isHeld: true })
+  await setLease(url, 'clock_timestamp()')
+  t.equal(await sweepExport({ ...botica.services, storage: disk }), true)
+})
 
-t.test('a plan that nobody waits for ends in the middle of it', async (t) => {
+t.test('aborts a plan in progress', async (t) => {
   const url = await kickOff(admin, 'Patient/$export?organizeOutputBy=Patient')
   const taken = await leaseExportPart(database)
   if (taken?.part.kind !== 'plan') throw new Error('There is no plan')
@@ -141,7 +135,7 @@ t.test('a plan that nobody waits for ends in the middle of it', async (t) => {
   t.equal((await admin.del(url)).status, 202)
 })
 
-t.test('who was away while somebody else planned takes nothing from the plan', async (t) => {
+t.test('leaves a plan unchanged if another worker planned in the meantime', async (t) => {
   const url = await kickOff(admin, `Group/${group.id}/$export?_type=Patient`)
   const first = await nextPart('plan')
   await setLease(url, 'clock_timestamp()')
@@ -156,7 +150,7 @@ t.test('who was away while somebody else planned takes nothing from the plan', a
   t.match(output, [{ type: 'Patient', count: 1 }])
 })
 
-t.test('a long list is cut into arrays, in which each row is once', async (t) => {
+t.test('splits a long list into arrays that contain each row once', async (t) => {
   const job = randomUUID()
   const ids = Array.from({ length: 7 }, () => randomUUID()).sort()
   for (const some of [ids.slice(0, 5), ids.slice(3), ids.toReversed()]) {
@@ -179,7 +173,7 @@ t.test('a long list is cut into arrays, in which each row is once', async (t) =>
   t.same(await listed(ids[5]), ids.slice(6))
 })
 
-t.test('files are left alone while a download of them begins', async (t) => {
+t.test('keeps files while a download of them begins', async (t) => {
   const stop = run()
   const url = await kickOff(admin, '$export?_type=Patient')
   await fetchManifest(admin, url)
@@ -202,7 +196,7 @@ t.test('files are left alone while a download of them begins', async (t) => {
   t.same(await filesOf(url), [])
 })
 
-t.test('an export ends together with its records, or is carried on', async (t) => {
+t.test('ends an export together with its records, or resumes it', async (t) => {
   const url = await kickOff(admin, '$export?_type=Patient')
   const path = `BulkDataExport/${idOf(url)}`
   await (await nextPart('plan'))()
@@ -217,10 +211,10 @@ t.test('an export ends together with its records, or is carried on', async (t) =
   t.equal((await admin.get(url)).status, 200)
   t.match((await admin.get(path)).body, { status: 'completed' })
   const { body } = await admin.get<{ entry: unknown[] }>(`AuditEvent?entity=${path}`)
-  t.equal(body.entry.length, 2, 'its beginning and its end')
+  t.equal(body.entry.length, 2, 'records its start and its end')
 })
 
-t.test('an export that cannot be recorded does not begin', async (t) => {
+t.test('does not start an export that cannot be recorded', async (t) => {
   const count = async () => {
     const [row] = await database.query<{ jobs: number }>({
       text: 'select count(*)::int as jobs from export_job',
@@ -235,7 +229,7 @@ t.test('an export that cannot be recorded does not begin', async (t) => {
   t.equal(await count(), before)
 })
 
-t.test('while somebody waits for a bot a worker has one part of an export at a time', async (t) => {
+t.test('limits a worker to one export part while callers wait for bots', async (t) => {
   const before = new Date().toISOString()
   const gone = await admin.create({ resourceType: 'Organization', name: 'Ward' })
   await admin.create({ resourceType: 'Organization', name: 'Ward' })
@@ -254,25 +248,20 @@ t.test('while somebody waits for a bot a worker has one part of an export at a t
   const path = `$export?_type=Patient,Organization,Group&_since=${before}`
   const { output, deleted } = await fetchManifest(admin, await kickOff(admin, path))
   await stop()
-  t.same(
-    [...output, ...(deleted ?? [])].length,
-    seen.length,
-    'what is deleted is a part of its own',
-  )
+  t.same([...output, ...(deleted ?? [])].length, seen.length, 'deletions are a separate part')
   t.same(new Set(seen), new Set([1]))
 })
 
-t.test('a worker leaves although its storage says nothing', async (t) => {
+t.test('stops a worker although its storage does not answer', async (t) => {
   const worker = await botica.startWorker()
   const url = await kickOff(admin, '$export?_type=Patient')
   await asked
   const exited = once(worker, 'exit')
   worker.kill('SIGTERM')
   t.same(await exited, [0, null])
-  t.equal((await admin.get(url)).status, 202, 'others carry it on')
+  t.equal((await admin.get(url)).status, 202, 'other workers continue it')
 })
 
-/** Takes a part. Returns a function that runs it at each call. */
 async function nextPart(kind: string): Promise<() => Promise<void>> {
   const taken = await leaseExportPart(database)
   if (taken?.part.kind !== kind) throw new Error(`There is no ${kind}`)
@@ -281,7 +270,7 @@ async function nextPart(kind: string): Promise<() => Promise<void>> {
   return () => runPart(exporting, principal, taken, new AbortController().signal)
 }
 
-/** PostgreSQL takes no version of the type that has the text in it; undefined: it does again. */
+/** Makes PostgreSQL reject versions of the type that contain the text; undefined ends this. */
 async function refuse(type: string, text: string | undefined): Promise<void> {
   const query = (sql: string) => database.query({ text: sql, values: [] })
   await query('drop trigger if exists refusal on version')

@@ -30,7 +30,6 @@ import { createDatabase } from '../fixtures/store/own-database.ts'
 import { countStatements } from '../fixtures/store/store.ts'
 
 const botica = await openBotica(t, {
-  // The parts of exports are in the database, which all files share.
   env: { DATABASE_URL: await createDatabase(t) },
 })
 const { admin, services } = botica
@@ -48,11 +47,11 @@ const exporting: Exporting = {
 }
 
 /**
- * Statements of a plan, the transaction that sets its time and the reading of the requester's session among
- * them: each part begins without a session, as how old one is depends on the machine.
+ * Statements of a plan, including its time transaction and the session read. Parts begin without a
+ * cached session, because its age depends on the machine.
  */
 const PLANNING = 12
-/** Statements of a whole export of a Group: three looks for a part, its plan, reading, recording, and its end. */
+/** Statements of a Group export: three polls for a part, the plan, reads, records and the end. */
 const EXPORTING = PLANNING + 17
 
 const patients = await Promise.all([1, 2, 3].map(() => admin.create(aPatient())))
@@ -64,10 +63,9 @@ for (const subject of [first, second, third]) {
   await admin.create({ ...aCondition(subject, {}), resourceType: 'Procedure', status: 'completed' })
 }
 const group = await groupOf(first, second)
-/** A Group is in the compartments of its members. */
 const OTHERS = ['Condition', 'Encounter', 'Observation', 'Patient', 'Procedure']
 
-t.test('types of which there are few share a part', async (t) => {
+t.test('exports small types in a shared part', async (t) => {
   const url = await kickOff(admin, `Group/${group}/$export`)
   const kinds: (string | undefined)[] = []
   const statements = await countStatements(database, async () => {
@@ -89,7 +87,7 @@ t.test('types of which there are few share a part', async (t) => {
   await isAsRead(admin, exported)
 })
 
-t.test('a plan asks as often whatever it lists, and more when there is Provenance', async (t) => {
+t.test('runs a constant number of statements to plan, and more with Provenance', async (t) => {
   const planned = async (members: readonly string[]) => {
     const url = await kickOff(admin, `Group/${await groupOf(...members)}/$export`)
     const taken = await leaseExportPart(database)
@@ -111,7 +109,7 @@ t.test('a plan asks as often whatever it lists, and more when there is Provenanc
   t.equal(await planned(members), PLANNING + 4)
 })
 
-t.test('a part that several types share goes on where it was left', async (t) => {
+t.test('resumes a part shared by several types', async (t) => {
   const own = await aLargePatient()
   const url = await kickOff(admin, `Group/${await groupOf(own)}/$export`)
   await run(await leaseExportPart(database))
@@ -130,13 +128,13 @@ t.test('a part that several types share goes on where it was left', async (t) =>
     })
     taken = await leaseExportPart(database)
   }
-  t.ok(token > 3, 'it was left several times')
-  t.ok(reached.size > 2, 'and not begun anew each time')
+  t.ok(token > 3, 'the part was interrupted several times')
+  t.ok(reached.size > 2, 'does not restart each time')
   await run(taken)
   await isWhole(own, await exportedAt(admin, url))
 })
 
-t.test('who has lost a part that several types share changes nothing', async (t) => {
+t.test('changes nothing after the lease of a shared part is lost', async (t) => {
   const url = await kickOff(admin, `Group/${group}/$export`)
   await run(await leaseExportPart(database))
   const taken = await leaseExportPart(database)
@@ -158,43 +156,40 @@ t.test('who has lost a part that several types share changes nothing', async (t)
   )
 })
 
-t.test(
-  'files that are whole at once have numbers of their own, and the close follows them once',
-  async (t) => {
-    const url = await kickOff(admin, `Group/${group}/$export`)
-    await run(await leaseExportPart(database))
-    const taken = await leaseExportPart(database)
-    if (taken === undefined) throw new Error('There is no part')
-    const { job, part } = taken
-    await database.query({
-      text: `insert into export_part (job, n, kind, state, epoch)
+t.test('numbers files that complete together separately, and closes them once', async (t) => {
+  const url = await kickOff(admin, `Group/${group}/$export`)
+  await run(await leaseExportPart(database))
+  const taken = await leaseExportPart(database)
+  if (taken === undefined) throw new Error('There is no part')
+  const { job, part } = taken
+  await database.query({
+    text: `insert into export_part (job, n, kind, state, epoch)
       select $1, n, 'output', 'active', 1 from generate_series(3, 8) n`,
-      values: [job.id],
-    })
-    const blocks = [0, 1].map((seq) => {
-      const file = { seq, type: 'Patient', crc: 1, goesOn: false }
-      return { file, block: [1, seq, 9, 9, 1], isWhole: true } as const
-    })
-    const reached = { type: 'Patient', after: job.id }
-    const written = { kind: 'output', blocks, reached, isLast: true } as const
-    const ended = await Promise.all(
-      [part.n, 3, 4, 5, 6, 7, 8].map((n) =>
-        addBlocks(database, { job, part: { ...part, n } }, written),
-      ),
-    )
-    const files = await listFiles(database, job.id)
-    t.same(
-      files.map(({ number }) => number),
-      Array.from({ length: 14 }, (_, i) => i + 1),
-    )
-    t.same(new Set(ended), new Set([true]))
-    t.match(await leaseExportPart(database), { part: { kind: 'close', token: 1 } })
-    t.equal(await leaseExportPart(database), undefined)
-    t.equal((await admin.del(url)).status, 202)
-  },
-)
+    values: [job.id],
+  })
+  const blocks = [0, 1].map((seq) => {
+    const file = { seq, type: 'Patient', crc: 1, goesOn: false }
+    return { file, block: [1, seq, 9, 9, 1], isWhole: true } as const
+  })
+  const reached = { type: 'Patient', after: job.id }
+  const written = { kind: 'output', blocks, reached, isLast: true } as const
+  const ended = await Promise.all(
+    [part.n, 3, 4, 5, 6, 7, 8].map((n) =>
+      addBlocks(database, { job, part: { ...part, n } }, written),
+    ),
+  )
+  const files = await listFiles(database, job.id)
+  t.same(
+    files.map(({ number }) => number),
+    Array.from({ length: 14 }, (_, i) => i + 1),
+  )
+  t.same(new Set(ended), new Set([true]))
+  t.match(await leaseExportPart(database), { part: { kind: 'close', token: 1 } })
+  t.equal(await leaseExportPart(database), undefined)
+  t.equal((await admin.del(url)).status, 202)
+})
 
-t.test('rows that a policy tests, and what it hides, are as they are read', async (t) => {
+t.test('applies policy criteria and hidden fields as a read does', async (t) => {
   await botica.startWorker()
   const { client } = await botica.createMember({
     accessPolicy: await policyOf(
@@ -219,7 +214,6 @@ t.test('rows that a policy tests, and what it hides, are as they are read', asyn
   await isAsRead(client, system)
 })
 
-/** Runs a part that was taken. */
 async function run(taken: LeasedExportPart | undefined, storage: Storage = services.storage) {
   if (taken === undefined) throw new Error('There is no part')
   const principal = await activePrincipal(services, taken.job.input)
@@ -227,7 +221,6 @@ async function run(taken: LeasedExportPart | undefined, storage: Storage = servi
   return runPart({ ...exporting, storage }, principal, taken, new AbortController().signal)
 }
 
-/** Takes so many files. */
 function failingAfter(most: number): Storage {
   let count = 0
   return {
@@ -240,7 +233,6 @@ function failingAfter(most: number): Storage {
   }
 }
 
-/** One with blocks of Observations, blocks of Conditions, and little of others. */
 async function aLargePatient(): Promise<string> {
   const { id } = await admin.create(aPatient())
   const subject = `Patient/${id}`
@@ -274,7 +266,6 @@ async function policyOf(...resource: readonly unknown[]) {
   return { reference: `AccessPolicy/${id}` }
 }
 
-/** The compartment of the patient, each resource once. */
 async function isWhole(subject: string, exported: Exported): Promise<void> {
   t.same(countsOf(exported), [
     ['Condition', 9],
@@ -290,12 +281,10 @@ async function isWhole(subject: string, exported: Exported): Promise<void> {
   }
 }
 
-/** The manifest, without the Group. */
 function countsOf({ manifest }: Exported) {
   return manifest.output.flatMap(({ type, count }) => (type === 'Group' ? [] : [[type, count]]))
 }
 
-/** Each line is what the client reads. */
 async function isAsRead(client: Client, { resources }: Exported): Promise<void> {
   for (const [type, own] of resources) {
     for (const resource of own) {

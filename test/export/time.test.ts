@@ -1,4 +1,4 @@
-/** Which open transactions hold the time of an export back. */
+/** Open transactions that delay the time of an export. */
 import t from 'tap'
 import { analyzeGrown } from '../../shared/jobs/upkeep/upkeep.ts'
 import type { Connection } from '../../shared/postgres/statement.ts'
@@ -14,7 +14,7 @@ const PATIENCE_MS = 60_000
 
 const botica = await openBotica(t, {
   worker: true,
-  // Whoever else writes to the database would hold it back, too.
+  // Other writers to the database would delay it, too.
   env: { DATABASE_URL: await createDatabase(t) },
 })
 const { admin } = botica
@@ -27,7 +27,7 @@ async function run(connection: Connection, ...texts: readonly string[]): Promise
 const exportedPatients = async () =>
   idsIn(await exportAll(admin, '$export?_type=Patient'), 'Patient')
 
-t.test('one that may write resources does', async (t) => {
+t.test('waits for transactions that may write resources', async (t) => {
   const { release } = await hold(database, { text: 'select pg_current_xact_id()', values: [] })
   const { id } = await admin.create(aPatient())
   t.notOk((await exportedPatients()).includes(id))
@@ -35,8 +35,8 @@ t.test('one that may write resources does', async (t) => {
   t.ok((await exportedPatients()).includes(id))
 })
 
-t.test('the gathering of statistics does not', async (t) => {
-  // It has an id for as long as it waits, as at its end.
+t.test('does not wait for the collection of statistics', async (t) => {
+  // The transaction has an id while it waits, as at its end.
   await run(
     database,
     `create function hold(int) returns int immutable language plpgsql set lock_timeout = 0 as $$ begin

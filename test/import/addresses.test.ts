@@ -1,4 +1,4 @@
-/** Where inputs of imports may come from: what the kick-off, a manifest and a redirect may name. */
+/** Allowed import sources, in the kick-off, a manifest and a redirect. */
 
 import { createServer } from 'node:http'
 import t from 'tap'
@@ -14,7 +14,6 @@ import { createDatabase } from '../fixtures/store/own-database.ts'
 
 const botica = await openBotica(t, {
   worker: true,
-  // The parts of imports are in the database, which all files share.
   env: { DATABASE_URL: await createDatabase(t) },
 })
 const { admin } = botica
@@ -42,7 +41,7 @@ const base = `http://127.0.0.1:${await listen(t, server)}`
 
 const parameters = (...parameter: object[]) => ({ resourceType: 'Parameters', parameter })
 
-t.test('a manifest is refused as a whole, with what is wrong with it', async (t) => {
+t.test('rejects an invalid manifest as a whole, with its errors', async (t) => {
   const cases: readonly (readonly [path: string, text: RegExp])[] = [
     ['/paged', /goes on at another address/],
     ['/file', /at no https address/],
@@ -59,10 +58,10 @@ t.test('a manifest is refused as a whole, with what is wrong with it', async (t)
     t.equal(body.error.length, 1, path)
     t.match((await admin.get(body.error[0]?.url ?? '')).text, text)
   }
-  t.notOk(asked.includes('/one'), 'nothing of them is imported')
+  t.notOk(asked.includes('/one'), 'imports none of them')
 })
 
-t.test('why an input could not be read is told', async (t) => {
+t.test('reports why an input could not be read', async (t) => {
   const closed = await freePort()
   const patients = (valueUrl: string) =>
     parameters({
@@ -91,7 +90,7 @@ t.test('why an input could not be read is told', async (t) => {
   )
 })
 
-t.test('what an input lacks is told with its place', async (t) => {
+t.test('reports errors of an input with their position', async (t) => {
   const part = (...given: object[]) => parameters({ name: 'input', part: given })
   const type = { name: 'type', valueCode: 'Patient' }
   const url = { name: 'url', valueUrl: `${base}/one` }
@@ -109,7 +108,7 @@ t.test('what an input lacks is told with its place', async (t) => {
   }
 })
 
-t.test('where only public addresses are asked, they are asked by https alone', async (t) => {
+t.test('allows only https where only public addresses are allowed', async (t) => {
   const rules = { hookTargets: { ...UNRESTRICTED, reach: 'public' } as const }
   const address = (text: string) => importAddress(rules, text, 'https://example.org/export/')?.href
   t.equal(address('one'), 'https://example.org/export/one')

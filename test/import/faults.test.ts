@@ -11,14 +11,13 @@ import { holdRow } from '../fixtures/store/held-rows.ts'
 import { createDatabase } from '../fixtures/store/own-database.ts'
 
 const botica = await openBotica(t, {
-  // The parts of imports are in the database, which all files share.
   env: { DATABASE_URL: await createDatabase(t), HOOK_TARGETS: 'public' },
 })
 const { admin, services, superAdmin, createTenant, startWorker } = botica
 const { database } = services
 const other = await createTenant()
 const DONE_MS = 120_000
-/** A change of rights is known to every process by then. */
+/** Every process knows changed rights after this time. */
 const RIGHTS_KNOWN_MS = 5000
 
 const patients = (count: number): Resource[] =>
@@ -56,13 +55,12 @@ async function ended(url: string, caller: Client = admin) {
   let answer = await caller.get<Status>(url)
   await until(async () => {
     answer = await caller.get<Status>(url)
-    // Such frequent polls are answered 429.
     return answer.status !== 202 && answer.status !== 429
   }, DONE_MS)
   return answer
 }
 
-/** Patients to import, of which those at these places are stored already, with other content. */
+/** Returns patients to import; those at `places` are stored already, with other content. */
 async function partlyStored(count: number, places: readonly number[], caller = admin) {
   const given = patients(count)
   const stored = places.map((at) => ({ ...given[at], active: false }))
@@ -71,13 +69,12 @@ async function partlyStored(count: number, places: readonly number[], caller = a
   return given
 }
 
-/** Stops an import at the batches of these resources: two, as so many are written side by side. */
+/** Blocks the import at the batches of these resources; two, since two are written in parallel. */
 async function holdBatches(first: Resource | undefined, second: Resource | undefined) {
   const held = [await holdRow(database, first?.id), await holdRow(database, second?.id)]
   return () => Promise.all(held.map(({ release }) => release()))
 }
 
-/** Lines that are committed, of all imports. */
 async function committed(): Promise<number> {
   const [row] = await database.query<{ lines: number }>({
     text: 'select coalesce(sum(created), 0)::float8 as lines from import_part',
@@ -86,7 +83,7 @@ async function committed(): Promise<number> {
   return row?.lines ?? 0
 }
 
-t.test('what cannot be imported is refused at once', async (t) => {
+t.test('rejects invalid imports immediately', async (t) => {
   const { client: member } = await botica.createMember()
   const file = await upload(patients(1))
   const theirs = await upload(patients(1), other.admin)
@@ -111,7 +108,7 @@ t.test('what cannot be imported is refused at once', async (t) => {
   t.match(await admin.get('$import'), { status: 405 })
 })
 
-t.test('an import is in sight of who began it and of project admins', async (t) => {
+t.test('shows an import to its owner and to project admins', async (t) => {
   const url = await begin('Patient', await upload(patients(1)))
   const { client: member } = await botica.createMember()
 
@@ -130,7 +127,7 @@ t.test('an import is in sight of who began it and of project admins', async (t) 
   t.equal((await admin.del(url)).status, 404)
 })
 
-t.test('a Project may have twelve imports under way', async (t) => {
+t.test('allows twelve running imports per Project', async (t) => {
   const { admin: caller } = await createTenant()
   const file = await upload(patients(1), caller)
   const urls: string[] = []
@@ -143,7 +140,7 @@ t.test('a Project may have twelve imports under way', async (t) => {
   t.equal((await caller.post('$import', inputs(['Patient', file]))).status, 202)
 })
 
-t.test('an import whose worker is killed again and again writes each line once', async (t) => {
+t.test('writes each line once although its worker is killed repeatedly', async (t) => {
   const places = [1200, 2700, 4200]
   const first = await startWorker()
   const stored = places.flatMap((at) => [at, at + 500])
@@ -159,8 +156,8 @@ t.test('an import whose worker is killed again and again writes each line once',
     worker.kill('SIGKILL')
     await once(worker, 'exit')
     await release()
-    t.equal((await admin.get(url)).status, 202, 'it was killed before the end')
-    // Its lease is over at once.
+    t.equal((await admin.get(url)).status, 202, 'the worker was killed before the end')
+    // Expires the lease.
     await database.query({ text: 'update import_part set due = clock_timestamp()', values: [] })
   }
   await startWorker()
@@ -177,7 +174,7 @@ t.test('an import whose worker is killed again and again writes each line once',
   t.same(row, { versions: 6006, newest: 2 })
 })
 
-t.test('lines before those that are committed are not lost with their worker', async (t) => {
+t.test('loses no line before committed lines when a worker is killed', async (t) => {
   const given = patients(3)
   const [first = 0, second = 0] = given.map((one) => JSON.stringify(one).length + 1)
   const file = await upload(given)
@@ -207,7 +204,7 @@ t.test('lines before those that are committed are not lost with their worker', a
   t.match(row?.bytes, /^\{\[0,\d+\)\}$/)
 })
 
-t.test('an import that is cancelled ends within a batch', async (t) => {
+t.test('stops a cancelled import within one batch', async (t) => {
   const given = await partlyStored(4000, [1200, 1700])
   const before = await committed()
   const release = await holdBatches(given[1200], given[1700])
@@ -224,10 +221,10 @@ t.test('an import that is cancelled ends within a batch', async (t) => {
     text: 'select count(*)::int from version where id = any($1::uuid[])',
     values: [given.map(({ id }) => id)],
   })
-  t.ok(row && row.count > 0 && row.count < given.length, `${row?.count} lines`)
+  t.ok(row && row.count > 0 && row.count < given.length, `imports ${row?.count} lines`)
 })
 
-t.test('lines are written within the policy of who asks, as it is then', async (t) => {
+t.test('writes lines under the current policy of the requester', async (t) => {
   const { project, admin: theirs } = await createTenant()
   const policy = await theirs.create({
     resourceType: 'AccessPolicy',
@@ -263,7 +260,7 @@ t.test('lines are written within the policy of who asks, as it is then', async (
   )
 })
 
-t.test('an address that is not public is not asked', async (t) => {
+t.test('rejects non-public addresses', async (t) => {
   const { status, body } = await ended(await begin('Patient', 'https://127.0.0.1/patients'))
 
   t.equal(status, 200)
@@ -272,7 +269,7 @@ t.test('an address that is not public is not asked', async (t) => {
   t.match(text, '127.0.0.1 is not a public address')
 })
 
-t.test('an import ends when its member has gone', async (t) => {
+t.test('ends an import when its member is deleted', async (t) => {
   const { project, admin: theirs } = await createTenant()
   const { id, client } = await botica.createMember({}, project.id)
   const found = await superAdmin.get<{ entry: { resource: Resource }[] }>(

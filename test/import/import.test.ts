@@ -12,7 +12,7 @@ import { createDatabase } from '../fixtures/store/own-database.ts'
 
 const botica = await openBotica(t, {
   worker: true,
-  // The parts of imports are in the database, which all files share.
+  // Import parts are in the database, and a worker of another test file would take them.
   env: { DATABASE_URL: await createDatabase(t), MAX_BODY_BYTES: '100000' },
 })
 const { admin } = botica
@@ -89,7 +89,6 @@ async function ended(url: string, caller: Client = admin): Promise<Status> {
       t.match(last.headers.get('x-progress'), /^\d+% complete, \d+ of \d+ parts$/)
       t.match(last.headers.get('retry-after'), /^\d+$/)
     }
-    // Such frequent polls are answered 429.
     return last.status !== 202 && last.status !== 429
   }, DONE_MS)
   if (last === undefined) throw new Error('There was no answer')
@@ -117,7 +116,7 @@ async function serve(answer: (req: IncomingMessage, res: ServerResponse) => void
 const countOf = async (type: string, query: string) =>
   (await admin.get<{ total: number }>(`${type}?_summary=count&${query}`)).body.total
 
-t.test('an uploaded file is imported under the ids of its lines', async (t) => {
+t.test('imports an uploaded file with the ids of its lines', async (t) => {
   const code = randomUUID()
   const given = patients(1200, { identifier: [{ system: 'urn:import', value: code }] })
 
@@ -134,7 +133,7 @@ t.test('an uploaded file is imported under the ids of its lines', async (t) => {
   t.match(read.body, { ...given[700], meta: { versionId: '1' } })
 })
 
-t.test('the same file once more makes no new version', async (t) => {
+t.test('creates no version when the same file is imported again', async (t) => {
   const time = '2020-01-02T03:04:05.678Z'
   const given = patients(30, { meta: { versionId: '7', lastUpdated: time } })
   const input = { type: 'Patient', url: await upload(ndjson(given)) }
@@ -150,7 +149,7 @@ t.test('the same file once more makes no new version', async (t) => {
   })
 })
 
-t.test('what comes back to where it was read is unchanged', async (t) => {
+t.test('leaves resources unchanged when their own export is imported', async (t) => {
   const stored = await admin.create(aPatient())
   const line = (await admin.get(`Patient/${stored.id}`)).text
 
@@ -159,7 +158,7 @@ t.test('what comes back to where it was read is unchanged', async (t) => {
   t.match(status.output, [{ created: 0, updated: 0, unchanged: 1 }])
 })
 
-t.test('the last of several lines with one id is what stays', async (t) => {
+t.test('keeps the last of several lines with one id', async (t) => {
   const id = randomUUID()
   const lines = ['male', 'female', 'other'].map((gender) => ({ ...aPatient(), id, gender }))
 
@@ -169,7 +168,7 @@ t.test('the last of several lines with one id is what stays', async (t) => {
   t.match((await admin.get(`Patient/${id}`)).body, { gender: 'other', meta: { versionId: '3' } })
 })
 
-t.test('ifNoneMatch leaves alone what is there', async (t) => {
+t.test('keeps existing resources with ifNoneMatch', async (t) => {
   const [there, absent] = patients(2, { gender: 'male' })
   await ended(await begin([{ type: 'Patient', url: await upload(ndjson([there])) }]))
   const lines = [there, absent].map((patient) => ({ ...patient, gender: 'female' }))
@@ -183,7 +182,7 @@ t.test('ifNoneMatch leaves alone what is there', async (t) => {
   t.equal((await admin.get(`Patient/${absent?.id}`)).body.gender, 'female')
 })
 
-t.test('lines at fault are told with their number, the others are imported', async (t) => {
+t.test('reports invalid lines by number and imports the others', async (t) => {
   const good = patients(4)
   const [a, b, c, d] = good.map((patient) => Buffer.from(JSON.stringify(patient)))
   const bad = {
@@ -233,7 +232,7 @@ t.test('lines at fault are told with their number, the others are imported', asy
   for (const { id } of good) t.equal((await admin.get(`Patient/${id}`)).status, 200)
 })
 
-t.test('references that say what they mean are made literal', async (t) => {
+t.test('resolves conditional references', async (t) => {
   const value = randomUUID()
   const doctor = await admin.create({
     resourceType: 'Practitioner',
@@ -251,7 +250,7 @@ t.test('references that say what they mean are made literal', async (t) => {
   }
 })
 
-t.test('packed files are unpacked, wherever they come from', async (t) => {
+t.test('decompresses files from every source', async (t) => {
   const [first, second, third] = [patients(20), patients(20), patients(20)]
   const host = await serve((req, res) => {
     const packed = gzipSync(ndjson(req.url === '/second' ? second : third))
@@ -264,7 +263,7 @@ t.test('packed files are unpacked, wherever they come from', async (t) => {
   t.match(status, { output: [{ created: 20 }, { created: 20 }, { created: 20 }], error: NONE })
 })
 
-t.test('a download that breaks off goes on where it was', async (t) => {
+t.test('resumes an interrupted download', async (t) => {
   const given = patients(1500)
   const text = ndjson(given)
   let asked = 0
@@ -281,25 +280,22 @@ t.test('a download that breaks off goes on where it was', async (t) => {
   t.match(status, { output: [{ created: 1500, unchanged: 0 }], error: NONE })
 })
 
-t.test(
-  'an input that is not there, or is no such file, is told and the others are imported',
-  async (t) => {
-    const host = await serve((req, res) => {
-      if (req.url === '/broken') res.end(gzipSync(ndjson(patients(50))).subarray(0, 300))
-      else res.writeHead(404).end()
-    })
-    const urls = [`${host}/absent`, `${host}/broken`, await upload(ndjson(patients(2)))]
+t.test('reports missing or invalid inputs and imports the others', async (t) => {
+  const host = await serve((req, res) => {
+    if (req.url === '/broken') res.end(gzipSync(ndjson(patients(50))).subarray(0, 300))
+    else res.writeHead(404).end()
+  })
+  const urls = [`${host}/absent`, `${host}/broken`, await upload(ndjson(patients(2)))]
 
-    const status = await ended(await begin(urls.map((url) => ({ type: 'Patient', url }))))
+  const status = await ended(await begin(urls.map((url) => ({ type: 'Patient', url }))))
 
-    t.match(status.output, [{ created: 0 }, {}, { created: 2 }])
-    const texts = (await errorsOf(status)).map(({ issue: [first] }) => first?.details.text)
-    t.ok(texts.includes('The input could not be read: it was answered with status 404'))
-    t.ok(texts.includes('The input could not be decompressed'), texts.join())
-  },
-)
+  t.match(status.output, [{ created: 0 }, {}, { created: 2 }])
+  const texts = (await errorsOf(status)).map(({ issue: [first] }) => first?.details.text)
+  t.ok(texts.includes('The input could not be read: it was answered with status 404'))
+  t.ok(texts.includes('The input could not be decompressed'), texts.join())
+})
 
-t.test('the files of a manifest are imported', async (t) => {
+t.test('imports the files of a manifest', async (t) => {
   const [one, two] = [patients(3), patients(4)]
   const host = await serve((req, res) => {
     const output = ['one', 'two'].map((url) => ({ type: 'Patient', url }))
@@ -321,11 +317,11 @@ t.test('the files of a manifest are imported', async (t) => {
   })
   const refused = await ended(secret.headers.get('content-location') ?? '')
   t.match(await errorsOf(refused), [{ issue: [{ details: { text: /access token/ } }] }])
-  t.match(refused.output.map(Object.keys), [['inputUrl', 'count']], 'it has no type')
+  t.match(refused.output.map(Object.keys), [['inputUrl', 'count']], 'has no type')
 })
 
 t.test(
-  'AuditEvents keep their agents, and those in the name of this service are refused',
+  'keeps the agents of AuditEvents and rejects those in the name of this service',
   async (t) => {
     const event = (observer: object): Resource => ({
       resourceType: 'AuditEvent',

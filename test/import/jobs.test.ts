@@ -7,7 +7,6 @@ import { createDatabase } from '../fixtures/store/own-database.ts'
 
 const botica = await openBotica(t, {
   worker: true,
-  // The parts of imports are in the database, which all files share.
   env: { DATABASE_URL: await createDatabase(t) },
 })
 const { admin } = botica
@@ -15,7 +14,6 @@ const { admin: stranger } = await botica.createTenant()
 const { client: other } = await botica.createMember()
 const DONE_MS = 120_000
 
-/** Two lines that are imported, and one that is refused. */
 async function begin(): Promise<{
   readonly url: string
   readonly id: string
@@ -37,7 +35,7 @@ async function begin(): Promise<{
   return { url, id: url.slice(url.lastIndexOf('/') + 1), input }
 }
 
-t.test('an import is an AsyncJob, too, by which it is cancelled', async (t) => {
+t.test('cancels an import through its AsyncJob', async (t) => {
   const { url, id, input } = await begin()
   const { body: manifest } = await ended(admin, url)
 
@@ -69,33 +67,30 @@ t.test('an import is an AsyncJob, too, by which it is cancelled', async (t) => {
   t.equal((await admin.get(`AsyncJob/${id}`)).status, 404)
 })
 
-t.test(
-  'who began, what came of it, who read what was refused and who cancelled is audited',
-  async (t) => {
-    const { url, id } = await begin()
-    const { body: manifest } = await ended(admin, url)
-    await admin.get(manifest.error[0]?.url ?? '')
-    await admin.del(url)
+t.test('audits the start, result, error downloads and cancellation of an import', async (t) => {
+  const { url, id } = await begin()
+  const { body: manifest } = await ended(admin, url)
+  await admin.get(manifest.error[0]?.url ?? '')
+  await admin.del(url)
 
-    const steps = new Map<string | undefined, string>()
-    await until(async () => {
-      const { body } = await admin.get<{ entry?: { resource: Resource }[] }>(
-        `AuditEvent?entity=AsyncJob/${id}`,
-      )
-      for (const { resource } of body.entry ?? []) {
-        const [, step] = resource.subtype as { code: string }[]
-        steps.set(step?.code, JSON.stringify(resource))
-      }
-      return steps.size === 4
-    }, DONE_MS)
-    t.same([...steps.keys()].sort(), ['cancel', 'completed', 'download', 'kick-off'])
-    t.match(steps.get('kick-off'), '"mode","valueString":"upsert"')
-    t.match(steps.get('completed'), '"created","valueString":"2"')
-    t.match(steps.get('completed'), '"failed","valueString":"1"')
-  },
-)
+  const steps = new Map<string | undefined, string>()
+  await until(async () => {
+    const { body } = await admin.get<{ entry?: { resource: Resource }[] }>(
+      `AuditEvent?entity=AsyncJob/${id}`,
+    )
+    for (const { resource } of body.entry ?? []) {
+      const [, step] = resource.subtype as { code: string }[]
+      steps.set(step?.code, JSON.stringify(resource))
+    }
+    return steps.size === 4
+  }, DONE_MS)
+  t.same([...steps.keys()].sort(), ['cancel', 'completed', 'download', 'kick-off'])
+  t.match(steps.get('kick-off'), '"mode","valueString":"upsert"')
+  t.match(steps.get('completed'), '"created","valueString":"2"')
+  t.match(steps.get('completed'), '"failed","valueString":"1"')
+})
 
-t.test('an address that names no import is not found', async (t) => {
+t.test('returns 404 for an unknown import', async (t) => {
   for (const id of ['-'.repeat(36), '0'.repeat(36), 'x']) {
     t.equal((await admin.get(`bulkdata/import/${id}`)).status, 404)
   }

@@ -1,4 +1,3 @@
-/** How the bytes of an input become batches of lines. */
 import t from 'tap'
 import { type LineBatch, readLineBatches } from '../../shared/import/batches.ts'
 
@@ -8,7 +7,7 @@ const MOST = 1000
 async function* inPieces(text: string, size: number) {
   const bytes = Buffer.from(text)
   for (let at = 0; at < bytes.length; at += size) {
-    // A stream may use its memory again.
+    // A stream may reuse its memory.
     const piece = Buffer.from(bytes.subarray(at, at + size))
     yield piece
     piece.fill(0)
@@ -25,7 +24,7 @@ const shown = (batches: readonly LineBatch[]) =>
   )
 
 for (const size of [1, 2, 3, 7, 64]) {
-  t.test(`lines in pieces of ${size} bytes`, async (t) => {
+  t.test(`splits lines in pieces of ${size} bytes`, async (t) => {
     const lines = await cut('one\r\n\n \t\nzwölf\n\nthree', size)
     t.same(shown(lines), [
       [1, 0, 5, 'one\r'],
@@ -35,7 +34,7 @@ for (const size of [1, 2, 3, 7, 64]) {
   })
 }
 
-t.test('it may begin anywhere', async (t) => {
+t.test('starts at any offset', async (t) => {
   const batches = await cut('a\nb\n', 3, { byte: 100, line: 7 })
   t.same(shown(batches), [
     [7, 100, 102, 'a'],
@@ -43,7 +42,7 @@ t.test('it may begin anywhere', async (t) => {
   ])
 })
 
-t.test('a line that is too long has no bytes, and the next one has its own', async (t) => {
+t.test('returns no bytes for an oversized line, and keeps the next one intact', async (t) => {
   const fits = 'f'.repeat(MOST)
   for (const size of [1, 10, 5000]) {
     const batches = await cut(`${fits}l\n${fits}\n${fits}${fits}`, size)
@@ -55,12 +54,12 @@ t.test('a line that is too long has no bytes, and the next one has its own', asy
   }
 })
 
-t.test('nothing, and nothing but blank lines', async (t) => {
+t.test('returns no lines for empty input and blank lines', async (t) => {
   t.same(await cut('', 1), [])
   t.same(await cut('\n \r\n\t', 2), [])
 })
 
-t.test('a batch has 500 lines, and what outgrows its block is whole', async (t) => {
+t.test('limits a batch to 500 lines and keeps lines longer than a block whole', async (t) => {
   const lines = Array.from({ length: 1200 }, (_, n) => `${n} ${'x'.repeat(5000 + n)}`)
   const source = inPieces(lines.join('\n'), 64 * 1024)
 
@@ -76,7 +75,7 @@ t.test('a batch has 500 lines, and what outgrows its block is whole', async (t) 
   )
 })
 
-t.test('a batch of large lines is not larger than 4 MiB and a line', async (t) => {
+t.test('limits a batch of large lines to 4 MiB plus one line', async (t) => {
   const line = 'y'.repeat(3 * 1024 * 1024)
   const source = inPieces([line, line, line].join('\n'), 1024 * 1024)
   const batches = await Array.fromAsync(readLineBatches(source, START, 10_000_000, []))
@@ -89,7 +88,7 @@ t.test('a batch of large lines is not larger than 4 MiB and a line', async (t) =
   }
 })
 
-t.test('blocks are used again once they are released', async (t) => {
+t.test('reuses released blocks', async (t) => {
   const spare: Buffer[] = []
   const text = Array.from({ length: 3000 }, (_, n) => `line ${n}`).join('\n')
   const blocks = new Set<ArrayBufferLike>()
@@ -111,7 +110,7 @@ t.test('blocks are used again once they are released', async (t) => {
   t.equal(spare.length, 1)
 })
 
-t.test('lines before a source breaks off are there, but for one that is cut', async (t) => {
+t.test('returns the complete lines before a source fails', async (t) => {
   async function* broken() {
     yield Buffer.from('a\nb\nha')
     throw new Error('It breaks off')

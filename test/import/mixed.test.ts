@@ -1,4 +1,4 @@
-/** Imports of what is new beside what is there: the same end whichever way a line is written. */
+/** Imports of new and existing resources, with equal results on every write path. */
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
@@ -8,7 +8,6 @@ import { createDatabase } from '../fixtures/store/own-database.ts'
 
 const botica = await openBotica(t, {
   worker: true,
-  // The parts of imports are in the database, which all files share.
   env: { DATABASE_URL: await createDatabase(t) },
 })
 const { admin } = botica
@@ -43,7 +42,7 @@ async function imported(type: string, lines: readonly Resource[]): Promise<Statu
 const patients = (count: number): (Resource & { readonly id: string })[] =>
   Array.from({ length: count }, () => ({ ...aPatient(), id: randomUUID() }))
 
-t.test('a few that are there are updated, the others are created', async (t) => {
+t.test('updates existing resources and creates the others', async (t) => {
   const given = patients(1200)
   const there = [given[3], given[700], given[1199]].flatMap((patient) => patient ?? [])
   await imported('Patient', there)
@@ -63,7 +62,7 @@ t.test('a few that are there are updated, the others are created', async (t) => 
   t.equal(history.body.total, 2)
 })
 
-t.test('lines of one resource are written one after the other', async (t) => {
+t.test('writes lines of one resource sequentially', async (t) => {
   const given = patients(40)
   const later = given.slice(10, 12).map((patient) => ({ ...patient, active: true }))
 
@@ -77,7 +76,7 @@ t.test('lines of one resource are written one after the other', async (t) => {
   }
 })
 
-t.test('a deleted resource comes back with its history', async (t) => {
+t.test('restores a deleted resource with its history', async (t) => {
   const [gone, fresh] = patients(2)
   await imported(
     'Patient',
@@ -94,7 +93,7 @@ t.test('a deleted resource comes back with its history', async (t) => {
   t.match((await admin.get(`Patient/${gone?.id}`)).body, { meta: { versionId: '3' } })
 })
 
-t.test('observations inherit the accounts of their patients', async (t) => {
+t.test('copies the accounts of patients to their observations', async (t) => {
   const [holder, plain] = [
     await admin.post<Resource & { id: string }>(
       'Patient',

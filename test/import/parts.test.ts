@@ -1,4 +1,3 @@
-/** How the parts of an import follow each other in a worker that nobody reminds of them. */
 import { randomUUID } from 'node:crypto'
 import { createServer, type ServerResponse } from 'node:http'
 import t from 'tap'
@@ -14,7 +13,6 @@ import { aPatient } from '../fixtures/resources.ts'
 import { createDatabase } from '../fixtures/store/own-database.ts'
 
 const botica = await openBotica(t, {
-  // The parts of imports are in the database, which all files share.
   env: { DATABASE_URL: await createDatabase(t) },
 })
 const { admin, services } = botica
@@ -22,7 +20,6 @@ const { database } = services
 const NEVER_MS = 3_600_000
 const DONE_MS = 120_000
 
-/** Kicks off an import of Patients from these paths of a server. */
 async function begin(port: number, paths: readonly string[]): Promise<string> {
   const parameter = paths.map((path) => ({
     name: 'input',
@@ -36,7 +33,6 @@ async function begin(port: number, paths: readonly string[]): Promise<string> {
   return accepted.headers.get('content-location') ?? ''
 }
 
-/** A server whose answers are given one by one, and what reads of it. */
 async function serve(t: Teardown) {
   const asked: { readonly path: string; readonly res: ServerResponse }[] = []
   const server = createServer(({ url: path = '' }, res) => void asked.push({ path, res }))
@@ -54,14 +50,14 @@ function give(res: ServerResponse | undefined, more: Partial<Resource> = {}) {
   res?.end(JSON.stringify({ ...aPatient(), id: randomUUID(), ...more }))
 }
 
-t.test('two parts are under way at a time, and the next one as soon as one ends', async (t) => {
+t.test('runs two parts at a time, and starts the next when one ends', async (t) => {
   const { port, asked, imports } = await serve(t)
   const url = await begin(port, ['first', 'second', 'third'])
 
   imports.wake()
   await until(async () => asked.length === 2, DONE_MS)
   t.same(asked.map(({ path }) => path).sort(), ['/first', '/second'])
-  // The other one is still waited for.
+  // The other part is still running.
   give(asked[1]?.res)
   await until(async () => asked.length === 3, DONE_MS)
   t.equal(asked[2]?.path, '/third')
@@ -72,7 +68,7 @@ t.test('two parts are under way at a time, and the next one as soon as one ends'
   t.match(body, { output: [{ created: 1 }, { created: 1 }, { created: 1 }], error: { length: 0 } })
 })
 
-t.test('who is looked for may stand in a part before, which is waited for', async (t) => {
+t.test('waits for an earlier part that may contain a conditional reference target', async (t) => {
   const { port, asked, imports } = await serve(t)
   const value = randomUUID()
   const other = { reference: `Patient?identifier=urn:part|${value}` }
@@ -98,35 +94,32 @@ t.test('who is looked for may stand in a part before, which is waited for', asyn
   t.same(body.error, [])
 })
 
-t.test(
-  'lines are committed before they are on the disk, the end of their part is not',
-  async (t) => {
-    await begin(1, ['any'])
-    const part = await leaseImportPart(database)
-    if (part === undefined) throw new Error('There is nothing to take')
-    const progress = { ...part, bytes: [0, 9], lines: [1, 2], failures: [] } as const
-    const counts = { created: 1, updated: 0, unchanged: 0, skipped: 0 }
-    /** The setting that a commit uses where it waits for the disk at first. */
-    const waitsFor = (work: (connection: Connection) => Promise<boolean>) =>
-      database.transaction(async (connection) => {
-        await connection.query({ text: 'set local synchronous_commit = on', values: [] })
-        const isDone = await work(connection)
-        const [row] = await connection.query<{ synchronous_commit: string }>({
-          text: 'show synchronous_commit',
-          values: [],
-        })
-        return [isDone, row?.synchronous_commit]
+t.test('commits lines without waiting for the disk, and waits at the end of a part', async (t) => {
+  await begin(1, ['any'])
+  const part = await leaseImportPart(database)
+  if (part === undefined) throw new Error('There is nothing to take')
+  const progress = { ...part, bytes: [0, 9], lines: [1, 2], failures: [] } as const
+  const counts = { created: 1, updated: 0, unchanged: 0, skipped: 0 }
+  /** Returns the result of `work` and the synchronous_commit setting after it. */
+  const waitsFor = (work: (connection: Connection) => Promise<boolean>) =>
+    database.transaction(async (connection) => {
+      await connection.query({ text: 'set local synchronous_commit = on', values: [] })
+      const isDone = await work(connection)
+      const [row] = await connection.query<{ synchronous_commit: string }>({
+        text: 'show synchronous_commit',
+        values: [],
       })
+      return [isDone, row?.synchronous_commit]
+    })
 
-    t.same(
-      await waitsFor((connection) => savePartProgress(connection, { ...progress, ...counts })),
-      [true, 'off'],
-    )
-    t.same(await waitsFor((connection) => endPart(connection, part)), [true, 'on'])
-  },
-)
+  t.same(await waitsFor((connection) => savePartProgress(connection, { ...progress, ...counts })), [
+    true,
+    'off',
+  ])
+  t.same(await waitsFor((connection) => endPart(connection, part)), [true, 'on'])
+})
 
-t.test('what comes next is read while the last of it is worked on', async (t) => {
+t.test('reads the next batch while the last one is processed', async (t) => {
   const steps: string[] = []
   async function* batches() {
     try {

@@ -1,4 +1,4 @@
-/** BullMQ is used as its manual has it: what the product imports of it is public, and its keys and scripts are its own. */
+/** The product uses only the public API of BullMQ, not its keys or scripts. */
 import { readdirSync, readFileSync } from 'node:fs'
 import { join, posix } from 'node:path'
 import t from 'tap'
@@ -14,7 +14,7 @@ const files = ['shared', 'server', 'worker', 'scripts', 'test']
   .filter((path) => /\.(ts|tsx|cjs)$/.test(path) && path !== SELF)
 const texts = files.map((path) => ({ path, text: readFileSync(join(ROOT, path), 'utf8') }))
 
-/** https://docs.bullmq.io: queues, workers, jobs, and the errors by which a processor says that it has moved its job. */
+/** https://docs.bullmq.io: queues, workers, jobs, and the errors of a processor that moved its job. */
 const PUBLIC = new Set([
   'Queue',
   'Worker',
@@ -50,7 +50,7 @@ t.test('only what the manual names is imported', (t) => {
   t.end()
 })
 
-/** Parts of its keys, behind the name of a queue or of a job; names of its scripts; and the way to either. */
+/** Parts of internal keys, after a queue or job name; script names; and access to either. */
 const INTERNAL = [
   /(\}|bots-a?sync|requests|export|import):(wait|active|prioritized|delayed|paused|meta|pc|marker|stalled|stalled-check|events|lock)\b/,
   /\b(moveToActive|moveToFinished|moveStalledJobsToWait|addStandardJob|addPrioritizedJob)\b/,

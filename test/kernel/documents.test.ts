@@ -1,11 +1,11 @@
-/** Every file that a document names is there. */
+/** Every file named in a document exists. */
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 
 const ROOT = join(import.meta.dirname, '../..')
 const DOCUMENTS = ['README.md', 'CONTRIBUTING.md', 'CHANGELOG.md', ...markdownIn('docs')]
-/** A path from the root in backticks; a test may be named without its ending. */
+/** A path from the root in backticks; a test may be named without its extension. */
 const PATH = /`((?:server|worker|shared|scripts|test|docs|examples)\/[\w./-]+)`/g
 
 function markdownIn(folder: string): string[] {

@@ -1,6 +1,6 @@
 /**
- * Which part of the product may import which. A file imports only its own layer and those above it
- * in LAYERS, types included, and no two folders import each other.
+ * Import rules of the product. A file imports only its own layer and those above it in LAYERS,
+ * types included, and no two folders import each other.
  */
 import { readdirSync, readFileSync } from 'node:fs'
 import { join, posix } from 'node:path'
@@ -8,10 +8,7 @@ import t from 'tap'
 
 const ROOT = join(import.meta.dirname, '../..')
 
-/**
- * The layers, from the top; `api` is the only place that knows all features. A folder below one that is listed has the
- * layer of the longest name that fits.
- */
+/** The layers, from the top; only `api` knows all features. A subfolder has the layer of its longest listed prefix. */
 const LAYERS = [
   'core',
   'core/config',
@@ -52,7 +49,7 @@ const LAYERS = [
 ].map((name) => `shared/${name}/`)
 const PAIRS_LEFT: readonly string[] = []
 
-/** Package → the files that may import it. */
+/** Packages, with the files that may import them. */
 const PACKAGES: ReadonlyMap<string, RegExp> = new Map([
   ['koa', /^server\//],
   ['@koa/router', /^server\//],
@@ -61,7 +58,7 @@ const PACKAGES: ReadonlyMap<string, RegExp> = new Map([
   ['bullmq', /^(shared\/queue\/|worker\/main\.ts$)/],
 ])
 
-/** The files outside of the store that hold SQL: the tables of a feature are its own. */
+/** Files outside the store with SQL for the tables of their feature. */
 const SQL_FILES = [
   /^shared\/(store|search|access\/decisions|identity|postgres)\//,
   /^shared\/api\/open-services\.ts$/,
@@ -86,7 +83,7 @@ const files = ['shared', 'server', 'worker'].flatMap((folder) =>
     .filter((path) => /\.(ts|tsx|cjs)$/.test(path)),
 )
 const texts = new Map(files.map((path) => [path, readFileSync(join(ROOT, path), 'utf8')]))
-// An import that waits, as a page of the console, is no part of a circle at the start.
+// A dynamic import, such as a console page, is not part of a cycle at start.
 const NAMED = /(?:^|\s)(?:from|import|import\(|require\()\s*['"]([^'"]+)['"]/g
 const named = files.flatMap((from) =>
   [...(texts.get(from) ?? '').matchAll(NAMED)].map(([, to = '']) => ({ from, to })),
@@ -120,7 +117,7 @@ t.test('no folder of shared imports one of a lower layer', (t) => {
 })
 
 t.test('no two folders import each other, types included', (t) => {
-  // The files of the guest are one script, which finds them by name.
+  // The guest files are one script, which finds them by name.
   const between = imports
     .filter(({ from }) => !from.startsWith('worker/executor/guest/'))
     .map(({ from, to }) => [posix.dirname(from), posix.dirname(to)] as const)
@@ -187,7 +184,7 @@ t.test('no file has more than 400 lines', (t) => {
   t.end()
 })
 
-/** Each strongly connected set of more than one file (Tarjan's algorithm). */
+/** Returns each strongly connected set of more than one file (Tarjan's algorithm). */
 function circles(): readonly (readonly string[])[] {
   const next = Map.groupBy(imports, ({ from }) => from)
   const order = new Map<string, number>()

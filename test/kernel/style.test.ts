@@ -1,4 +1,4 @@
-/** Comments are plain sentences, and files, functions and folders stay small. */
+/** Style checks: plain comments, and small files, functions and folders. */
 import { readdirSync, readFileSync } from 'node:fs'
 import { stripTypeScriptTypes } from 'node:module'
 import { join } from 'node:path'
@@ -11,7 +11,7 @@ const MOST_LINES = 60
 const MOST_ENTRIES = 25
 const MOST_PARAMETERS = 4
 
-/** A clause that begins so has no subject that a reader knows. */
+/** Openings without a clear subject. */
 const NO_SUBJECT = /^(Of|What|Who|Whom|Whose|Those|That)\b/
 const RETIRED = /\b(owed|untold|[tT]old|telling|tells of|asked of|[a-z-]+\.md §[\d.]+)/
 
@@ -32,7 +32,7 @@ function sourcesIn(folder: string): Source[] {
     .map((path) => ({ path, text: readFileSync(join(ROOT, path), 'utf8') }))
 }
 
-/** Each block, and each run of line comments, without its marks. */
+/** Returns each block, and each run of line comments, without markers. */
 function commentsOf({ path, text }: Source): readonly string[] {
   if (path.endsWith('.tsx')) return commentsOfTsx(text)
   const found: Comment[] = []
@@ -48,7 +48,7 @@ function commentsOf({ path, text }: Source): readonly string[] {
   return joined.map(({ value }) => value.replace(/^\s*\*+ ?/gm, '').trim())
 }
 
-/** The tokenizer takes the texts between tags for code. */
+/** Returns the comments of a TSX file, whose text between tags the tokenizer takes for code. */
 function commentsOfTsx(text: string): readonly string[] {
   const found = text.matchAll(/\/\*([\s\S]*?)\*\/|((?:^[ \t]*\/\/.*\n)+)/gm)
   return [...found].map(([, block, lines]) =>
@@ -119,7 +119,7 @@ function functionsThat(is: (node: AnyNode) => boolean, { path, text }: Source): 
   return found
 }
 
-/** Calls `each` with every function below a node, and the name that it is declared by. */
+/** Calls `each` with every function below a node and its declared name. */
 function visit(node: AnyNode, name: string, each: (node: AnyNode, name: string) => void): void {
   const declared = nameOf(node) ?? name
   if (/Function/.test(node.type)) each(node, declared)

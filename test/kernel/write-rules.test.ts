@@ -1,6 +1,6 @@
 /**
- * Special cases of a resource type are rules that its feature registers (`WriteRule`, `WritePart`), so the general
- * code of the store names no type.
+ * Features register special cases of resource types as rules (`WriteRule`, `WritePart`), so the
+ * general store code names no type.
  */
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -13,7 +13,7 @@ import { isPlatformType, isResourceType, resourceTypes } from '../../shared/fhir
 const STORE = join(import.meta.dirname, '../../shared/store')
 const GENERAL = ['.', 'write', 'read', 'rows', '../access/decisions']
 
-/** Files about one matter of the model, which is that of some types; the general code asks them. */
+/** Files about a concept of some types, which the general code calls. */
 const OF_SOME_TYPES: ReadonlyMap<string, string> = new Map([
   [
     '../access/decisions/grant-predicates.ts',
@@ -88,7 +88,7 @@ t.test('the table of guards agrees with the tables of policies', (t) => {
   t.end()
 })
 
-/** Returns the types that the code of the service names; the console is a client. */
+/** Returns the types named in the service code; the console is a client. */
 function typesNamedBelow(root: string): readonly string[] {
   const folder = join(import.meta.dirname, '../..', root)
   return readdirSync(folder, { recursive: true, encoding: 'utf8' })

@@ -1,4 +1,4 @@
-/** Statements whose blocks are sent as they stand in memory. */
+/** Statements whose blocks are sent directly from memory. */
 import t from 'tap'
 import { createLogger } from '../../shared/core/log.ts'
 import { openDatabase } from '../../shared/postgres/database.ts'
@@ -18,7 +18,7 @@ const echo = (number: unknown, text: unknown, block: Buffer | null): Statement =
   values: [number, text, block],
 })
 
-t.test('blocks are binary, other values text, and nothing is null', async (t) => {
+t.test('sends blocks as binary, other values as text, and null as null', async (t) => {
   const block = Buffer.from([0, 1, 0xff, 0x5c])
   t.same(await database.query(echo(2, 'Müller 😀', block)), [
     { number: 2, text: 'Müller 😀', block, tenth: 5 },
@@ -31,7 +31,7 @@ t.test('blocks are binary, other values text, and nothing is null', async (t) =>
   ])
 })
 
-t.test('a large block arrives whole, beside others of its transaction', async (t) => {
+t.test('sends a large block completely, alongside others of its transaction', async (t) => {
   const block = Buffer.alloc(5 * 1024 * 1024, 'block ')
   const [before, [row], after] = await database.transaction((connection) =>
     Promise.all([
@@ -44,19 +44,19 @@ t.test('a large block arrives whole, beside others of its transaction', async (t
   t.ok(row?.block.equals(block))
 })
 
-t.test('what PostgreSQL refuses leaves the connection as it was', async (t) => {
+t.test('keeps the connection usable after an error of PostgreSQL', async (t) => {
   await t.rejects(database.query(echo(0, 'zero', null)), { code: '22012' })
   await t.rejects(database.query(echo('no number', '', null)), { code: '22P02' })
   t.match(await database.query(echo(5, 'after', null)), [{ tenth: 2 }])
 })
 
-t.test('without a name it is planned each time', async (t) => {
+t.test('plans an unnamed statement each time', async (t) => {
   const values = [Buffer.from('block')]
   const text = 'select length($1::bytea) as length'
   t.same(await database.query({ hasBlocks: true, text, values }), [{ length: 5 }])
 })
 
-t.test('its plan is kept', async (t) => {
+t.test('keeps the plan of a named statement', async (t) => {
   const rows = await database.query({
     text: `select name from pg_prepared_statements where name = '' or name like 'blocks-%'`,
     values: [],

@@ -1,4 +1,4 @@
-/** Brief statements share connections; one that is not brief after all keeps nobody waiting. */
+/** Brief statements share connections; a slow one delays no others. */
 import { getEventListeners } from 'node:events'
 import t, { type Test } from 'tap'
 import { createLogger } from '../../shared/core/log.ts'
@@ -10,7 +10,7 @@ import { databaseUrl } from '../fixtures/store/store.ts'
 const LOCK = 7_310_421
 const LANES = 2
 
-/** A slow machine makes no statement wait so long. */
+/** Longer than any wait on a slow machine. */
 const NEVER_MS = 60_000
 const DEADLINE_MS = 60_000
 
@@ -24,10 +24,8 @@ function open(t: Test, { databasePool = 10, stuckMs = NEVER_MS } = {}): Database
 
 const brief = (text: string): Statement => ({ text, values: [], isPipelined: true })
 const NUMBER = brief('select pg_backend_pid() as pid')
-/** Waits for whoever holds the lock. */
 const STUCK = brief(`select pg_advisory_lock_shared(${LOCK}) /* stuck */`)
 
-/** Holds the lock until the function it returns is called. */
 async function holdLock(database: Database): Promise<() => Promise<void>> {
   const lane = database.lane()
   await lane.query({ text: `select pg_advisory_lock(${LOCK})`, values: [] })
@@ -52,7 +50,7 @@ async function pids(database: Database, count: number): Promise<readonly number[
   return [...new Set(found.flat().map(({ pid }) => pid))]
 }
 
-t.test('brief statements of one turn share two connections', async (t) => {
+t.test('sends brief statements of one turn over two connections', async (t) => {
   const database = open(t)
   const before = database.roundTrips
   const found = await pids(database, 12)
@@ -61,10 +59,10 @@ t.test('brief statements of one turn share two connections', async (t) => {
   t.strictSame(await pids(database, 2), found, 'they keep them')
   const small = open(t, { databasePool: 5 })
   await pids(small, 3)
-  t.equal(small.roundTrips, 3, 'a small pool has none to spare')
+  t.equal(small.roundTrips, 3, 'a small pool has no spare connection')
 })
 
-t.test('an error is that of its own statement', async (t) => {
+t.test('returns an error only to its own statement', async (t) => {
   const database = open(t)
   const results = await Promise.allSettled(
     [brief('select 1 as n'), brief('select 1 / 0'), brief('select 2 as n'), NUMBER].map(
@@ -77,52 +75,52 @@ t.test('an error is that of its own statement', async (t) => {
   )
 })
 
-t.test(
-  'a request that goes on does not hold the rows of a statement that has waited',
-  async (t) => {
-    const database = open(t, { stuckMs: 50 })
-    const release = await holdLock(database)
-    const { signal } = new AbortController()
-    const stuck = database.until?.(signal).query(STUCK)
-    const listeners = () => getEventListeners(signal, 'abort').length
-    await until(async () => (await stuckOnes(database)) === 1 && listeners() > 0, DEADLINE_MS)
-    await release()
-    await stuck
-    await until(async () => listeners() === 0, DEADLINE_MS)
-  },
-)
+t.test('releases a completed slow statement while its request continues', async (t) => {
+  const database = open(t, { stuckMs: 50 })
+  const release = await holdLock(database)
+  const { signal } = new AbortController()
+  const stuck = database.until?.(signal).query(STUCK)
+  const listeners = () => getEventListeners(signal, 'abort').length
+  await until(async () => (await stuckOnes(database)) === 1 && listeners() > 0, DEADLINE_MS)
+  await release()
+  await stuck
+  await until(async () => listeners() === 0, DEADLINE_MS)
+})
 
-t.test('a statement that waits is left alone with its connection', async (t) => {
+t.test('leaves a waiting statement alone on its connection', async (t) => {
   const database = open(t, { stuckMs: 50 })
   const release = await holdLock(database)
   const stuck = Array.from({ length: LANES }, () => database.query(STUCK))
   const found = await pids(database, 6)
-  t.ok(found.length > 0, 'those behind are answered elsewhere')
+  t.ok(found.length > 0, 'later ones use other connections')
   t.equal(await stuckOnes(database), LANES)
-  t.ok((await pids(database, 6)).length > 0, 'there are new lanes')
+  t.ok((await pids(database, 6)).length > 0, 'opens new lanes')
   await release()
   t.equal((await Promise.all(stuck)).length, LANES)
 })
 
-t.test('it ends when nobody waits for it, and those behind it do not', async (t) => {
-  const database = open(t, { stuckMs: 50 })
-  const release = await holdLock(database)
-  const controller = new AbortController()
-  const asked = database.until?.(controller.signal)
-  const stuck = Array.from({ length: LANES }, () => asked?.query(STUCK))
-  const behind = pids(database, 6)
-  const ended = Promise.allSettled(stuck)
-  await until(async () => (await stuckOnes(database)) === LANES, DEADLINE_MS)
-  const reason = new Error('gone')
-  controller.abort(reason)
-  for (const result of await ended) t.match(result, { status: 'rejected', reason })
-  t.ok((await behind).length > 0)
-  await until(async () => (await stuckOnes(database)) === 0, DEADLINE_MS)
-  t.ok((await pids(database, 6)).length > 0)
-  await release()
-})
+t.test(
+  'cancels a waiting statement when its caller aborts, without affecting later ones',
+  async (t) => {
+    const database = open(t, { stuckMs: 50 })
+    const release = await holdLock(database)
+    const controller = new AbortController()
+    const asked = database.until?.(controller.signal)
+    const stuck = Array.from({ length: LANES }, () => asked?.query(STUCK))
+    const behind = pids(database, 6)
+    const ended = Promise.allSettled(stuck)
+    await until(async () => (await stuckOnes(database)) === LANES, DEADLINE_MS)
+    const reason = new Error('gone')
+    controller.abort(reason)
+    for (const result of await ended) t.match(result, { status: 'rejected', reason })
+    t.ok((await behind).length > 0)
+    await until(async () => (await stuckOnes(database)) === 0, DEADLINE_MS)
+    t.ok((await pids(database, 6)).length > 0)
+    await release()
+  },
+)
 
-t.test('a lane whose connection is lost is replaced', async (t) => {
+t.test('replaces a lane whose connection is lost', async (t) => {
   const database = open(t)
   const lost = await pids(database, 4)
   await database.query({ text: 'select pg_terminate_backend(unnest($1::int[]))', values: [lost] })

@@ -1,9 +1,8 @@
-/** A database that is closed while it opens connections tells nobody of an outage. */
 import { pino } from 'pino'
 import t from 'tap'
 import { openDatabase } from '../../shared/postgres/database.ts'
 
-t.test('what is given up by closing is no outage', async (t) => {
+t.test('reports no outage when closing interrupts opening connections', async (t) => {
   const lines: string[] = []
   const log = pino({ level: 'info' }, { write: (line: string) => void lines.push(line) })
   const settings = { databaseUrl: process.env.DATABASE_URL ?? '', databasePool: 10 }

@@ -1,4 +1,4 @@
-/** Which statements a connection keeps the plans of: those asked for most of late, as many as there is room for. */
+/** Prepared statements of a connection: the most used recent ones, up to a size limit. */
 import t, { type Test } from 'tap'
 import { createLogger } from '../../shared/core/log.ts'
 import { openDatabase } from '../../shared/postgres/database.ts'
@@ -8,9 +8,7 @@ import { countRoundTrips, countStatements, databaseUrl } from '../fixtures/store
 
 const MOST_LETTERS = 120_000
 const LETTERS = 20_000
-/** So many of that length have room. */
 const FIT = MOST_LETTERS / LETTERS
-/** Uses from which on a plan is kept. */
 const OFTEN = 8
 
 function open(t: Test, databasePool = 1) {
@@ -33,7 +31,6 @@ async function ask(connection: Connection, name: string, times = OFTEN): Promise
   }
 }
 
-/** The statements that a connection has prepared, by the names of the shapes. */
 async function keptOn(connection: Connection): Promise<string[]> {
   const rows = await connection.query<{ shape: string; letters: number }>({
     text: `select substring(statement from '/\\* (.*) \\*/') as shape, length(statement) as letters
@@ -47,7 +44,7 @@ async function keptOn(connection: Connection): Promise<string[]> {
 
 const names = (prefix: string, count = FIT) => Array.from({ length: count }, (_, n) => prefix + n)
 
-t.test('what is asked for often is prepared, what is not leaves nothing', async (t) => {
+t.test('prepares frequent statements and keeps nothing of rare ones', async (t) => {
   const database = open(t)
   await ask(database, 'seldom', OFTEN - 1)
   t.same(await keptOn(database), [])
@@ -59,7 +56,7 @@ t.test('what is asked for often is prepared, what is not leaves nothing', async 
   t.same(await keptOn(database), ['seldom'])
 })
 
-t.test('what becomes common takes the place of what was used longest ago', async (t) => {
+t.test('replaces the least recently used statement', async (t) => {
   const database = open(t)
   for (const name of names('rare')) await ask(database, name)
   t.same(await keptOn(database), names('rare'))
@@ -69,21 +66,19 @@ t.test('what becomes common takes the place of what was used longest ago', async
   t.equal(
     await countRoundTrips(database, () => ask(database, 'common2')),
     OFTEN,
-    'with no answer more',
+    'needs no extra round trip',
   )
-  // By a name of its own again.
   await ask(database, 'rare1')
   t.same((await keptOn(database)).slice(0, 3), ['common', 'common2', 'rare0'])
 })
 
-t.test('what is asked for in between stays', async (t) => {
+t.test('keeps statements used in between', async (t) => {
   const database = open(t)
   for (const name of names('used')) await ask(database, name)
   for (let i = 0; i < OFTEN * 2; i++) {
     for (const name of [...names('used'), 'other']) await ask(database, name, 1)
   }
   t.same(await keptOn(database), names('used'))
-  // A longer one would push out two.
   const long = shape('long', 1, LETTERS * 2)
   for (let i = 0; i < OFTEN * 2; i++) {
     await ask(database, 'used1', 1)
@@ -92,7 +87,7 @@ t.test('what is asked for in between stays', async (t) => {
   t.same(await keptOn(database), ['long', ...names('used').filter((one) => !/[02]/.test(one))])
 })
 
-t.test('each connection closes what has gone before it prepares another', async (t) => {
+t.test('closes evicted statements of each connection before it prepares another', async (t) => {
   const database = open(t, 2)
   const lane = database.lane()
   for (const name of names('a')) {
@@ -101,14 +96,14 @@ t.test('each connection closes what has gone before it prepares another', async 
   }
   for (const name of names('b')) await ask(database, name)
   t.same(await keptOn(database), names('b'))
-  t.same(await keptOn(lane), names('a'), 'while it has nothing to prepare')
+  t.same(await keptOn(lane), names('a'), 'while it prepares nothing')
   await ask(lane, 'b3', 1)
   t.same(await keptOn(lane), ['b3'])
   await ask(lane, 'a0', 1)
-  t.same(await keptOn(lane), ['b3'], 'a name does not come back by itself')
+  t.same(await keptOn(lane), ['b3'], 'does not reuse a name')
 })
 
-t.test('statements on their way are answered although they have gone meanwhile', async (t) => {
+t.test('answers statements in flight that were evicted meanwhile', async (t) => {
   const database = open(t)
   await database.transaction(async (connection) => {
     const all = [...names('x'), ...names('y'), ...names('x'), ...names('z')]
@@ -122,11 +117,11 @@ t.test('statements on their way are answered although they have gone meanwhile',
   })
   const pool = rawPool(database.knex)
   const raw = await pool.acquireConnection()
-  t.equal(Object.keys(raw.connection.parsedStatements).length, FIT, 'pg forgets them, too')
+  t.equal(Object.keys(raw.connection.parsedStatements).length, FIT, 'removes them from pg, too')
   await pool.releaseConnection(raw)
 })
 
-t.test('a transaction that has failed lets them go all the same', async (t) => {
+t.test('evicts statements after a failed transaction as well', async (t) => {
   const database = open(t)
   for (const name of names('before')) await ask(database, name)
   const failing = database.transaction(async (connection) => {
@@ -145,13 +140,12 @@ t.test('a transaction that has failed lets them go all the same', async (t) => {
   t.same(await keptOn(database), names('before'))
 })
 
-t.test('shapes that take turns are answered by all connections at once', async (t) => {
+t.test('answers alternating shapes on all connections at once', async (t) => {
   const database = open(t, 4)
   const places = [database, database, database, database.lane()]
   const wrong = new Set<number>()
   const caller = async (connection: Connection, n: number) => {
     for (let i = 0; i < 400; i++) {
-      // Each is common for a while.
       const name = `turn${Math.floor(i / 40) + ((i * 7 + n) % 4)}`
       const [row] = await connection.query<{ n: number }>(shape(name, i))
       if (row?.n !== i) wrong.add(i)
@@ -163,7 +157,7 @@ t.test('shapes that take turns are answered by all connections at once', async (
   for (const connection of places) await keptOn(connection)
 })
 
-t.test('columns of a prepared statement are asked for once', async (t) => {
+t.test('describes the columns of a prepared statement once', async (t) => {
   const database = open(t)
   await database.query({
     text: 'create table if not exists kept_columns (a int, b text)',
@@ -204,6 +198,6 @@ t.test('columns of a prepared statement are asked for once', async (t) => {
   await database.query({ text: add, values: ['x'] })
   t.same(await database.query(all), [{ a: 1, b: 'x' }])
   await database.query({ text: 'alter table kept_columns drop column a', values: [] })
-  // PostgreSQL refuses what would have other columns than were said.
+  // PostgreSQL rejects a changed result type.
   await t.rejects(database.query(all), /0A000/)
 })

@@ -8,7 +8,7 @@ import type { Connection } from '../../shared/postgres/statement.ts'
 import { until } from '../fixtures/botica.ts'
 import { databaseUrl } from '../fixtures/store/store.ts'
 
-/** Between us and PostgreSQL: it can fall silent without closing anything. */
+/** Proxy to PostgreSQL that can stop responding without closing connections. */
 async function openProxy() {
   const store = new URL(databaseUrl())
   const sockets = new Set<Socket>()
@@ -41,7 +41,7 @@ async function openProxy() {
   }
 }
 
-t.test('a PostgreSQL that falls silent is a 503, and works again when it speaks', async (t) => {
+t.test('returns 503 while PostgreSQL is silent, and recovers afterwards', async (t) => {
   const { url, setSilent } = await openProxy()
   const settings = { databaseUrl: url.href, databasePool: 5 }
   const database = openDatabase(settings, createLogger('silent', 'script'), 2000)
@@ -62,7 +62,7 @@ t.test('a PostgreSQL that falls silent is a 503, and works again when it speaks'
     t.ok(error instanceof HttpError && error.status === 503, String(error))
   }
   setSilent(false)
-  // A connection that began in the silence may end one more query.
+  // A connection opened during the silence may fail one more query.
   const isAnswered = (asked: Promise<unknown>) => asked.then(() => true).catch(() => false)
   await until(() => isAnswered(ask(database)), 60_000)
   await until(() => isAnswered(ask(lane)), 60_000)

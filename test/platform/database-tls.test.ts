@@ -1,4 +1,4 @@
-/** A hosted PostgreSQL demands TLS, with a certificate of its own: what is written and read in blocks goes through it, too. */
+/** A hosted PostgreSQL that requires TLS with a private certificate, for all access including block transfers. */
 import { spawn } from 'node:child_process'
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
@@ -13,7 +13,7 @@ import { ended, exportAll } from '../fixtures/exports/exports.ts'
 import { anOrganization } from '../fixtures/resources.ts'
 import { startTlsPostgres } from '../fixtures/services/tls-stores.ts'
 
-/** Beyond what one block of an export and one batch of an import hold. */
+/** More than one export block and one import batch hold. */
 const ROWS = 5000
 
 const databaseUrl = await startTlsPostgres(t, { durable: false })
@@ -23,7 +23,6 @@ const botica = await openBotica(t, { worker: true, env: { ...env, EXPORT_COMPRES
 const { admin } = botica
 const { database } = botica.services
 
-/** Open connections to the database, and whether they are encrypted. */
 async function connections() {
   return database.query<{ name: string; ssl: boolean }>({
     text: `select a.application_name as name, s.ssl from pg_stat_activity a
@@ -32,7 +31,7 @@ async function connections() {
   })
 }
 
-t.test('what is imported is exported as it was, and every connection is encrypted', async (t) => {
+t.test('exports imported data unchanged, over encrypted connections only', async (t) => {
   const sent = Array.from({ length: ROWS }, (_, n) =>
     anOrganization({ id: randomUUID(), name: `${n} ${'é'.repeat(500)}` }),
   )
@@ -60,7 +59,6 @@ t.test('what is imported is exported as it was, and every connection is encrypte
   )
 })
 
-/** Runs the release step and returns its exit code and what it writes to standard error. */
 async function release(settings: Readonly<Record<string, string>>) {
   const child = spawn(process.execPath, ['scripts/migrate.ts'], {
     env: { ...process.env, ...settings },
@@ -70,7 +68,7 @@ async function release(settings: Readonly<Record<string, string>>) {
   return { said, code }
 }
 
-t.test('a release that fails on TLS says which setting mends it', async (t) => {
+t.test('names the setting that fixes a TLS failure of the release', async (t) => {
   const cases: readonly (readonly [string, Readonly<Record<string, string>>, RegExp])[] = [
     ['without TLS', {}, /takes encrypted connections only; set DATABASE_TLS_INSECURE=true/],
     [

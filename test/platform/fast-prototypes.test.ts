@@ -7,11 +7,11 @@ const isFast = new Function('object', 'return %HasFastProperties(object)') as (
   object: object,
 ) => boolean
 
-t.test('strings and numbers have fast methods in spite of classes that extend them', async (t) => {
+t.test('keeps fast string and number methods despite subclasses', async (t) => {
   for (const prototype of [String.prototype, Number.prototype]) t.ok(isFast(prototype))
   await import('ioredis')
   await import('../../shared/fhir/json.ts')
-  t.notOk(isFast(String.prototype), 'not even needed any more, where this fails')
+  t.notOk(isFast(String.prototype), 'remove the workaround if this fails')
   t.notOk(isFast(Number.prototype))
 
   makePrototypesFast()
@@ -20,7 +20,7 @@ t.test('strings and numbers have fast methods in spite of classes that extend th
   t.ok(isFast(Number.prototype))
 })
 
-t.test('and they keep them', async (t) => {
+t.test('keeps fast methods afterwards', async (t) => {
   class Text extends String {}
   class Count extends Number {}
   t.equal(new Text('a').length + new Count(1).valueOf(), 2)

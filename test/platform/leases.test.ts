@@ -1,4 +1,4 @@
-/** Leases of rows: who has one, until when, and what a holder that has lost it may write. */
+/** Row leases: holder, expiry, and writes after a lost lease. */
 import t from 'tap'
 import { createLogger } from '../../shared/core/log.ts'
 import { openDatabase } from '../../shared/postgres/database.ts'
@@ -52,7 +52,6 @@ async function next(): Promise<Lease | undefined> {
   return row && { key: [row.kind, row.n], token: row.token }
 }
 
-/** The lease of this key. */
 async function leaseOf(n: number): Promise<Lease> {
   const lease = await next()
   if (lease?.key[1] !== n) throw new Error(`Leased ${lease?.key} instead of ${n}`)
@@ -72,12 +71,12 @@ async function notes(): Promise<readonly (string | null)[]> {
 const write = (lease: Lease, note: string) =>
   updateLeased(database, TASKS, lease, { name: 'task-note', set: 'note = $4', values: [note] })
 
-t.test('each row has one holder at a time, whoever asks at once', async (t) => {
+t.test('gives each row to one of several concurrent callers', async (t) => {
   const leases = await Promise.all([next(), next(), next()])
   t.same(leases.map((lease) => lease?.key[1]).sort(), [1, 2, undefined])
 })
 
-t.test('a row whose lease has ended is leased again under the next token', async (t) => {
+t.test('leases an expired row again under the next token', async (t) => {
   const first = await leaseOf(1)
   await expire(1)
   const second = await leaseOf(1)
@@ -90,18 +89,15 @@ t.test('a row whose lease has ended is leased again under the next token', async
   t.equal((await notes()).length, 1)
 })
 
-t.test(
-  'a lease that has ended is still that of its holder until another has the row',
-  async (t) => {
-    const lease = await leaseOf(1)
-    await expire(1)
-    t.equal(await write(lease, 'slow'), true)
-    t.same(await renewLeases(database, TASKS, [lease]), [])
-    t.equal((await leaseOf(2)).key[1], 2, 'the renewed row is held')
-  },
-)
+t.test('keeps an expired lease with its holder until another takes the row', async (t) => {
+  const lease = await leaseOf(1)
+  await expire(1)
+  t.equal(await write(lease, 'slow'), true)
+  t.same(await renewLeases(database, TASKS, [lease]), [])
+  t.equal((await leaseOf(2)).key[1], 2, 'the renewed row is held')
+})
 
-t.test('a renewal names the leases that are lost', async (t) => {
+t.test('returns the lost leases on renewal', async (t) => {
   const [first, second] = [await leaseOf(1), await leaseOf(2)]
   await expire(1)
   const again = await leaseOf(1)
@@ -109,7 +105,7 @@ t.test('a renewal names the leases that are lost', async (t) => {
   t.same(await renewLeases(database, TASKS, []), [])
 })
 
-t.test('a row that was given back is not held any longer by a late renewal', async (t) => {
+t.test('does not extend a released row by a late renewal', async (t) => {
   const lease = await leaseOf(1)
   const change = { name: 'task-release', set: 'held = null, note = $4', values: ['back'] }
   t.equal(await releaseLeased(database, TASKS, lease, change), true)

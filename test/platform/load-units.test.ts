@@ -12,7 +12,6 @@ interface Answered extends Resource {
   readonly entry: readonly { readonly response: { readonly status: string } }[]
 }
 
-/** A Project whose members may cause so much load a minute. */
 async function aProject(settings: Record<string, boolean | number>) {
   const tenant = await botica.createTenant()
   const systemSetting = Object.entries(settings).map(([name, value]) =>
@@ -25,13 +24,12 @@ async function aProject(settings: Record<string, boolean | number>) {
   return tenant
 }
 
-/** Load units left, as the SDK reads them. */
 function leftOf({ headers }: Answer<unknown>): number | undefined {
   const found = /"fhirInteractions";r=(\d+);t=\d+/.exec(headers.get('ratelimit') ?? '')?.[1]
   return found === undefined ? undefined : Number(found)
 }
 
-/** Counts begin anew with every minute: what meets that moment is done once more. */
+/** Repeats `work` if a minute ended meanwhile, which resets the counters. */
 async function inOneMinute<T>(work: () => Promise<T>): Promise<T> {
   for (;;) {
     const minute = Math.floor(Date.now() / 60_000)
@@ -47,14 +45,14 @@ const post = (count: number) =>
     resource: aPatient(),
   }))
 
-t.test('no quota is counted unless the Project asks for it', async (t) => {
+t.test('counts no quota unless the Project enables it', async (t) => {
   const { admin } = await aProject({ enableFhirQuota: false, userFhirQuota: 1 })
   const answer = await admin.get('Patient')
   t.equal(answer.status, 200)
   t.match(answer.headers.get('ratelimit'), /^"requests";r=\d+;t=\d+$/)
 })
 
-t.test('each interaction costs its units', async (t) => {
+t.test('charges each interaction its units', async (t) => {
   const left = await inOneMinute(async () => {
     const { admin } = await aProject({ enableFhirQuota: true })
     return [
@@ -69,7 +67,7 @@ t.test('each interaction costs its units', async (t) => {
   t.same(left, [49_980, 49_880, 49_870, 49_850, 49_830, 49_830])
 })
 
-t.test('a member beyond its quota is told when to come back', async (t) => {
+t.test('returns Retry-After to a member over its quota', async (t) => {
   const [first, refused] = await inOneMinute(async () => {
     const { admin } = await aProject({ enableFhirQuota: true, userFhirQuota: 150 })
     return [await create(admin), await create(admin)] as const
@@ -85,7 +83,7 @@ t.test('a member beyond its quota is told when to come back', async (t) => {
 })
 
 t.test(
-  'a query costs what it reads, searches and writes, and fails where nothing is left',
+  'charges a GraphQL query for reads, searches and writes, and fails it without units left',
   async (t) => {
     const [costs, refused] = await inOneMinute(async () => {
       const { admin } = await aProject({ enableFhirQuota: true, userFhirQuota: 360 })
@@ -109,7 +107,7 @@ t.test(
   },
 )
 
-t.test('a member may have a quota and a menu of its own', async (t) => {
+t.test('supports a quota and a menu per member', async (t) => {
   const { project, admin } = await aProject({ enableFhirQuota: true, userFhirQuota: 5000 })
   const menu = [{ title: 'Ward', link: [{ name: 'Patients', target: '/Patient' }] }]
   const configuration = await admin.create({
@@ -147,20 +145,23 @@ t.test('a member may have a quota and a menu of its own', async (t) => {
   t.match((await admin.get('/auth/me')).body, { config: { id: undefined } })
 })
 
-t.test('the members of a Project share its quota, -1 switches a limit off', async (t) => {
-  const statuses = await inOneMinute(async () => {
-    const settings = { enableFhirQuota: true, userFhirQuota: -1, totalFhirQuota: 250 }
-    const { project, admin } = await aProject(settings)
-    const other = await botica.createMember({}, project.id)
-    return [await create(admin), await create(other.client), await create(admin)]
-  })
-  t.same(
-    statuses.map(({ status }) => status),
-    [201, 201, 429],
-  )
-})
+t.test(
+  'shares the quota of a Project among its members, and disables a limit with -1',
+  async (t) => {
+    const statuses = await inOneMinute(async () => {
+      const settings = { enableFhirQuota: true, userFhirQuota: -1, totalFhirQuota: 250 }
+      const { project, admin } = await aProject(settings)
+      const other = await botica.createMember({}, project.id)
+      return [await create(admin), await create(other.client), await create(admin)]
+    })
+    t.same(
+      statuses.map(({ status }) => status),
+      [201, 201, 429],
+    )
+  },
+)
 
-t.test('the entry of a batch that meets the limit is refused, and all after it', async (t) => {
+t.test('rejects the batch entry that reaches the limit and all later ones', async (t) => {
   const { status, body } = await inOneMinute(async () => {
     const { admin } = await aProject({ enableFhirQuota: true, userFhirQuota: 350 })
     const read = { request: { method: 'GET', url: 'Patient/unknown' } }
@@ -174,7 +175,7 @@ t.test('the entry of a batch that meets the limit is refused, and all after it',
   )
 })
 
-t.test('a transaction is let in while anything is left, and costs what it costs', async (t) => {
+t.test('admits a transaction while any units are left, and charges it fully', async (t) => {
   const statuses = await inOneMinute(async () => {
     const { admin } = await aProject({ enableFhirQuota: true, userFhirQuota: 150 })
     const bundle = { resourceType: 'Bundle', type: 'transaction', entry: post(20) }

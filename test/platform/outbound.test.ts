@@ -1,4 +1,4 @@
-/** Lists of hosts that are called, or never called, on behalf of others. */
+/** Allow and block lists for outbound requests on behalf of users. */
 import t from 'tap'
 import { readConfig } from '../../shared/core/config/config.ts'
 import { blockedReason, readHostRule } from '../../shared/core/config/outbound.ts'
@@ -10,7 +10,7 @@ import { createDatabase } from '../fixtures/store/own-database.ts'
 const rules = (...texts: string[]) =>
   texts.map((text) => readHostRule(text)).filter((rule) => !!rule)
 
-t.test('what a list says of an address', async (t) => {
+t.test('applies the lists to an address', async (t) => {
   const table: [
     reach: 'public' | 'all',
     only: string,
@@ -47,12 +47,12 @@ t.test('what a list says of an address', async (t) => {
     const outbound = { reach, only: rules(only), never: rules(never), userAgent: '' }
     const name = `${reach} only ${only} never ${never}: ${url} at ${to}`
     t.equal(blockedReason(outbound, new URL(url), [to]) === undefined, may, name)
-    // Before anybody has asked for the address nothing is refused that may be called.
+    // Before name resolution no allowed address is blocked.
     if (may) t.equal(blockedReason(outbound, new URL(url)), undefined, `${name}, unresolved`)
   }
 })
 
-t.test('a list that cannot be read is told at start', async (t) => {
+t.test('reports an invalid list at start', async (t) => {
   const env = { DATABASE_URL: 'postgres://x', REDIS_URL: 'redis://x' }
   for (const text of [
     '10.0.0.0/33',
@@ -67,7 +67,7 @@ t.test('a list that cannot be read is told at start', async (t) => {
   }
 })
 
-t.test('bots and Subscriptions reach only what the lists allow', async (t) => {
+t.test('restricts bots and Subscriptions to allowed hosts', async (t) => {
   const receiver = await startReceiver(t)
   const { port } = new URL(receiver.url)
   const botica = await openBotica(t, {

@@ -1,4 +1,4 @@
-/** A large page is in memory once, and less of it the more its caller has read. */
+/** A large page is in memory once and is freed as its caller reads it. */
 import diagnostics from 'node:diagnostics_channel'
 import { once } from 'node:events'
 import http, { type IncomingMessage, type ServerResponse } from 'node:http'
@@ -17,7 +17,7 @@ const PAGE = RESOURCES * BYTES
 setFlagsFromString('--expose-gc')
 const collect: (how?: { type: 'minor' }) => void = runInNewContext('gc')
 
-/** Reachable memory in bytes. Buffers are given back some turns after nothing holds them. */
+/** Returns the reachable memory in bytes. Buffers are freed some turns after their last reference. */
 async function reachable(): Promise<number> {
   for (let round = 0; round < 3; round++) {
     collect()
@@ -27,7 +27,7 @@ async function reachable(): Promise<number> {
   return heapUsed + external
 }
 
-/** Reachable memory once nothing is loaded in the background any more, which a busy machine does late. */
+/** Returns the reachable memory after background loading, which a busy machine does late. */
 async function settled(): Promise<number> {
   let last = await reachable()
   for (let steady = 0; steady < 4; steady++) {
@@ -44,24 +44,23 @@ interface Answering {
   readonly socket: Socket
 }
 
-/** The server's side of the next request; the web app is in this process. */
+/** Returns the server side of the next request; the web app runs in this process. */
 function nextAnswering(): Promise<Answering> {
   const channel = 'http.server.request.start'
   return new Promise((resolve) => {
     const listener = (message: unknown) => {
       diagnostics.unsubscribe(channel, listener)
-      // As Node documents the channel.
+      // The type documented by Node.
       resolve(message as Answering)
     }
     diagnostics.subscribe(channel, listener)
   })
 }
 
-/** Until nothing has left the server for a second and many turns of the event loop, and something waits to, or all has left. */
+/** Resolves when all bytes are sent, or when sending stalled for a second and many event loop turns. */
 async function heldBack({ response, socket }: Answering): Promise<number> {
   let sent = -1
   for (let quiet = 0; quiet < 100; quiet++) {
-    // A busy machine moves nothing for some turns that could go on.
     await delay(10)
     await nextTurn()
     const isWaiting = socket.writableLength > 0 || response.writableFinished
@@ -102,7 +101,7 @@ for (const path of [
   'Basic/_history?_count=1000',
   `Patient/${patient.id}/$everything?_count=1000&_type=Basic`,
 ]) {
-  t.test(`${path.replace(/-.*\//, '…/')} is held once, and let go of as it is read`, async (t) => {
+  t.test(`holds ${path.replace(/-.*\//, '…/')} once, and frees it as it is read`, async (t) => {
     const url = `${baseUrl}fhir/R4/${path}`
     const headers = { Authorization: `Bearer ${admin.token}` }
     const before = await settled()
@@ -114,13 +113,13 @@ for (const path of [
     const server = await answering
 
     const first = await heldBack(server)
-    t.ok(first < PAGE / 2, `${first} bytes have left unread`)
-    t.ok((await growth()) < 1.3, 'the page is there once')
+    t.ok(first < PAGE / 2, `${first} bytes were sent unread`)
+    t.ok((await growth()) < 1.3, 'the page is in memory once')
     await take(response, PAGE / 2)
     const second = await heldBack(server)
-    // The kernel's buffer grows for a quick reader, and may hold all that is left.
-    t.ok(second > PAGE / 2, `${second} bytes have left when half is read`)
-    // Some of it goes with the next statement or timer, which a busy machine has late.
+    // The kernel grows its buffer for a fast reader, and may hold the remainder.
+    t.ok(second > PAGE / 2, `${second} bytes were sent when half was read`)
+    // Some memory is freed with the next statement or timer, late on a busy machine.
     let kept = await growth()
     for (let tries = 0; tries < 200 && kept >= 0.8; tries++) {
       await delay(50)
@@ -128,15 +127,15 @@ for (const path of [
     }
     t.ok(
       kept < 0.8,
-      `what is read is let go of: ${kept.toFixed(2)} is held, ${first} and ${second} bytes have left`,
+      `frees read data: ${kept.toFixed(2)} is held, ${first} and ${second} bytes were sent`,
     )
     request.destroy()
     while (!server.response.closed) await nextTurn()
-    t.equal(server.socket.bytesWritten, second, 'nothing is written for a caller that has gone')
+    t.equal(server.socket.bytesWritten, second, 'writes nothing to a disconnected caller')
   })
 }
 
-t.test('what was answered goes with the young objects', async (t) => {
+t.test('frees response data with the young generation', async (t) => {
   const agent = new http.Agent({ keepAlive: true })
   t.teardown(() => agent.destroy())
   const url = `${baseUrl}fhir/R4/Basic?_count=2`
@@ -152,12 +151,12 @@ t.test('what was answered goes with the young objects', async (t) => {
   const before = process.memoryUsage().heapUsed
   for (let asked = 0; asked < 200; asked++) await ask()
   let kept = 1
-  // A connection may hold the last of them for some turns. What a busy machine held for two collections stays.
+  // A connection may hold the last pages for some turns. A leak outlasts repeated collections.
   for (let tries = 0; tries < 20 && kept >= 0.5; tries++) {
     collect({ type: 'minor' })
     collect({ type: 'minor' })
     kept = (process.memoryUsage().heapUsed - before) / (200 * 2 * BYTES)
     await delay(10)
   }
-  t.ok(kept < 0.5, `${kept.toFixed(2)} of the pages are kept`)
+  t.ok(kept < 0.5, `keeps ${kept.toFixed(2)} of the pages`)
 })

@@ -1,4 +1,4 @@
-/** Everything works behind a PgBouncer that keeps prepared statements, and a start says why where it does not. */
+/** The service works behind a PgBouncer that supports prepared statements, and rejects others at start. */
 import t, { type Test } from 'tap'
 import { prepare } from '../../scripts/migrate.ts'
 import { openServices } from '../../shared/api/open-services.ts'
@@ -18,7 +18,6 @@ const keepsStatements = version !== undefined && version >= 1.21
 const skip = version === undefined ? 'there is no PgBouncer here' : false
 const MODES = ['session', ...(keepsStatements ? (['transaction'] as const) : [])] as const
 
-/** An older one has no such setting. */
 const kept = (count: number): Record<string, number> =>
   keepsStatements ? { max_prepared_statements: count } : {}
 
@@ -26,7 +25,6 @@ function configOf(env: Readonly<Record<string, string>>): Config {
   return readConfig({ ...process.env, ...env })
 }
 
-/** The sentence that a process ends with, or `started`. */
 async function startOf(env: Readonly<Record<string, string>>): Promise<string> {
   try {
     await (await openServices(configOf(env), log)).close()
@@ -37,15 +35,15 @@ async function startOf(env: Readonly<Record<string, string>>): Promise<string> {
 }
 
 for (const mode of MODES) {
-  t.test(`a service works behind a pooler in ${mode} mode`, { skip }, async (t) => {
+  t.test(`works behind a pooler in ${mode} mode`, { skip }, async (t) => {
     const direct = await createDatabase(t)
-    // Sessions that the pooler has opened before would not know of the settings of the role.
+    // Existing sessions of the pooler would not have the settings of the role.
     await prepare(configOf({ DATABASE_URL: direct, DATABASE_DIRECT_URL: direct }))
     const pooled = await startPooler(t, direct, mode, kept(200))
     const env = { DATABASE_URL: pooled, DATABASE_DIRECT_URL: direct }
     const botica = await openBotica(t, { worker: true, env })
     await t.test('data', (t) => assertData(t, botica))
-    await t.test('limits and cancelling', (t) => assertLimits(t, botica, direct))
+    await t.test('applies limits and cancellation', (t) => assertLimits(t, botica, direct))
   })
 }
 
@@ -61,7 +59,7 @@ async function assertData(t: Test, { admin, project, superAdmin, ...rest }: Boti
     { resource: patient, request: { method: 'POST', url: 'Patient', ifNoneExist: condition } },
     { request: { method: 'GET', url: 'Patient?_count=1' } },
   ]
-  // One state for all entries, behind locks that all writers of that condition take.
+  // One state for all entries, behind locks shared by all writers of that condition.
   const bundles = await Promise.all(
     Array.from({ length: 12 }, () =>
       admin.post('', { resourceType: 'Bundle', type: 'transaction', entry }),
@@ -129,7 +127,7 @@ async function assertLimits(t: Test, { services }: Botica, direct: string): Prom
   t.equal(await asleep(), 0)
 }
 
-t.test('a pooler that would be met by surprise is named at start', { skip }, async (t) => {
+t.test('reports an unexpected pooler at start', { skip }, async (t) => {
   const direct = await createDatabase(t)
   const strict = await startPooler(t, direct, 'session')
   const name = /it is a pooler; set DATABASE_DIRECT_URL to the address of PostgreSQL itself/
@@ -141,14 +139,14 @@ t.test('a pooler that would be met by surprise is named at start', { skip }, asy
   t.match(await startOf(pooled), /have no time limits; run `node scripts\/migrate.ts`/)
 })
 
-t.test('a pooler that forgets prepared statements is refused', { skip }, async (t) => {
+t.test('rejects a pooler without prepared statements', { skip }, async (t) => {
   const direct = await createDatabase(t)
   const pooled = await startPooler(t, direct, 'transaction', kept(0))
   const env = { DATABASE_URL: pooled, DATABASE_DIRECT_URL: direct }
   t.match(await startOf(env), /^The pooler of DATABASE_URL forgets prepared statements: .* 1\.21 /)
 })
 
-t.test('a pool that is larger than what PostgreSQL allows is refused', async (t) => {
+t.test('rejects a pool larger than the limit of PostgreSQL', async (t) => {
   const direct = await createDatabase(t)
   const database = openDatabase({ databaseUrl: direct, databasePool: 1 }, log)
   t.teardown(() => database.close())

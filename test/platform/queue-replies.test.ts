@@ -1,4 +1,4 @@
-/** Callers of runs that end while their process comes back to Redis. */
+/** Callers of runs that end while their process reconnects to Redis. */
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { readConfig } from '../../shared/core/config/config.ts'
@@ -11,7 +11,7 @@ import { openRedis, untilReady } from '../../shared/redis/redis.ts'
 import { aJob } from '../fixtures/bots/execute-job.ts'
 
 const PATIENCE_MS = 60_000
-/** As long as a worker whose Redis has forgotten its scripts may need for the end of a run. */
+/** Time for a worker to end a run when Redis lost its scripts. */
 const AWHILE_MS = 100
 
 const config = readConfig()
@@ -22,7 +22,7 @@ await Promise.all([untilReady(redis, log), untilReady(subscriber, log)])
 const bus = createBus(redis, subscriber)
 const runs = await openRuns(config, bus, log)
 
-/** Runs when the queue is asked for the job, which it has lost by the time of the answer. */
+/** Runs on a queue lookup of the job, which is lost by the time of the reply. */
 let whenAsked: (job: ExecuteJob) => Promise<unknown> = async () => undefined
 let job: ExecuteJob
 const replies = await openReplies({
@@ -55,12 +55,12 @@ const answerOf = ({ runId }: ExecuteJob): ExecuteReply => ({
 const finish = (job: ExecuteJob, ranMs: number) => runs.finish(job, answerOf(job), { ranMs })
 const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms))
 
-/** The worker that has the job writes, then loses it. */
+/** The worker that holds the job writes, then loses it. */
 async function write(job: ExecuteJob): Promise<void> {
   await runs.markWrite(job, randomUUID())
 }
 
-/** The reply to a new run whose process comes back to Redis. */
+/** Returns the reply to a new run whose process reconnects to Redis. */
 async function replyAfterOutage(act: typeof whenAsked, hasWritten: boolean) {
   job = awaited()
   whenAsked = act
@@ -74,29 +74,32 @@ for (const [length, ranMs] of [
   ['short', 10],
   ['long', 5000],
 ] as const) {
-  t.test(`a ${length} run that ends while it is looked for answers itself`, async (t) => {
+  t.test(`returns the result of a ${length} run that ends during its lookup`, async (t) => {
     for (const hasWritten of [true, false]) {
       const reply = await replyAfterOutage((job) => finish(job, ranMs), hasWritten)
       t.same(reply, answerOf(job))
     }
   })
 
-  t.test(`so does a ${length} one whose job goes before its reply`, async (t) => {
-    const later = async (job: ExecuteJob) => void pause(AWHILE_MS).then(() => finish(job, ranMs))
-    for (const hasWritten of [true, false]) {
-      t.same(await replyAfterOutage(later, hasWritten), answerOf(job))
-    }
-  })
+  t.test(
+    `returns the result of a ${length} run whose job is removed before its reply`,
+    async (t) => {
+      const later = async (job: ExecuteJob) => void pause(AWHILE_MS).then(() => finish(job, ranMs))
+      for (const hasWritten of [true, false]) {
+        t.same(await replyAfterOutage(later, hasWritten), answerOf(job))
+      }
+    },
+  )
 }
 
-t.test('returns interrupted for a run whose job Redis has lost', async (t) => {
+t.test('returns interrupted for a run whose job Redis lost', async (t) => {
   for (const hasWritten of [true, false]) {
     const cut = await replyAfterOutage(async () => undefined, hasWritten)
     t.match(cut, { status: 'interrupted', kind: 'outcome', body: /Bot run interrupted/ })
   }
 })
 
-t.test('of several attempts of a run one may write', async (t) => {
+t.test('lets one of several attempts of a run write', async (t) => {
   const contested = awaited()
   t.equal(await runs.hasWritten(contested.runId), false)
   t.equal(await runs.markWrite(contested, 'second'), true)
@@ -105,7 +108,7 @@ t.test('of several attempts of a run one may write', async (t) => {
   t.equal(await runs.hasWritten(contested.runId), true)
 })
 
-t.test('an attempt that ends a run as its repetition lets none before it write', async (t) => {
+t.test('rejects writes of earlier attempts after a repeated attempt ended the run', async (t) => {
   const ended = awaited()
   await runs.finish(ended, answerOf(ended), { ranMs: 10, attempt: 'second' })
   t.equal(await runs.markWrite(ended, 'first'), false)

@@ -1,4 +1,4 @@
-/** Reads go to a replica, find there what was written before, and never fail because of it. */
+/** Replica reads return earlier writes and never fail because of the replica. */
 import { randomUUID } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
@@ -12,7 +12,6 @@ import { exportAll, idsIn } from '../fixtures/exports/exports.ts'
 import { startPair } from '../fixtures/services/replica.ts'
 
 const WRITERS = 16
-/** Each has four reads by each writer. */
 const ROUNDS = Number(process.env.ROUNDS ?? depth({ slice: 10, full: 30 }))
 const PATIENCE_MS = 60_000
 const READ_EVERY_MS = 20
@@ -24,7 +23,7 @@ const primary = openDatabase(
 )
 t.teardown(() => primary.close())
 for (const text of [
-  // Its place in the log cannot be read while there is a row in `unreadable`.
+  // Its WAL position is unreadable while `unreadable` has a row.
   'create schema shadow',
   'create table shadow.unreadable ()',
   `create function shadow.pg_current_wal_insert_lsn() returns pg_lsn language plpgsql as $$ begin
@@ -37,7 +36,7 @@ for (const text of [
 const env = { DATABASE_URL: pair.primaryUrl, DATABASE_READ_URL: pair.replicaUrl }
 const botica = await openBotica(t, { worker: true, env })
 const { admin, project, services } = botica
-// Another process knows only by Redis what this one has written.
+// Another process learns of writes of this one only through Redis.
 const elsewhere = createClient(await botica.startWeb(), admin.token)
 
 function replicaOf(): Replica {
@@ -53,7 +52,7 @@ async function readsThere(work: () => Promise<unknown>): Promise<number> {
   return database.statements - before
 }
 
-/** Writes and reads what was written, here and elsewhere; returns the reads that failed or found something older. */
+/** Writes, then reads in both processes; returns failed or stale reads. */
 async function wrongReads(writers: number, rounds: number): Promise<readonly string[]> {
   const wrong: string[] = []
   const write = async (writer: number) => {
@@ -81,17 +80,17 @@ async function wrongReads(writers: number, rounds: number): Promise<readonly str
 const isUsed = async () =>
   (await readsThere(() => Promise.all([1, 2, 3].map(() => admin.get('Basic?_count=1'))))) > 0
 
-t.test('what was written is found by every process, on a replica, too', async (t) => {
+t.test('finds a write on a replica in every process', async (t) => {
   await until(isUsed, PATIENCE_MS)
   let wrong: readonly string[] = []
   const count = await readsThere(async () => {
     wrong = await wrongReads(WRITERS, ROUNDS)
   })
   t.same(wrong, [])
-  t.comment(`${count} statements of ${WRITERS * ROUNDS} reads here were asked on the replica`)
+  t.comment(`asked the replica ${count} of ${WRITERS * ROUNDS} reads of this process`)
 })
 
-t.test('a replica that is behind is left alone until it has caught up', async (t) => {
+t.test('skips a lagging replica until it catches up', async (t) => {
   const { database } = replicaOf()
   const ask = (text: string) => database.query({ text, values: [], isMaintenance: true })
   await until(isUsed, PATIENCE_MS)
@@ -107,7 +106,7 @@ t.test('a replica that is behind is left alone until it has caught up', async (t
   await until(isUsed, PATIENCE_MS)
 })
 
-t.test('a write whose place is not known is not answered as written', async (t) => {
+t.test('does not confirm a write whose position is unknown', async (t) => {
   const basic = await admin.create({ resourceType: 'Basic', code: { text: 'known' } })
   await primary.query({ text: 'insert into shadow.unreadable default values', values: [] })
   const put = () => admin.put(`Basic/${basic.id}`, { ...basic, code: { text: 'unknown' } })
@@ -118,7 +117,7 @@ t.test('a write whose place is not known is not answered as written', async (t) 
   t.same(await wrongReads(2, 3), [])
 })
 
-t.test('rights are read on the primary', async (t) => {
+t.test('reads access rights on the primary', async (t) => {
   const { client, id } = await botica.createMember()
   t.equal((await client.get('Basic?_count=1')).status, 200)
   const { database } = replicaOf()
@@ -133,7 +132,7 @@ t.test('rights are read on the primary', async (t) => {
   t.pass()
 })
 
-t.test('an export reads on a replica that has all of it, else on the primary', async (t) => {
+t.test('exports from a replica that has all data, otherwise from the primary', async (t) => {
   const { database } = replicaOf()
   const ask = (text: string) =>
     database.query<{ count: number }>({ text, values: [], isMaintenance: true })
@@ -163,14 +162,14 @@ t.test('an export reads on a replica that has all of it, else on the primary', a
   await ask('select pg_wal_replay_resume()')
 })
 
-t.test('no call fails while the replica is stopped, killed and started', async (t) => {
+t.test('fails no call while the replica is stopped, killed and started', async (t) => {
   const controller = new AbortController()
   const wrong: string[] = []
   const read = async () => {
     while (!controller.signal.aborted) {
       const { status, text } = await elsewhere.get('Basic?_count=2')
       if (status !== 200) wrong.push(`${status} ${text}`)
-      // Readers that never rest take the processor from those that write and start.
+      // Readers without pauses would starve writers and the start.
       await delay(READ_EVERY_MS)
     }
   }
@@ -189,7 +188,7 @@ t.test('no call fails while the replica is stopped, killed and started', async (
       await until(isUsed, PATIENCE_MS)
       ends += 1
     } while (!isWritten)
-    t.same(await writing, [], `${end} ${ends} times`)
+    t.same(await writing, [], `ended ${end} ${ends} times`)
   }
   await until(isUsed, PATIENCE_MS)
   controller.abort()

@@ -1,4 +1,3 @@
-/** Whoever starts the service learns what of its settings cannot work, or may not be meant so. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { chmodSync, cpSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
@@ -21,7 +20,7 @@ async function run(command: string, args: string[], env: NodeJS.ProcessEnv) {
   return { code, output }
 }
 
-t.test('a variable that looks like a setting is named with the one that is meant', async (t) => {
+t.test('names the intended setting for a similar variable', async (t) => {
   const cases: readonly (readonly [string, string | undefined])[] = [
     ['WORKER_CONCURENCY', 'WORKER_CONCURRENCY'],
     ['DATABSE_POOL', 'DATABASE_POOL'],
@@ -43,7 +42,7 @@ t.test('a variable that looks like a setting is named with the one that is meant
   }
 })
 
-t.test('a start prints it, and the release step too', async (t) => {
+t.test('prints the intended setting at start and in the release step', async (t) => {
   const env = {
     ...process.env,
     NODE_OPTIONS: '',
@@ -54,7 +53,7 @@ t.test('a start prints it, and the release step too', async (t) => {
   t.match(ran, { code: 1, output: /^METRIC_TOKEN is no setting; perhaps METRICS_TOKEN is meant\n/ })
 })
 
-t.test('BASE_URL has no query, and a path is wondered at', async (t) => {
+t.test('rejects a query in BASE_URL, and warns about a path', async (t) => {
   for (const wrong of ['https://h.org/?a=b', 'https://h.org/#a']) {
     t.throws(
       () => readConfig({ ...stores, BASE_URL: wrong }),
@@ -68,13 +67,13 @@ t.test('BASE_URL has no query, and a path is wondered at', async (t) => {
   t.match(below.warnings, [/^BASE_URL has the path \/fhir; the proxy/])
 })
 
-t.test('a feature of new projects is one that there is', async (t) => {
+t.test('rejects unknown features of new projects', async (t) => {
   t.throws(() => readConfig({ ...stores, DEFAULT_PROJECT_FEATURES: 'bots,corn' }), {
     message: /^DEFAULT_PROJECT_FEATURES names "corn"; it may name bots, cron, /,
   })
 })
 
-t.test('each setting says what it may be', async (t) => {
+t.test('describes the allowed values of each setting', async (t) => {
   const settings = describeSettings()
   t.ok(settings.size > 60)
   t.match(settings.get('PORT'), {
@@ -83,7 +82,7 @@ t.test('each setting says what it may be', async (t) => {
   })
 })
 
-t.test('a start without Node 24 stops at once and names the version it needs', async (t) => {
+t.test('exits at start without Node 24, with the required version', async (t) => {
   mkdirSync(join(folder, 'scripts'))
   mkdirSync(join(folder, 'node_modules/.bin'), { recursive: true })
   cpSync(join(ROOT, 'scripts/setup.sh'), join(folder, 'scripts/setup.sh'))

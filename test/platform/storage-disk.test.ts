@@ -6,10 +6,9 @@ import t from 'tap'
 import { allocatePages, openDisk, pageBytes, writeWhole } from '../../shared/storage/disk.ts'
 
 const PAGE = 4096
-/** Fewer pages go through the kernel's copy. */
+/** Fewer pages than this go through the page cache. */
 const MANY = 64
 
-/** Memory that begins on a page, with other bytes in each place. */
 function onPages(bytes: number, seed: number): Buffer {
   const room = allocatePages(bytes + 1)
   for (let at = 0; at < bytes; at++) room[at] = (at * seed) % 251
@@ -33,7 +32,7 @@ for (const [what, sizes] of [
   ['a few MiB', [3 * 1024 * 1024 + 5]],
 ] as const) {
   for (const memory of ['pages', 'other memory', 'memory beside pages'] as const) {
-    t.test(`${what} in ${memory} is kept as it is`, async (t) => {
+    t.test(`stores ${what} in ${memory} unchanged`, async (t) => {
       const storage = openDisk(path.join(t.testdir(), 'files'))
       const chunks = sizes.map((bytes, i) => {
         if (memory === 'pages') return onPages(bytes, i + 3)
@@ -50,7 +49,7 @@ for (const [what, sizes] of [
   }
 }
 
-t.test('only memory and places on pages are pages', async (t) => {
+t.test('treats only page-aligned memory and offsets as pages', async (t) => {
   const room = allocatePages(3 * PAGE - 1)
   t.equal(room.length, 3 * PAGE)
   t.equal(pageBytes(room, 0), 3 * PAGE)
@@ -60,7 +59,6 @@ t.test('only memory and places on pages are pages', async (t) => {
   t.equal(pageBytes(Buffer.alloc(3 * PAGE), 0), 0)
 })
 
-/** Counts the bytes of this process's reads that came from a disk. */
 function bytesFromDisk(work: () => void): number {
   const read = () => Number(/^read_bytes: (\d+)$/m.exec(readFileSync('/proc/self/io', 'utf8'))?.[1])
   const before = read()
@@ -68,7 +66,7 @@ function bytesFromDisk(work: () => void): number {
   return read() - before
 }
 
-/** True when a first read of a file here shows that its write went past the kernel's copy. */
+/** Returns true if the file system shows that a write bypassed the page cache. */
 function tellsDirectWrites(folder: string): boolean {
   const file = path.join(folder, 'direct')
   try {
@@ -82,29 +80,21 @@ function tellsDirectWrites(folder: string): boolean {
   }
 }
 
-t.test(
-  'whole pages go past the copies of the kernel where the file system takes them',
-  async (t) => {
-    const folder = t.testdir()
-    if (!tellsDirectWrites(folder)) return t.comment('This file system does not tell')
-    const storage = openDisk(folder)
-    const size = 1024 * PAGE
-    for (const [key, chunk, isDirect] of [
-      ['a/direct', onPages(size + 5, 3), true],
-      ['a/copied', Buffer.from(onPages(size + 5, 3)), false],
-    ] as const) {
-      await storage.put(key, inPieces([chunk]))
-      const fromDisk = bytesFromDisk(() => readFileSync(path.join(folder, key)))
-      t.equal(
-        fromDisk >= size,
-        isDirect,
-        `${key}: ${fromDisk} of ${size} bytes were read from the disk`,
-      )
-    }
-  },
-)
+t.test('bypasses the page cache for whole pages where the file system supports it', async (t) => {
+  const folder = t.testdir()
+  if (!tellsDirectWrites(folder)) return t.comment('the file system does not show it')
+  const storage = openDisk(folder)
+  const size = 1024 * PAGE
+  for (const [key, chunk, isDirect] of [
+    ['a/direct', onPages(size + 5, 3), true],
+    ['a/copied', Buffer.from(onPages(size + 5, 3)), false],
+  ] as const) {
+    await storage.put(key, inPieces([chunk]))
+    const fromDisk = bytesFromDisk(() => readFileSync(path.join(folder, key)))
+    t.equal(fromDisk >= size, isDirect, `${key}: read ${fromDisk} of ${size} bytes from disk`)
+  }
+})
 
-/** Limits each write to so many bytes. */
 function writingLess(handle: FileHandle, most: number): FileHandle {
   return new Proxy(handle, {
     get(target, name) {
@@ -118,7 +108,7 @@ function writingLess(handle: FileHandle, most: number): FileHandle {
   })
 }
 
-t.test('what a write leaves over is written by the next ones', async (t) => {
+t.test('continues after a partial write', async (t) => {
   const file = path.join(t.testdir(), 'file')
   const chunks = [Buffer.from(onPages(3 * PAGE + 1, 3)), Buffer.from(onPages(PAGE, 5))]
   const whole = Buffer.concat(chunks)

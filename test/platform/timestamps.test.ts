@@ -1,4 +1,4 @@
-/** Times are read as pg reads them, whatever their form. */
+/** Timestamps are parsed as pg parses them, in every format. */
 import { types } from 'pg'
 import t from 'tap'
 import { columnTypes } from '../../shared/postgres/pool.ts'

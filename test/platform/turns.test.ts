@@ -1,4 +1,4 @@
-/** Work that arrives all at once is done in turns of the event loop, so that nobody else waits for all of it. */
+/** Work that arrives at once is spread over event loop turns, so that other requests are served. */
 import t from 'tap'
 import { yieldTurn } from '../../shared/core/yielding.ts'
 
@@ -11,7 +11,6 @@ function work(): void {
   while (performance.now() < end);
 }
 
-/** Counts turns of the event loop until it is stopped. */
 function countTurns() {
   const turns = { count: 0, stop: () => clearImmediate(timer) }
   const count = () => {
@@ -22,7 +21,7 @@ function countTurns() {
   return turns
 }
 
-t.test('pieces that come together are spread over many turns, in their order', async (t) => {
+t.test('spreads simultaneous pieces over many turns in order', async (t) => {
   const turns = countTurns()
   const done: number[] = []
   const inTurn = new Map<number, number>()
@@ -36,12 +35,13 @@ t.test('pieces that come together are spread over many turns, in their order', a
   )
   turns.stop()
   t.same(done, [...done.keys()])
-  // The last of a turn begins within the budget, and the call back that asks is one turn with the first immediates.
+  // The last piece of a turn starts within the budget, and the asking callback shares one turn with
+  // the first immediates.
   t.ok(Math.max(...inTurn.values()) <= 2 * Math.ceil(BUDGET_MS / PIECE_MS))
   t.ok(inTurn.size >= MANY / (2 * Math.ceil(BUDGET_MS / PIECE_MS)))
 })
 
-t.test('who comes alone has the turn at once', async (t) => {
+t.test('starts a single piece immediately', async (t) => {
   await new Promise((resolve) => setImmediate(() => setImmediate(resolve)))
   const turns = countTurns()
   await yieldTurn()
@@ -49,7 +49,7 @@ t.test('who comes alone has the turn at once', async (t) => {
   turns.stop()
 })
 
-t.test('what a piece has resolved is done before the next piece begins', async (t) => {
+t.test('runs continuations of a piece before the next piece', async (t) => {
   const seen: string[] = []
   await Promise.all(
     ['a', 'b', 'c'].map(async (name) => {

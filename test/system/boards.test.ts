@@ -1,4 +1,4 @@
-/** The board and the alerts of docs/operate are about metrics that there are, as a real Prometheus reads them. */
+/** Checks the metrics in the dashboard and alerts of docs/operate with a real Prometheus. */
 import { execFileSync, spawn } from 'node:child_process'
 import { readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -11,9 +11,8 @@ import { aBot, execute, handler, type Untyped } from '../fixtures/bots/bots.ts'
 const FOLDER = join(import.meta.dirname, '../../docs/operate')
 const RULES = join(FOLDER, 'alerts.yaml')
 const NAME = /\b(?:[a-z]+_)+(?:seconds|bytes|total|connections|up|jobs|held|bucket|p99_seconds)\b/g
-/** Shown where there are read replicas. */
 const NOT_HERE = /^database_replica_/
-/** Panels that show nothing while nothing waits, and none is there. */
+/** Panels without data in an idle service. */
 const MAY_BE_EMPTY = new Set(['Age of queues', 'Runs held', 'Replicas'])
 
 interface Panel {
@@ -37,8 +36,7 @@ const bot = await aBot(botica, handler('return 1'))
 await execute(botica.admin, bot)
 const metrics = async () => (await botica.anonymous.get('/metrics')).text
 
-t.test('every metric that the board and the alerts name is there', async (t) => {
-  // A worker publishes its figures now and then.
+t.test('exposes every metric used by the dashboard and the alerts', async (t) => {
   await until(async () => (await metrics()).includes('bot_runs_total{'), 60_000)
   const text = await metrics()
   const names = new Set(expressions.flatMap((expr) => expr.match(NAME) ?? []))
@@ -53,7 +51,7 @@ t.test('every metric that the board and the alerts name is there', async (t) => 
 
 const hasPrometheus = isThere('prometheus') && isThere('promtool')
 t.test(
-  'a Prometheus takes the rules, scrapes the service and answers each panel',
+  'loads the rules, scrapes the service and answers every panel in Prometheus',
   { skip: hasPrometheus ? false : 'there is no Prometheus here' },
   async (t) => {
     execFileSync('promtool', ['check', 'rules', RULES])

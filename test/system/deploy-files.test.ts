@@ -1,4 +1,4 @@
-/** Files for platforms start the processes of the Procfile, with settings that exist. */
+/** Platform files start the processes of the Procfile, with existing settings. */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
@@ -7,7 +7,6 @@ import { describeSettings } from '../../shared/core/config/config.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
 const read = (file: string) => readFileSync(join(ROOT, file), 'utf8')
-/** Names of the platform, of Node and of npm. */
 const FOREIGN = /^(NODE_ENV|NPM_CONFIG_OMIT|AWS_[A-Z_]+|POSTGRES_[A-Z]+)$/
 const settings = describeSettings()
 
@@ -16,22 +15,22 @@ function assertSettings(t: Test, file: string, names: readonly string[]): void {
   t.same(
     names.filter((name) => !FOREIGN.test(name) && !settings.has(name)),
     [],
-    `${file} names settings that exist`,
+    `${file} uses existing settings`,
   )
 }
 
-t.test('the container of web runs what the Procfile runs', async (t) => {
+t.test('starts web in the container as the Procfile does', async (t) => {
   const [, command = '[]'] = /^CMD (\[.*\])$/m.exec(read('Dockerfile')) ?? []
   t.same(JSON.parse(command), ['node', ...nodeArguments('web')])
 })
 
-t.test('the worker of the composition runs what the Procfile runs', async (t) => {
+t.test('starts the worker in compose.yaml as the Procfile does', async (t) => {
   const commands = [...read('compose.yaml').matchAll(/^ {4}command: \[(.*)\]$/gm)]
   const worker = ['node', ...nodeArguments('worker')].join(', ')
   t.ok(commands.some(([, command]) => command === worker))
 })
 
-t.test('app.json and compose.yaml name settings that exist', async (t) => {
+t.test('uses existing settings in app.json and compose.yaml', async (t) => {
   const app: { env: Record<string, unknown> } = JSON.parse(read('app.json'))
   assertSettings(t, 'app.json', Object.keys(app.env))
   const names = [...read('compose.yaml').matchAll(/^ {4}([A-Z][A-Z_]+): /gm)]

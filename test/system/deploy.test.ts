@@ -5,7 +5,7 @@ import { aBot, deploy, execute, handler, type Untyped } from '../fixtures/bots/b
 const botica = await openBotica(t, { worker: true })
 const { admin } = botica
 
-t.test('every module format and language runs', async (t) => {
+t.test('runs every module format and language', async (t) => {
   const codes: readonly (readonly [string, string, string])[] = [
     ['CommonJS', 'index.js', `exports.handler = async (medplum, event) => event.input.a`],
     ['module.exports', 'index.cjs', `module.exports = { handler: async (m, e) => e.input.a }`],
@@ -42,7 +42,7 @@ t.test('every module format and language runs', async (t) => {
   }
 })
 
-t.test('what is deployed as TypeScript is kept as the source, and no other code is', async (t) => {
+t.test('keeps deployed TypeScript as the source, and no other code', async (t) => {
   const code = 'export const handler = async (): Promise<number> => 1'
   const id = await aBot(botica, code, { filename: 'one.ts' })
   await deploy(admin, id, handler('return 2'))
@@ -51,7 +51,7 @@ t.test('what is deployed as TypeScript is kept as the source, and no other code 
   t.equal((await admin.get(sourceCode.url)).text, code)
 })
 
-t.test('code that cannot run is refused with its place', async (t) => {
+t.test('rejects code that cannot run, with its position', async (t) => {
   const id = await aBot(botica, handler('return 1'))
   const cases: readonly (readonly [string, string, RegExp])[] = [
     ['index.js', 'exports.handler = async (', /index\.js: Unexpected token \(line 1, column 26\)/],
@@ -77,10 +77,10 @@ t.test('code that cannot run is refused with its place', async (t) => {
     t.match(answer.body.issue[0].details.text, text)
   }
   const after = await execute(admin, id)
-  t.equal(after.text, '1', 'the code that was there still runs')
+  t.equal(after.text, '1', 'the previous code still runs')
 })
 
-t.test('a deploy warns of a missing module, which fails when it is reached', async (t) => {
+t.test('warns on deploy of a missing module, which fails on import', async (t) => {
   const answered = 'return event.input.a'
   const cases: readonly (readonly [string, string, RegExp, string])[] = [
     [
@@ -130,7 +130,7 @@ t.test('a deploy warns of a missing module, which fails when it is reached', asy
   }
 })
 
-t.test('errors name file, line and column as the author knows them', async (t) => {
+t.test('reports errors by file, line and column of the source', async (t) => {
   const code = `const first: string = 'x'
 export async function handler(medplum: any, event: any): Promise<void> {
   if (first) throw new Error('here')
@@ -144,7 +144,7 @@ export async function handler(medplum: any, event: any): Promise<void> {
   await until(async () => (await found()).includes('handler (lib.ts:3:20)'), 60_000)
 })
 
-t.test('a deploy answers ok and names the code in the Bot', async (t) => {
+t.test('answers ok to a deploy and references the code in the Bot', async (t) => {
   const id = await aBot(botica)
   const answer = await deploy(admin, id, handler('return 1'), 'src/my-bot.js')
   t.equal(answer.status, 200)
@@ -155,7 +155,7 @@ t.test('a deploy answers ok and names the code in the Bot', async (t) => {
   t.match(bot.body.executableCode.url, /\/storage\/[0-9a-f-]{36}\/1\?Expires=/)
 })
 
-t.test('a deploy takes Parameters, and checks again what is there without code', async (t) => {
+t.test('accepts Parameters, and validates existing code without new code', async (t) => {
   const id = await aBot(botica)
   const missing = await admin.post<Untyped>(`Bot/${id}/$deploy`, {})
   t.equal(missing.status, 400)
@@ -172,7 +172,7 @@ t.test('a deploy takes Parameters, and checks again what is there without code',
   t.equal((await execute(admin, id)).text, '2')
 })
 
-t.test('bodies that are no deployment are refused', async (t) => {
+t.test('rejects bodies that are not a deployment', async (t) => {
   const id = await aBot(botica)
   const json = { 'Content-Type': 'application/json' }
   for (const body of ['{', '[]', '"x"', '{"code":1}', '{"code":"1","filename":{}}']) {
@@ -187,7 +187,7 @@ t.test('bodies that are no deployment are refused', async (t) => {
   t.equal(largest.status, 200)
 })
 
-t.test('only who may see and change the bot deploys it', async (t) => {
+t.test('allows deploys only to callers who may read and change the bot', async (t) => {
   const id = await aBot(botica, handler('return 1'))
   const other = await botica.createTenant()
   t.equal((await deploy(other.admin, id, handler('return 2'))).status, 404)
@@ -195,7 +195,7 @@ t.test('only who may see and change the bot deploys it', async (t) => {
   t.equal((await execute(admin, id)).text, '1')
 })
 
-t.test('whoever deploys runs the new code at once', async (t) => {
+t.test('runs new code immediately in the deploying process', async (t) => {
   const id = await aBot(botica)
   for (const text of ['1', '2', '3', '4']) {
     await deploy(admin, id, handler(`return ${text}`))
@@ -203,7 +203,7 @@ t.test('whoever deploys runs the new code at once', async (t) => {
   }
 })
 
-t.test('other processes run it soon', async (t) => {
+t.test('runs new code in other processes soon', async (t) => {
   const id = await aBot(botica, handler('return 1'))
   const url = `${await botica.startWeb()}fhir/R4/Bot/${id}/$execute`
   const ran = async () => (await admin.post<Untyped>(url, {})).text

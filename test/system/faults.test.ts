@@ -21,11 +21,9 @@ import {
   timed,
 } from '../fixtures/services/fault-runs.ts'
 
-/** Longer than any process keeps a session without reading it again. */
 const SESSION_USABLE_MS = 5000
-/** A refusal comes so soon, however busy the machine is: a caller of a run would wait for 25 s. */
+/** A rejection arrives within this time on a busy machine; a caller of a run would wait for 25 s. */
 const SOON_MS = 12_000
-/** A worker that gets a signal to stop has 20 s for its runs. */
 const STOPPED_MS = 60_000
 
 t.setTimeout(400_000)
@@ -43,13 +41,13 @@ const line = openLine(t, redis.url)
 const bot = await aBot(tenant, CODE)
 
 async function assertCountersAtZero(t: Test, { project }: Tenant): Promise<void> {
-  // Scores above all times are no runs.
+  // Scores above all timestamps are not runs.
   const flight = () => queue.zcount(keys.flight('bots-sync', project.id), '-inf', 1e14)
   await until(async () => (await flight()) === 0 && (await activeRuns()) === 0, 60_000)
   t.equal(await line.getWaitingCount(), 0)
 }
 
-/** Says so of that part alone. A check that a busy machine has late is made again. */
+/** Checks that health reports only this store as down; retries a check that is late on a busy machine. */
 async function assertAway(away: 'redis' | 'postgres'): Promise<void> {
   const expected = { ok: false, redis: away !== 'redis', postgres: away !== 'postgres' }
   let health = await nobody.get('/healthcheck')
@@ -73,7 +71,7 @@ await queue.flushdb()
 
 let worker = await cluster.startWorker()
 
-t.test('a worker is killed in the middle of 200 runs: each caller has an answer', async (t) => {
+t.test('answers every caller when a worker is killed during 200 runs', async (t) => {
   let answered = 0
   const victim = worker
   const all = runMany(tenant, bot, 200, () => {
@@ -90,7 +88,7 @@ t.test('a worker is killed in the middle of 200 runs: each caller has an answer'
   t.equal((await execute(admin, bot, { n: 2 })).status, 200)
 })
 
-t.test('one worker of two is killed: the other answers all callers', async (t) => {
+t.test('answers all callers when one of two workers is killed', async (t) => {
   const second = await cluster.startWorker()
   let answered = 0
   const all = runMany(tenant, bot, 60, () => answered++)
@@ -102,7 +100,7 @@ t.test('one worker of two is killed: the other answers all callers', async (t) =
   await assertCountersAtZero(t, tenant)
 })
 
-t.test('an accepted run that Redis has forgotten is run all the same', async (t) => {
+t.test('executes an accepted run that Redis lost', async (t) => {
   t.equal(lost.status, 202)
   const status = lost.headers.get('content-location') ?? ''
   await until(async () => (await admin.get(status)).status !== 202, 60_000)
@@ -110,12 +108,12 @@ t.test('an accepted run that Redis has forgotten is run all the same', async (t)
   t.match(body, { resourceType: 'AsyncJob', status: 'completed' }, text)
 })
 
-t.test('a killed executor takes nothing of other projects with it', async (t) => {
+t.test('limits a killed executor to the runs of its project', async (t) => {
   const [other, victim] = await Promise.all(['Other', 'Victim'].map(cluster.createTenant))
   if (other === undefined || victim === undefined) throw new Error('There are two')
   const [otherBot, victimBot] = await Promise.all([aBot(other, CODE), aBot(victim, CODE)])
   const before = new Set(listChildPids(worker))
-  // The first run takes the spare, and the next project takes the one that is started in its place.
+  // The first run takes the spare executor; its replacement serves the next project.
   t.equal((await execute(other.admin, otherBot)).status, 200)
   let next: number | undefined
   await until(async () => {
@@ -137,14 +135,14 @@ t.test('a killed executor takes nothing of other projects with it', async (t) =>
   t.notOk(listChildPids(worker).includes(next ?? 0))
 })
 
-t.test('without Redis all but runs is answered, and a run in flight has its answer', async (t) => {
+t.test('answers everything but runs without Redis, and completes runs in flight', async (t) => {
   const patient = await admin.create(aPatient())
   const seen = [complaints(web).length, complaints(worker).length] as const
   const slow = [0, 1].map((n) => execute(admin, bot, { n, ms: 2000 }))
   await until(async () => (await activeRuns()) === 2, 60_000)
   await redis.kill()
 
-  // Longer than the runs in flight take: they end without Redis.
+  // Longer than the runs in flight, which end without Redis.
   await assertUnavailable(t, 2500, SOON_MS, () => [
     execute(admin, bot),
     execute(admin, bot, {}, { Prefer: 'respond-async' }),
@@ -167,7 +165,7 @@ t.test('without Redis all but runs is answered, and a run in flight has its answ
   assertQuietLog(t, worker, seen[1])
 })
 
-t.test('a silent Redis is as good as none, and what it was asked is withdrawn', async (t) => {
+t.test('treats a silent Redis as unavailable, and withdraws pending requests', async (t) => {
   const patient = await admin.create(aPatient())
   const written = await basics(tenant)
   redis.silence()
@@ -177,10 +175,10 @@ t.test('a silent Redis is as good as none, and what it was asked is withdrawn', 
   redis.resume()
   await until(async () => (await execute(admin, bot)).status === 200, 60_000)
   await assertCountersAtZero(t, tenant)
-  t.same(await basics(tenant), written, 'no run of a refused caller has written')
+  t.same(await basics(tenant), written, 'no run of a rejected caller has written')
 })
 
-t.test('without PostgreSQL the answer is 503, and nothing acknowledged is lost', async (t) => {
+t.test('returns 503 without PostgreSQL, and loses no acknowledged write', async (t) => {
   const patient = await admin.create(aPatient())
   const polling = await aBot(
     tenant,
@@ -193,7 +191,7 @@ t.test('without PostgreSQL the answer is 503, and nothing acknowledged is lost',
       await new Promise((resolve) => setTimeout(resolve, 100))
     }`),
   )
-  // A bot that was just run is known for a moment, and needs no PostgreSQL itself.
+  // A bot that ran recently is cached and needs no PostgreSQL.
   const unknown = await aBot(tenant, CODE)
   const seen = [complaints(web).length, complaints(worker).length] as const
   const caught = execute(admin, polling, { id: patient.id })
@@ -205,7 +203,7 @@ t.test('without PostgreSQL the answer is 503, and nothing acknowledged is lost',
   const refused = await writing
   t.match(refused, unavailable, refused.text)
 
-  // The first answers find the session cached, the last ones do not.
+  // The session is cached for the first responses and not for the last ones.
   await assertUnavailable(t, SESSION_USABLE_MS, SOON_MS, () => [
     admin.get(`Patient/${patient.id}`),
     admin.post('Patient', aPatient()),
@@ -237,7 +235,7 @@ async function writeUntilRefused(acknowledged: string[]): Promise<Answer> {
   }
 }
 
-t.test('a worker that is told to stop ends its runs and leaves the others', async (t) => {
+t.test('completes running runs on worker shutdown, and leaves queued ones', async (t) => {
   const leaving = worker
   worker = await cluster.startWorker()
   const all = Promise.all(
@@ -257,7 +255,7 @@ t.test('a worker that is told to stop ends its runs and leaves the others', asyn
   await assertCountersAtZero(t, tenant)
 })
 
-t.test('a web process that is told to stop answers what it has begun', async (t) => {
+t.test('completes open requests on web shutdown', async (t) => {
   const port = String(await freePort())
   const leaving = cluster.run('server', { PORT: port })
   await said(leaving, '"listening"')
@@ -273,7 +271,7 @@ t.test('a web process that is told to stop answers what it has begun', async (t)
   t.equal(await leaving.ended, 0)
 })
 
-t.test('a second signal ends a process at once', async (t) => {
+t.test('ends a process immediately on a second signal', async (t) => {
   const port = String(await freePort())
   const impatient = cluster.run('server', { PORT: port })
   await said(impatient, '"listening"')

@@ -45,7 +45,7 @@ const REFUSED: [name: string, body: string | Uint8Array, text: string][] = [
 ]
 
 for (const [name, body, text] of REFUSED) {
-  t.test(`${name} is refused as an outcome`, async (t) => {
+  t.test(`rejects ${name} with an OperationOutcome`, async (t) => {
     const answer = await post(body)
     t.equal(answer.status, 400)
     t.match(textOf(answer), text)
@@ -58,18 +58,18 @@ for (const [name, body, text] of REFUSED) {
   })
 }
 
-t.test('a byte order mark is no part of the body', async (t) => {
+t.test('ignores a byte order mark', async (t) => {
   t.equal((await post(`\uFEFF${aPatient('"active":true')}`)).status, 201)
   const marked = '\uFEFF{"resourceType":"Project","name":"Marked"}'
   t.equal((await superAdmin.post('/admin/Project', marked, json)).status, 201)
 })
 
-t.test('a repeated key is refused, and nothing is stored', async (t) => {
+t.test('rejects a repeated key and stores nothing', async (t) => {
   const made = await post(aPatient('"gender":"male","gender":"female"'))
   t.match(made, { status: 400, body: { issue: [{ expression: ['Patient.gender'] }] } })
 })
 
-t.test('64 levels are taken', async (t) => {
+t.test('accepts 64 levels', async (t) => {
   const value = '"valueCode":"x","_valueCode":{"id":"x"}'
   const extensions = nested(31, '"extension":[{"url":"http://example.org/",', '}]', value)
   const body = aPatient(extensions)
@@ -79,7 +79,7 @@ t.test('64 levels are taken', async (t) => {
   t.match(textOf(await post(body.replace('{"id":"x"}', inner))), 'nested deeper than 64')
 })
 
-t.test('a lone surrogate is kept as it was escaped', async (t) => {
+t.test('keeps a lone surrogate as it was escaped', async (t) => {
   const members =
     '"identifier":[{"system":"urn:\\udc00","value":"\\ud800"}],"name":[{"family":"a\\ud83d"}],' +
     '"maritalStatus":{"coding":[{"system":"urn:\\ud800","code":"\\udfff","display":"\\ud800"}]}'
@@ -92,7 +92,7 @@ t.test('a lone surrogate is kept as it was escaped', async (t) => {
   t.equal((await admin.get('Patient?family=a%EF%BF%BD')).status, 200)
 })
 
-t.test('a body may have 16 MiB and no byte more', async (t) => {
+t.test('accepts a body of 16 MiB and rejects a larger one', async (t) => {
   const limit = 16 * 1024 * 1024
   const sized = (bytes: number) => {
     const [head, tail] = aPatient(
@@ -108,7 +108,7 @@ t.test('a body may have 16 MiB and no byte more', async (t) => {
   t.match(refused.body, { issue: [{ code: 'too-long', details: { text: 'File too large' } }] })
 })
 
-t.test('more values than can be found by are too costly', async (t) => {
+t.test('rejects resources with too many index values as too costly', async (t) => {
   const many = (count: number, make: (i: number) => unknown) =>
     Array.from({ length: count }, (_, i) => make(i))
   const list = {
@@ -128,7 +128,6 @@ t.test('more values than can be found by are too costly', async (t) => {
   })
 })
 
-/** The first and the last times there are, and more digits than a clock has. */
 const TIMES = [
   '0001-01-01',
   '0001-01-01T00:00:00+14:00',
@@ -138,7 +137,7 @@ const TIMES = [
   '2016-12-31T23:59:59.12345678901234567890+14:00',
 ]
 
-t.test('the edges of time are stored and found', async (t) => {
+t.test('stores and finds the earliest and latest times', async (t) => {
   const tenant = await botica.createTenant()
   for (const time of TIMES) {
     const made = await tenant.admin.create({
@@ -162,7 +161,7 @@ t.test('the edges of time are stored and found', async (t) => {
   }
 })
 
-t.test('an admin route takes what is valid only', async (t) => {
+t.test('accepts only valid resources at an admin route', async (t) => {
   const odd = '{"resourceType":"Project","name":"Odd","colour":"red"}'
   t.equal(
     textOf(await superAdmin.post('/admin/Project', odd, json)),
@@ -211,7 +210,7 @@ const PATHS: [path: string, status: number][] = [
   ['Observation?value-quantity=gt-1e308', 200],
 ]
 
-t.test('no address is answered with a 5xx', async (t) => {
+t.test('returns no 5xx for any URL', async (t) => {
   for (const [path, status] of PATHS) {
     t.equal((await admin.get(path)).status, status, path.slice(0, 60))
   }
@@ -231,7 +230,7 @@ const PATCHES = [
   '""',
 ]
 
-t.test('no patch reaches what is not the resource', async (t) => {
+t.test('applies no patch outside the resource', async (t) => {
   const { body } = await post(aPatient('"active":true'))
   for (const patch of PATCHES) {
     const headers = { 'Content-Type': 'application/json-patch+json' }
@@ -256,7 +255,7 @@ const ENTRIES = [
   '{"request":{"method":"PUT","url":"Patient/1","ifMatch":"W/\\"99999999999999\\""},"resource":{"resourceType":"Patient","id":"1"}}',
 ]
 
-t.test('no entry of a bundle is answered with a 5xx', async (t) => {
+t.test('returns no 5xx for any bundle entry', async (t) => {
   for (const entry of ENTRIES) {
     const bundle = (type: string) =>
       admin.post('', `{"resourceType":"Bundle","type":"${type}","entry":[${entry}]}`, json)
@@ -268,7 +267,7 @@ t.test('no entry of a bundle is answered with a 5xx', async (t) => {
   }
 })
 
-t.test('no credentials and no form are answered with a 5xx', async (t) => {
+t.test('returns no 5xx for any credentials or form', async (t) => {
   const token = (body: string) => anonymous.post('/oauth2/token', body, form)
   const client = 'grant_type=client_credentials&client_secret=%00&client_id='
   for (const id of ['%00', '__proto__', '%ED%A0%80']) {
@@ -284,7 +283,7 @@ t.test('no credentials and no form are answered with a 5xx', async (t) => {
   t.equal((await admin.post('Patient/_search', '{"name":[null]}', json)).status, 400)
 })
 
-t.test('what a bot is sent is UTF-8 or refused, never damaged', async (t) => {
+t.test('passes UTF-8 to a bot unchanged and rejects other encodings', async (t) => {
   const bot = await admin.post(`/admin/projects/${project.id}/bot`, { name: 'Reader' })
   const path = `Bot/${bot.body.id}`
   const latin = Buffer.from('MSH|^~\\&|A|B|C|D|20260101||ADT^A01|1|P|2.5\rPID|1||Müller', 'latin1')
@@ -303,7 +302,7 @@ t.test('what a bot is sent is UTF-8 or refused, never damaged', async (t) => {
   }
 })
 
-t.test('the database is consistent after all of this', async (t) => {
+t.test('leaves the database consistent', async (t) => {
   const { database } = services
   const [odd] = await database.query<Record<string, string>>({
     text: `with own as (select project from tenant where fhir_id = $1)

@@ -1,4 +1,4 @@
-/** Operators change the keys of tokens beside running clients, and live through the loss of a storage. */
+/** Rotation of signing keys under load, and recovery from a lost storage. */
 import { cpSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { exportJWK, generateKeyPair, type JWK } from 'jose'
@@ -19,7 +19,7 @@ async function aKey(kid: string): Promise<JWK> {
   return { ...(await exportJWK(privateKey)), kid, alg: 'ES256' }
 }
 
-t.test('the key of tokens changes in three steps, each rolled while clients call', async (t) => {
+t.test('rotates the signing key in three rolling steps while clients call', async (t) => {
   const [old, next] = [await aKey('old'), await aKey('next')]
   const steps = [[old], [old, next], [next, old], [next]]
   const tokens: string[] = []
@@ -30,13 +30,13 @@ t.test('the key of tokens changes in three steps, each rolled while clients call
     const settings = { PORT: String(port), SIGNING_KEY: JSON.stringify(keys) }
     const process = cluster.run('server', settings)
     await said(process, '"listening"')
-    // Both run while the service is rolled: whoever signed, each believes the other.
+    // Both processes run during the rollout and accept the tokens of each other.
     const sides = [url, ...(before ? [before.url] : [])]
     for (const side of sides) {
       const { id, secret } = adminCredentials
       tokens.push((await signIn(side, id, secret)).token ?? '')
     }
-    // The tokens of the old key have ended when the last step takes it away.
+    // Tokens of the old key have expired when the last step removes it.
     const alive = i < steps.length - 1 ? tokens : tokens.slice(-2)
     for (const side of sides) {
       for (const token of alive) {
@@ -51,7 +51,7 @@ t.test('the key of tokens changes in three steps, each rolled while clients call
   t.equal((await createClient(before?.url ?? '', first).get('Patient')).status, 401)
 })
 
-t.test('a lost storage costs contents until its backup is back, and nothing else', async (t) => {
+t.test('loses only contents with a lost storage, until its backup is restored', async (t) => {
   const { dataDir } = cluster
   const [storage, backup] = [join(dataDir, 'storage'), join(dataDir, 'backup')]
   await cluster.startWorker()
@@ -76,7 +76,7 @@ t.test('a lost storage costs contents until its backup is back, and nothing else
   )
   t.ok((await exportAll(admin, '$export?_type=Patient')).resources.get('Patient'))
 
-  // Contents never change, so those of the backup go beside what was written since.
+  // Contents never change, so the backup can be copied over newer files.
   cpSync(backup, storage, { recursive: true })
   t.equal(String((await download(cluster, `Binary/${binary.id}`, admin)).bytes), 'kept')
   t.equal((await admin.get(file)).status, 200)

@@ -8,7 +8,6 @@ import { createDatabase } from '../fixtures/store/own-database.ts'
 
 const botica = await openBotica(t, {
   worker: true,
-  // All that the database has is made findable again.
   env: { DATABASE_URL: await createDatabase(t) },
 })
 const { admin, superAdmin, services } = botica
@@ -21,7 +20,6 @@ async function count(client: Client, path: string): Promise<number> {
   return (await client.get<Found>(path)).body.entry?.length ?? 0
 }
 
-/** Takes what searches stand on away from a resource. */
 async function damage(id: string): Promise<void> {
   const values = [id]
   await services.database.query({ text: 'delete from idx_string where id = $1', values })
@@ -32,12 +30,11 @@ async function damage(id: string): Promise<void> {
   })
 }
 
-/** The AsyncJob of a 202, when it is done. */
 function jobOf(client: Client, { headers }: { headers: Headers }): Promise<unknown> {
   return finished(client, headers.get('content-location'))
 }
 
-t.test('one resource is made findable again at once', async (t) => {
+t.test('reindexes one resource immediately', async (t) => {
   const patient = await admin.create(aPatient({ name: [{ family: 'Lostinger' }] }))
   const search = 'Patient?name=lostinger&birthdate=1974-12-25&gender=male'
   await damage(patient.id)
@@ -48,7 +45,7 @@ t.test('one resource is made findable again at once', async (t) => {
   t.match(await admin.get(`Patient/${patient.id}`), { body: { meta: { versionId: '1' } } })
 })
 
-t.test('a type is made findable again by a worker, in every project', async (t) => {
+t.test('reindexes a type in every project by a worker', async (t) => {
   const other = await botica.createTenant()
   const organizations = await Promise.all(
     [admin, other.admin].map((client) => client.create(anOrganization({ name: 'Refound' }))),
@@ -61,7 +58,7 @@ t.test('a type is made findable again by a worker, in every project', async (t) 
   t.equal(await count(other.admin, 'Organization?name=refound'), 1)
 })
 
-t.test('a super admin says which resources are made findable again', async (t) => {
+t.test('lets a super admin select the resources to reindex', async (t) => {
   const [meant, left] = await Promise.all(
     ['Meantinger', 'Leftinger'].map((family) => admin.create(aPatient({ name: [{ family }] }))),
   )
@@ -80,7 +77,7 @@ t.test('a super admin says which resources are made findable again', async (t) =
     filter,
   }
   t.match(await jobOf(superAdmin, await reindex(nothing)), { status: 'completed' })
-  t.same(await counts(), [0, 0], 'no index is as old as that')
+  t.same(await counts(), [0, 0], 'no index is that old')
   const some = {
     resourceType: 'Patient',
     reindexType: 'specific',
@@ -105,7 +102,7 @@ t.test('a super admin says which resources are made findable again', async (t) =
   }
 })
 
-t.test('what storage has damaged does not keep others from being found', async (t) => {
+t.test('finds other resources despite damaged rows', async (t) => {
   const { admin: theirs } = await botica.createTenant()
   const spoilt = await theirs.create(anOrganization({ name: 'Spoilt' }))
   const whole = await theirs.create(anOrganization({ name: 'Wholesome' }))
@@ -122,7 +119,7 @@ t.test('what storage has damaged does not keep others from being found', async (
   t.equal(await count(theirs, 'Organization?name=wholesome'), 1)
 })
 
-t.test('an expunged resource has never been', async (t) => {
+t.test('removes every trace of an expunged resource', async (t) => {
   const { id } = await admin.create(aPatient({ name: [{ family: 'Expungewell' }] }))
   const path = `Patient/${id}`
   await admin.patch(path, [{ op: 'replace', path: '/gender', value: 'female' }])
@@ -141,7 +138,7 @@ t.test('an expunged resource has never been', async (t) => {
   t.equal((await admin.get(`Patient/${deleted.id}`)).status, 404)
 })
 
-t.test('everything of a patient is expunged, and nothing else', async (t) => {
+t.test('expunges everything of a patient, and nothing more', async (t) => {
   const patient = await admin.create(aPatient())
   const other = await admin.create(aPatient())
   const own = await admin.create(anObservation(`Patient/${patient.id}`))
@@ -154,7 +151,7 @@ t.test('everything of a patient is expunged, and nothing else', async (t) => {
   t.equal((await admin.get(`Patient/${other.id}`)).status, 200)
 })
 
-t.test('a whole project is expunged by a super admin', async (t) => {
+t.test('lets a super admin expunge a whole project', async (t) => {
   const doomed = await botica.createTenant()
   const patient = await doomed.admin.create(aPatient())
   const path = `Project/${doomed.project.id}`
@@ -167,7 +164,7 @@ t.test('a whole project is expunged by a super admin', async (t) => {
   t.equal((await admin.get('Patient?_count=1')).status, 200)
 })
 
-t.test('maintenance is for admins', async (t) => {
+t.test('allows maintenance only to admins', async (t) => {
   const { id } = await admin.create(aPatient())
   const { client } = await botica.createMember()
   for (const path of [`Patient/${id}/$reindex`, `Patient/${id}/$expunge`]) {

@@ -1,4 +1,3 @@
-/** Calls that programs of the peer make, beyond those that the tests of each area show. */
 import t from 'tap'
 import type { Resource } from '../../shared/fhir/resource.ts'
 import { openBotica } from '../fixtures/botica.ts'
@@ -11,7 +10,7 @@ const botica = await openBotica(t)
 const { admin, superAdmin, anonymous, services, project, baseUrl } = botica
 const parametersOf = (...parameter: object[]) => ({ resourceType: 'Parameters', parameter })
 
-t.test('keyValue keeps small texts of a member, which nobody else sees', async (t) => {
+t.test('stores small texts of a member in keyValue, invisible to others', async (t) => {
   const sdk = await openSdk(botica)
   await sdk.keyValue.set('state', 'one')
   t.equal(await sdk.keyValue.get('state'), 'one')
@@ -41,11 +40,11 @@ t.test('keyValue keeps small texts of a member, which nobody else sees', async (
     t.equal((await admin.get(`/keyvalue/v1/${key}`)).status, 400, key)
   }
   for (let n = 0; n < 50; n++) await member.put(`/keyvalue/v1/k${n}`, 'x', plain)
-  t.equal((await member.put('/keyvalue/v1/k50', 'x', plain)).status, 400, 'one key beyond the most')
+  t.equal((await member.put('/keyvalue/v1/k50', 'x', plain)).status, 400, 'one key over the limit')
   t.equal((await member.put('/keyvalue/v1/k49', 'y', plain)).status, 204)
 })
 
-t.test('an app that a scope narrows has no key value store', async (t) => {
+t.test('denies the key value store to an app with a narrow scope', async (t) => {
   const { id, secret } = botica.adminCredentials
   const { body } = await askToken(baseUrl, {
     grant_type: 'client_credentials',
@@ -58,7 +57,7 @@ t.test('an app that a scope narrows has no key value store', async (t) => {
   t.equal((await app.put('/keyvalue/v1/state', 'x', { 'Content-Type': 'text/plain' })).status, 403)
 })
 
-t.test('a person narrows the SMART words of an app, and never widens them', async (t) => {
+t.test('lets a person narrow the SMART scopes of an app, never widen them', async (t) => {
   const { email } = await aPerson(services, project)
   const { verifier, asked } = pkce()
   const begin = async () => {
@@ -92,7 +91,7 @@ t.test('a person narrows the SMART words of an app, and never widens them', asyn
   }
 })
 
-t.test('tokens are introspected by JSON as by a form', async (t) => {
+t.test('introspects tokens by JSON and by form', async (t) => {
   const body = { token: admin.token }
   const inspect = (client: typeof admin) =>
     client.post('/oauth2/introspect', body, { 'Content-Type': 'application/json' })
@@ -102,7 +101,7 @@ t.test('tokens are introspected by JSON as by a form', async (t) => {
   t.match(await inspect(stranger), { status: 200, body: { active: false } })
 })
 
-t.test('a graph follows canonical addresses', async (t) => {
+t.test('follows canonical URLs in a graph', async (t) => {
   const anActivity = (client: typeof admin, url: string) =>
     client.create({ resourceType: 'ActivityDefinition', status: 'active', url })
   const activity = await anActivity(admin, 'urn:graph:activity')
@@ -132,7 +131,7 @@ t.test('a graph follows canonical addresses', async (t) => {
   )
 })
 
-t.test('launches and copies are begun as clients of the peer do', async (t) => {
+t.test('starts launches and copies as Medplum clients do', async (t) => {
   const patient = await admin.create(aPatient())
   const app = await admin.create({
     resourceType: 'ClientApplication',
@@ -165,14 +164,14 @@ t.test('launches and copies are begun as clients of the peer do', async (t) => {
   t.equal((await admin.post(clone, parametersOf())).status, 403)
 })
 
-t.test('super administrators see migrations in the form of the peer', async (t) => {
+t.test("lists migrations in Medplum's format for super administrators", async (t) => {
   t.match(await superAdmin.get('/admin/super/migrations'), {
     body: { postDeployMigrations: [], pendingPostDeployMigration: 0 },
   })
   t.equal((await admin.get('/admin/super/migrations')).status, 403)
 })
 
-t.test('SCIM finds user names whatever their case', async (t) => {
+t.test('finds SCIM user names in any case', async (t) => {
   const created = await admin.post<{ id: string }>(
     '/scim/v2/Users',
     {

@@ -1,6 +1,6 @@
 /**
- * The recipe of docs/deploy.md on a platform like Heroku's: stores behind TLS with certificates of their own, S3, two
- * web and two worker dynos that are rolled under load, a release, and its rollback.
+ * The recipe of docs/deploy.md on a platform like Heroku: stores behind TLS with private
+ * certificates, S3, two web and two worker dynos rolled under load, a release and its rollback.
  */
 import { randomUUID } from 'node:crypto'
 import { cpSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
@@ -20,11 +20,10 @@ import { startTlsPostgres, startTlsRedis } from '../fixtures/services/tls-stores
 
 const ROLLS = depth({ slice: 3, full: 7 })
 const CALLERS = 6
-/** All callers together ask some eighteen times a second. */
 const PAUSE_MS = 300
 const MEASURE_MS = 3000
 const MB = 1024 * 1024
-/** Web was seen at 175 MB and a worker with its executors at 227; where all is slow the collector comes late. */
+/** Memory limits with a margin for late garbage collection on slow machines. */
 const [MOST_SLUG_MB, MOST_WEB_MB, MOST_WORKER_MB] = [30, 220, 400]
 
 const folder = temporaryFolder('botica-slug-')
@@ -32,7 +31,6 @@ t.teardown(() => rmSync(folder, { recursive: true, force: true }))
 const slug = join(folder, 'v1')
 const newer = join(folder, 'v2')
 const slugBytes = makeSlug(slug)
-// A next release whose migration the first one has never heard of.
 cpSync(slug, newer, { recursive: true })
 writeFileSync(
   join(newer, 'shared/store/schema/999-newer.ts'),
@@ -65,7 +63,6 @@ const platform = await openPlatform(t, (url) => ({
   WORKER_MEMORY_MB: '512',
 }))
 
-/** Calls of each kind, and the identifiers of the Patients whose making was answered. */
 function callsOf(tenant: Tenant, bot: string) {
   const { admin } = tenant
   const made = new Set<string>()
@@ -106,7 +103,7 @@ function callsOf(tenant: Tenant, bot: string) {
   return { kinds, made }
 }
 
-/** One kind of call after the other, from several callers; answers what was not as it should be. */
+/** Sends requests of all kinds from several callers; returns unexpected responses. */
 async function keepCalling(
   kinds: readonly (() => Promise<Answer<Untyped>>)[],
   isOver: () => boolean,
@@ -129,12 +126,12 @@ async function keepCalling(
   return { failed, count }
 }
 
-t.test('the slug is small', async (t) => {
+t.test('keeps the slug small', async (t) => {
   t.comment(`${(slugBytes / MB).toFixed(1)} MB compressed`)
   t.ok(slugBytes < MOST_SLUG_MB * MB)
 })
 
-t.test('a service is released, rolled under load, and rolled back', async (t) => {
+t.test('releases, rolls under load and rolls back a service', async (t) => {
   const released = await platform.once(slug, ['scripts/migrate.ts'])
   t.match(released, /Migrated/)
   const [, client = ''] = /Its client is (\S+),/.exec(released) ?? []
@@ -192,8 +189,8 @@ t.test('a service is released, rolled under load, and rolled back', async (t) =>
   )
   t.same(failed, [])
   t.same(platform.resets, [])
-  t.ok(most.web < MOST_WEB_MB, `web had ${most.web} MB`)
-  t.ok(most.worker < MOST_WORKER_MB, `a worker had ${most.worker} MB`)
+  t.ok(most.web < MOST_WEB_MB, `limits web to ${most.web} MB`)
+  t.ok(most.worker < MOST_WORKER_MB, `limits a worker to ${most.worker} MB`)
 
   for (const url of exports) t.ok((await fetchManifest(tenant.admin, url)).output)
   const last = await exportAll(tenant.admin, '$export?_type=Patient')
@@ -203,6 +200,6 @@ t.test('a service is released, rolled under load, and rolled back', async (t) =>
   t.same(
     [...made].filter((value) => !found.has(value)),
     [],
-    'nothing that was answered is lost',
+    'loses no acknowledged write',
   )
 })

@@ -1,9 +1,7 @@
-/** A process that PostgreSQL or Redis refuses says why, and ends. */
 import t from 'tap'
 import { freePort } from '../../scripts/service.ts'
 import { openCluster } from '../fixtures/services/cluster.ts'
 
-/** They wait less than 30 s. */
 const WAITS = JSON.stringify({ startMs: 3000 })
 const NOWHERE = `127.0.0.1:${await freePort()}`
 
@@ -30,16 +28,19 @@ const hopeless = [
   cluster.run('worker', { WAITS, REDIS_URL: `redis://:s3cret@${NOWHERE}` }),
 ]
 
-t.test('what it stands on refuses or stays away: it ends with one sentence', async (t) => {
-  for (const [i, { ended, said }] of refused.entries()) {
-    t.equal(await ended, 1)
-    t.match(said(), refusals[i]?.[1])
-    t.notMatch(said(), /s3cret|\n\s+at /)
-  }
-  for (const { ended, said } of hopeless) {
-    t.equal(await ended, 1)
-    t.match(said(), /(PostgreSQL|Redis) does not answer; look at (DATABASE|REDIS)_URL\n$/)
-    t.notMatch(said(), /s3cret|\n\s+at /)
-    t.ok(said().split('\n').length < 40)
-  }
-})
+t.test(
+  'exits with one sentence if PostgreSQL or Redis rejects it or stays unavailable',
+  async (t) => {
+    for (const [i, { ended, said }] of refused.entries()) {
+      t.equal(await ended, 1)
+      t.match(said(), refusals[i]?.[1])
+      t.notMatch(said(), /s3cret|\n\s+at /)
+    }
+    for (const { ended, said } of hopeless) {
+      t.equal(await ended, 1)
+      t.match(said(), /(PostgreSQL|Redis) does not answer; look at (DATABASE|REDIS)_URL\n$/)
+      t.notMatch(said(), /s3cret|\n\s+at /)
+      t.ok(said().split('\n').length < 40)
+    }
+  },
+)

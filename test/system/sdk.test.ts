@@ -8,7 +8,6 @@ import { openSdk } from '../fixtures/sdk.ts'
 const botica = await openBotica(t, { worker: true })
 const medplum = await openSdk(botica)
 
-/** Id of the outcome that `work` is refused with. */
 async function refusal(work: Promise<unknown>): Promise<string | undefined> {
   try {
     await work
@@ -24,7 +23,7 @@ function queryOf({ identifier }: Resource): string {
   return `identifier=${MRN_SYSTEM}|${value}`
 }
 
-t.test('a client login gives the profile', async (t) => {
+t.test('returns the profile after a client login', async (t) => {
   const { id } = botica.adminCredentials
   const profile = { resourceType: 'ClientApplication', id }
   t.match(medplum.getProfile(), profile)
@@ -35,7 +34,7 @@ t.test('a client login gives the profile', async (t) => {
   t.equal(medplum.getActiveLogin()?.project.reference, `Project/${botica.project.id}`)
 })
 
-t.test('a resource is created, read, changed, patched and deleted', async (t) => {
+t.test('creates, reads, updates, patches and deletes a resource', async (t) => {
   const made = await medplum.createResource(aPatient())
   t.match(made.meta, { versionId: '1', project: botica.project.id, author: { reference: String } })
   medplum.invalidateAll()
@@ -64,7 +63,7 @@ t.test('a resource is created, read, changed, patched and deleted', async (t) =>
   t.equal(await refusal(medplum.readResource('Patient', crypto.randomUUID())), 'not-found')
 })
 
-t.test('what is not valid or not there is an outcome', async (t) => {
+t.test('throws an outcome for invalid and missing resources', async (t) => {
   const wrong = { ...aPatient(), colour: 'red' }
   t.equal(await refusal(medplum.createResource(wrong)), 'Invalid additional property "colour"')
   t.equal(await refusal(medplum.updateResource(aPatient({ id: crypto.randomUUID() }))), 'not-found')
@@ -78,7 +77,7 @@ t.test('what is not valid or not there is an outcome', async (t) => {
   )
 })
 
-t.test('searches give bundles, resources and all their pages once', async (t) => {
+t.test('returns bundles, resources and all pages of a search', async (t) => {
   const family = `Paged${process.pid}`
   const made = await Promise.all(
     Array.from({ length: 23 }, () => medplum.createResource(aPatient({ name: [{ family }] }))),
@@ -106,7 +105,7 @@ t.test('searches give bundles, resources and all their pages once', async (t) =>
   t.same(sizes, [5, 5, 5, 5, 3])
 })
 
-t.test('conditional writes make one resource', async (t) => {
+t.test('creates one resource by conditional writes', async (t) => {
   const patient = aPatient()
   const query = queryOf(patient)
   const made = await medplum.createResourceIfNoneExist(patient, query)
@@ -119,7 +118,7 @@ t.test('conditional writes make one resource', async (t) => {
   t.equal(created.meta?.versionId, '1')
 })
 
-t.test('batches and transactions are answered entry by entry', async (t) => {
+t.test('answers batches and transactions entry by entry', async (t) => {
   const link = `urn:uuid:${crypto.randomUUID()}`
   const observation = {
     resourceType: 'Observation',
@@ -165,7 +164,7 @@ t.test('batches and transactions are answered entry by entry', async (t) => {
   )
 })
 
-t.test('an invalid token is an outcome', async (t) => {
+t.test('throws an outcome for an invalid token', async (t) => {
   const stranger = await openSdk(botica, { login: false })
   stranger.setAccessToken('eyJhbGciOiJFUzI1NiJ9.e30.AAAA')
   t.equal(await refusal(stranger.searchResources('Patient')), 'unauthorized')
@@ -175,14 +174,14 @@ t.test('an invalid token is an outcome', async (t) => {
   )
 })
 
-t.test('basic credentials are enough', async (t) => {
+t.test('accepts basic credentials', async (t) => {
   const basic = await openSdk(botica, { login: false })
   basic.setBasicAuth(botica.adminCredentials.id, botica.adminCredentials.secret)
   const made = await basic.createResource(aPatient())
   t.equal((await basic.readResource('Patient', made.id)).id, made.id)
 })
 
-t.test('the rate limit header is understood', async (t) => {
+t.test('parses the rate limit header', async (t) => {
   const limited = await openBotica(t, { env: { RATE_LIMIT_PER_MINUTE: '1000' } })
   const sdk = await openSdk(limited)
   await sdk.searchResources('Patient')
@@ -208,7 +207,7 @@ async function deployBot(sdk: MedplumClient, code: string): Promise<DeployedBot>
   return named
 }
 
-t.test('bots take text, JSON, FHIR and HL7, by id and by identifier', async (t) => {
+t.test('executes bots with text, JSON, FHIR and HL7, by id and by identifier', async (t) => {
   const bot = await deployBot(
     medplum,
     `exports.handler = async (medplum, event) => {
@@ -232,7 +231,7 @@ t.test('bots take text, JSON, FHIR and HL7, by id and by identifier', async (t) 
   t.equal(await refusal(medplum.executeBot(crypto.randomUUID(), {})), 'not-found')
 })
 
-t.test('an accepted run is polled for its result', async (t) => {
+t.test('polls an accepted run for its result', async (t) => {
   const bot = await deployBot(
     medplum,
     'exports.handler = async (medplum, event) => ({ late: event.input.n + 1 })',

@@ -1,4 +1,3 @@
-/** An operator sees of a process the lines of its log, and whether it is well. */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -20,7 +19,6 @@ interface Process {
   said(): string
 }
 
-/** One more web process on the same stores, with its log on standard output. */
 async function startWeb(env: NodeJS.ProcessEnv = {}): Promise<Process> {
   const port = await freePort()
   const { redisUrl } = services.config
@@ -44,7 +42,7 @@ async function startWeb(env: NodeJS.ProcessEnv = {}): Promise<Process> {
   return { child, url: `http://127.0.0.1:${port}/`, said: () => output }
 }
 
-t.test('a line of a request says who asked, for what, and which run it made', async (t) => {
+t.test('logs caller, target and run of a request', async (t) => {
   const web = await startWeb()
   const client = createClient(web.url, admin.token)
   const id = await aBot(botica, handler('return 1'))
@@ -66,7 +64,7 @@ t.test('a line of a request says who asked, for what, and which run it made', as
   ])
 })
 
-t.test('storage or workers that stay away make a process unwell, with the reason', async (t) => {
+t.test('reports a process unhealthy without storage or workers, with the reason', async (t) => {
   const storage = join(folder, 'storage')
   const web = await startWeb({
     STORAGE_URL: `file:${storage}`,
@@ -83,7 +81,7 @@ t.test('storage or workers that stay away make a process unwell, with the reason
   t.match(
     [first.status, first.body.ok, first.body.workers],
     [200, true, false],
-    'at first it is well',
+    'is healthy at first',
   )
   await until(async () => (await health()).status === 503, 60_000)
   t.match((await health()).body, { ok: false, reason: /^No worker is alive, since \d+ s$/ })

@@ -17,7 +17,7 @@ const {
 })
 const json = { 'Content-Type': 'application/fhir+json' }
 
-t.test('every answer carries the security headers and a request id', async (t) => {
+t.test('sends security headers and a request id with every response', async (t) => {
   const answers = [await nobody.get('/livez'), await nobody.get('Patient/1')]
   for (const { headers } of answers) {
     t.equal(headers.get('x-content-type-options'), 'nosniff')
@@ -29,7 +29,7 @@ t.test('every answer carries the security headers and a request id', async (t) =
   }
 })
 
-t.test('a sane request id is kept, any other replaced', async (t) => {
+t.test('keeps a valid request id and replaces others', async (t) => {
   const idOf = async (id: string) =>
     (await nobody.get('/livez', { 'X-Request-Id': id })).headers.get('x-request-id')
   t.equal(await idOf('abc.DEF_1-2'), 'abc.DEF_1-2')
@@ -39,7 +39,7 @@ t.test('a sane request id is kept, any other replaced', async (t) => {
   t.equal(headers.get('x-correlation-id'), 'job-7')
 })
 
-t.test('an outcome names request and trace', async (t) => {
+t.test('includes request and trace in an outcome', async (t) => {
   const trace = '0af7651916cd43dd8448eb211c80319c'
   const headers = {
     'X-Request-Id': 'r1',
@@ -62,7 +62,7 @@ t.test('an outcome names request and trace', async (t) => {
   })
 })
 
-t.test('paths have aliases', async (t) => {
+t.test('supports path aliases', async (t) => {
   t.equal((await nobody.get('/api/livez')).status, 200)
   t.equal((await nobody.get('/livez/')).status, 200)
   t.equal((await nobody.get('/fhir/R4/metadata/')).status, 200)
@@ -75,20 +75,20 @@ t.test('paths have aliases', async (t) => {
   t.equal((await nobody.get('/%zz')).status, 404)
 })
 
-t.test('a known path with another method is a 405 that names the right one', async (t) => {
+t.test('returns 405 with the allowed method for a known path', async (t) => {
   const refused = await nobody.get('/oauth2/token')
   t.equal(refused.status, 405)
   t.match(refused.headers.get('allow'), /POST/)
 })
 
-t.test('an address beyond 32 KiB is a 414', async (t) => {
+t.test('returns 414 for a URL over 32 KiB', async (t) => {
   t.match(await nobody.get(`/livez?x=${'y'.repeat(33_000)}`), {
     status: 414,
     body: { resourceType: 'OperationOutcome' },
   })
 })
 
-t.test('what is no HTTP is refused as an outcome, and the server goes on', async (t) => {
+t.test('rejects invalid HTTP with an outcome and keeps running', async (t) => {
   const socket = connect(Number(new URL(baseUrl).port), '127.0.0.1')
   socket.end('GARBAGE\r\n\r\n')
   const chunks: Buffer[] = []
@@ -98,7 +98,7 @@ t.test('what is no HTTP is refused as an outcome, and the server goes on', async
   t.equal((await nobody.get('/livez')).status, 200)
 })
 
-t.test('bodies keep to their limit, inflated ones too', async (t) => {
+t.test('limits bodies, including decompressed ones', async (t) => {
   const big = JSON.stringify({ resourceType: 'Project', name: 'x'.repeat(100_000) })
   const tooLarge = {
     status: 413,
@@ -119,12 +119,12 @@ t.test('bodies keep to their limit, inflated ones too', async (t) => {
   })
 })
 
-t.test('a failed OAuth request has the form of RFC 6749', async (t) => {
+t.test('returns failed OAuth requests in the format of RFC 6749', async (t) => {
   t.match(await nobody.get('/oauth2/userinfo'), { status: 401, body: { error: 'invalid_token' } })
   t.match(await nobody.get('/oauth2/nothing'), { status: 404, body: { error: 'invalid_request' } })
 })
 
-t.test('large answers are compressed as the caller likes', async (t) => {
+t.test('compresses large responses by Accept-Encoding', async (t) => {
   const codingOf = async (accept: string, path: string) => {
     const { headers } = await nobody.get(path, { 'Accept-Encoding': accept })
     return headers.get('content-encoding')
@@ -135,7 +135,7 @@ t.test('large answers are compressed as the caller likes', async (t) => {
   t.equal(await codingOf('gzip', '/livez'), null)
 })
 
-t.test('CORS echoes the origin and allows credentials', async (t) => {
+t.test('echoes the origin for CORS and allows credentials', async (t) => {
   const preflight = await fetch(`${baseUrl}fhir/R4/Patient`, {
     method: 'OPTIONS',
     headers: {
@@ -158,7 +158,7 @@ t.test('CORS echoes the origin and allows credentials', async (t) => {
   t.equal(foreign.headers.get('access-control-allow-origin'), null)
 })
 
-t.test('health tells of every part, and metrics count by route', async (t) => {
+t.test('reports every component in health, and counts metrics by route', async (t) => {
   t.match(await nobody.get('/healthcheck'), {
     status: 200,
     body: {
@@ -185,17 +185,17 @@ t.test('health tells of every part, and metrics count by route', async (t) => {
   t.equal((await nobody.get('/metrics', { 'X-Forwarded-For': '1.2.3.4' })).status, 401)
   const guarded = await openBotica(t, { env: { METRICS_TOKEN: 'for the scraper' } })
   const scrape = async (headers = {}) => (await guarded.anonymous.get('/metrics', headers)).status
-  t.equal(await scrape(), 401, 'a token that is set is asked for on this machine, too')
+  t.equal(await scrape(), 401, 'requires a configured token on this machine too')
   t.equal(await scrape({ Authorization: 'Bearer for the' }), 401)
   t.equal(await scrape({ Authorization: 'Bearer for the scraper' }), 200)
 })
 
-t.test('requests beyond the limit of the minute are 429 and say when to come back', async (t) => {
+t.test('returns 429 with Retry-After over the limit per minute', async (t) => {
   const limited = await openBotica(t, {
     env: { RATE_LIMIT_PER_MINUTE: '1000', AUTH_RATE_LIMIT_PER_MINUTE: '5' },
   })
   const ask = () => limited.anonymous.post('/oauth2/token')
-  // A minute may turn between two requests, so the limit is reached within two rounds of it.
+  // A new minute may start between two requests, so the limit is reached within two rounds.
   const answers = []
   for (let count = 0; count < 12; count++) answers.push(await ask())
   const refused = answers.find(({ status }) => status === 429)
@@ -209,7 +209,7 @@ t.test('requests beyond the limit of the minute are 429 and say when to come bac
   t.equal((await free.anonymous.get('/livez')).headers.get('ratelimit'), null)
 })
 
-t.test('IPv6 is counted by its subnet', async (t) => {
+t.test('counts IPv6 by subnet', async (t) => {
   t.equal(rateLimitAddress('1.2.3.4'), '1.2.3.4')
   t.equal(rateLimitAddress('::ffff:1.2.3.4'), '1.2.3.4')
   t.equal(rateLimitAddress('2001:db8:1:2:3:4:5:6'), '2001:db8:1:2::/64')
@@ -232,14 +232,14 @@ function startMain(env: NodeJS.ProcessEnv): { child: ChildProcess; output: () =>
   return { child, output: () => output }
 }
 
-t.test('settings that are wrong end the process with a line each', async (t) => {
+t.test('exits with one line for each invalid setting', async (t) => {
   const { child, output } = startMain({ PORT: 'x', LOG_LEVEL: 'loud' })
   const [code] = await once(child, 'close')
   t.equal(code, 1)
   t.match(output(), /^PORT is "x"[^\n]*\nLOG_LEVEL is "loud"[^\n]*\n$/)
 })
 
-t.test('a database that is not there ends the process with one sentence', async (t) => {
+t.test('exits with one sentence if the database is missing', async (t) => {
   const url = new URL(process.env.DATABASE_URL ?? '')
   url.pathname = '/botica_is_not_here'
   const { child, output } = startMain({ DATABASE_URL: url.href, LOG_LEVEL: 'silent' })
@@ -248,14 +248,14 @@ t.test('a database that is not there ends the process with one sentence', async 
   t.match(output(), /^PostgreSQL refuses the connection: [^\n]*DATABASE_URL\n$/)
 })
 
-t.test('a port in use ends the process with one sentence', async (t) => {
+t.test('exits with one sentence if the port is in use', async (t) => {
   const { child, output } = startMain({ PORT: new URL(baseUrl).port })
   const [code] = await once(child, 'close')
   t.equal(code, 1)
   t.match(output(), /^Port \d+ is in use; [^\n]*\n$/)
 })
 
-t.test('SIGTERM lets a running request finish and ends with 0', async (t) => {
+t.test('completes running requests on SIGTERM and exits with 0', async (t) => {
   const port = await freePort()
   const { child, output } = startMain({ PORT: String(port) })
   await until(async () => output().includes('listening'), 120_000)
@@ -280,30 +280,26 @@ t.test('SIGTERM lets a running request finish and ends with 0', async (t) => {
   t.match(answer, /^HTTP\/1.1 400 [\s\S]*connection: close[\s\S]*Missing grant_type/i)
 })
 
-t.test(
-  'a stop is announced by the answers of connections that are kept, before any is cut',
-  async (t) => {
-    const port = await freePort()
-    const url = `http://127.0.0.1:${port}/livez`
-    const { child, output } = startMain({
-      PORT: String(port),
-      WAITS: JSON.stringify({ drainMs: 60_000 }),
-    })
-    await until(async () => output().includes('listening'), 120_000)
-    const agent = new Agent({ keepAlive: true, maxSockets: 1 })
-    const first = await headersOf(url, agent)
-    t.equal(first.connection, 'keep-alive')
-    child.kill('SIGTERM')
-    await until(async () => output().includes('stopping'), 60_000)
+t.test('announces shutdown on kept connections before closing them', async (t) => {
+  const port = await freePort()
+  const url = `http://127.0.0.1:${port}/livez`
+  const { child, output } = startMain({
+    PORT: String(port),
+    WAITS: JSON.stringify({ drainMs: 60_000 }),
+  })
+  await until(async () => output().includes('listening'), 120_000)
+  const agent = new Agent({ keepAlive: true, maxSockets: 1 })
+  const first = await headersOf(url, agent)
+  t.equal(first.connection, 'keep-alive')
+  child.kill('SIGTERM')
+  await until(async () => output().includes('stopping'), 60_000)
 
-    t.equal((await headersOf(url, agent)).connection, 'close', 'the connection was kept until now')
-    t.equal((await fetch(url)).headers.get('connection'), 'close', 'others are taken still')
-    child.kill('SIGTERM')
-    await once(child, 'close')
-  },
-)
+  t.equal((await headersOf(url, agent)).connection, 'close', 'the connection was kept')
+  t.equal((await fetch(url)).headers.get('connection'), 'close', 'still accepts others')
+  child.kill('SIGTERM')
+  await once(child, 'close')
+})
 
-/** Asks on the agent's one connection. */
 async function headersOf(url: string, agent: Agent) {
   const res = await new Promise<IncomingMessage>((resolve) => get(url, { agent }, resolve))
   res.resume()
@@ -311,7 +307,7 @@ async function headersOf(url: string, agent: Agent) {
   return res.headers
 }
 
-t.test('project admins may ask how long a request took, and nobody else', async (t) => {
+t.test('returns request timings only to project admins', async (t) => {
   const botica = await openBotica(t)
   const asked = { 'X-Debug-Timing': '1' }
   const told = await botica.admin.get('Patient', asked)

@@ -23,11 +23,10 @@ const baseUrl = `http://localhost:${port}/`
 
 interface Run {
   readonly process: ChildProcess
-  /** The output until it was ready or ended. */
   readonly output: string
 }
 
-/** Resolves at the line that says ready, or at the end. */
+/** Resolves at the line that reports readiness, or at exit. */
 async function start(env: Record<string, string> = {}): Promise<Run> {
   const {
     DATABASE_URL,
@@ -66,35 +65,32 @@ async function end(run: Run, signal: NodeJS.Signals): Promise<number | null> {
 const survivors = () =>
   NAMES.filter((name) => findNotedProcess(join(folder, name, 'process.json')) !== undefined)
 
-t.test(
-  'the first start says in one line where it answers and where the credentials are',
-  async (t) => {
-    const run = await start()
-    const file = join(folder, 'credentials.json')
-    t.equal(
-      run.output,
-      `Botica is ready at ${baseUrl}; the super admin's credentials are in ${file}\n`,
-    )
-    t.equal(statSync(file).mode & 0o777, 0o600)
-    const { clientId, clientSecret } = JSON.parse(readFileSync(file, 'utf8'))
-    const superAdmin = await signIn(baseUrl, clientId, clientSecret)
-    t.equal((await superAdmin.get('/auth/me')).status, 200)
-    t.match((await superAdmin.get('/healthcheck')).body, { ok: true, workers: true })
+t.test('prints address and credentials file in one line on first start', async (t) => {
+  const run = await start()
+  const file = join(folder, 'credentials.json')
+  t.equal(
+    run.output,
+    `Botica is ready at ${baseUrl}; the super admin's credentials are in ${file}\n`,
+  )
+  t.equal(statSync(file).mode & 0o777, 0o600)
+  const { clientId, clientSecret } = JSON.parse(readFileSync(file, 'utf8'))
+  const superAdmin = await signIn(baseUrl, clientId, clientSecret)
+  t.equal((await superAdmin.get('/auth/me')).status, 200)
+  t.match((await superAdmin.get('/healthcheck')).body, { ok: true, workers: true })
 
-    await t.test('a second start on the same data is refused', async (t) => {
-      const second = await start()
-      t.match(second.output, /^Botica already runs on the data in .*\n$/)
-      t.equal(second.process.exitCode, 1)
-    })
+  await t.test('rejects a second start on the same data', async (t) => {
+    const second = await start()
+    t.match(second.output, /^Botica already runs on the data in .*\n$/)
+    t.equal(second.process.exitCode, 1)
+  })
 
-    await t.test('SIGTERM stops all that it started', async (t) => {
-      t.equal(await end(run, 'SIGTERM'), 0)
-      t.same(survivors(), [])
-    })
-  },
-)
+  await t.test('stops all started processes on SIGTERM', async (t) => {
+    t.equal(await end(run, 'SIGTERM'), 0)
+    t.same(survivors(), [])
+  })
+})
 
-t.test('failed runs and failed requests show at the terminal, a line each', async (t) => {
+t.test('prints one line for each failed run and request', async (t) => {
   const run = await start({ BATCH_TIMEOUT_MS: '1', LOG_LEVEL: 'info' })
   let output = ''
   run.process.stdout?.on('data', (data) => {
@@ -126,7 +122,7 @@ t.test('failed runs and failed requests show at the terminal, a line each', asyn
   t.equal(await end(run, 'SIGTERM'), 0)
 })
 
-t.test('a start after a kill takes the data over from what was left running', async (t) => {
+t.test('takes over the data from processes left by a kill', async (t) => {
   const killed = await start()
   t.equal(killed.output, `Botica is ready at ${baseUrl}\n`)
   await end(killed, 'SIGKILL')
@@ -137,7 +133,7 @@ t.test('a start after a kill takes the data over from what was left running', as
   t.equal(await end(run, 'SIGINT'), 0)
 })
 
-t.test('a process that dies ends them all with one sentence', async (t) => {
+t.test('stops everything with one sentence when a process dies', async (t) => {
   const run = await start()
   let output = ''
   run.process.stderr?.on('data', (data) => {
@@ -151,7 +147,7 @@ t.test('a process that dies ends them all with one sentence', async (t) => {
   t.same(survivors(), [])
 })
 
-t.test('what cannot work is said in one sentence', async (t) => {
+t.test('reports an impossible start in one sentence', async (t) => {
   const taken = createServer().listen(0)
   await once(taken, 'listening')
   t.teardown(() => taken.close())

@@ -42,23 +42,23 @@ ok 2 - test/y.test.ts # time=700.5ms
 # time=820.456ms
 `
 
-t.test('the counts are those of the closing comment', async (t) => {
+t.test('reads the counts of the closing comment', async (t) => {
   t.same(readSummary(REPORT), { passed: 1, failed: 2 })
   t.same(readSummary('# { total: 4, pass: 4 }\n'), { passed: 4, failed: 0 })
 })
 
-t.test('a report that was cut short has no counts', async (t) => {
+t.test('reads no counts from a truncated report', async (t) => {
   t.equal(readSummary('TAP version 14\n    ok 1 - x\n'), undefined)
 })
 
-t.test('the failures are the assertions, without the tests around them', async (t) => {
+t.test('lists failed assertions without their enclosing tests', async (t) => {
   const failures = readFailures(REPORT)
   t.equal(failures.length, 2)
   t.match(failures[0], /should match pattern[\s\S]*"a": 2/)
   t.match(failures[1], /boom/)
 })
 
-t.test('each of several files in one report has its own counts and failures', async (t) => {
+t.test('separates counts and failures of several files in one report', async (t) => {
   const sections = readSections(REPORT)
   const counts = [...sections].map(([file, { text, ms }]) => [file, ms, countAssertions(text)])
   t.same(counts, [
@@ -69,7 +69,7 @@ t.test('each of several files in one report has its own counts and failures', as
   t.same([...readSections(cut).keys()], ['test/x.test.ts'])
 })
 
-t.test('each of several files has its own tests, and all of them run', async (t) => {
+t.test('runs all tests of several files, each under its file', async (t) => {
   const folder = t.testdir({
     'a.test.ts': "import t from 'tap'; t.test('one', async (t) => { t.ok(1); t.ok(true) })",
     'b.test.ts':

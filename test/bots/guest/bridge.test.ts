@@ -1,4 +1,4 @@
-/** Calls of a bot to its worker end with the run. */
+/** Calls from a bot to its worker end with the run. */
 import { createServer, type ServerResponse } from 'node:http'
 import t from 'tap'
 import type { Services } from '../../../shared/request/services.ts'
@@ -11,7 +11,6 @@ import { listen } from '../../fixtures/http/listening.ts'
 const PATIENCE_MS = 60_000
 const botica = await openBotica(t)
 
-/** The bridge of a run as the Project's client. */
 async function aBridge(tenant: Tenant, services: Services = botica.services): Promise<Bridge> {
   const query = `ProjectMembership?profile=ClientApplication/${tenant.adminCredentials.id}`
   const { body } = await botica.superAdmin.get<Untyped>(query)
@@ -24,7 +23,6 @@ async function aBridge(tenant: Tenant, services: Services = botica.services): Pr
   return new Bridge({ services, session, job, signal, markWrite, mintToken: async () => 'token' })
 }
 
-/** Answers nothing until `release`. */
 async function aHolder() {
   const held: ServerResponse[] = []
   const server = createServer((_, res) => void held.push(res))
@@ -39,7 +37,7 @@ async function aHolder() {
   }
 }
 
-t.test('a write that waits for a quota is not made once its run is over', async (t) => {
+t.test('drops a write that waits for a quota when its run ends', async (t) => {
   const tenant = await botica.createTenant()
   const { superAdmin } = botica
   const { body: project } = await superAdmin.get<Untyped>(`Project/${tenant.project.id}`)
@@ -52,7 +50,6 @@ t.test('a write that waits for a quota is not made once its run is over', async 
   const { load } = botica.services
   const spend: typeof load.spend = (...args) => {
     asked.resolve()
-    // Never at the end of a minute.
     return { ...load.spend(...args), resetMs: PATIENCE_MS }
   }
   const bridge = await aBridge(tenant, { ...botica.services, load: { spend } })
@@ -67,7 +64,7 @@ t.test('a write that waits for a quota is not made once its run is over', async 
   t.notOk((await superAdmin.get<Untyped>(`Basic?_project=${project.id}`)).body.entry)
 })
 
-t.test('what has not begun when a run ends is not begun, the rest is finished', async (t) => {
+t.test('starts no queued calls after a run ends, and completes the others', async (t) => {
   const { held, release, fetchBy } = await aHolder()
   const bridge = await aBridge(botica)
   const answers = Array.from({ length: 8 }, () => fetchBy(bridge))

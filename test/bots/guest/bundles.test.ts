@@ -1,4 +1,4 @@
-/** Packages of npm that bots are bundled with, as esbuild makes bundles for Node. */
+/** npm packages as esbuild bundles them for Node. */
 import { createPublicKey, generateKeyPairSync } from 'node:crypto'
 import { createServer } from 'node:http'
 import { fileURLToPath } from 'node:url'
@@ -69,7 +69,7 @@ const cases: readonly Case[] = [
 ]
 
 for (const [name, source, input, output] of cases) {
-  t.test(`a bundle of ${name} runs`, async (t) => {
+  t.test(`runs a bundle of ${name}`, async (t) => {
     for (const isMinified of [false, true]) {
       const id = await aBot(botica, bundle(source, isMinified), { filename: 'index.cjs' })
       t.same((await execute(admin, id, input)).body, output, `minified: ${isMinified}`)
@@ -77,25 +77,22 @@ for (const [name, source, input, output] of cases) {
   })
 }
 
-t.test(
-  'a bundle of handlebars runs templates that are compiled beforehand, or by itself',
-  async (t) => {
-    const compiled = Handlebars.precompile('Dear {{name}},{{#each items}} {{this}}{{/each}}')
-    const source = `import Handlebars from 'handlebars'
+t.test('runs precompiled and runtime templates in a bundle of handlebars', async (t) => {
+  const compiled = Handlebars.precompile('Dear {{name}},{{#each items}} {{this}}{{/each}}')
+  const source = `import Handlebars from 'handlebars'
     const template = Handlebars.template(${compiled})
     export async function handler(medplum, { input }) {
       if (input.text) return Handlebars.compile(input.text)(input)
       return template(input)
     }`
-    const id = await aBot(botica, bundle(source), { filename: 'index.cjs' })
-    const answer = await execute(admin, id, { name: 'A & B', items: [1, 2] })
-    t.equal(answer.text, 'Dear A &amp; B, 1 2')
-    const made = await execute(admin, id, { text: 'Dear {{name}}', name: 'A & B' })
-    t.equal(made.text, 'Dear A &amp; B')
-  },
-)
+  const id = await aBot(botica, bundle(source), { filename: 'index.cjs' })
+  const answer = await execute(admin, id, { name: 'A & B', items: [1, 2] })
+  t.equal(answer.text, 'Dear A &amp; B, 1 2')
+  const made = await execute(admin, id, { text: 'Dear {{name}}', name: 'A & B' })
+  t.equal(made.text, 'Dear A &amp; B')
+})
 
-t.test('a bundle of jose signs, verifies and seals', async (t) => {
+t.test('signs, verifies and encrypts in a bundle of jose', async (t) => {
   const { privateKey } = generateKeyPairSync('rsa', { modulusLength: 2048 })
   const pem = privateKey.export({ type: 'pkcs8', format: 'pem' })
   const source = `import { SignJWT, jwtVerify, importPKCS8, importJWK, exportJWK, CompactEncrypt, compactDecrypt, createLocalJWKSet } from 'jose'
@@ -123,7 +120,7 @@ t.test('a bundle of jose signs, verifies and seals', async (t) => {
   t.equal(payload.iss, 'a')
 })
 
-t.test('a bundle of node-fetch 2 runs, redirects and packed answers included', async (t) => {
+t.test('follows redirects and decompresses responses in a bundle of node-fetch 2', async (t) => {
   const server = createServer((request, response) => {
     if (request.url === '/moved') {
       response.writeHead(302, { Location: '/packed' }).end()

@@ -10,8 +10,8 @@ const { admin } = botica
 const sdk = await openSdk(botica)
 
 /**
- * Calls whose results are compared: in the bot by its client, here by the SDK over HTTP. `m` is the client, `x` what the
- * test prepared; a call that writes finds things of its own there.
+ * Calls whose results are compared between the bot's client and the SDK over HTTP. `m` is the
+ * client, `x` the fixtures; a call that writes has separate fixtures on each side.
  */
 const calls: Readonly<Record<string, string>> = {
   readResource: `m.readResource('Patient', x.patient)`,
@@ -140,7 +140,7 @@ const calls: Readonly<Record<string, string>> = {
   'sendEmail to nobody': `m.sendEmail({ subject: 'Hi' })`,
 }
 
-/** A value with what JSON does not hold; the same text runs on both sides. */
+/** Source of a value that JSON cannot represent; evaluated on both sides. */
 const SHAPE = `
 async function shapeOf(value) {
   if (value === undefined) return 'undefined'
@@ -172,7 +172,6 @@ ${Object.entries(calls)
 exports.handler = async (medplum, { input }) => outcomeOf(calls[input.name], medplum, input.x)`
 const local: Untyped = new Function(`${code.replace('exports.handler =', 'return')}`)()
 
-/** Ids, times and signatures by their kind. */
 function normal(value: unknown): unknown {
   const text = JSON.stringify(value ?? null)
     .replace(/(storage\/)[^"?]+\?[^"]*/g, '$1signed')
@@ -233,11 +232,11 @@ async function prepared(): Promise<Untyped> {
 }
 
 for (const name of Object.keys(calls)) {
-  t.test(`${name}: a bot gets what the SDK gets over HTTP`, async (t) => {
+  t.test(`${name}: returns the same in a bot as the SDK over HTTP`, async (t) => {
     const answer = await execute(admin, bot, { name, x: await prepared() })
     t.equal(answer.status, 200, answer.text.slice(0, 500))
     const expected = await local(sdk, { input: { name, x: await prepared() } })
-    // The SDK's own checks throw an Error without an outcome; a bot always gets one.
+    // Errors of the SDK's own checks have no outcome; a bot always gets one.
     const isPlain = expected.error !== undefined && expected.issues === undefined
     if (isPlain) delete answer.body.issues
     t.same(normal(answer.body), normal(expected))

@@ -7,7 +7,7 @@ import { r4Examples, syntheaBundles } from '../../fixtures/resources.ts'
 const ours: Untyped = openGuest().load('./core.cjs')
 const theirs: Untyped = core
 
-/** The result of a function, or that it throws, and what it made of its arguments. */
+/** Returns the result or error of a function, with its arguments after the call. */
 function answer(library: Untyped, name: string, given: readonly unknown[]): string {
   const copies = given.map((value) => (value === undefined ? undefined : structuredClone(value)))
   try {
@@ -20,7 +20,7 @@ function answer(library: Untyped, name: string, given: readonly unknown[]): stri
   }
 }
 
-/** Undefined when both give the same. */
+/** Returns the difference between the two libraries; undefined if there is none. */
 function difference(name: string, given: readonly unknown[]): object | undefined {
   const [mine, its] = [answer(ours, name, given), answer(theirs, name, given)]
   return mine === its ? undefined : { name, given, mine, its }
@@ -37,7 +37,6 @@ function walk(value: unknown, visit: Visit, key = ''): void {
   }
 }
 
-/** Calls that make sense of one element. */
 function* callsOf(key: string, value: Untyped): Generator<readonly [string, readonly unknown[]]> {
   if (typeof value === 'string') {
     yield* callsOfText(value)
@@ -120,7 +119,7 @@ function* callsOfResource(resource: Untyped): Generator<readonly [string, readon
       yield [name, [resource]]
     }
   }
-  // Where there is only one, the SDK fails.
+  // The SDK throws if there is only one identifier.
   if (!Array.isArray(resource.identifier)) return
   yield ['setIdentifier', [resource, 'urn:none', 'v']]
   for (const { system } of resource.identifier) {
@@ -129,7 +128,7 @@ function* callsOfResource(resource: Untyped): Generator<readonly [string, readon
   }
 }
 
-t.test('helpers answer on real resources as those of the SDK do', async (t) => {
+t.test('returns the same from helpers as the SDK for real resources', async (t) => {
   const bundles = (await syntheaBundles()) as Untyped[]
   const resources = [
     ...(await r4Examples()),
@@ -149,7 +148,7 @@ t.test('helpers answer on real resources as those of the SDK do', async (t) => {
   t.same(found.slice(0, 5), [])
   t.ok(counts.size > 30, [...counts.keys()].join())
   const calls = [...counts.values()].reduce((sum, count) => sum + count, 0)
-  t.ok(calls > 50_000, `${calls} calls`)
+  t.ok(calls > 50_000, `compares ${calls} calls`)
 })
 
 const text = fc.oneof(fc.string(), fc.constantFrom('', ' ', 'a', 'official', '%', '2020-02-30'))
@@ -161,7 +160,6 @@ const number = fc.double({ noNaN: true, noDefaultInfinity: true })
 const date = fc.date({ noInvalidDate: true, min: new Date(0), max: new Date(4e12) })
 const json = fc.jsonValue({ maxDepth: 3 })
 
-/** Arguments at random, with parts missing, empty or odd. */
 const random: Readonly<Record<string, fc.Arbitrary<readonly unknown[]>>> = {
   formatHumanName: fc.tuple(
     some<Untyped>({ use: text, text, family: text, given: texts, prefix: texts, suffix: texts }),
@@ -236,7 +234,7 @@ const random: Readonly<Record<string, fc.Arbitrary<readonly unknown[]>>> = {
 }
 
 for (const [name, given] of Object.entries(random)) {
-  t.test(`${name} answers as the SDK does, whatever it is given`, async (t) => {
+  t.test(`${name} returns the same as the SDK for any arguments`, async (t) => {
     fc.assert(
       fc.property(given, (values) => {
         const differs = difference(name, values)

@@ -8,7 +8,7 @@ const guest = openGuest()
 const ours: Untyped = guest.load('./core.cjs')
 const theirs: Untyped = core
 
-/** The result of a function, or what it throws, and what it made of its arguments. */
+/** Returns the result or error of a function, with its arguments after the call. */
 function answer(library: Untyped, name: string, given: unknown[]): unknown {
   const copies = given.map((value) => (value === undefined ? undefined : structuredClone(value)))
   try {
@@ -20,20 +20,20 @@ function answer(library: Untyped, name: string, given: unknown[]): unknown {
 }
 
 for (const [name, lists] of Object.entries(cases)) {
-  t.test(`${name} answers as the SDK does`, async (t) => {
+  t.test(`${name} returns the same as the SDK`, async (t) => {
     for (const given of lists) {
       t.same(answer(ours, name, given), answer(theirs, name, given), JSON.stringify(given))
     }
   })
 }
 
-t.test('constants and outcomes are those of the SDK', async (t) => {
+t.test('exports the constants and outcomes of the SDK', async (t) => {
   const names = ['LOINC', 'SNOMED', 'RXNORM', 'CPT', 'ICD10', 'NDC', 'UCUM', 'ContentType']
   const outcomes = ['allOk', 'created', 'notFound', 'unauthorized', 'forbidden']
   for (const name of [...names, ...outcomes]) t.same(plain(ours[name]), theirs[name], name)
 })
 
-t.test('an OperationOutcomeError says what its outcome says', async (t) => {
+t.test('describes an OperationOutcomeError by its outcome', async (t) => {
   for (const value of [outcome, core.notFound, core.badRequest('x', 'y'), { issue: [] }]) {
     const error = new ours.OperationOutcomeError(value, { cause: 1 })
     t.equal(error.message, new theirs.OperationOutcomeError(value).message)
@@ -45,12 +45,12 @@ t.test('an OperationOutcomeError says what its outcome says', async (t) => {
   }
 })
 
-t.test('ids are UUIDs and sleep waits', async (t) => {
+t.test('generates UUIDs as ids, and waits in sleep', async (t) => {
   t.match(ours.generateId(), /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/)
   await ours.sleep(1)
 })
 
-t.test('the list for deploying names exactly what the modules export', async (t) => {
+t.test('lists exactly the exports of the modules for deploys', async (t) => {
   const modules = guest.load('./modules.cjs')
   const names = [...modules.names, ...modules.nodeModules.map((name: string) => `node:${name}`)]
   t.same(Object.keys(botModules).sort(), names.sort())

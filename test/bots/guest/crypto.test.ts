@@ -1,4 +1,4 @@
-/** Node's `crypto` and Web Crypto in the sandbox, against those of Node. */
+/** Compares Node's `crypto` and Web Crypto in the sandbox with Node. */
 import crypto, { type KeyObject } from 'node:crypto'
 import t from 'tap'
 import { requiredLibraries } from '../../../shared/bots/modules.ts'
@@ -19,7 +19,6 @@ const keys = Object.fromEntries(
 const data = 'what is signed é'
 const input = { keys, data }
 
-/** The result of a handler with this body; `crypto`, `keys` and `data` are there. */
 async function answerOf(body: string, more: object = {}): Promise<unknown> {
   const code = `const crypto = require('node:crypto')
     exports.handler = async (medplum, { input: { keys, data, ...more } }) => { ${body} }`
@@ -33,7 +32,7 @@ async function answerOf(body: string, more: object = {}): Promise<unknown> {
   return result.kind === 'json' ? JSON.parse(result.body) : result.body
 }
 
-t.test('signatures of Node are those of Node', async (t) => {
+t.test('creates the same signatures as Node', async (t) => {
   const made = await answerOf(`
     const signed = (digest, key) => crypto.createSign(digest).update(data).sign(key, 'base64')
     const pss = { key: keys.rsa.own, padding: crypto.constants.RSA_PKCS1_PSS_PADDING, saltLength: 32 }
@@ -64,7 +63,7 @@ t.test('signatures of Node are those of Node', async (t) => {
   )
 })
 
-t.test('keys are read, described and written in every form', async (t) => {
+t.test('imports, describes and exports keys in every format', async (t) => {
   const jwk = rsa.privateKey.export({ format: 'jwk' })
   const told = await answerOf(
     `const key = crypto.createPrivateKey({ key: more.jwk, format: 'jwk' })
@@ -90,7 +89,7 @@ t.test('keys are read, described and written in every form', async (t) => {
   t.same(pairs, [true, 1024, true])
 })
 
-t.test('ciphers and derived keys are those of Node', async (t) => {
+t.test('encrypts and derives keys as Node does', async (t) => {
   const secret = crypto.randomBytes(32).toString('base64')
   const made = (await answerOf(
     `const secret = Buffer.from(more.secret, 'base64'), iv = Buffer.alloc(12, 7)
@@ -136,7 +135,6 @@ t.test('ciphers and derived keys are those of Node', async (t) => {
   t.equal(await answerOf(opened, { box: box.toString('base64') }), data)
 })
 
-/** The same in the sandbox and here. */
 const subtleBodies: Readonly<Record<string, string>> = {
   'HMAC of an imported key': `
     const key = await subtle.importKey('raw', bytes('secret'), { name: 'HMAC', hash: 'SHA-256' }, false, ['sign', 'verify'])
@@ -206,27 +204,25 @@ const helpers = `const { subtle } = globalThis.crypto
   const der = (pem) => Buffer.from(pem.replace(/-----[^-]+-----/g, ''), 'base64')`
 
 for (const [name, body] of Object.entries(subtleBodies)) {
-  t.test(`Web Crypto answers as Node's does: ${name}`, async (t) => {
+  t.test(`matches Web Crypto of Node: ${name}`, async (t) => {
     const here = new Function('keys', 'data', `return (async () => { ${helpers}\n${body} })()`)
     const expected = JSON.parse(JSON.stringify(await here(keys, data)))
     t.same(await answerOf(`${helpers}\n${body}`), expected)
   })
 }
 
-t.test(
-  'what a bot asks of the executor is bounded, and counts as its processor time',
-  async (t) => {
-    const big = crypto.generateKeyPairSync('rsa', { modulusLength: 4104 })
-    const own = crypto.createPrivateKey(keys.rsa?.own ?? '')
-    const locked = own.export({
-      format: 'pem',
-      type: 'pkcs8',
-      cipher: 'aes-128-cbc',
-      passphrase: 'x',
-    })
-    const dsa = crypto.generateKeyPairSync('dsa', { modulusLength: 1024, divisorLength: 160 })
-    const refusals = await answerOf(
-      `const refused = (make) => { try { return String(make()) } catch (error) { return error.message } }
+t.test('limits executor calls of a bot and counts them as its CPU time', async (t) => {
+  const big = crypto.generateKeyPairSync('rsa', { modulusLength: 4104 })
+  const own = crypto.createPrivateKey(keys.rsa?.own ?? '')
+  const locked = own.export({
+    format: 'pem',
+    type: 'pkcs8',
+    cipher: 'aes-128-cbc',
+    passphrase: 'x',
+  })
+  const dsa = crypto.generateKeyPairSync('dsa', { modulusLength: 1024, divisorLength: 160 })
+  const refusals = await answerOf(
+    `const refused = (make) => { try { return String(make()) } catch (error) { return error.message } }
      return [
        refused(() => crypto.pbkdf2Sync('p', 's', 2 ** 31 - 1, 32, 'sha512')),
        refused(() => crypto.pbkdf2Sync('p', 's', 1000, 2 ** 30, 'sha512')),
@@ -246,36 +242,35 @@ t.test(
        await new Promise((resolve) => crypto.pbkdf2('p', 's', 2 ** 31 - 1, 32, 'sha512', (error) => resolve(error.message))),
        await new Promise((resolve) => crypto.generateKeyPair('rsa', { modulusLength: 8192 }, (error) => resolve(error.message))),
      ]`,
-      {
-        big: pem(big.privateKey, 'pkcs8'),
-        locked,
-        dsa: pem(dsa.privateKey, 'pkcs8'),
-      },
-    )
-    const says = [
-      'PBKDF2 may have 1000000 iterations',
-      'Between 0 and 65536 bytes can be derived',
-      'PBKDF2 may have 1000000 iterations',
-      'scrypt may use 64 MB, and N * r * p may be 2 ** 20',
-      'scrypt may use 64 MB, and N * r * p may be 2 ** 20',
-      'A new RSA key may have 1024 to 2048 bits',
-      'The type of the key is not supported',
-      'A key may have 4096 bits',
-      'Keys with a passphrase are not supported',
-      'Keys with a passphrase are not supported',
-      'The type of the key is not supported',
-      'The key is too large',
-      'Digest method not supported: md5',
-      'Unknown cipher',
-      'Input is too large',
-      'PBKDF2 may have 1000000 iterations',
-      'A new RSA key may have 1024 to 4096 bits',
-    ]
-    t.same(refusals, says)
-  },
-)
+    {
+      big: pem(big.privateKey, 'pkcs8'),
+      locked,
+      dsa: pem(dsa.privateKey, 'pkcs8'),
+    },
+  )
+  const says = [
+    'PBKDF2 may have 1000000 iterations',
+    'Between 0 and 65536 bytes can be derived',
+    'PBKDF2 may have 1000000 iterations',
+    'scrypt may use 64 MB, and N * r * p may be 2 ** 20',
+    'scrypt may use 64 MB, and N * r * p may be 2 ** 20',
+    'A new RSA key may have 1024 to 2048 bits',
+    'The type of the key is not supported',
+    'A key may have 4096 bits',
+    'Keys with a passphrase are not supported',
+    'Keys with a passphrase are not supported',
+    'The type of the key is not supported',
+    'The key is too large',
+    'Digest method not supported: md5',
+    'Unknown cipher',
+    'Input is too large',
+    'PBKDF2 may have 1000000 iterations',
+    'A new RSA key may have 1024 to 4096 bits',
+  ]
+  t.same(refusals, says)
+})
 
-t.test('work of the executor counts as processor time of its run', async (t) => {
+t.test('counts executor work as CPU time of its run', async (t) => {
   const loops = {
     'at once': `for (;;) require('crypto').pbkdf2Sync('p', 's', 200_000, 20, 'sha1')`,
     later: `const { pbkdf2 } = require('crypto')
@@ -291,13 +286,13 @@ t.test('work of the executor counts as processor time of its run', async (t) => 
   }
 })
 
-t.test('a key of one run is nothing to another', async (t) => {
+t.test('rejects a key of another run', async (t) => {
   const makes = `globalThis.kept = crypto.createPrivateKey(keys.ec.own)
     const names = (value) => Object.fromEntries(Reflect.ownKeys(value).map((name) => [String(name), value[name]]))
     return { own: names(kept), kind: kept.type, text: JSON.stringify(kept) }`
   const made = (await answerOf(makes)) as { own: object; kind: string; text: string }
   t.equal(made.kind, 'private')
-  // It tries what the first run has seen of its key, with the prototype of one of its own.
+  // Reuses the visible parts of the first run's key, with the prototype of one of this run.
   const forged = `const like = Object.getPrototypeOf(crypto.createPrivateKey(keys.ec.own))
     const tries = [more.made.own, JSON.parse(more.made.text ?? '{}'), Object.assign(Object.create(like), more.made.own),
       { type: 'private' }, 0, 1, '1']

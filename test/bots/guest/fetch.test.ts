@@ -37,7 +37,6 @@ await once(server, 'listening')
 t.teardown(() => server.close())
 const { port } = server.address() as AddressInfo
 const base = `http://127.0.0.1:${port}`
-// The same server under another name: another origin.
 const other = `http://localhost:${port}`
 const { signal } = new AbortController()
 
@@ -45,7 +44,7 @@ function outgoing(url: string, more: Partial<OutboundRequest> = {}): OutboundReq
   return { url, method: 'GET', headers: {}, body: undefined, redirect: 'follow', ...more }
 }
 
-t.test('only public addresses are public', async (t) => {
+t.test('classifies only public addresses as public', async (t) => {
   for (const address of [
     '127.0.0.1',
     '10.1.2.3',
@@ -74,7 +73,7 @@ t.test('only public addresses are public', async (t) => {
   }
 })
 
-t.test('under the public rule private networks cannot be reached by any spelling', async (t) => {
+t.test('blocks private networks in every spelling under the public rule', async (t) => {
   for (const url of [
     base,
     'http://localhost/',
@@ -98,7 +97,7 @@ t.test('under the public rule private networks cannot be reached by any spelling
   })
 })
 
-t.test('method, headers and body arrive, and the answer comes back', async (t) => {
+t.test('sends method, headers and body, and returns the response', async (t) => {
   const answer = await fetchOutbound(
     outgoing(`${base}/x`, {
       method: 'POST',
@@ -121,7 +120,7 @@ t.test('method, headers and body arrive, and the answer comes back', async (t) =
   )
 })
 
-t.test('what may arrive twice is sent again where a kept connection has ended', async (t) => {
+t.test('retries idempotent requests on a closed keep-alive connection', async (t) => {
   const used = new Set<Socket>()
   const forgetful = createServer((req, res) => {
     if (used.has(req.socket)) req.socket.destroy()
@@ -141,7 +140,7 @@ t.test('what may arrive twice is sent again where a kept connection has ended', 
   }
 })
 
-t.test('redirects are followed as fetch does, and credentials stay at home', async (t) => {
+t.test('follows redirects as fetch does, without credentials to other origins', async (t) => {
   const headers = { authorization: 'Bearer x', cookie: 'a=b' }
   const asked = outgoing(`${base}/redirect`, { method: 'POST', headers, body: 'x' })
   const same = JSON.parse((await fetchOutbound(asked, UNRESTRICTED, signal)).body.toString())
@@ -160,7 +159,7 @@ t.test('redirects are followed as fetch does, and credentials stay at home', asy
   )
 })
 
-t.test('spellings of header names change nothing', async (t) => {
+t.test('treats spellings of header names alike', async (t) => {
   const sent = { Authorization: 'Bearer x', COOKIE: 'a=b', 'Transfer-Encoding': 'chunked' }
   const headers = { ...sent, 'Content-Length': '3', Upgrade: 'h2c' }
   const asked = outgoing(`${base}/elsewhere`, { method: 'POST', headers, body: 'all of it' })
@@ -173,7 +172,7 @@ t.test('spellings of header names change nothing', async (t) => {
   }
 })
 
-t.test('no redirect leads to where a request may not go', async (t) => {
+t.test('follows no redirect to a forbidden address', async (t) => {
   const rule = readHostRule('localhost')
   const rules = { ...UNRESTRICTED, never: rule === undefined ? [] : [rule] }
   const before = heard.length
@@ -184,7 +183,7 @@ t.test('no redirect leads to where a request may not go', async (t) => {
   t.same(heard.slice(before), ['/x', '/elsewhere'])
 })
 
-t.test('an answer without end is cut off at its limit', async (t) => {
+t.test('truncates an endless response at its limit', async (t) => {
   const cut = Promise.withResolvers<void>()
   const endless = createServer((_, res) => {
     const more = () => void res.write(Buffer.alloc(65_536), more)
@@ -198,13 +197,13 @@ t.test('an answer without end is cut off at its limit', async (t) => {
   await cut.promise
 })
 
-t.test('an answer has its limit, packed or not', async (t) => {
+t.test('limits responses, compressed or not', async (t) => {
   for (const path of ['/large', '/bomb']) {
     await t.rejects(fetchOutbound(outgoing(base + path), UNRESTRICTED, signal), path)
   }
 })
 
-t.test('a request ends with its run', async (t) => {
+t.test('ends a request with its run', async (t) => {
   const controller = new AbortController()
   const silent = createServer(() => controller.abort())
   silent.listen(0, '127.0.0.1')

@@ -3,7 +3,6 @@ import querystring from 'node:querystring'
 import t from 'tap'
 import { openGuest, plain, type Untyped } from '../../fixtures/bots/guest.ts'
 
-/** A context with the globals installed; `answer` stands for the outside world. */
 function openGlobals(answer: (request: Untyped) => unknown = () => undefined) {
   const sent: Untyped[] = []
   const guest = openGuest({
@@ -19,7 +18,7 @@ function openGlobals(answer: (request: Untyped) => unknown = () => undefined) {
 const { global: guest, load, run } = openGlobals()
 const native: Untyped = globalThis
 
-// Each text runs in both worlds; the guest has no help of Node's globals.
+// Each expression runs in the guest and in Node; the guest has no access to Node's globals.
 const expressions = [
   "String(new URLSearchParams('?a=1&b=%20x+y&a=%C3%A9&c&=d&&e=%zz%4'))",
   "String(new URLSearchParams({ a: '1', b: 'x y&=é😀~*()!\\'' }))",
@@ -80,7 +79,7 @@ const expressions = [
 ]
 
 for (const expression of expressions) {
-  t.test(`${expression} gives what Node gives`, async (t) => {
+  t.test(`${expression} returns the same as in Node`, async (t) => {
     t.same(plain(run(expression)), plain(native.eval(expression)))
   })
 }
@@ -99,13 +98,13 @@ const failures = [
 ]
 
 for (const expression of failures) {
-  t.test(`${expression} throws, as in Node`, async (t) => {
+  t.test(`${expression} throws as in Node`, async (t) => {
     t.throws(() => run(expression))
     t.throws(() => native.eval(expression))
   })
 }
 
-t.test('globals are read when touched and may be replaced', async (t) => {
+t.test('creates globals on first access and allows replacing them', async (t) => {
   const fresh = openGlobals()
   const descriptor = Object.getOwnPropertyDescriptor(fresh.global, 'Buffer')
   t.type(descriptor?.get, 'function')
@@ -113,7 +112,7 @@ t.test('globals are read when touched and may be replaced', async (t) => {
   t.equal(fresh.run('fetch = 5; fetch'), 5)
 })
 
-t.test('digests and signatures are those of Node', async (t) => {
+t.test('computes the same digests and signatures as Node', async (t) => {
   const crypto = load('./modules.cjs').resolve('node:crypto')
   const hash = crypto.createHash('sha256').update('a').update(guest.Buffer.from('b')).digest('hex')
   t.equal(hash, createHash('sha256').update('ab').digest('hex'))
@@ -129,7 +128,7 @@ t.test('digests and signatures are those of Node', async (t) => {
   t.match(run('crypto.randomUUID()'), /^[0-9a-f-]{36}$/)
 })
 
-t.test('fetch sends what it is given and reads what comes', async (t) => {
+t.test('sends requests and reads responses with fetch', async (t) => {
   const text = '{"a":"é"}'
   const { run, sent } = openGlobals(() => ({
     status: 201,
@@ -152,7 +151,7 @@ t.test('fetch sends what it is given and reads what comes', async (t) => {
   await t.rejects(response.text(), /already been read/)
 })
 
-t.test('fetch writes forms as browsers do', async (t) => {
+t.test('encodes forms as browsers do', async (t) => {
   const { run, sent } = openGlobals(() => ({ status: 200, headers: {}, url: '', body: '' }))
   await run(
     "(() => { const f = new FormData(); f.append('a', 'b'); f.append('f', new Blob(['x'], { type: 'text/plain' }), 'n\"'); return fetch('https://a.test/', { method: 'POST', body: f }) })()",
@@ -166,7 +165,7 @@ t.test('fetch writes forms as browsers do', async (t) => {
   )
 })
 
-t.test('a refused or aborted fetch rejects', async (t) => {
+t.test('rejects a refused or aborted fetch', async (t) => {
   const refused = openGlobals(() => ({ error: 'private address' }))
   const error = await refused.run("fetch('http://10.0.0.1/')").catch((thrown: unknown) => thrown)
   t.equal(error.name, 'TypeError')
@@ -180,7 +179,7 @@ t.test('a refused or aborted fetch rejects', async (t) => {
   )
 })
 
-t.test('modules have their Node names, and others cannot be found', async (t) => {
+t.test('resolves modules by their Node names only', async (t) => {
   const { resolve } = load('./modules.cjs')
   t.equal(resolve('buffer').Buffer, guest.Buffer)
   t.equal(resolve('node:url').URL, guest.URL)
@@ -193,7 +192,7 @@ t.test('modules have their Node names, and others cannot be found', async (t) =>
   }
 })
 
-t.test('querystring reads and writes as Node does', async (t) => {
+t.test('parses and formats query strings as Node does', async (t) => {
   const { parse, stringify } = load('./modules.cjs').resolve('querystring')
   for (const text of ['a=1&b=2&a=3', 'x=%20y+z&=&q', '']) {
     t.same(plain(parse(text)), plain(querystring.parse(text)), text)

@@ -20,7 +20,6 @@ function reply(body: unknown, status = 200): Answer {
   return { status, headers: json, body: JSON.stringify(body) }
 }
 
-/** A client whose calls are kept in `sent` and answered by `answer`. */
 function openClient(answer: (request: Sent) => unknown = () => reply(patient), context = {}) {
   const sent: Sent[] = []
   const guest = openGuest({
@@ -51,18 +50,18 @@ for (const [name, call, method, path, body, contentType] of calls) {
   })
 }
 
-t.test('a conditional create carries its query in a header', async (t) => {
+t.test('sends the query of a conditional create in a header', async (t) => {
   const { medplum, sent } = openClient()
   t.same(plain(await medplum.createResourceIfNoneExist(patient, '?identifier=a|b')), patient)
   t.equal(sent[0]?.headers['If-None-Exist'], 'identifier=a|b')
 })
 
-t.test('an update that changes nothing gives the input back', async (t) => {
+t.test('returns the input of an update without changes', async (t) => {
   const { medplum } = openClient(() => ({ status: 304, headers: {} }))
   t.equal(await medplum.updateResource(patient), patient)
 })
 
-t.test('resources without type or id and empty ids are refused before they travel', async (t) => {
+t.test('rejects resources without type or id, and empty ids, before sending', async (t) => {
   const { medplum, sent } = openClient()
   await t.rejects(medplum.createResource({}), { message: 'Missing resourceType' })
   await t.rejects(medplum.updateResource({ resourceType: 'Patient' }), { message: 'Missing id' })
@@ -72,7 +71,7 @@ t.test('resources without type or id and empty ids are refused before they trave
   t.equal(sent.length, 0)
 })
 
-t.test('a failure is thrown with its outcome', async (t) => {
+t.test('throws a failure with its outcome', async (t) => {
   const issue = [{ severity: 'error', code: 'not-found', details: { text: 'Not found' } }]
   const outcome = { resourceType: 'OperationOutcome', id: 'not-found', issue }
   const { medplum } = openClient(() => reply(outcome, 404))
@@ -82,14 +81,14 @@ t.test('a failure is thrown with its outcome', async (t) => {
   t.same(plain(error.outcome), outcome)
 })
 
-t.test('a failure in words and a refusal of the worker are outcomes, too', async (t) => {
+t.test('converts text failures and worker errors to outcomes', async (t) => {
   const inWords = openClient(() => ({ status: 502, headers: {}, body: 'Bad gateway' }))
   await t.rejects(inWords.medplum.get('x'), { message: 'Bad gateway' })
   const refused = openClient(() => ({ error: 'Too many calls' }))
   await t.rejects(refused.medplum.get('x'), { message: 'Too many calls' })
 })
 
-t.test('addresses of other services are refused', async (t) => {
+t.test('rejects URLs of other services', async (t) => {
   const { medplum, sent } = openClient()
   for (const url of ['https://other.test/x', '//other.test/x', 'HTTP://other', 'file:///x']) {
     await t.rejects(medplum.get(url), /use fetch/)
@@ -97,7 +96,7 @@ t.test('addresses of other services are refused', async (t) => {
   t.equal(sent.length, 0)
 })
 
-t.test('found resources come as an array that knows its bundle', async (t) => {
+t.test('returns search results as an array with its bundle', async (t) => {
   const found = { resourceType: 'Bundle', entry: [{ resource: patient }] }
   const { medplum } = openClient(() => reply(found))
   const list = await medplum.searchResources('Patient', 'name=x')
@@ -106,13 +105,13 @@ t.test('found resources come as an array that knows its bundle', async (t) => {
   t.same(plain(await medplum.searchOne('Patient')), patient)
 })
 
-t.test('nothing found is an empty array and undefined', async (t) => {
+t.test('returns an empty array or undefined without matches', async (t) => {
   const { medplum } = openClient(() => reply({ resourceType: 'Bundle' }))
   t.same(plain(await medplum.searchResources('Patient')), [])
   t.equal(await medplum.searchOne('Patient'), undefined)
 })
 
-t.test('pages follow the next links', async (t) => {
+t.test('follows next links to further pages', async (t) => {
   const next = 'https://botica.test/fhir/R4/Patient?_cursor=2'
   const pages: Record<string, unknown> = {
     'Patient?name=x&_count=1000': {
@@ -129,7 +128,7 @@ t.test('pages follow the next links', async (t) => {
   t.same(ids, ['1', '2'])
 })
 
-t.test('no more than twenty calls are under way, and all are answered', async (t) => {
+t.test('limits concurrent calls to twenty, and answers all', async (t) => {
   let open = 0
   let most = 0
   const { medplum } = openClient(async () => {
@@ -143,7 +142,7 @@ t.test('no more than twenty calls are under way, and all are answered', async (t
   t.equal(most, 20)
 })
 
-t.test('calls that an ended run left open do not slow the next run', async (t) => {
+t.test('does not slow the next run by open calls of an ended run', async (t) => {
   let isStuck = true
   const { medplum, guest } = openClient(() => (isStuck ? new Promise(() => {}) : reply(patient)))
   for (let count = 0; count < 30; count++) void medplum.readResource('Patient', '1')
@@ -152,7 +151,7 @@ t.test('calls that an ended run left open do not slow the next run', async (t) =
   t.same(plain(await next.readResource('Patient', '1')), patient)
 })
 
-t.test('bytes travel as base64 both ways', async (t) => {
+t.test('transfers bytes as base64 in both directions', async (t) => {
   const bytes = Buffer.from([0, 255, 10])
   const body = bytes.toString('base64')
   const headers = { 'content-type': 'image/png' }
@@ -166,14 +165,14 @@ t.test('bytes travel as base64 both ways', async (t) => {
   t.same([...new Uint8Array(await blob.arrayBuffer())], [...bytes])
 })
 
-t.test('a download from another storage host goes through fetch', async (t) => {
+t.test('downloads from another storage host through fetch', async (t) => {
   const body = Buffer.from('text').toString('base64')
   const { medplum, sent } = openClient(() => ({ status: 200, headers: {}, body }))
   t.equal(await (await medplum.download('https://storage.test/a?sig=b')).text(), 'text')
   t.match(sent[0], { kind: 'fetch', url: 'https://storage.test/a?sig=b' })
 })
 
-t.test('an attachment names the binary, which is guarded by its resource', async (t) => {
+t.test('references the binary in an attachment, secured by its resource', async (t) => {
   const { medplum, sent } = openClient(({ path }) =>
     reply(path.startsWith('Binary') ? { url: 'Binary/7' } : { resourceType: 'Media', id: '3' }),
   )
@@ -189,7 +188,7 @@ t.test('an attachment names the binary, which is guarded by its resource', async
   t.equal(sent[1]?.headers['X-Security-Context'], 'Media/3')
 })
 
-t.test('who the run acts as is known without a request', async (t) => {
+t.test('knows the identity of the run without a request', async (t) => {
   const profile = { resourceType: 'Bot', id: 'b' }
   const member = { profile, membership: { admin: true }, project: { id: 'p', superAdmin: true } }
   const context = { details: JSON.stringify(member) }
@@ -211,7 +210,7 @@ t.test('who the run acts as is known without a request', async (t) => {
   t.equal(sent.length, 0)
 })
 
-t.test('a token is made only when the bot asks for it', async (t) => {
+t.test('creates a token only on request of the bot', async (t) => {
   const { medplum, sent } = openClient(() => ({ accessToken: 'abc' }))
   t.equal(medplum.getAccessToken(), undefined)
   await medplum.refreshIfExpired()
@@ -219,7 +218,7 @@ t.test('a token is made only when the bot asks for it', async (t) => {
   t.equal(sent[0]?.kind, 'token')
 })
 
-t.test('signing in, subscribing and PDFs are refused', async (t) => {
+t.test('rejects sign-in, subscriptions and PDFs', async (t) => {
   const { medplum } = openClient()
   for (const name of [
     'startLogin',

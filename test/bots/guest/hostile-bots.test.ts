@@ -5,33 +5,32 @@ import { timeAttacks } from '../../fixtures/attacks/time.ts'
 import { eventually } from '../../fixtures/bots/bots.ts'
 import { openTestExecutors } from '../../fixtures/bots/runs.ts'
 
-// Executors that nobody uses end soon, so that what they took can be seen to come back.
+// Idle executors end soon, so that the test sees their memory returned.
 const executors = await openTestExecutors(t, { spares: 2, idleMs: 1000 })
 const before = await settledMb()
 
-/** So long on any machine, however busy. */
 const LONGEST_MS = 30_000
 
 for (const attacks of [timeAttacks, memoryAttacks]) {
   const neighbour = startNeighbour(executors)
   for (const attack of attacks) {
-    t.test(`${attack.name} ends in time and in the words of the contract`, async (t) => {
+    t.test(`ends ${attack.name} in time with a documented result`, async (t) => {
       t.equal(await complaintAbout(attack, executors), undefined)
     })
   }
-  t.test('a neighbour of another project was answered all the while', async (t) => {
+  t.test('answers a bot of another project throughout', async (t) => {
     const { songs, longestMs } = await neighbour.stop()
-    t.ok(songs > 3, `${songs} times`)
+    t.ok(songs > 3, `answered ${songs} times`)
     t.ok(longestMs < LONGEST_MS, `after ${Math.round(longestMs)} ms at worst`)
   })
 }
 
-t.test('the memory that all of them took has come back', async (t) => {
+t.test('returns the memory of all attacks', async (t) => {
   await eventually(async () => ((await settledMb()) < before * 1.3 ? true : undefined))
   t.match(executors.stats(), { running: 0, waiting: 0, spares: 2, quarantined: 0 })
 })
 
-/** Resident size of the spares alone, in MB; waits for the other executors to end. */
+/** Waits for the other executors to end; returns the resident size of the spares in MB. */
 async function settledMb(): Promise<number> {
   return await eventually(async () => {
     const { executors: bound, spares, quarantined, rssMb } = executors.stats()

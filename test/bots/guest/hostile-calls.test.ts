@@ -9,7 +9,6 @@ const other = await botica.createTenant()
 const patient = await other.admin.post('Patient', { resourceType: 'Patient' })
 const neighbour = await aBot(other, handler('return event.input'))
 
-/** So long on any machine, however busy. */
 const LONGEST_MS = 30_000
 
 type Attack = readonly [name: string, code: string, says: string | RegExp]
@@ -24,7 +23,7 @@ const privateAddresses = [
   'http://10.0.0.1/',
 ]
 
-/** A bot's code and the answer to its caller: the text of the outcome, or the result itself. */
+/** Code of a bot and the response to its caller: the text of the outcome, or the result. */
 const attacks: readonly Attack[] = [
   ...privateAddresses.map(
     (url): Attack => [`a fetch of ${url}`, `await fetch('${url}')`, /is not a public address$/],
@@ -116,7 +115,7 @@ const attacks: readonly Attack[] = [
   ],
 ]
 
-t.test('attacks on what the worker does for a bot end in the words of the contract', async (t) => {
+t.test('ends attacks on worker calls with a documented result', async (t) => {
   const canary = startCanary(async () => {
     const { status, text } = await execute(other.admin, neighbour, { a: 1 })
     if (status !== 200) throw new Error(`The neighbour was told ${status} ${text}`)
@@ -133,11 +132,11 @@ t.test('attacks on what the worker does for a bot end in the words of the contra
     else t.match(text, says, name)
   }
   const { songs, longestMs } = await canary.stop()
-  t.ok(songs > 3, `${songs} times`)
+  t.ok(songs > 3, `answered ${songs} times`)
   t.ok(longestMs < LONGEST_MS, `after ${Math.round(longestMs)} ms at worst`)
 })
 
-t.test('a content type of a bot brings no header of its own along', async (t) => {
+t.test('injects no header through a content type of a bot', async (t) => {
   const code = handler(
     `return { resourceType: 'Binary', contentType: 'text/html\\r\\nSet-Cookie: a=b', data: 'PGI+' }`,
   )

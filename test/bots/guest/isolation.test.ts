@@ -16,7 +16,7 @@ async function resultOf(code: string): Promise<unknown> {
   return result.body === '' ? undefined : JSON.parse(result.body)
 }
 
-t.test('what a bot could use against the process is absent', async (t) => {
+t.test('hides everything usable against the process from bots', async (t) => {
   const names = [
     'WebAssembly',
     'SharedArrayBuffer',
@@ -33,7 +33,7 @@ t.test('what a bot could use against the process is absent', async (t) => {
   t.same(await resultOf(code), [])
 })
 
-t.test('the process that code made for Node looks for has nothing of one', async (t) => {
+t.test('exposes no real process to code written for Node', async (t) => {
   const names =
     'return [Object.keys(process), process.env, process.versions, global === globalThis]'
   const shim = ['argv', 'browser', 'env', 'platform', 'version', 'versions', 'cwd']
@@ -41,45 +41,42 @@ t.test('the process that code made for Node looks for has nothing of one', async
   t.same(await resultOf(handler(names)), [keys, {}, {}, true])
 })
 
-t.test(
-  'code from strings sees what the code of the bot sees, whatever it was made by',
-  async (t) => {
-    const makers = [
-      'Function',
-      '(() => {}).constructor',
-      'Reflect.construct(Object, [], (class A {}).constructor).constructor.constructor',
-      'medplum.constructor.constructor',
-      'console.log.constructor',
-      'setTimeout.constructor',
-      'require.constructor',
-    ]
-    const hidden = [
-      'require',
-      'host',
-      'send',
-      'sendHere',
-      'ask',
-      'exports',
-      'module',
-      'process.binding',
-    ]
-    for (const maker of makers) {
-      const code = handler(`
+t.test('gives code from strings the globals of the bot, however it was created', async (t) => {
+  const makers = [
+    'Function',
+    '(() => {}).constructor',
+    'Reflect.construct(Object, [], (class A {}).constructor).constructor.constructor',
+    'medplum.constructor.constructor',
+    'console.log.constructor',
+    'setTimeout.constructor',
+    'require.constructor',
+  ]
+  const hidden = [
+    'require',
+    'host',
+    'send',
+    'sendHere',
+    'ask',
+    'exports',
+    'module',
+    'process.binding',
+  ]
+  for (const maker of makers) {
+    const code = handler(`
       const make = ${maker}
       const types = ${JSON.stringify(hidden)}.map((name) => make('return typeof ' + name)())
       const callers = make('return [arguments.callee.caller === null, this === globalThis]')()
       return [make === Function, types, callers, make('a', 'b', 'return a + b')(1, 2)]`)
-      const types = hidden.map(() => 'undefined')
-      t.same(await resultOf(`'use strict'; ${code}`), [true, types, [true, true], 3], maker)
-    }
-    const spin = handler('Function("for (;;);")()')
-    const short = { limits: { ...limits, wallMs: 500 } }
-    t.equal((await run(executors, aRun(spin, short))).failure, 'timeout')
-    t.equal((await run(executors, aRun(handler('return 1')))).body, '1')
-  },
-)
+    const types = hidden.map(() => 'undefined')
+    t.same(await resultOf(`'use strict'; ${code}`), [true, types, [true, true], 3], maker)
+  }
+  const spin = handler('Function("for (;;);")()')
+  const short = { limits: { ...limits, wallMs: 500 } }
+  t.equal((await run(executors, aRun(spin, short))).failure, 'timeout')
+  t.equal((await run(executors, aRun(handler('return 1')))).body, '1')
+})
 
-t.test('no other way leads to code from strings', async (t) => {
+t.test('blocks every other way to code from strings', async (t) => {
   const ways = [
     'eval("1")',
     '(0, eval)("1")',
@@ -95,14 +92,14 @@ t.test('no other way leads to code from strings', async (t) => {
   }
 })
 
-t.test('call sites give no functions of the glue away', async (t) => {
+t.test('hides internal functions from call sites', async (t) => {
   const code = handler(`
     Error.prepareStackTrace = (e, sites) => sites.map((s) => [typeof s.getFunction(), typeof s.getThis()])
     return new Error('x').stack.flat().filter((kind) => kind !== 'undefined')`)
   t.same(await resultOf(`'use strict'; ${code}`), [])
 })
 
-t.test('functions of the glue carry nothing but functions of the same realm', async (t) => {
+t.test('exposes through internal functions only functions of the same realm', async (t) => {
   const code = handler(`
     const seen = new Set(), found = []
     const visit = (value, path) => {
@@ -124,7 +121,7 @@ t.test('functions of the glue carry nothing but functions of the same realm', as
   t.same(await resultOf(code), [])
 })
 
-t.test('a bot that breaks the built-ins breaks only itself', async (t) => {
+t.test('limits modified built-ins to the bot itself', async (t) => {
   const code = `
     for (const proto of [Object.prototype, Array.prototype, Promise.prototype, String.prototype, Map.prototype]) {
       for (const key of Object.getOwnPropertyNames(proto)) {
@@ -148,7 +145,7 @@ t.test('a bot that breaks the built-ins breaks only itself', async (t) => {
   }
 })
 
-t.test('a run leaves nothing that wakes up in the next', async (t) => {
+t.test('leaves nothing that runs in the next run', async (t) => {
   const bot = aRun(
     `let n = 0; ${handler('setTimeout(() => n++, 1); setInterval(() => n++, 1); return n')}`,
   )
@@ -158,7 +155,7 @@ t.test('a run leaves nothing that wakes up in the next', async (t) => {
   t.equal((await run(executors, bot)).body, '0')
 })
 
-t.test('bots of one project share no isolate, nor do memberships of one bot', async (t) => {
+t.test('shares no isolate between bots of a project or memberships of a bot', async (t) => {
   const code = `globalThis.n ??= 0; ${handler('return ++globalThis.n')}`
   const counts = []
   for (const changes of [
@@ -174,7 +171,7 @@ t.test('bots of one project share no isolate, nor do memberships of one bot', as
   t.same(counts, ['1', '2', '1', '1', '1', '1'])
 })
 
-t.test('what a run keeps is out of reach of other memberships, bots and projects', async (t) => {
+t.test('hides kept state from other memberships, bots and projects', async (t) => {
   const secret = 'only for the first'
   const event = JSON.stringify({
     context: {},
@@ -193,7 +190,7 @@ t.test('what a run keeps is out of reach of other memberships, bots and projects
     return found.join()`)
   const keeper = aRun(code, { event, input: '{"patient":"first"}' })
   await run(executors, keeper)
-  t.match((await run(executors, keeper)).body, secret, 'the same membership finds its own')
+  t.match((await run(executors, keeper)).body, secret, 'the same membership finds its own state')
 
   const blank = JSON.stringify({ context: {} })
   for (const changes of [
@@ -207,7 +204,7 @@ t.test('what a run keeps is out of reach of other memberships, bots and projects
   }
 })
 
-t.test('an answer to a host call that comes after its run is dropped', async (t) => {
+t.test('drops the response to a host call after its run', async (t) => {
   const late = Promise.withResolvers<void>()
   const host = async () => {
     await late.promise

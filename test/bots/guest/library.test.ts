@@ -10,7 +10,6 @@ import { aRun, openTestExecutors, run } from '../../fixtures/bots/runs.ts'
 const executors = await openTestExecutors(t)
 const folder = new URL('../../data/synthea/', import.meta.url)
 
-/** Two Bundles of a patient each, resource by resource. */
 const resources: Resource[] = readdirSync(folder)
   .filter((name) => name.endsWith('.gz'))
   .slice(0, 2)
@@ -19,7 +18,6 @@ const resources: Resource[] = readdirSync(folder)
     return bundle.entry.map(({ resource }: { resource: Resource }) => resource)
   })
 
-/** The answer of a bot with this code, which has the library, to the input. */
 async function answerOf(code: string, input: unknown): Promise<unknown> {
   const text = `const core = require('@medplum/core'); exports.handler = async (medplum, event) => {
     const { input } = event; ${code} }`
@@ -49,7 +47,7 @@ const paths = [
   'item.sequence.count() + total.value.count()',
 ]
 
-t.test('FHIRPath gives on real resources what the SDK gives', async (t) => {
+t.test('evaluates FHIRPath on real resources as the SDK does', async (t) => {
   t.ok(resources.length > 100)
   const given = await answerOf(
     `return input.resources.map((resource) => input.paths.map((path) => {
@@ -70,7 +68,7 @@ t.test('FHIRPath gives on real resources what the SDK gives', async (t) => {
   t.ok(expected.flat(2).length > resources.length, 'most of them select something')
 })
 
-t.test('typed FHIRPath, searches and checks are those of the SDK, too', async (t) => {
+t.test('matches the SDK in typed FHIRPath, searches and checks', async (t) => {
   const searches = [
     'Patient?name=x&_count=3&_sort=-birthdate',
     'https://example.com/Observation?code=a|b,c&date=ge2020&_include=Observation:subject&_total=accurate',
@@ -103,7 +101,7 @@ t.test('typed FHIRPath, searches and checks are those of the SDK, too', async (t
   )
 })
 
-t.test('errors of the library are those that bots know', async (t) => {
+t.test('throws library errors of the classes that bots know', async (t) => {
   const given = await answerOf(
     `try { core.validateResourceType('Patent') } catch (error) {
        return [error instanceof core.OperationOutcomeError, core.normalizeErrorString(error),
@@ -114,7 +112,7 @@ t.test('errors of the library are those that bots know', async (t) => {
   t.match(given, [true, 'Unknown resource type', 'OperationOutcome'])
 })
 
-t.test('the client and the messages of the library are those of the run', async (t) => {
+t.test('uses the client and messages of the run in the library', async (t) => {
   const given = await answerOf(
     `const message = core.Hl7Message.parse('MSH|^~\\\\&|A')
      return [new core.MedplumClient() instanceof medplum.constructor, message instanceof Hl7Message,
@@ -124,7 +122,7 @@ t.test('the client and the messages of the library are those of the run', async 
   t.same(given, [true, true, false, Object.keys(core).length])
 })
 
-t.test('an ES module imports names of both kinds', async (t) => {
+t.test('imports names of both kinds into an ES module', async (t) => {
   const code = `import { createReference, evalFhirPath } from '@medplum/core'
     export const handler = async (medplum, { input }) =>
       evalFhirPath('reference', createReference(input))`
@@ -136,7 +134,7 @@ t.test('an ES module imports names of both kinds', async (t) => {
   t.same(JSON.parse(result.body), ['Patient/1'])
 })
 
-t.test('every name of the SDK may be imported, and only those', async (t) => {
+t.test('allows imports of exactly the names of the SDK', async (t) => {
   const names = moduleExports('@medplum/core')
   for (const name of Object.keys(core)) t.ok(names?.has(name), name)
   t.equal(names?.size, Object.keys(core).length)
@@ -144,7 +142,7 @@ t.test('every name of the SDK may be imported, and only those', async (t) => {
   t.equal(moduleExports('toString'), undefined)
 })
 
-t.test('the library is loaded for bots that name what it alone has', async (t) => {
+t.test('loads the library only for bots that use names exclusive to it', async (t) => {
   const own = botModules['@medplum/core'] ?? []
   t.notOk(usesLibrary(`const { ${own.join(', ')} } = require('@medplum/core')`))
   t.ok(usesLibrary(`const core = require("@medplum/core"); core.evalFhirPath('a', b)`))

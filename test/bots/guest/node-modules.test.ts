@@ -1,4 +1,3 @@
-/** Node's modules in the sandbox answer as those of Node do. */
 import assert from 'node:assert'
 import events from 'node:events'
 import path from 'node:path'
@@ -16,7 +15,6 @@ import { aRun, openTestExecutors, run } from '../../fixtures/bots/runs.ts'
 
 const executors = await openTestExecutors(t)
 
-/** The answer of a bot with this code. */
 async function answerOf(code: string): Promise<unknown> {
   const result = await run(executors, aRun(code, { libraries: requiredLibraries(code) }))
   if (result.status !== 'ok') throw new Error(`${result.body} ${result.log}`)
@@ -33,7 +31,7 @@ const native: Readonly<Record<string, unknown>> = {
   zlib,
 }
 
-/** By module, expressions in which it has its own name. */
+/** Expressions by module; the module is in scope under its name. */
 const expressions: Readonly<Record<string, readonly string[]>> = {
   assert: [
     `(() => { try { assert.deepStrictEqual({ a: [1] }, { a: [2] }) } catch (e) { return [e.name, e.code] } })()`,
@@ -74,7 +72,7 @@ const expressions: Readonly<Record<string, readonly string[]>> = {
 }
 
 for (const [name, texts] of Object.entries(expressions)) {
-  t.test(`${name} answers as Node's does`, async (t) => {
+  t.test(`${name} returns the same as in Node`, async (t) => {
     const code = `const ${name} = require('node:${name}'); exports.handler = async () => [${texts.join(',\n')}]`
     const here = new Function(name, 'Buffer', `return [${texts.join(',\n')}]`)
     t.same(await answerOf(code), JSON.parse(JSON.stringify(here(native[name], Buffer))))
@@ -85,7 +83,7 @@ for (const [name, texts] of Object.entries(expressions)) {
   })
 }
 
-t.test('streams flow, transform and unpack', async (t) => {
+t.test('pipes, transforms and decompresses streams', async (t) => {
   const code = `const { Readable, Transform, PassThrough } = require('stream')
     const { pipeline } = require('node:stream/promises')
     const zlib = require('zlib')
@@ -114,7 +112,7 @@ t.test('streams flow, transform and unpack', async (t) => {
   t.same(await answerOf(code), [Buffer.concat(seen).toString(), halves, 'xy'])
 })
 
-t.test('timers have their functions, and promises of them', async (t) => {
+t.test('provides timer functions and their promises', async (t) => {
   const code = `const timers = require('node:timers')
     const { setTimeout: sleep } = require('timers/promises')
     exports.handler = async () => {
@@ -129,7 +127,7 @@ t.test('timers have their functions, and promises of them', async (t) => {
   t.same(await answerOf(code), [['microtask', 'immediate'], 'slept', 'again'])
 })
 
-t.test('ES modules import them by name', async (t) => {
+t.test('imports the modules by name into ES modules', async (t) => {
   const code = `import { EventEmitter } from 'node:events'
     import { Readable } from 'stream'
     import path, { join } from 'path'
@@ -140,7 +138,7 @@ t.test('ES modules import them by name', async (t) => {
   t.same(JSON.parse((await run(executors, given)).body), [true, 'function', true, 'function'])
 })
 
-t.test('a library is in the isolate only of a bot that names it', async (t) => {
+t.test('loads a library only into isolates of bots that name it', async (t) => {
   t.same(requiredLibraries(`const { join } = require('path')`), ['path'])
   t.same(requiredLibraries(`import { Readable } from "node:stream"`), ['events', 'stream'])
   t.same(requiredLibraries(`__require('zlib')`), ['assert', 'events', 'stream', 'util', 'zlib'])
@@ -154,7 +152,7 @@ t.test('a library is in the isolate only of a bot that names it', async (t) => {
   }
 })
 
-t.test('a bot that changes a library changes it for itself alone', async (t) => {
+t.test('limits changes of a library to the bot that makes them', async (t) => {
   const spoil = `const path = require('path'); const before = typeof path.spoiled
     path.spoiled = 1; Object.prototype.spoiled = 2
     exports.handler = async () => before`

@@ -1,15 +1,14 @@
-/** Runs of a bot that says `bot-concurrent`: side by side in one isolate, and nothing of one reaches another. */
+/** Concurrent, separated runs of a bot with `bot-concurrent` in one isolate. */
 import t, { type Test } from 'tap'
 import type { BotRun, HostCall } from '../../../worker/bots/run-result.ts'
 import { until } from '../../fixtures/botica.ts'
 import { aRun, failureText, handler, openTestExecutors, run } from '../../fixtures/bots/runs.ts'
 
 const PATIENCE_MS = 60_000
-/** Longer than a machine needs that is busy with other tests. */
 const WALL = { wallMs: 120_000, cpuMs: 60_000, memoryMb: 32, resultBytes: 65_536, logBytes: 65_536 }
 const MANY = 20
 
-/** A bot that takes what it is to do as its input: it waits for the gate, then returns what it sees. */
+/** Bot that executes its input: it waits for the gate, then returns its observations. */
 const CODE = handler(`
   globalThis.mine = (globalThis.mine ?? []).concat(event.input.name)
   console.log('log of ' + event.input.name)
@@ -71,7 +70,6 @@ async function open(t: Test) {
     run(executors, doing({ name, does: 'wait' }), gate.host),
   )
   await until(async () => gate.asked.length === MANY, PATIENCE_MS)
-  /** Opens the gate and answers the results of those that wait. */
   const neighbours = async () => {
     gate.open()
     return (await Promise.all(waiting)).map(({ status, body, log }) => {
@@ -86,19 +84,19 @@ function checkAlone(t: Test, results: readonly { name: string; mine: string[]; l
     t.match(
       results[n],
       { name, secret: `secret of ${name}`, mine: [name], planted: null, mapped: [2] },
-      'its own globals',
+      'has separate globals',
     )
-    t.match(results[n]?.log, new RegExp(`log of ${name}\\n?$`), 'its own log')
+    t.match(results[n]?.log, new RegExp(`log of ${name}\\n?$`), 'has a separate log')
   }
 }
 
-t.test('each run has its own event, secrets, log, globals and result', async (t) => {
+t.test('separates event, secrets, log, globals and result of each run', async (t) => {
   const { executors, neighbours } = await open(t)
   t.equal(executors.stats().executors, 1)
   checkAlone(t, await neighbours())
 })
 
-t.test('prototypes that a run has changed are its own', async (t) => {
+t.test('separates prototypes changed by a run', async (t) => {
   const { executors, gate, neighbours } = await open(t)
   const planter = doing({ name: 'planter', does: 'throw', prototype: true })
   t.equal((await run(executors, planter, gate.host)).status, 'error')
@@ -110,16 +108,16 @@ for (const [does, text] of [
   ['forge', /^Isolate was disposed during execution due to memory limit$/],
   ['spin', /^Bot computed for more than 2 s at a time$/],
   ['spin later', /^Bot computed for more than 2 s at a time$/],
-  // V8 collects garbage for long before it gives up; on a busy machine the executor is ended first.
+  // V8 collects garbage for long before it gives up; a busy machine ends the executor first.
   [
     'fill',
     /^Bot (exceeded memory limit of 32 MB|computed for more than 2 s at a time|executor crashed)$/,
   ],
 ] as const) {
-  t.test(`a run that does '${does}' ends alone`, async (t) => {
+  t.test(`ends a run that does '${does}' alone`, async (t) => {
     const { executors, gate, neighbours } = await open(t)
     const attack = run(executors, doing({ name: 'attacker', does }), gate.host)
-    // Where the executor ends, each run is repeated alone: none may wait for one that comes behind it.
+    // If the executor ends, each run is repeated alone and must not wait for a later one.
     if (does === 'fill') gate.open()
     const result = await attack
     t.equal(result.status, 'error')
@@ -128,7 +126,7 @@ for (const [does, text] of [
   })
 }
 
-t.test('a run that has written is not repeated when another takes the isolate along', async (t) => {
+t.test('does not repeat a run that has written when another crashes the isolate', async (t) => {
   const executors = await openTestExecutors(t, { isolatesPerBot: MANY })
   const gate = aGate()
   const writer = run(executors, doing({ name: 'writer', does: 'wait', write: true }), gate.host)
@@ -141,20 +139,20 @@ t.test('a run that has written is not repeated when another takes the isolate al
     },
   )
   const hasDied = () => Object.values(executors.stats().deaths).some((times) => times > 0)
-  // Where the executor has ended, each run is repeated alone: none may wait for one that comes behind it.
+  // If the executor ends, each run is repeated alone and must not wait for a later one.
   await until(async () => isOver || hasDied(), PATIENCE_MS)
   gate.open()
   const attacked = failureText(await attack)
   const written = await writer
-  // On a slow machine the attacker computes for too long before it has filled the memory, or the executor ends before.
+  // On a slow machine the attacker times out before it fills the memory, or the executor ends first.
   const isGone = hasDied() || /memory|crashed/.test(attacked)
-  // The heap may be full all the same, and the next one in it finds that out.
+  // The heap may still be full, so the next run in it may fail.
   if (isGone || written.status !== 'ok') t.match(failureText(written), /^Bot run interrupted/)
   t.equal((await reader).status, 'ok')
   t.equal(gate.asked.filter((kind) => kind === 'fhir').length, 1)
 })
 
-t.test('another membership and another bot have isolates of their own', async (t) => {
+t.test('uses separate isolates for other memberships and bots', async (t) => {
   const { executors, gate, neighbours } = await open(t)
   const others = [{ asker: 'membership-2' }, { botKey: 'Bot/other' }]
   const results = await Promise.all(

@@ -7,7 +7,7 @@ t.setTimeout(400_000)
 const botica = await openBotica(t)
 const { admin, baseUrl } = botica
 
-t.test('whatever is accepted ends in one state while workers are killed', async (t) => {
+t.test('ends every accepted run in one state while workers are killed', async (t) => {
   const botId = await aBot(botica, CHAOS_BOT)
   const ledger = await runChaos({
     baseUrl,
@@ -28,7 +28,7 @@ t.test('whatever is accepted ends in one state while workers are killed', async 
   t.same(
     Object.keys(sync).filter((what) => !['200', '202', '503', 'interrupted'].includes(what)),
     [],
-    'callers who wait get their result, or hear what became of the run',
+    'waiting callers get their result or the state of the run',
   )
-  t.ok(slowestSyncMs < 60_000, `the slowest caller waited ${slowestSyncMs} ms`)
+  t.ok(slowestSyncMs < 60_000, `answers the slowest caller in ${slowestSyncMs} ms`)
 })

@@ -19,7 +19,7 @@ const patient = { fields: { timeout: 300 } }
 const waiting = handler(`${AT_GATE}
   return 'attempt ' + event.attempt`)
 
-t.test('without a worker runs wait for one, and callers get a status URL', async (t) => {
+t.test('queues runs without a worker and returns a status URL', async (t) => {
   const id = await aBot(botica, handler('return 1'))
   const late = await execute(admin, id, {}, { Prefer: 'wait=1' })
   const accepted = await execute(admin, id, {}, later)
@@ -32,7 +32,7 @@ t.test('without a worker runs wait for one, and callers get a status URL', async
   }
 })
 
-t.test('a call that cannot be kept is refused when there was no worker for a minute', async (t) => {
+t.test('rejects calls after a minute without a worker if they cannot be stored', async (t) => {
   const strict = await openBotica(t, { env: { EXECUTE_DEADLINE: 'fail' } })
   const id = await aBot(strict, handler('return 1'))
   const refused = await execute(strict.admin, id)
@@ -41,7 +41,7 @@ t.test('a call that cannot be kept is refused when there was no worker for a min
   t.equal(refused.body.issue[0].code, 'transient')
 })
 
-t.test('respond-async answers with a status URL, and the status with the result', async (t) => {
+t.test('returns a status URL for respond-async, and the result at it', async (t) => {
   const id = await aBot(botica, waiting, patient)
   const { gate, open } = aGate(admin)
   const accepted = await execute(admin, id, { gate }, later)
@@ -77,7 +77,7 @@ t.test('respond-async answers with a status URL, and the status with the result'
   t.equal(result.text, 'attempt 1')
 })
 
-t.test('a run that was asked for later is active once it has begun', async (t) => {
+t.test('reports an asynchronous run as active when it has started', async (t) => {
   const id = await aBot(botica, waiting, patient)
   const { gate, open } = aGate(admin)
   const accepted = await execute(admin, id, { gate }, later)
@@ -93,7 +93,7 @@ t.test('a run that was asked for later is active once it has begun', async (t) =
   t.match(await finished(admin, url), { status: 'completed', meta: { versionId: '3' } })
 })
 
-t.test('results of every kind are kept', async (t) => {
+t.test('stores results of every kind', async (t) => {
   const cases: readonly (readonly [string, string, unknown, string])[] = [
     ['return true', 'completed', { name: 'responseBody', valueBoolean: true }, 'true'],
     ['return 42', 'completed', { name: 'responseBody', valueString: '42' }, '42'],
@@ -118,7 +118,7 @@ t.test('results of every kind are kept', async (t) => {
   }
 })
 
-t.test('a caller whose wait ends first gets the status URL, and the run goes on', async (t) => {
+t.test('returns the status URL when the wait ends, and continues the run', async (t) => {
   const id = await aBot(botica, waiting, patient)
   const { gate, open } = aGate(admin)
   const wait = await execute(admin, id, { gate }, { Prefer: 'wait=1' })
@@ -132,7 +132,7 @@ t.test('a caller whose wait ends first gets the status URL, and the run goes on'
   t.equal(both.text, 'attempt 1')
 })
 
-t.test('a caller who does not wait at all gets the status URL, and the run is made', async (t) => {
+t.test('returns the status URL immediately to a caller that does not wait', async (t) => {
   const id = await aBot(botica, waiting, patient)
   for (let round = 0; round < 5; round++) {
     const { gate, open } = aGate(admin)
@@ -145,7 +145,7 @@ t.test('a caller who does not wait at all gets the status URL, and the run is ma
   }
 })
 
-t.test('a running job is cancelled long before its end', async (t) => {
+t.test('cancels a running job early', async (t) => {
   const id = await aBot(botica, waiting, patient)
   const depth = async (state: string) =>
     (await botica.services.queues.depths())['bots-async']?.[state]
@@ -167,7 +167,7 @@ t.test('a running job is cancelled long before its end', async (t) => {
   }
 })
 
-t.test('nobody else sees a job', async (t) => {
+t.test('hides a job from others', async (t) => {
   const accepted = await execute(admin, await aBot(botica, handler('return 1')), {}, later)
   const url = String(accepted.headers.get('content-location'))
   const other = await botica.createTenant()
@@ -178,7 +178,7 @@ t.test('nobody else sees a job', async (t) => {
   t.equal((await admin.put(url, {})).status, 405)
 })
 
-t.test('members see their own jobs, admins all', async (t) => {
+t.test('shows members their own jobs, and admins all', async (t) => {
   const id = await aBot(botica, handler('return 1'))
   const policy = await admin.create({
     resourceType: 'AccessPolicy',
@@ -192,7 +192,7 @@ t.test('members see their own jobs, admins all', async (t) => {
   ])
   const own = await execute(limited.client, id, {}, later)
   const { id: ownId } = await finished(limited.client, own.headers.get('content-location'))
-  t.equal((await limited.client.get(`AsyncJob/${ownId}`)).status, 200, 'with a policy, too')
+  t.equal((await limited.client.get(`AsyncJob/${ownId}`)).status, 200, 'also with a policy')
   const accepted = await execute(caller.client, id, {}, later)
   const job = await finished(caller.client, accepted.headers.get('content-location'))
   const path = `AsyncJob/${job.id}`
@@ -213,7 +213,7 @@ t.test('members see their own jobs, admins all', async (t) => {
   }
 })
 
-t.test('too many runs of a Project are refused, those of others are not', async (t) => {
+t.test('rejects excess runs of one Project only', async (t) => {
   const id = await aBot(botica, waiting, patient)
   const { gate, open } = aGate(admin)
   const runs = Array.from({ length: 21 }, () => execute(admin, id, { gate }))
@@ -228,7 +228,7 @@ t.test('too many runs of a Project are refused, those of others are not', async 
   t.equal(refused[0]?.body.issue[0].code, 'throttled')
 })
 
-t.test('EXECUTE_DEADLINE=fail ends a run instead of a 202', async (t) => {
+t.test('fails a run at its deadline with EXECUTE_DEADLINE=fail instead of a 202', async (t) => {
   const env = { EXECUTE_DEADLINE: 'fail', EXECUTE_WAIT_MS: '700' }
   const strict = await openBotica(t, { worker: true, env })
   const id = await aBot(strict, waiting, patient)

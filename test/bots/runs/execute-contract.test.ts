@@ -1,4 +1,3 @@
-/** Cells of the tables of `$execute` that say what a request becomes and what a result is answered as. */
 import t from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
 import { aBot, execute, handler, type Untyped } from '../../fixtures/bots/bots.ts'
@@ -8,7 +7,7 @@ const { admin } = botica
 const HL7 = 'x-application/hl7-v2+er7'
 const MESSAGE = 'MSH|^~\\&|A\rPID|1'
 
-t.test('input and content type are those of the request', async (t) => {
+t.test('passes input and content type of the request', async (t) => {
   const id = await aBot(
     botica,
     handler(`const { input, contentType } = event
@@ -38,14 +37,14 @@ t.test('input and content type are those of the request', async (t) => {
   t.same(got.body, { kind: 'Object', text: '{"a":"1"}', contentType: 'none' })
 })
 
-t.test('a body that is too large is 413', async (t) => {
+t.test('returns 413 for a body that is too large', async (t) => {
   const id = await aBot(botica, handler('return 1'))
   const answer = await execute(admin, id, 'x'.repeat(70_000))
   t.equal(answer.status, 413)
   t.match(answer.body.issue[0], { code: 'too-long', details: { text: 'File too large' } })
 })
 
-t.test('a string is answered in the type of the request, or by what it is', async (t) => {
+t.test('returns a string in the type of the request, or by its content', async (t) => {
   const id = await aBot(botica, handler('return String(event.headers["x-say"])'))
   const cases: readonly [type: string, body: string, says: string, answered: RegExp][] = [
     ['text/plain', 'x', '{"a":1}', /^text\/plain/],
@@ -65,7 +64,7 @@ t.test('a string is answered in the type of the request, or by what it is', asyn
   }
 })
 
-t.test('whatever ends a run is 400, in the words of the limit, with the run id', async (t) => {
+t.test('returns 400 with the limit and the run id for every ended run', async (t) => {
   const bigEnough = [
     { url: `${botica.baseUrl}fhir/StructureDefinition/bot-memoryMb`, valueInteger: 16 },
     { url: `${botica.baseUrl}fhir/StructureDefinition/bot-cpuMs`, valueInteger: 60_000 },
@@ -99,7 +98,7 @@ t.test('whatever ends a run is 400, in the words of the limit, with the run id',
   }
 })
 
-t.test('a limit that allows nothing is refused on every way', async (t) => {
+t.test('rejects a zero limit on every path', async (t) => {
   const id = await aBot(botica, handler('return 1'))
   const { body } = await admin.get<Untyped>(`Bot/${id}`)
   const memory = `${botica.baseUrl}fhir/StructureDefinition/bot-memoryMb`

@@ -14,11 +14,11 @@ import { AT_GATE, aGate } from '../../fixtures/waits/gates.ts'
 
 const later = { Prefer: 'respond-async' }
 const PATIENCE_MS = 90_000
-// A start takes long on a busy machine, and so does the end of a lock.
+// On a busy machine a start and the end of a lock take long.
 const env = { EXECUTE_WAIT_MS: '110000' }
 const fields = { timeout: 300 }
 
-t.test('a killed worker loses no answer', { timeout: 300_000 }, async (t) => {
+t.test('loses no response when a worker is killed', { timeout: 300_000 }, async (t) => {
   const fragile = await openBotica(t, { env })
   const worker = await fragile.startWorker()
   const pause = 'if (event.attempt === 1) await new Promise(() => {});'
@@ -52,10 +52,10 @@ t.test('a killed worker loses no answer', { timeout: 300_000 }, async (t) => {
   const job = await finished(fragile.admin, accepted.headers.get('content-location'), PATIENCE_MS)
   t.match(job.output.parameter[0], { valueString: 'attempt 2' })
   const patients = await fragile.admin.get<Untyped>('Patient')
-  t.equal(patients.body.entry.length, 1, 'what was written is there once')
+  t.equal(patients.body.entry.length, 1, 'writes once')
 })
 
-t.test('answers outlive the connections to Redis', async (t) => {
+t.test('delivers responses after lost connections to Redis', async (t) => {
   const botica = await openBotica(t, { worker: true, env })
   const id = await aBot(botica, handler(`${AT_GATE} return 'attempt ' + event.attempt`), { fields })
   const gates = [aGate(botica.admin), aGate(botica.admin)]
@@ -72,7 +72,7 @@ async function active({ services }: Botica): Promise<number | undefined> {
   return (await services.queues.depths())['bots-sync']?.active
 }
 
-/** Ends every connection of web and worker at once, as a restart of Redis does. */
+/** Closes every connection of web and worker at once, as a restart of Redis does. */
 async function breakConnections({ services }: Botica): Promise<void> {
   const { redisUrl } = services.config
   const redis = new Redis(redisUrl)

@@ -1,4 +1,4 @@
-/** `Idempotency-Key` on `$execute`: whatever happens to worker and caller, the bot has its effect once. */
+/** `Idempotency-Key` on `$execute`: the bot has its effect once despite failures of worker and caller. */
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import t from 'tap'
@@ -12,7 +12,7 @@ const fields = { timeout: 300 }
 const countOf = async () => (await admin.get<Untyped>('Patient')).body.entry?.length ?? 0
 const withKey = () => ({ 'Idempotency-Key': randomUUID() })
 
-t.test('a killed worker does not make a keyed run have its effect twice', async (t) => {
+t.test('has one effect of a keyed run when its worker is killed', async (t) => {
   const worker = await botica.startWorker()
   const code = `const { id } = await medplum.createResource({ resourceType: 'Patient' })
     if (event.input.waits) await new Promise(() => {})
@@ -38,7 +38,7 @@ t.test('a killed worker does not make a keyed run have its effect twice', async 
   t.equal(await countOf(), 2)
 })
 
-t.test('a caller that goes away comes back for the answer of the same run', async (t) => {
+t.test('returns the response of the same run to a caller that reconnects', async (t) => {
   const code = `await medplum.createResource({ resourceType: 'Patient' }); ${AT_GATE} return event.runId`
   const bot = await aBot(botica, handler(code), { fields })
   const before = await countOf()

@@ -20,7 +20,7 @@ const limit = (name: string, valueInteger: number) => ({
 const state = async (queue: 'bots-sync' | 'bots-async', name: string) =>
   (await queues.depths())[queue]?.[name] ?? 0
 
-t.test('a failed asynchronous run is made again as often as its bot asks', async (t) => {
+t.test('retries a failed asynchronous run as often as its bot specifies', async (t) => {
   const failing = handler(`
     await medplum.createResource({ resourceType: 'Basic', code: { text: event.runId } })
     if (event.attempt < event.input.good) throw new Error('attempt ' + event.attempt)
@@ -39,10 +39,14 @@ t.test('a failed asynchronous run is made again as often as its bot asks', async
   const made = await admin.get<Untyped>('Basic?_count=100')
   const texts = made.body.entry.map(({ resource }: Untyped) => resource.code.text)
   t.equal(texts.filter((text: string) => text === hopeless?.runId).length, 3, 'under one run id')
-  t.equal((await execute(admin, id, { good: 2 })).status, 400, 'a waiting caller is told at once')
+  t.equal(
+    (await execute(admin, id, { good: 2 })).status,
+    400,
+    'answers a waiting caller immediately',
+  )
 })
 
-t.test('an Idempotency-Key makes one run of equal requests', async (t) => {
+t.test('runs equal requests with one Idempotency-Key once', async (t) => {
   const id = await aBot(botica, handler('return event.runId'))
   const sync = { 'Idempotency-Key': randomUUID() }
   const first = await execute(admin, id, { a: 1 }, sync)
@@ -57,7 +61,7 @@ t.test('an Idempotency-Key makes one run of equal requests', async (t) => {
   t.equal(two.headers.get('content-location'), one.headers.get('content-location'))
 })
 
-t.test('a run is cancelled while its bot has no place for it', async (t) => {
+t.test('cancels a queued run', async (t) => {
   const id = await aBot(botica, waiting, { fields: { ...limit('maxConcurrency', 1), ...patient } })
   const { gate } = aGate(admin)
   const accept = async (input: object) =>
@@ -73,7 +77,7 @@ t.test('a run is cancelled while its bot has no place for it', async (t) => {
   t.match((await admin.get(held)).body, { status: 'cancelled' })
 })
 
-t.test('a bot that a run has called ends with it when a limit ends the run', async (t) => {
+t.test('ends a called bot when a limit ends the calling run', async (t) => {
   const inner = await aBot(
     botica,
     handler(`await medplum.createResource({ resourceType: 'Basic', code: { text: event.input.key } })
@@ -102,7 +106,7 @@ t.test('a bot that a run has called ends with it when a limit ends the run', asy
   )
 })
 
-t.test('a process that stops sends its callers to the address of the result', async (t) => {
+t.test('redirects waiting callers to the status URL on shutdown', async (t) => {
   const id = await aBot(botica, waiting, { fields: patient })
   const { gate, open } = aGate(admin)
   const asked = execute(admin, id, { gate })
@@ -115,7 +119,7 @@ t.test('a process that stops sends its callers to the address of the result', as
   t.match(job.output.parameter[0], { valueString: answer.headers.get('x-bot-run-id') })
 })
 
-t.test('a deploy under load leaves each run one version', async (t) => {
+t.test('runs one version in each run during a deploy under load', async (t) => {
   const code = (n: number) => `const before = ${n}
     let runs = 0
     exports.handler = async (medplum, event) => {
@@ -147,11 +151,11 @@ t.test('a deploy under load leaves each run one version', async (t) => {
   const halves = found.filter(({ before, after }) => before !== after)
   t.same(halves, [], 'no run sees two versions')
   const stale = found.filter(({ asked, after }) => after < asked)
-  t.same(stale, [], 'what is in use stays in use')
+  t.same(stale, [], 'the new version stays in use')
   t.ok(new Set(found.map(({ after }) => after)).size >= 6)
 })
 
-t.test('a reply that comes while web is busy beyond the wait is given', async (t) => {
+t.test('returns a reply that arrives while web is busy beyond the wait', async (t) => {
   const id = await aBot(botica, waiting, { fields: patient })
   const { gate, open } = aGate(admin)
   await execute(admin, id)
@@ -159,7 +163,7 @@ t.test('a reply that comes while web is busy beyond the wait is given', async (t
   const asked = execute(admin, id, { gate }, { Prefer: 'wait=10' })
   await until(async () => (await state('bots-sync', 'active')) === 1, PATIENCE_MS)
   await open()
-  // This process is web: what the worker says is not read before the run is over, and the wait.
+  // This process is web: it reads the worker's reply only after the run and the wait have ended.
   const code = `import { Queue } from 'bullmq'
     const queue = new Queue('bots-sync', { connection: { url: process.argv[1] }, prefix: '${PREFIX}' })
     while ((await queue.getActiveCount()) > 0);

@@ -15,11 +15,10 @@ const { admin } = botica
 const HL7 = 'x-application/hl7-v2+er7'
 const ADT = 'MSH|^~\\&|A|B|C|D|20261101||ADT^A01|77|P|2.5.1\rPID|1||1234'
 
-// A busy machine takes its time.
 const patient = { fields: { timeout: 120 } }
 const echo = await aBot(botica, handler('return event.input'), patient)
 
-t.test('input is parsed by its content type', async (t) => {
+t.test('parses input by its content type', async (t) => {
   const describe = await aBot(
     botica,
     handler(`const { input } = event
@@ -47,10 +46,10 @@ t.test('input is parsed by its content type', async (t) => {
     t.same(JSON.parse(answer.text), expected, `${type} ${body}`)
   }
   const none = await admin.post(`Bot/${describe}/$execute`)
-  t.same(JSON.parse(none.text), ['Object', {}], 'no body')
+  t.same(JSON.parse(none.text), ['Object', {}], 'has no body')
 })
 
-t.test('HL7 arrives as a message, and its acknowledgement goes back as text', async (t) => {
+t.test('passes HL7 as a message, and returns its acknowledgement as text', async (t) => {
   const ack = await aBot(botica, handler('return event.input.buildAck()'))
   const answer = await admin.post(`Bot/${ack}/$execute`, ADT, { 'Content-Type': HL7 })
   t.equal(answer.status, 200)
@@ -58,7 +57,7 @@ t.test('HL7 arrives as a message, and its acknowledgement goes back as text', as
   t.match(answer.text, /^MSH\|\^~\\&\|C\|D\|A\|B\|.*\rMSA\|AA\|77\|OK/s)
 })
 
-t.test('HL7 and text are decoded by the character set that they declare', async (t) => {
+t.test('decodes HL7 and text by their declared character set', async (t) => {
   const family = await aBot(
     botica,
     handler(`return event.input?.getSegment?.('PID').getField(5).toString() ?? event.input`),
@@ -97,7 +96,7 @@ t.test('HL7 and text are decoded by the character set that they declare', async 
   }
 })
 
-t.test('content that is not what it says is refused', async (t) => {
+t.test('rejects content that does not match its type', async (t) => {
   const cases: readonly (readonly [string, string])[] = [
     ['application/json', '{'],
     ['application/fhir+json', 'x'],
@@ -110,7 +109,7 @@ t.test('content that is not what it says is refused', async (t) => {
   }
 })
 
-t.test('all four request forms and an extra path reach the bot', async (t) => {
+t.test('runs the bot for all four request forms and an extra path', async (t) => {
   const value = randomUUID()
   const fields = { identifier: [{ system: 'https://example.com/bots', value }] }
   const id = await aBot(botica, handler('return { input: event.input, path: event.path }'), {
@@ -127,7 +126,7 @@ t.test('all four request forms and an extra path reach the bot', async (t) => {
   t.same((await admin.get(`Bot/${id}/$execute/deep/path`)).body, { input: {}, path: 'deep/path' })
 })
 
-t.test('a result is answered by its kind', async (t) => {
+t.test('formats a result by its kind', async (t) => {
   const csv = `({ resourceType: 'Binary', contentType: 'text/csv', data: btoa('a,b') })`
   const cases: readonly (readonly [string, string, string | RegExp])[] = [
     ['undefined', 'application/fhir+json', /"id":"ok"/],
@@ -162,14 +161,10 @@ t.test('a result is answered by its kind', async (t) => {
   const fhir = await admin.get(`Bot/${binary}/$execute`, { Accept: 'application/fhir+json' })
   t.match(fhir.body, { resourceType: 'Binary' })
   const text = await admin.post(`Bot/${echo}/$execute`, '{"a":1}', { 'Content-Type': 'text/plain' })
-  t.match(
-    text.headers.get('content-type'),
-    'text/plain',
-    'text stays text, even if it reads as JSON',
-  )
+  t.match(text.headers.get('content-type'), 'text/plain', 'keeps text that looks like JSON')
 })
 
-t.test('a failed bot is 400 with an outcome that names the run', async (t) => {
+t.test('returns 400 with an outcome and the run id for a failed bot', async (t) => {
   const cases: readonly (readonly [string, unknown])[] = [
     [`throw new Error('no way')`, { code: 'invalid', details: { text: 'no way' } }],
     [`throw 'words'`, { details: { text: 'words' } }],
@@ -190,7 +185,7 @@ t.test('a failed bot is 400 with an outcome that names the run', async (t) => {
   }
 })
 
-t.test('limits end a run, not its neighbours', async (t) => {
+t.test('limits a run without affecting others', async (t) => {
   const slow = await aBot(botica, handler('await new Promise(() => {})'), {
     fields: { timeout: 1 },
   })
@@ -198,7 +193,6 @@ t.test('limits end a run, not its neighbours', async (t) => {
   const flood = await aBot(
     botica,
     handler('const all = []; for (;;) all.push(new Array(1000).fill({}))'),
-    // How long a heap takes to fill is the machine's affair.
     {
       fields: {
         timeout: 60,
@@ -232,7 +226,7 @@ t.test('limits end a run, not its neighbours', async (t) => {
   )
 })
 
-t.test('a bot that cannot be found or run is refused', async (t) => {
+t.test('rejects a bot that cannot be found or run', async (t) => {
   const cases: readonly (readonly [string, number, string])[] = [
     ['Bot/$execute', 400, 'Must specify bot ID or identifier.'],
     [`Bot/${randomUUID()}/$execute`, 404, 'Not found'],
@@ -255,7 +249,7 @@ t.test('a bot that cannot be found or run is refused', async (t) => {
   t.equal((await execute(botica.anonymous, echo)).status, 401)
 })
 
-t.test('of two bots with one identifier the oldest runs', async (t) => {
+t.test('runs the oldest of two bots with one identifier', async (t) => {
   const value = randomUUID()
   const fields = { identifier: [{ system: 's', value }] }
   const oldest = await aBot(botica, handler('return "oldest"'), { fields })
@@ -264,7 +258,7 @@ t.test('of two bots with one identifier the oldest runs', async (t) => {
   t.equal((await admin.get(`Bot/$execute?identifier=s%7C${value}`)).text, 'still oldest')
 })
 
-t.test('the event tells who asks and hides what is private', async (t) => {
+t.test('includes the caller in the event and hides private data', async (t) => {
   const id = await aBot(botica, handler('return event'))
   const answer = await execute(admin, id, 1, {
     'X-Mine': 'yes',
@@ -281,7 +275,7 @@ t.test('the event tells who asks and hides what is private', async (t) => {
   for (const name of ['authorization', 'cookie', 'x-forwarded-for']) t.notOk(name in headers, name)
 })
 
-t.test('a bot calls bots, ten deep and no deeper', async (t) => {
+t.test('allows bots to call bots up to ten levels deep', async (t) => {
   const outer = await aBot(
     botica,
     handler(
@@ -295,7 +289,7 @@ t.test('a bot calls bots, ten deep and no deeper', async (t) => {
   t.same(
     answers.map(({ body }) => body),
     answers.map((_, n) => ({ from: n })),
-    'more callers than the worker has places',
+    'more callers than slots',
   )
   const self = await aBot(botica, undefined, patient)
   await deploy(
@@ -308,7 +302,7 @@ t.test('a bot calls bots, ten deep and no deeper', async (t) => {
   t.match(endless.body.issue[0].details.text, /more than 10 deep/)
 })
 
-t.test('large inputs and results make the round trip', async (t) => {
+t.test('transfers large inputs and results', async (t) => {
   const input = 'é'.repeat(1_000_000)
   const answer = await execute(admin, echo, { input })
   t.equal(answer.status, 200)
@@ -319,7 +313,7 @@ t.test('sends no SQL from web for a warm execute', async (t) => {
   const { database } = botica.services
   let fewest = Infinity
   const deadline = Date.now() + 60_000
-  // Now and then a session is read again in the background, which may fall into many of these on a busy machine.
+  // Background reloads of a session may fall into some runs on a busy machine.
   for (let runs = 0; runs < 10 || (fewest > 0 && Date.now() < deadline); runs++) {
     const before = database.statements
     t.equal((await execute(admin, echo)).status, 200)
@@ -328,7 +322,7 @@ t.test('sends no SQL from web for a warm execute', async (t) => {
   t.equal(fewest, 0)
 })
 
-t.test('a caller that goes stops its run', async (t) => {
+t.test('stops the run of a caller that disconnects', async (t) => {
   const id = await aBot(botica, handler('await new Promise(() => {})'), {
     fields: { timeout: 300 },
   })
@@ -344,7 +338,7 @@ t.test('a caller that goes stops its run', async (t) => {
   await eventually(async () => ((await active()) === 0 ? true : undefined), 60_000)
 })
 
-t.test('a Project without bots refuses to run them', async (t) => {
+t.test('rejects runs in a Project without bots', async (t) => {
   const other = await botica.createTenant()
   const id = await aBot(other, handler('return 1'))
   const current = await botica.superAdmin.get<Untyped>(`Project/${other.project.id}`)

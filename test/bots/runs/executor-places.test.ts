@@ -13,7 +13,6 @@ const pausing = aRun(
 )
 const waiting = aRun(handler(`await fetch('http://x/')`), { limits })
 
-/** Answers what `waiting` asks once it is opened. */
 function aGate() {
   const opened = Promise.withResolvers<void>()
   const host = async () => {
@@ -23,7 +22,7 @@ function aGate() {
   return { host, open: opened.resolve }
 }
 
-t.test('runs that only wait leave their places to others', async (t) => {
+t.test('gives slots of waiting runs to others', async (t) => {
   const isolates = () => executors.stats().isolates
   const { host, open } = aGate()
   const runs = Array.from({ length: 20 }, () => run(executors, waiting, host))
@@ -32,11 +31,10 @@ t.test('runs that only wait leave their places to others', async (t) => {
   open()
   t.ok((await Promise.all(runs)).every(({ status }) => status === 'ok'))
   await until(async () => isolates() > 0 && isolates() <= 5, PATIENCE_MS)
-  t.pass('what is idle is dropped again, but for some')
+  t.pass('drops idle isolates except a few')
 })
 
-t.test('idle isolates give way to those of many runs', async (t) => {
-  // Room for 96 isolates.
+t.test('evicts idle isolates for bots with many runs', async (t) => {
   const own = await openTestExecutors(t, { memoryMb: 468 })
   const bots = Array.from({ length: 16 }, (_, n) => ({ ...waiting, botKey: `Bot/${n}` }))
   const first = aGate()
@@ -54,7 +52,7 @@ t.test('idle isolates give way to those of many runs', async (t) => {
   t.ok((await Promise.all(runs)).every(({ status }) => status === 'ok'))
 })
 
-t.test('runs that compute take turns', async (t) => {
+t.test('runs computing bots in turns', async (t) => {
   const busy = aRun(
     handler(`const from = Date.now()
       while (Date.now() < from + 200);
@@ -66,10 +64,10 @@ t.test('runs that compute take turns', async (t) => {
   const most = spans.map(
     ({ from }) => spans.filter((one) => one.from <= from && from < one.to).length,
   )
-  t.ok(Math.max(...most) <= 2, `${Math.max(...most)} at once`)
+  t.ok(Math.max(...most) <= 2, `runs ${Math.max(...most)} at once`)
 })
 
-t.test('called bots have places besides those of their callers', async (t) => {
+t.test('reserves slots for called bots', async (t) => {
   const own = await openTestExecutors(t, { runsPerExecutor: 3 })
   const echo = aRun(handler('return 1'), { limits, depth: 1 })
   const caller = aRun(handler(`return await medplum.get('fhir/R4/Basic/1').catch(String)`), {
@@ -83,7 +81,7 @@ t.test('called bots have places besides those of their callers', async (t) => {
   t.ok(results.every(({ status, body }) => status === 'ok' && body === '1'))
 })
 
-t.test('a project that is never idle makes room for another', async (t) => {
+t.test('makes room for another project when one is always busy', async (t) => {
   const own = await openTestExecutors(t, { maxExecutors: 1 })
   let isServed = false
   const loop = async () => {
@@ -97,7 +95,7 @@ t.test('a project that is never idle makes room for another', async (t) => {
   t.equal(other.status, 'ok')
 })
 
-t.test('a run that waits for a processor uses none', async (t) => {
+t.test('uses no CPU in a run that waits for a processor', async (t) => {
   const cores = availableParallelism()
   const own = await openTestExecutors(t, { isolatesPerBot: 8 * cores })
   const busy = aRun(handler('let n = 0; while (n < 5e7) n++; return n'), { limits })
@@ -107,5 +105,5 @@ t.test('a run that waits for a processor uses none', async (t) => {
   const possibleMs = (Date.now() - from) * cores
   t.ok(results.every(({ status }) => status === 'ok'))
   const usedMs = results.reduce((sum, { cpuMs }) => sum + cpuMs, 0)
-  t.ok(usedMs <= 1.2 * possibleMs, `${usedMs} ms of ${possibleMs} that there were`)
+  t.ok(usedMs <= 1.2 * possibleMs, `uses ${usedMs} ms of ${possibleMs} possible`)
 })

@@ -1,4 +1,4 @@
-/** The processes that bots run in: how they are shared, what their end means, and that they end. */
+/** Sharing, crashes and shutdown of executor processes. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
@@ -49,7 +49,6 @@ function childPids(parent = process.pid): number[] {
     .map(Number)
 }
 
-/** None of a process that has ended since it was listed. */
 function threadsOf(pid: number): number[] {
   try {
     return readdirSync(`/proc/${pid}/task`).map(Number)
@@ -58,7 +57,6 @@ function threadsOf(pid: number): number[] {
   }
 }
 
-/** None of a thread that has ended since it was listed. */
 function priorityOf(thread: number): number | undefined {
   try {
     return getPriority(thread)
@@ -67,7 +65,7 @@ function priorityOf(thread: number): number | undefined {
   }
 }
 
-/** Starts executors and keeps them, so that a test knows which of them runs bots. */
+/** Returns a start function that records executors, so that a test knows which one runs bots. */
 function watchedExecutors(): { readonly start: () => ExecutorProcess; busy(): ExecutorProcess[] } {
   const started: ExecutorProcess[] = []
   const start = () => {
@@ -79,7 +77,7 @@ function watchedExecutors(): { readonly start: () => ExecutorProcess; busy(): Ex
 }
 
 t.test(
-  'time in which a run has no core is no CPU time',
+  'counts no CPU time while a run has no core',
   { skip: process.platform !== 'linux' },
   async (t) => {
     const { start, busy } = watchedExecutors()
@@ -104,7 +102,7 @@ t.test(
   },
 )
 
-/** Leaves the process little of the time: its stops are so short that none of them costs it a heartbeat. */
+/** Suspends the process for most of the time, each time too briefly to miss a heartbeat. */
 async function stopAgain(pid: number, signal: AbortSignal): Promise<void> {
   while (!signal.aborted) {
     process.kill(pid, 'SIGSTOP')
@@ -114,62 +112,56 @@ async function stopAgain(pid: number, signal: AbortSignal): Promise<void> {
   }
 }
 
-t.test(
-  'when an executor dies, runs without effect are repeated, those with one are not',
-  async (t) => {
-    const { start, busy } = watchedExecutors()
-    const own = await openTestExecutors(t, { spares: 1, start })
-    const asked = new Set<string>()
-    // The first call has no answer before its caller ends.
-    const host = (name: string) => async () => {
-      if (asked.has(name)) return JSON.stringify({ status: 200, headers: {}, body: '' })
-      asked.add(name)
-      return new Promise<string>(() => {})
+t.test('repeats runs without effects, and no others, when an executor dies', async (t) => {
+  const { start, busy } = watchedExecutors()
+  const own = await openTestExecutors(t, { spares: 1, start })
+  const asked = new Set<string>()
+  // The first call has no response before its caller ends.
+  const host = (name: string) => async () => {
+    if (asked.has(name)) return JSON.stringify({ status: 200, headers: {}, body: '' })
+    asked.add(name)
+    return new Promise<string>(() => {})
+  }
+  const reader = aRun(handler('await fetch("http://x/r"); return "read"'))
+  const writer = aRun(handler('await fetch("http://x/w", { method: "POST" }); return "written"'))
+  await run(own, echo)
+  const runs = Promise.all([run(own, reader, host('reader')), run(own, writer, host('writer'))])
+  await until(() => asked.size === 2)
+  // The spare survives and runs the repetitions.
+  for (const { pid } of busy()) process.kill(pid, 'SIGKILL')
+  const [read, written] = await runs
+
+  t.match(read, { status: 'ok', body: 'read' })
+  t.match(written, { status: 'error', failure: 'interrupted', sideEffects: 1 })
+  t.match(failureText(written), /^Bot run interrupted/)
+  t.equal((await run(own, echo)).status, 'ok')
+})
+
+t.test('isolates a bot version that killed two executors until the next deploy', async (t) => {
+  const own = await openTestExecutors(t, { spares: 1 })
+  // A top level that throws a proxy blocks its thread forever, so only a kill ends it.
+  const code = 'throw new Proxy({}, { get() { for (;;); } }); export const handler = 1'
+  const killer = aRun(code, { format: 'module' })
+  const attack = (wallMs: number) => run(own, { ...killer, limits: { ...limits, wallMs } })
+  for (const kills of [1, 2]) {
+    const hasKilled = () => own.stats().deaths.closed + own.stats().deaths.timeout >= kills
+    // On a busy machine the time may end before the code starts.
+    for (let wallMs = 300; !hasKilled() && wallMs < PATIENCE_MS; wallMs *= 3) {
+      const hostile = attack(wallMs)
+      t.equal((await run(own, echo)).status, 'ok')
+      t.equal((await hostile).failure, 'timeout')
+      await until(hasKilled, 10_000).catch(() => undefined)
     }
-    const reader = aRun(handler('await fetch("http://x/r"); return "read"'))
-    const writer = aRun(handler('await fetch("http://x/w", { method: "POST" }); return "written"'))
-    await run(own, echo)
-    const runs = Promise.all([run(own, reader, host('reader')), run(own, writer, host('writer'))])
-    await until(() => asked.size === 2)
-    // The spare lives, which runs what is repeated.
-    for (const { pid } of busy()) process.kill(pid, 'SIGKILL')
-    const [read, written] = await runs
+  }
+  t.equal(own.stats().heldVersions, 1)
 
-    t.match(read, { status: 'ok', body: 'read' })
-    t.match(written, { status: 'error', failure: 'interrupted', sideEffects: 1 })
-    t.match(failureText(written), /^Bot run interrupted/)
-    t.equal((await run(own, echo)).status, 'ok')
-  },
-)
+  const hostile = attack(1000)
+  await until(() => own.stats().quarantined === 1)
+  t.equal((await run(own, echo)).status, 'ok')
+  t.equal((await hostile).failure, 'timeout')
+})
 
-t.test(
-  'a bot version that killed two executors runs alone until it is deployed anew',
-  async (t) => {
-    const own = await openTestExecutors(t, { spares: 1 })
-    // A top level that throws a proxy holds its thread for ever, so that only a kill ends it.
-    const code = 'throw new Proxy({}, { get() { for (;;); } }); export const handler = 1'
-    const killer = aRun(code, { format: 'module' })
-    const attack = (wallMs: number) => run(own, { ...killer, limits: { ...limits, wallMs } })
-    for (const kills of [1, 2]) {
-      const hasKilled = () => own.stats().deaths.closed + own.stats().deaths.timeout >= kills
-      // On a busy machine the time may be over before the code has begun.
-      for (let wallMs = 300; !hasKilled() && wallMs < PATIENCE_MS; wallMs *= 3) {
-        const hostile = attack(wallMs)
-        t.equal((await run(own, echo)).status, 'ok')
-        t.equal((await hostile).failure, 'timeout')
-        await until(hasKilled, 10_000).catch(() => undefined)
-      }
-    }
-    t.equal(own.stats().heldVersions, 1)
-
-    const hostile = attack(1000)
-    await until(() => own.stats().quarantined === 1)
-    t.equal((await run(own, echo)).status, 'ok')
-    t.equal((await hostile).failure, 'timeout')
-  },
-)
-
-t.test('an executor whose bots use much of the processor steps behind the others', async (t) => {
+t.test('lowers the priority of an executor with high CPU use', async (t) => {
   const before = new Set(childPids())
   const own = await openTestExecutors(t, { spares: 1 })
   const controller = new AbortController()
@@ -188,12 +180,12 @@ t.test('an executor whose bots use much of the processor steps behind the others
   await until(() =>
     others().every((thread) => isBehind(thread) || priorityOf(thread) === undefined),
   )
-  t.equal(getPriority(pid), getPriority(), 'all but the thread that hands runs over')
+  t.equal(getPriority(pid), getPriority(), 'all threads but the dispatcher')
   controller.abort()
   t.match(await ended, { failure: 'cancelled' })
 })
 
-t.test('projects beyond the cap take turns', async (t) => {
+t.test('takes turns between projects over the cap', async (t) => {
   const own = await openTestExecutors(t, { spares: 1, maxExecutors: 2 })
   const runs = Array.from({ length: 6 }, (_, i) => run(own, { ...echo, projectId: `project-${i}` }))
   const results = await Promise.all(runs)
@@ -201,7 +193,7 @@ t.test('projects beyond the cap take turns', async (t) => {
   t.ok(own.stats().executors <= 2)
 })
 
-t.test('closing ends every process', async (t) => {
+t.test('ends every process on close', async (t) => {
   const before = new Set(childPids())
   const own = await openTestExecutors(t, { spares: 2 })
   const endless = { ...limits, wallMs: 300_000, cpuMs: 300_000 }
@@ -214,11 +206,11 @@ t.test('closing ends every process', async (t) => {
   await until(() => started.every((pid) => !existsSync(`/proc/${pid}`) || isZombie(pid)))
 })
 
-t.test('an executor that is slow to start is waited for', async (t) => {
+t.test('waits for an executor that starts slowly', async (t) => {
   const slow = new ExecutorProcess()
   t.teardown(() => slow.kill({ cause: 'closed' }))
   process.kill(slow.pid, 'SIGSTOP')
-  // Longer than the silence that ends one that has spoken.
+  // Longer than the silence that ends a started executor.
   await delay(3500)
   slow.check()
   t.ok(slow.isAlive)
@@ -226,7 +218,7 @@ t.test('an executor that is slow to start is waited for', async (t) => {
   await slow.ready
 })
 
-t.test('an executor does not outlive its worker', async (t) => {
+t.test('ends an executor with its worker', async (t) => {
   const fixture = new URL('../../fixtures/bots/runs.ts', import.meta.url)
   const code = `
     import { aRun, handler, openTestExecutors, run } from ${JSON.stringify(fixture.href)}

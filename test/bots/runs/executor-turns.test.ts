@@ -1,4 +1,4 @@
-/** Projects that take turns in the executors of a worker: nobody is sent away for the sake of a slow start. */
+/** Projects take turns in the executors of a worker; a slow start rejects no run. */
 import { availableParallelism } from 'node:os'
 import t from 'tap'
 import { defaultMemoryMb } from '../../../shared/core/config/config.ts'
@@ -8,7 +8,7 @@ import { until } from '../../fixtures/botica.ts'
 import { aRun, handler, limits, openTestExecutors, run } from '../../fixtures/bots/runs.ts'
 
 const PATIENCE_MS = 60_000
-/** Longer than a project waits before an executor of another is asked for. */
+/** Longer than the wait before a project takes an executor of another. */
 const SLOW_MS = 800
 const MOST = 8
 const GB = 2 ** 30
@@ -16,7 +16,6 @@ const GB = 2 ** 30
 const echo = aRun(handler('return event.input'))
 const waiting = aRun(handler(`return await fetch('http://x/').then(String)`), { limits })
 
-/** Executors that start slowly, counted. */
 function slowStarts() {
   let count = 0
   const start = () => {
@@ -32,19 +31,22 @@ function slowStarts() {
 const refused = async () => JSON.stringify({ error: 'Nobody answers' })
 const callOf = (n: number) => ({ ...echo, projectId: `project-${n}` })
 
-t.test('a call of a project without an executor costs one start and one retirement', async (t) => {
-  const { start, count } = slowStarts()
-  const own = await openTestExecutors(t, { maxExecutors: MOST, spares: 0, start })
-  for (let n = 0; n < 12; n++) t.equal((await run(own, callOf(n))).status, 'ok')
-  t.equal(count(), 12)
-  t.equal(own.stats().executors, MOST)
-  await until(async () => own.stats().deaths.closed === 12 - MOST, PATIENCE_MS)
+t.test(
+  'takes one start and one retirement for a call of a project without an executor',
+  async (t) => {
+    const { start, count } = slowStarts()
+    const own = await openTestExecutors(t, { maxExecutors: MOST, spares: 0, start })
+    for (let n = 0; n < 12; n++) t.equal((await run(own, callOf(n))).status, 'ok')
+    t.equal(count(), 12)
+    t.equal(own.stats().executors, MOST)
+    await until(async () => own.stats().deaths.closed === 12 - MOST, PATIENCE_MS)
 
-  for (const n of [11, 3, 1]) t.equal((await run(own, callOf(n))).status, 'ok')
-  t.equal(count(), 12, 'those that have one keep it, and the last one has its own')
-})
+    for (const n of [11, 3, 1]) t.equal((await run(own, callOf(n))).status, 'ok')
+    t.equal(count(), 12, 'others keep theirs, and the last project has a separate one')
+  },
+)
 
-t.test('of more projects than executors that call in turn, most find theirs', async (t) => {
+t.test('reuses executors for most calls of more projects than executors', async (t) => {
   let count = 0
   const start = () => {
     count++
@@ -57,7 +59,7 @@ t.test('of more projects than executors that call in turn, most find theirs', as
   }
 })
 
-t.test('while spares are taken faster than they start there are more of them', async (t) => {
+t.test('grows spares while they are taken faster than they start', async (t) => {
   const { start, count } = slowStarts()
   const own = await openTestExecutors(t, { spares: 1, start })
   const runs = await Promise.all([1, 2, 3].map((n) => run(own, callOf(n))))
@@ -66,7 +68,7 @@ t.test('while spares are taken faster than they start there are more of them', a
   await until(async () => own.stats().spares === 1, PATIENCE_MS)
 })
 
-t.test('projects that call together are all served by as few starts', async (t) => {
+t.test('serves projects that call together with few starts', async (t) => {
   const { start, count } = slowStarts()
   const own = await openTestExecutors(t, { maxExecutors: MOST, spares: 0, start })
   const calls = Array.from({ length: 12 }, (_, n) => run(own, callOf(n)))
@@ -75,32 +77,27 @@ t.test('projects that call together are all served by as few starts', async (t) 
   t.ok(own.stats().executors <= MOST)
 })
 
-t.test(
-  'a crowd of projects gets its executors by and by, and its runs lend their places',
-  async (t) => {
-    let starting = 0
-    let most = 0
-    const start = () => {
-      const one = new ExecutorProcess()
-      most = Math.max(most, ++starting)
-      void one.ready.then(() => starting--)
-      return one
-    }
-    const own = await openTestExecutors(t, { maxExecutors: MOST, spares: 0, start })
-    const told: boolean[] = []
-    const calls = Array.from({ length: MOST }, (_, n) =>
-      own.run(callOf(n), refused, new AbortController().signal, (isResting) =>
-        told.push(isResting),
-      ),
-    )
-    t.same(told, Array(MOST).fill(true), 'a run without an executor rests')
-    t.ok((await Promise.all(calls)).every(({ status }) => status === 'ok'))
-    t.equal(told.filter((isResting) => !isResting).length, MOST, 'until it has one')
-    t.ok(most <= Math.max(2, availableParallelism()))
-  },
-)
+t.test('starts executors for many projects gradually, and releases slots meanwhile', async (t) => {
+  let starting = 0
+  let most = 0
+  const start = () => {
+    const one = new ExecutorProcess()
+    most = Math.max(most, ++starting)
+    void one.ready.then(() => starting--)
+    return one
+  }
+  const own = await openTestExecutors(t, { maxExecutors: MOST, spares: 0, start })
+  const told: boolean[] = []
+  const calls = Array.from({ length: MOST }, (_, n) =>
+    own.run(callOf(n), refused, new AbortController().signal, (isResting) => told.push(isResting)),
+  )
+  t.same(told, Array(MOST).fill(true), 'a run without an executor is parked')
+  t.ok((await Promise.all(calls)).every(({ status }) => status === 'ok'))
+  t.equal(told.filter((isResting) => !isResting).length, MOST, 'until it has one')
+  t.ok(most <= Math.max(2, availableParallelism()))
+})
 
-t.test('while an executor starts, those that work keep theirs', async (t) => {
+t.test('keeps busy executors while another starts', async (t) => {
   const { start, count } = slowStarts()
   const own = await openTestExecutors(t, { maxExecutors: 3, spares: 0, start })
   const gate = Promise.withResolvers<void>()
@@ -111,25 +108,25 @@ t.test('while an executor starts, those that work keep theirs', async (t) => {
   const busy = [1, 2].map((n) => run(own, { ...waiting, projectId: `busy-${n}` }, host))
   await until(async () => own.stats().running === 2, PATIENCE_MS)
   t.equal((await run(own, callOf(1))).status, 'ok')
-  t.equal((await run(own, callOf(2))).status, 'ok', 'in place of the idle one')
+  t.equal((await run(own, callOf(2))).status, 'ok', 'replaces the idle one')
   t.equal(own.stats().executors, 3)
   t.equal(count(), 4)
   gate.resolve()
   t.ok((await Promise.all(busy)).every(({ status }) => status === 'ok'))
 })
 
-t.test('as many executors are kept as the memory of a worker allows', (t) => {
-  t.equal(executorsWithin(64), 2, 'two at least')
+t.test('keeps as many executors as the memory of a worker allows', (t) => {
+  t.equal(executorsWithin(64), 2, 'at least two')
   t.ok(executorsWithin(512) >= 12)
   t.ok(executorsWithin(2048) >= 135)
   t.equal(defaultMemoryMb(32 * GB, 0), 8192, 'at most')
   t.equal(defaultMemoryMb(2 * GB, 0), 1024, 'half of a machine')
-  t.equal(defaultMemoryMb(2 * GB, 2 ** 60), 1024, 'a limit that is none')
+  t.equal(defaultMemoryMb(2 * GB, 2 ** 60), 1024, 'an unlimited limit')
   t.equal(defaultMemoryMb(8 * GB, GB / 2), 512, 'all of a container')
   t.end()
 })
 
-t.test('beyond its memory a worker ends idle executors, but for two', async (t) => {
+t.test('ends idle executors over the memory limit of a worker, except two', async (t) => {
   const own = await openTestExecutors(t, { maxExecutors: 4, memoryMb: 1 })
   await Promise.all([1, 2, 3, 4].map((n) => run(own, callOf(n))))
   await until(async () => own.stats().executors === 2, PATIENCE_MS)

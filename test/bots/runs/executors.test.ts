@@ -12,7 +12,7 @@ const executors = await openTestExecutors(t)
 
 const echo = aRun(handler('return event.input'))
 
-t.test('what a handler returns becomes text of its kind', async (t) => {
+t.test('converts the result of a handler to text by kind', async (t) => {
   const cases: readonly [string, string, string][] = [
     ['return undefined', 'undefined', ''],
     ['return null', 'json', 'null'],
@@ -33,7 +33,7 @@ t.test('what a handler returns becomes text of its kind', async (t) => {
   }
 })
 
-t.test('each kind of input reaches the handler in its form', async (t) => {
+t.test('passes each kind of input in its format', async (t) => {
   const of = async (
     inputKind: 'text' | 'json' | 'form' | 'hl7' | 'bytes' | 'none',
     input?: string,
@@ -52,7 +52,7 @@ t.test('each kind of input reaches the handler in its form', async (t) => {
   t.equal((await of('hl7', 'MSH|^~\\&|A'))[0], 'Hl7Message')
 })
 
-t.test('both module systems and all forms of export work', async (t) => {
+t.test('supports both module systems and all forms of export', async (t) => {
   const codes: readonly [string, 'commonjs' | 'module'][] = [
     ['module.exports.handler = async () => "yes"', 'commonjs'],
     ['module.exports = async () => "yes"', 'commonjs'],
@@ -75,13 +75,13 @@ t.test('both module systems and all forms of export work', async (t) => {
   for (const [code, format] of codes) {
     const bot = aRun(code, { format })
     t.equal((await run(executors, bot)).body, 'yes', code)
-    t.equal((await run(executors, bot)).body, 'yes', 'once more, warm')
+    t.equal((await run(executors, bot)).body, 'yes', 'again when warm')
   }
 })
 
-t.test('failures have the words of the contract and the run id', async (t) => {
+t.test('reports failures with documented texts and the run id', async (t) => {
   const small = { ...limits, cpuMs: 60_000, resultBytes: 1024 * 1024, memoryMb: 16 }
-  // How long a heap takes to fill, or a share of the processor to come, is the machine's affair.
+  // The time to fill a heap or to get CPU depends on the machine.
   const times: Record<string, object> = { timeout: { wallMs: 1500 }, cpu: { cpuMs: 900 } }
   const cases: readonly [string, string, string, string][] = [
     ['throw new Error("no such thing")', 'thrown', 'invalid', 'no such thing'],
@@ -128,7 +128,7 @@ t.test('failures have the words of the contract and the run id', async (t) => {
   }
 })
 
-t.test('code that cannot be loaded is told with its place', async (t) => {
+t.test('reports code that cannot be loaded with its position', async (t) => {
   t.match(
     failureText(await run(executors, aRun('const = 1'))),
     /Unexpected token '=' \[bot\.js:1:7\]/,
@@ -139,7 +139,7 @@ t.test('code that cannot be loaded is told with its place', async (t) => {
   t.equal(failureText(await run(executors, esm)), "Cannot find module 'fs'")
 })
 
-t.test('a thrown OperationOutcome, or one that an error carries, is the answer', async (t) => {
+t.test('returns a thrown OperationOutcome, or that of an error', async (t) => {
   const outcome = '{ resourceType: "OperationOutcome", id: "gone", issue: [] }'
   for (const thrown of [outcome, `Object.assign(new Error("x"), { outcome: ${outcome} })`]) {
     const result = await run(executors, aRun(handler(`throw ${thrown}`)))
@@ -153,7 +153,7 @@ t.test('a thrown OperationOutcome, or one that an error carries, is the answer',
   }
 })
 
-t.test('the log keeps order, levels, head and tail, and no secret', async (t) => {
+t.test('keeps order, levels, head and tail of the log, without secrets', async (t) => {
   const event = JSON.stringify({
     context: {},
     secrets: { KEY: { name: 'KEY', valueString: 'hunter2hunter2' } },
@@ -179,7 +179,7 @@ t.test('the log keeps order, levels, head and tail, and no secret', async (t) =>
   t.match(flooded.log, /INFO line 4999 /)
 
   const late = aRun(handler('console.log("before"); await new Promise(() => {})'))
-  // On a busy machine the time may be over before the code has begun.
+  // On a busy machine the time may end before the code starts.
   for (let wallMs = 200; ; wallMs *= 4) {
     const { failure, log } = await run(executors, { ...late, limits: { ...limits, wallMs } })
     t.equal(failure, 'timeout')
@@ -190,7 +190,7 @@ t.test('the log keeps order, levels, head and tail, and no secret', async (t) =>
 })
 
 t.test(
-  'host calls reach the host, at most 32 at a time, and only writes count as effects',
+  'forwards host calls, at most 32 at a time, and counts only writes as effects',
   async (t) => {
     let inFlight = 0
     let most = 0
@@ -209,12 +209,12 @@ t.test(
     })
     t.equal(result.body, '100', result.body)
     t.equal(calls.length, 101)
-    t.ok(most > 1 && most <= 32, `${most} in flight`)
+    t.ok(most > 1 && most <= 32, `has ${most} in flight`)
     t.equal(result.sideEffects, 1)
   },
 )
 
-t.test('a cancelled run ends at once, its neighbours go on', async (t) => {
+t.test('ends a cancelled run immediately, without affecting others', async (t) => {
   for (const body of ['await new Promise(() => {})', 'for (;;);']) {
     const controller = new AbortController()
     const bot = aRun(handler(body), { limits: { ...limits, cpuMs: limits.wallMs } })
@@ -225,12 +225,12 @@ t.test('a cancelled run ends at once, its neighbours go on', async (t) => {
     const result = await hanging
     t.match(result, { status: 'error', failure: 'cancelled' })
     t.equal(failureText(result), 'Bot run cancelled')
-    t.ok(Date.now() - startedAt < limits.wallMs / 2, 'long before its own limit')
+    t.ok(Date.now() - startedAt < limits.wallMs / 2, 'long before its limit')
     t.equal((await run(executors, echo)).status, 'ok')
   }
 })
 
-t.test('more runs of a bot than it may have isolates wait for their turn', async (t) => {
+t.test('queues runs of a bot beyond its isolates', async (t) => {
   const bot = aRun(handler('await new Promise((r) => setTimeout(r, 20)); return "done"'))
   const results = await Promise.all(Array.from({ length: 20 }, () => run(executors, bot)))
   t.ok(results.every(({ body }) => body === 'done'))

@@ -9,8 +9,8 @@ const { admin, services } = botica
 const PATIENCE_MS = 90_000
 const later = { Prefer: 'respond-async' }
 
-t.test('accepted runs outlive a Redis that has forgotten them', async (t) => {
-  // It computes while it waits, so that the others stay in line.
+t.test('executes accepted runs after Redis lost its data', async (t) => {
+  // It computes while it waits, so that the others stay queued.
   const code = handler(`
     while (event.input.gate && !(await medplum.searchOne('Basic', 'identifier=' + event.input.gate))) {
       const end = Date.now() + 200
@@ -44,6 +44,6 @@ t.test('accepted runs outlive a Redis that has forgotten them', async (t) => {
     accepted.map(({ headers }) => headers.get('x-bot-run-id')),
   )
   const answer = await execute(admin, id)
-  t.equal(answer.status, 200, 'and the next run is as any other')
+  t.equal(answer.status, 200, 'runs the next one normally')
   await until(async () => (await async('active')) === 0, PATIENCE_MS)
 })

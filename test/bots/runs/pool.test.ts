@@ -9,7 +9,6 @@ const CROWD = 100
 const PATIENCE_MS = 90_000
 const botica = await openBotica(t, {
   worker: true,
-  // A crowd is long in line on a busy machine.
   env: { WORKER_CONCURRENCY: String(SLOTS), EXECUTE_WAIT_MS: '110000', BOT_TIMEOUT_MS: '100000' },
 })
 const { admin } = botica
@@ -40,7 +39,7 @@ async function setConcurrency({ project }: Tenant, valueInteger: number): Promis
 
 const inLine = () => line.getJobCountByTypes('waiting', 'prioritized', 'delayed')
 
-/** No run is begun before all are in line, however slowly they come. */
+/** Starts no run before all are queued, however slowly they arrive. */
 async function lineUp(count: number, ask: () => Promise<Span[]>): Promise<() => Promise<Span[]>> {
   const before = await inLine()
   await line.pause()
@@ -54,7 +53,6 @@ interface Span {
   readonly to: number
 }
 
-/** The most that ran at once. */
 function overlap(spans: readonly Span[]): number {
   return Math.max(
     ...spans.map(({ from }) => spans.filter((one) => one.from <= from && from < one.to).length),
@@ -77,7 +75,7 @@ function many(tenant: Tenant, id: string, { count, ms, gate }: Many): Promise<Sp
   )
 }
 
-t.test('runs that only wait take no slots, and nothing caps them unless it is set', async (t) => {
+t.test('runs any number of waiting runs without slots unless a cap is set', async (t) => {
   const tenant = await botica.createTenant()
   const id = await aBot(tenant, waiting)
   const { gate, open } = aGate(tenant.admin)
@@ -88,10 +86,10 @@ t.test('runs that only wait take no slots, and nothing caps them unless it is se
   await until(async () => (await underWay()) === CROWD, PATIENCE_MS)
   await open()
   const spans = await ended()
-  t.ok(overlap(spans) >= 20 * SLOTS, `${overlap(spans)} at once in ${SLOTS} slots`)
+  t.ok(overlap(spans) >= 20 * SLOTS, `runs ${overlap(spans)} at once in ${SLOTS} slots`)
 })
 
-t.test('a bot that asks for it finds nothing of its last run', async (t) => {
+t.test('resets the state of a bot between runs on request', async (t) => {
   const code = 'let runs = 0; exports.handler = async () => ++runs'
   const url = `${botica.baseUrl}fhir/StructureDefinition/bot-fresh`
   const fields = { extension: [{ url, valueBoolean: true }] }
@@ -99,7 +97,7 @@ t.test('a bot that asks for it finds nothing of its last run', async (t) => {
   for (let n = 0; n < 3; n++) t.equal((await execute(admin, id)).text, '1')
 })
 
-t.test('a bot has no more runs at once than it may, and holds up no other', async (t) => {
+t.test('limits concurrent runs of a bot without delaying others', async (t) => {
   const id = await aBot(botica, waiting, { fields: limit('maxConcurrency', 2) })
   const other = await aBot(botica, handler('return { from: Date.now(), to: Date.now() }'))
   await execute(admin, other)
@@ -110,21 +108,21 @@ t.test('a bot has no more runs at once than it may, and holds up no other', asyn
   const [beside] = await lone()
   await open()
   const spans = await crowd()
-  t.ok(overlap(spans) <= 2, `${overlap(spans)} at once`)
+  t.ok(overlap(spans) <= 2, `runs ${overlap(spans)} at once`)
   const after = spans.filter(({ from }) => from > (beside?.to ?? 0)).length
-  t.ok(after >= 58, `${after} of the crowd came after the other`)
+  t.ok(after >= 58, `${after} runs started after the other`)
 })
 
-t.test('a Project has no more runs at once than its setting allows', async (t) => {
+t.test('limits concurrent runs of a Project by its setting', async (t) => {
   const tenant = await botica.createTenant()
   await setConcurrency(tenant, 3)
   const ids = [await aBot(tenant, waiting), await aBot(tenant, waiting)]
   const spans = await Promise.all(ids.map((id) => many(tenant, id, { count: 15, ms: 100 })))
   const most = overlap(spans.flat())
-  t.ok(most <= 3, `${most} at once`)
+  t.ok(most <= 3, `runs ${most} at once`)
 })
 
-t.test('a crowd of one Project does not hold up the run of another', async (t) => {
+t.test('does not delay a run by many runs of another Project', async (t) => {
   const [crowded, calm] = [await botica.createTenant(), await botica.createTenant()]
   const crowd = await aBot(crowded, busy)
   const alone = await aBot(calm, busy)
@@ -134,5 +132,5 @@ t.test('a crowd of one Project does not hold up the run of another', async (t) =
   await line.resume()
   const [[own], spans] = await Promise.all([lone(), others()])
   const first = spans.filter(({ from }) => from < (own?.from ?? 0)).length
-  t.ok(first <= 8 * SLOTS, `${first} runs of the crowd were started first`)
+  t.ok(first <= 8 * SLOTS, `${first} runs started first`)
 })

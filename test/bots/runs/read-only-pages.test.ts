@@ -1,16 +1,14 @@
 /**
- * V8 shares its read-only pages among all isolates of a process. Executors start from Node's snapshot, the
- * isolates of bots from V8's own: that is sound as long as both have the same pages
- * (docs/decisions/0001-executors-are-processes.md).
+ * Isolates of one process share V8's read-only pages, so Node's snapshot and V8's must have the
+ * same ones (docs/decisions/0001-executors-are-processes.md).
  */
 import { spawn } from 'node:child_process'
 import { openSync, readFileSync, readSync } from 'node:fs'
 import t, { type Test } from 'tap'
 
-/** Answers where a read-only object is, and stays for its memory to be read. */
 const SCRIPT = '%DebugPrint(undefined); setInterval(() => {}, 1000); console.log("ready")'
 const WORD = 8
-/** The page begins with a word that says where its record was allocated. */
+/** Words at the start of a page that record its allocation. */
 const OWN_WORDS = 1
 
 async function readOnlyPages(t: Test, flag: string): Promise<readonly bigint[]> {
@@ -31,12 +29,12 @@ async function readOnlyPages(t: Test, flag: string): Promise<readonly bigint[]> 
   readSync(openSync(`/proc/${child.pid}/mem`, 'r'), bytes, 0, bytes.length, start)
   return Array.from({ length: bytes.length / WORD }, (_, at) => {
     const word = bytes.readBigUInt64LE(at * WORD)
-    // An address among the pages, which lie elsewhere in each process.
+    // Makes addresses within the pages relative, since they differ by process.
     return word >= start && word < end ? word - start : word
   })
 }
 
-t.test('isolates find the read-only pages of their own snapshot', async (t) => {
+t.test('uses identical read-only pages in isolates and executors', async (t) => {
   if (process.platform !== 'linux') return
   const [ours, plain] = await Promise.all(
     ['--node-snapshot', '--no-node-snapshot'].map((flag) => readOnlyPages(t, flag)),

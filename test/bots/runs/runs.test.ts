@@ -14,7 +14,6 @@ import type { Client } from '../../fixtures/client.ts'
 const botica = await openBotica(t, { worker: true })
 const { admin, services } = botica
 
-/** The runs of a `$runs` reply, each with its parts by name. */
 function runsIn(body: Untyped): Untyped[] {
   return body.parameter
     .filter(({ name }: Untyped) => name === 'run')
@@ -25,7 +24,7 @@ function runsIn(body: Untyped): Untyped[] {
     )
 }
 
-/** Once there are that many: they are written after the reply. */
+/** Waits for `count` runs, which are recorded after the reply. */
 function recorded(id: string, count: number, client: Client = admin): Promise<Untyped[]> {
   return eventually(async () => {
     const { body } = await client.get<Untyped>(`Bot/${id}/$runs`)
@@ -34,7 +33,7 @@ function recorded(id: string, count: number, client: Client = admin): Promise<Un
   })
 }
 
-t.test('a run is told with its status, cost, log and who asked', async (t) => {
+t.test('lists a run with its status, cost, log and caller', async (t) => {
   const id = await aBot(
     botica,
     handler('console.log("hello", event.input.n); return new Array(1000).fill(event.input.n)'),
@@ -56,7 +55,6 @@ t.test('a run is told with its status, cost, log and who asked', async (t) => {
     log: /^\S+Z INFO hello 7\n$/,
   })
   t.notOk('error' in run)
-  // A busy machine may measure too late for the first run.
   const measured = await eventually(async () => {
     await execute(admin, id, { n: 7 })
     const [{ memoryMb }] = await recorded(id, 2)
@@ -65,7 +63,7 @@ t.test('a run is told with its status, cost, log and who asked', async (t) => {
   t.ok(measured > 0.5 && measured < 128, `${measured} MB`)
 })
 
-t.test('failures tell why, in the words of the reply', async (t) => {
+t.test('lists failures with the text of the reply', async (t) => {
   const cases: readonly [body: string, status: string, error: string][] = [
     ['throw new Error("no such ward")', 'thrown', 'no such ward'],
     ['await new Promise(() => {})', 'timeout', 'Bot timed out after 1 s'],
@@ -87,7 +85,7 @@ t.test('failures tell why, in the words of the reply', async (t) => {
   }
 })
 
-t.test('what failed is told without secrets', async (t) => {
+t.test('masks secrets in failures', async (t) => {
   const tenant = await botica.createTenant()
   const { body: project } = await botica.superAdmin.get<Untyped>(`Project/${tenant.project.id}`)
   const secret = [{ name: 'KEY', valueString: 'first line\nof a "secret"' }]
@@ -109,7 +107,7 @@ t.test('what failed is told without secrets', async (t) => {
   t.match(run.log, 'INFO {"key":"***"}\n')
 })
 
-t.test('a run tells what it called and wrote, without secrets', async (t) => {
+t.test('lists calls and writes of a run without secrets', async (t) => {
   const tenant = await botica.createTenant()
   const { body: project } = await botica.superAdmin.get<Untyped>(`Project/${tenant.project.id}`)
   const secret = [{ name: 'KEY', valueString: 'the-hidden-key' }]
@@ -133,7 +131,7 @@ t.test('a run tells what it called and wrote, without secrets', async (t) => {
   const [first, second, ward] = answer.body as readonly string[]
   await execute(tenant.admin, id)
   const runs = await recorded(id, 2, tenant.admin)
-  t.notOk('calls' in runs[0], 'the list is without them')
+  t.notOk('calls' in runs[0], 'the list omits them')
   const one = `Bot/${id}/$runs?runId=${answer.headers.get('x-bot-run-id')}`
   const { body, text } = await tenant.admin.get<Untyped>(one)
   t.equal(runsIn(body).length, 1)
@@ -156,7 +154,7 @@ t.test('a run tells what it called and wrote, without secrets', async (t) => {
   t.same(none.body.parameter, [])
 })
 
-t.test('asynchronous runs and calls of other bots are told too', async (t) => {
+t.test('lists asynchronous runs and calls of other bots', async (t) => {
   const inner = await aBot(botica, handler('return "inner"'))
   const outer = await aBot(botica, handler(`return await medplum.executeBot('${inner}', {})`))
   await execute(admin, outer, {}, { Prefer: 'respond-async' })
@@ -164,7 +162,7 @@ t.test('asynchronous runs and calls of other bots are told too', async (t) => {
   t.match(await recorded(inner, 1), [{ status: 'ok', requester: { reference: `Bot/${outer}` } }])
 })
 
-t.test('pages go back in time, run by run', async (t) => {
+t.test('pages back in time, run by run', async (t) => {
   const id = await aBot(botica, handler('console.log(event.input); return 1'))
   for (const n of [1, 2, 3, 4, 5]) await execute(admin, id, n)
   await recorded(id, 5)
@@ -184,7 +182,7 @@ t.test('pages go back in time, run by run', async (t) => {
   }
 })
 
-t.test('only admins of the Project see them, and of a shared bot only their own', async (t) => {
+t.test('shows runs only to admins, and of a shared bot only their own', async (t) => {
   const id = await aBot(botica, handler('return 1'), { fields: { runAsUser: true } })
   const member = await botica.createMember()
   await execute(admin, id)
@@ -211,7 +209,7 @@ t.test('only admins of the Project see them, and of a shared bot only their own'
   t.same(runsIn((await botica.superAdmin.get<Untyped>(`Bot/${id}/$runs`)).body).length, 2)
 })
 
-t.test('the latest thousand of a bot are kept, for a week', async (t) => {
+t.test('keeps the latest thousand runs of a bot for a week', async (t) => {
   const { database } = services
   const bot = randomUUID()
   const now = Date.now()
@@ -237,7 +235,7 @@ t.test('the latest thousand of a bot are kept, for a week', async (t) => {
   await addBotRuns(database, rows.slice(0, 10))
   const kept = () =>
     findBotRuns(database, { bot, project: undefined, after: undefined, count: 2000 })
-  t.equal((await kept()).length, 1011, 'a row is stored once')
+  t.equal((await kept()).length, 1011, 'stores a row once')
   await removeOldBotRuns(database)
   t.equal((await kept()).length, 1010)
   await trimBotRuns(database, [bot, randomUUID()])

@@ -10,7 +10,6 @@ import {
 
 const executors = await openTestExecutors(t)
 
-/** A bot that has shown often enough that its runs are short. */
 async function aShortBot(code: string, parts: Parameters<typeof aRun>[1] = {}) {
   const bot = aRun(code, { inputKind: 'text', ...parts })
   for (let i = 0; i < 60; i++) {
@@ -20,7 +19,7 @@ async function aShortBot(code: string, parts: Parameters<typeof aRun>[1] = {}) {
   return (input: string, more: object = {}) => run(executors, { ...bot, input, ...more })
 }
 
-t.test('short runs answer, fail, log and wait as others do', async (t) => {
+t.test('answers, fails, logs and waits in short runs as in others', async (t) => {
   const ask = await aShortBot(
     handler(`
       console.log('got', event.input)
@@ -40,7 +39,7 @@ t.test('short runs answer, fail, log and wait as others do', async (t) => {
   )
 })
 
-t.test('a run that is not short after all has its time, before and behind a pause', async (t) => {
+t.test('gives a run that turns out longer its full time, before and after a pause', async (t) => {
   const busy = 'const end = Date.now() + 150; while (Date.now() < end);'
   const ask = await aShortBot(
     handler(`
@@ -53,12 +52,12 @@ t.test('a run that is not short after all has its time, before and behind a paus
   for (const input of ['at once', 'later']) {
     const { status, body, log } = await ask(input)
     t.match({ status, body }, { status: 'ok', body: input })
-    t.equal(log.match(/once$/gm)?.length, 1, 'its log has each line once')
+    t.equal(log.match(/once$/gm)?.length, 1, 'logs each line once')
   }
   t.match(await ask('short'), { status: 'ok', body: 'short' })
 })
 
-t.test('what took too long has asked nothing of the worker twice', async (t) => {
+t.test('repeats no worker call of a run that exceeded the short time', async (t) => {
   const asked: string[] = []
   const bot = aRun(
     handler(`
@@ -83,7 +82,7 @@ t.test('what took too long has asked nothing of the worker twice', async (t) => 
   t.same(asked, ['fhir POST'])
 })
 
-t.test('what takes too long on its way begins anew unless it has had an effect', async (t) => {
+t.test('restarts a run that takes too long unless it had an effect', async (t) => {
   const asked: string[] = []
   const bot = aRun(
     handler(`
@@ -124,7 +123,7 @@ t.test('what takes too long on its way begins anew unless it has had an effect',
   }
 })
 
-t.test('hostile ones end as hostile ones do', async (t) => {
+t.test('ends hostile short runs as other hostile runs', async (t) => {
   const ask = await aShortBot(
     handler(`
       if (event.input === 'spin') for (;;);
@@ -147,10 +146,10 @@ t.test('hostile ones end as hostile ones do', async (t) => {
   const short = { limits: { ...limits, memoryMb: 16, wallMs: 500 } }
   for (const input of ['spin', 'spin later', 'spin on an answer', 'spin on a timer', 'promises']) {
     t.ok(['memory', 'timeout'].includes(String((await ask(input, short)).failure)), input)
-    // As short as before, so that the next hostile one is begun in the same way.
+    // Short runs again, so that the next hostile one starts the same way.
     for (let i = 0; i < 200; i++) await ask('short')
   }
   t.match(failureText(await ask('deep')), /call stack/)
-  t.ok(['memory', 'timeout'].includes(String((await ask('fill')).failure)), 'memory is bounded')
+  t.ok(['memory', 'timeout'].includes(String((await ask('fill')).failure)), 'limits memory')
   t.match(await ask('short'), { status: 'ok', body: 'short' })
 })

@@ -1,4 +1,3 @@
-/** Slots are counted without a bot: a worker admits some of the runs that ask for one. */
 import t from 'tap'
 import { type Slot, Slots } from '../../../worker/bots/slots.ts'
 import { until } from '../../fixtures/botica.ts'
@@ -11,7 +10,6 @@ function openSlots(room: number, liveWorkers = 1) {
   const slots = new Slots({ liveWorkers: () => liveWorkers, perQueue: PLACES, room: () => room })
   const admitted: Slot[] = []
   let onHold = 0
-  /** Asks for runs that rest as soon as they have begun. */
   function ask(project: string, count: number, caps: { bot?: number; project?: number } = {}) {
     const mine: Slot[] = []
     for (let n = 0; n < count; n++) {
@@ -37,23 +35,20 @@ function openSlots(room: number, liveWorkers = 1) {
   return { slots, ask, admitted, onHold: () => onHold }
 }
 
-t.test(
-  'a project that is alone has all there is room for, but for the places of the next',
-  async (t) => {
-    const { ask, slots, onHold } = openSlots(100)
-    const alone = ask('one', 300)
-    await until(async () => alone.length === 100 - PLACES, PATIENCE_MS)
-    t.equal(onHold(), 300 - alone.length, 'the others wait beside the queue')
-    t.same(slots.held(), [{ project: 'one', reason: 'memory', count: 300 - alone.length }])
+t.test('gives a single project all slots except a reserve for the next', async (t) => {
+  const { ask, slots, onHold } = openSlots(100)
+  const alone = ask('one', 300)
+  await until(async () => alone.length === 100 - PLACES, PATIENCE_MS)
+  t.equal(onHold(), 300 - alone.length, 'the others wait outside the queue')
+  t.same(slots.held(), [{ project: 'one', reason: 'memory', count: 300 - alone.length }])
 
-    const next = ask('two', PLACES)
-    await until(async () => next.length === PLACES, PATIENCE_MS)
-    alone.shift()?.free()
-    t.equal(onHold(), 300 - 100 + PLACES, 'with another it has half, and gets no more')
-  },
-)
+  const next = ask('two', PLACES)
+  await until(async () => next.length === PLACES, PATIENCE_MS)
+  alone.shift()?.free()
+  t.equal(onHold(), 300 - 100 + PLACES, 'limits it to half with another project')
+})
 
-t.test('caps that somebody has set are shared by the living workers', async (t) => {
+t.test('shares configured caps among living workers', async (t) => {
   for (const [reason, most] of [
     ['bot', 5],
     ['project', 10],
@@ -65,7 +60,7 @@ t.test('caps that somebody has set are shared by the living workers', async (t) 
   }
 })
 
-t.test('a run says why it was held, and for how long', async (t) => {
+t.test('reports why and how long a run was held', async (t) => {
   const { ask } = openSlots(1000)
   const mine = ask('one', 2, { bot: 1 })
   await until(async () => mine.length === 1, PATIENCE_MS)

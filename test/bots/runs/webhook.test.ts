@@ -17,7 +17,6 @@ interface Hook {
   readonly url: string
 }
 
-/** A Bot behind a web hook; without `fields` everything that one needs is there. */
 async function aHook(body: string, fields: object = {}, accessPolicy = true): Promise<Hook> {
   const bot = await aBot(botica, handler(body), { fields: { publicWebhook: true, ...fields } })
   const found = await admin.get<Untyped>(`ProjectMembership?profile=Bot/${bot}`)
@@ -32,7 +31,7 @@ async function aHook(body: string, fields: object = {}, accessPolicy = true): Pr
 
 const json = { 'Content-Type': 'application/json' }
 
-t.test('whoever knows the address runs the bot, which acts as its own member', async (t) => {
+t.test('runs the bot as its own member for anyone with the URL', async (t) => {
   const { bot, url } = await aHook(`
     const basic = await medplum.createResource({ resourceType: 'Basic', code: { text: event.input.a } })
     return { id: basic.id, requester: event.requester ?? null, profile: medplum.getProfile().id }`)
@@ -47,7 +46,7 @@ t.test('whoever knows the address runs the bot, which acts as its own member', a
   })
 })
 
-t.test('a Binary is answered as its content', async (t) => {
+t.test('returns the content of a Binary', async (t) => {
   const data = Buffer.from('<Response/>').toString('base64')
   const { url } = await aHook(
     `return { resourceType: 'Binary', contentType: 'application/xml', data: '${data}' }`,
@@ -58,7 +57,7 @@ t.test('a Binary is answered as its content', async (t) => {
   t.equal(answer.text, '<Response/>')
 })
 
-t.test('a page that a bot answers runs no script in our origin', async (t) => {
+t.test('runs no script of a returned page in this origin', async (t) => {
   for (const contentType of ['text/html', 'image/svg+xml', 'application/xhtml+xml']) {
     const data = Buffer.from('<svg onload="1"><script>1</script></svg>').toString('base64')
     const { url } = await aHook(
@@ -71,14 +70,14 @@ t.test('a page that a bot answers runs no script in our origin', async (t) => {
   }
 })
 
-t.test('the policy of its member holds for the run', async (t) => {
+t.test('applies the policy of its member to the run', async (t) => {
   const { url } = await aHook(`return await medplum.createResource({ resourceType: 'Patient' })`)
   const answer = await anonymous.post<Untyped>(url, '{}', json)
   t.equal(answer.status, 400)
   t.match(answer.body, { issue: [{ code: 'forbidden' }] })
 })
 
-t.test('a signature is checked on the body as it came', async (t) => {
+t.test('verifies a signature on the raw body', async (t) => {
   const { url } = await aHook(`
     const { createHmac, timingSafeEqual } = require('crypto')
     const expected = createHmac('sha256', 'hook-key').update(event.rawBody).digest('hex')
@@ -103,7 +102,7 @@ t.test('a signature is checked on the body as it came', async (t) => {
   t.same(none.body, { isSigned: false, input: {}, raw: '' })
 })
 
-t.test('a hook answers GET with its query', async (t) => {
+t.test('answers GET with its query', async (t) => {
   const { url } = await aHook(`return { input: event.input, raw: event.rawBody }`)
   t.same((await anonymous.get(`${url}?hub.challenge=5&a=1&a=2`)).body, {
     input: { 'hub.challenge': '5', a: ['1', '2'] },
@@ -111,7 +110,7 @@ t.test('a hook answers GET with its query', async (t) => {
   })
 })
 
-t.test('a hook needs a bot that wants it and a policy', async (t) => {
+t.test('requires a bot with the web hook enabled and a policy', async (t) => {
   const closed = await aHook('return 1', { publicWebhook: false })
   const free = await aHook('return 1', {}, false)
   const members = await admin.get<Untyped>('ProjectMembership?profile:missing=false&_count=100')
@@ -129,7 +128,7 @@ t.test('a hook needs a bot that wants it and a policy', async (t) => {
   t.equal((await anonymous.put(closed.url, {})).status, 405)
 })
 
-t.test('what goes wrong is told as by $execute', async (t) => {
+t.test('reports errors as $execute does', async (t) => {
   const thrown = await aHook(`throw new Error('no way')`)
   const failed = await anonymous.post<Untyped>(thrown.url, '{}', json)
   t.equal(failed.status, 400)
@@ -138,7 +137,7 @@ t.test('what goes wrong is told as by $execute', async (t) => {
   t.equal(bad.body.issue[0].details.text, 'Content could not be parsed')
 })
 
-t.test('a hook is called 600 times a minute', async (t) => {
+t.test('limits a hook to 600 calls a minute', async (t) => {
   const { url } = await aHook('return 1', { publicWebhook: false })
   const statuses: number[] = []
   while (statuses.length < 1300 && statuses.at(-1) !== 429) {

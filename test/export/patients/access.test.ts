@@ -14,7 +14,6 @@ import { createDatabase } from '../../fixtures/store/own-database.ts'
 
 const botica = await openBotica(t, {
   worker: true,
-  // The parts of exports are in the database, which all files share.
   env: { DATABASE_URL: await createDatabase(t) },
 })
 const { admin } = botica
@@ -44,7 +43,7 @@ const group = await admin.create({
 const LEVELS = ['$export', 'Patient/$export', `Group/${group.id}/$export`, `${mine}/$export`]
 const ONLY_MINE = 'Patient?birthdate=lt1950'
 
-t.test('a policy with criteria holds at every level', async (t) => {
+t.test('applies policy criteria at every level', async (t) => {
   const client = await memberWith(
     { resourceType: 'Patient', criteria: ONLY_MINE },
     { resourceType: 'Observation', criteria: 'Observation?status=final' },
@@ -62,7 +61,7 @@ t.test('a policy with criteria holds at every level', async (t) => {
   t.equal((await client.get(`${theirs}/$export?${BY_PATIENT}`)).status, 404)
 })
 
-t.test('hidden fields are in no line, and the first entry that fits says which', async (t) => {
+t.test('omits hidden fields from every line, by the first matching policy entry', async (t) => {
   const client = await memberWith(
     { resourceType: 'Patient', criteria: ONLY_MINE, hiddenFields: ['telecom', 'name.given'] },
     { resourceType: 'Patient', hiddenFields: ['birthDate'] },
@@ -85,7 +84,7 @@ t.test('hidden fields are in no line, and the first entry that fits says which',
   t.notMatch(texts.get(other), '"code":{')
 })
 
-t.test('of a version that is changed since, its own grant hides', async (t) => {
+t.test('applies to an earlier version the grant of that version', async (t) => {
   const { manifest } = await exportByPatient(admin, `${mine}/$export?_type=Patient`)
   const until = encodeURIComponent(manifest.transactionTime)
   const client = await memberWith(
@@ -102,7 +101,7 @@ t.test('of a version that is changed since, its own grant hides', async (t) => {
   await admin.put(pulse, before)
 })
 
-t.test('whom a resource is about is not told by the block that it is in', async (t) => {
+t.test('does not reveal the subject of a resource by the block that contains it', async (t) => {
   const blind = await memberWith(
     { resourceType: 'Patient' },
     { resourceType: 'Observation', hiddenFields: ['subject'] },
@@ -111,7 +110,7 @@ t.test('whom a resource is about is not told by the block that it is in', async 
   t.same(namesIn({ blocks }, mine), [mine])
 })
 
-t.test('who may not read Patients is told at once', async (t) => {
+t.test('rejects an export immediately if the caller may not read Patients', async (t) => {
   const client = await memberWith({ resourceType: 'Observation' }, { resourceType: 'Group' })
   for (const path of LEVELS.slice(0, 3)) {
     const { status, body } = await client.get<Resource>(`${path}?${BY_PATIENT}`)
@@ -120,7 +119,7 @@ t.test('who may not read Patients is told at once', async (t) => {
   }
 })
 
-t.test('the files are their owner’s, and gone with the export', async (t) => {
+t.test('serves files only to their owner, and deletes them with the export', async (t) => {
   const client = await memberWith({ resourceType: 'Patient' })
   const url = await kickOff(client, `Patient/$export?${BY_PATIENT}`)
   const [file] = (await fetchManifest(client, url)).output

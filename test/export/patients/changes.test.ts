@@ -14,7 +14,6 @@ import { createDatabase } from '../../fixtures/store/own-database.ts'
 const DONE_MS = 60_000
 const botica = await openBotica(t, {
   worker: true,
-  // Exports of other files would get the time of the row that is held here.
   env: { DATABASE_URL: await createDatabase(t) },
 })
 const { admin } = botica
@@ -38,35 +37,46 @@ const ofBoth = await about(`Observation/${both.id}`)
 await about(`Organization/${clinic.id}`)
 const PATHS = [`Group/${group.id}/$export`, 'Patient/$export', '$export']
 
-t.test('Provenance is in the blocks that hold something that it is about', async (t) => {
+t.test('includes Provenance in the blocks that contain one of its targets', async (t) => {
   for (const path of PATHS) {
     const exported = await exportByPatient(admin, path)
     t.same(provenanceIn(exported, one), [ofPatient, ofPulse, ofVersion, ofBoth].sort(), path)
     t.same(provenanceIn(exported, two), [ofOther, ofBoth].sort(), path)
     const alone = await exportByPatient(admin, `${path}?_type=Provenance`)
-    t.same(namesIn(alone, two), [ofOther, ofBoth].sort(), 'that of what would be exported')
+    t.same(
+      namesIn(alone, two),
+      [ofOther, ofBoth].sort(),
+      'Provenance of resources that would be exported',
+    )
     const pulses = await exportByPatient(admin, `${path}?_type=Observation,Provenance`)
-    t.same(provenanceIn(pulses, one), [ofPulse, ofVersion, ofBoth].sort(), 'of what is asked for')
+    t.same(
+      provenanceIn(pulses, one),
+      [ofPulse, ofVersion, ofBoth].sort(),
+      'Provenance of requested resources',
+    )
     const none = await exportByPatient(admin, `${path}?_type=Patient,Observation`)
     t.same(provenanceIn(none, one), [])
   }
 })
 
-t.test('where the newest is asked for, it is that of each resource', async (t) => {
-  const patient = await aNewPatient()
-  const pulse = await pulseOf(patient)
-  await about(pulse)
-  const newer = await aboutAt('2025-01-01T00:00:00Z', pulse)
-  const latest = 'includeAssociatedData=LatestProvenanceResources'
-  for (const path of [`${patient}/$export`, 'Patient/$export']) {
-    t.same(provenanceIn(await exportByPatient(admin, `${path}?${latest}`), patient), [newer])
-    const relevant = latest.replace('Latest', 'Relevant')
-    const all = await exportByPatient(admin, `${path}?_type=Observation&${relevant}`)
-    t.equal(provenanceIn(all, patient).length, 2, 'also where types leave it out')
-  }
-})
+t.test(
+  'includes the latest Provenance of each resource when only the latest is requested',
+  async (t) => {
+    const patient = await aNewPatient()
+    const pulse = await pulseOf(patient)
+    await about(pulse)
+    const newer = await aboutAt('2025-01-01T00:00:00Z', pulse)
+    const latest = 'includeAssociatedData=LatestProvenanceResources'
+    for (const path of [`${patient}/$export`, 'Patient/$export']) {
+      t.same(provenanceIn(await exportByPatient(admin, `${path}?${latest}`), patient), [newer])
+      const relevant = latest.replace('Latest', 'Relevant')
+      const all = await exportByPatient(admin, `${path}?_type=Observation&${relevant}`)
+      t.equal(provenanceIn(all, patient).length, 2, 'even for types outside _type')
+    }
+  },
+)
 
-t.test('since a time it is that of what was changed since', async (t) => {
+t.test('includes Provenance of resources changed since _since', async (t) => {
   const { manifest } = await exportByPatient(admin, `${one}/$export?_type=Patient`)
   const since = encodeURIComponent(manifest.transactionTime)
   const added = await pulseOf(one)
@@ -74,11 +84,15 @@ t.test('since a time it is that of what was changed since', async (t) => {
   await about(own)
   const exported = await exportByPatient(admin, `Group/${group.id}/$export?_since=${since}`)
   t.same([...exported.blocks.keys()], [one])
-  t.same(namesIn(exported, one), [added, late].sort(), 'what the other is about was not changed')
+  t.same(
+    namesIn(exported, one),
+    [added, late].sort(),
+    'omits Provenance whose other target is unchanged',
+  )
   await admin.del(added)
 })
 
-t.test('what is changed after the time of an export is there as it was', async (t) => {
+t.test('exports the state at the export time of resources changed later', async (t) => {
   const patient = await aNewPatient()
   const lostPatient = await aNewPatient()
   const pulses: string[] = []
@@ -92,7 +106,6 @@ t.test('what is changed after the time of an export is there as it was', async (
   const own = `Group/${group.id}`
   const last = await admin.create(anOrganization())
   await untilPast()
-  // The time of an export is that of the oldest transaction that writes.
   const held = await holdRow(database, last.id)
   t.teardown(held.release)
   await admin.put(moved, { ...anObservation(two), id: idOf(moved) })
@@ -119,7 +132,7 @@ t.test('what is changed after the time of an export is there as it was', async (
   t.notOk(namesIn(now, patient).includes(moved))
 })
 
-t.test('a row that cannot be read is told, and its block is there without it', async (t) => {
+t.test('reports an unreadable row and writes its block without it', async (t) => {
   const patient = await aNewPatient()
   const pulse = await pulseOf(patient)
   const entry = Array.from({ length: 220 }, () => ({

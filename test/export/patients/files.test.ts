@@ -28,7 +28,6 @@ import { createDatabase } from '../../fixtures/store/own-database.ts'
 import { countStatements } from '../../fixtures/store/store.ts'
 
 const botica = await openBotica(t, {
-  // The parts of exports are in the database, which all files share.
   env: { DATABASE_URL: await createDatabase(t) },
 })
 const { admin, services } = botica
@@ -36,14 +35,14 @@ const { database } = services
 const copies = openCopySessions(database)
 t.teardown(() => copies.close())
 const DONE_MS = 60_000
-/** Statements of a plan, the transaction that sets its time among them. */
+/** Statements of a plan, including the transaction that sets its time. */
 const PLANNING = 13
 
 const [small, large, third] = [await patientWith(2), await patientWith(20), await patientWith(3)]
 const whole = new Map<string, readonly string[]>()
 
-t.test('a plan asks as often for one patient as for many', async (t) => {
-  // Now and then this process asks for something else meanwhile.
+t.test('runs as many statements to plan one patient as many', async (t) => {
+  // This process sometimes runs an unrelated statement in between.
   const planned = async (path: string) => {
     const counts: number[] = []
     for (let round = 0; round < 3; round++) {
@@ -54,10 +53,10 @@ t.test('a plan asks as often for one patient as for many', async (t) => {
     return Math.min(...counts)
   }
   t.equal(await planned('Patient/$export'), PLANNING)
-  t.equal(await planned(`${small}/$export`), PLANNING - 1, 'who is named is not looked for')
+  t.equal(await planned(`${small}/$export`), PLANNING - 1, 'does not search for named patients')
 })
 
-t.test('parts are ranges of patients, of about as many lines', async (t) => {
+t.test('splits an export into ranges of patients with similar line counts', async (t) => {
   const job = randomUUID()
   const patients = Array.from({ length: 8 }, () => randomUUID()).sort()
   for (const [i, lines] of [3, 3, 4, 1, 25, 2, 8, 1].entries()) {
@@ -71,12 +70,12 @@ t.test('parts are ranges of patients, of about as many lines', async (t) => {
   t.same(
     ends,
     [2, 3, 5, 7].map((i) => patients[i]),
-    'who has more than a part begins one',
+    'a patient larger than a part begins one',
   )
   t.same(await partEnds(database, randomUUID(), 10), [])
 })
 
-t.test('a patient is torn only where a file is full, and then told of', async (t) => {
+t.test('splits a patient only at a full file, and reports the continuation', async (t) => {
   const url = await kickOff(admin, `Patient/$export?${BY_PATIENT}`)
   const rows = 10
   await runAll(exportingWith({ fileLimits: { rows, bytes: 1e9 } }))
@@ -90,20 +89,20 @@ t.test('a patient is torn only where a file is full, and then told of', async (t
     [3, 21, 4],
   )
   const { output } = exported.manifest
-  for (const { count } of output) t.ok(count <= rows + 1, 'a header and a line behind the limit')
+  for (const { count } of output) t.ok(count <= rows + 1, 'a header and one line beyond the limit')
   for (const [i, { continuesInFile }] of output.entries()) {
     const goesOn = exported.headers[i]?.at(-1) === exported.headers[i + 1]?.[0]
     t.equal(continuesInFile, goesOn ? output[i + 1]?.url : undefined)
   }
   t.ok(output.some(({ continuesInFile }) => continuesInFile !== undefined))
   const torn = exported.headers.flat().filter((one) => one !== large)
-  t.equal(torn.length, new Set(torn).size, 'those who fit into a file are in one')
+  t.equal(torn.length, new Set(torn).size, 'puts patients that fit into one file together')
 })
 
-t.test('whoever takes a part over goes on behind the last line, wherever that is', async (t) => {
+t.test('resumes a part after its last stored line, wherever that line is', async (t) => {
   const url = await kickOff(admin, `Patient/$export?${BY_PATIENT}`)
   await (await nextPart('plan'))()
-  // Each taking stores so many blocks, of so many lines.
+  // Each lease stores this number of blocks, with this number of lines.
   for (const [stored, lines] of [
     [1, 1],
     [2, 1],
@@ -124,7 +123,7 @@ t.test('whoever takes a part over goes on behind the last line, wherever that is
   for (const [patient, names] of whole) t.same(namesIn(exported, patient), names, patient)
 })
 
-t.test('an export whose worker is killed loses nothing and has nothing twice', async (t) => {
+t.test('exports every line once when its worker is killed', async (t) => {
   const value = () => randomBytes(600_000).toString('base64')
   const heavy = lineReference((await admin.create(aPatient())) as Line)
   for (let i = 0; i < 9; i++) {
@@ -160,15 +159,15 @@ t.test('an export whose worker is killed loses nothing and has nothing twice', a
     text: `select epoch from export_part where job = $1 and kind = 'output'`,
     values: [idOf(url)],
   })
-  t.ok((part?.epoch ?? 0) > 1, 'two have worked on it')
+  t.ok((part?.epoch ?? 0) > 1, 'two workers took part')
   const again = await exportByPatient(admin, 'Patient/$export')
-  t.same(again.blocks, exported.blocks, 'as one alone makes it')
+  t.same(again.blocks, exported.blocks, 'matches the export of a single worker')
   const gone = once(next, 'exit')
   next.kill('SIGTERM')
   await gone
 })
 
-t.test('a page of a manifest has a file with those that it goes on in', async (t) => {
+t.test('lists a file together with its continuations on one manifest page', async (t) => {
   const partial = `Patient/$export?${BY_PATIENT}&allowPartialManifests=true`
   const url = await kickOff(admin, partial)
   await (await nextPart('plan'))()
@@ -180,13 +179,13 @@ t.test('a page of a manifest has a file with those that it goes on in', async (t
     })
     return rows.length > 0
   }
-  // Blocks are stored beside one another: the first file may get its name after the fourth is.
+  // Blocks are stored in parallel: the first file may be named after the fourth.
   const lastWish = () => until(named, DONE_MS)
   const dying = exportingWith({ ...limited, dieAfter: 4, lastWish })
   await t.rejects((await nextPart('output', dying))(), { cause: { message: /gone/ } })
   t.ok(await named())
   const running = await admin.get<string>(url)
-  t.same([running.status, running.text], [202, ''], 'whole files of a part that is not')
+  t.same([running.status, running.text], [202, ''], 'lists complete files of an incomplete part')
   await database.query({
     text: `update export_part set lease = clock_timestamp() where state = 'active'`,
     values: [],
@@ -203,10 +202,10 @@ t.test('a page of a manifest has a file with those that it goes on in', async (t
   }
   await runAll(exportingWith({}))
   const first = await admin.get<PatientManifest>(`${url}?page=1`)
-  t.same(first.body.output, page.body.output, 'it has stayed as it was')
+  t.same(first.body.output, page.body.output, 'the page is unchanged')
 })
 
-t.test('of a plan that somebody has begun nothing is left', async (t) => {
+t.test('removes an unfinished plan of another worker', async (t) => {
   const url = await kickOff(admin, `Patient/$export?${BY_PATIENT}`)
   const first = await nextPart('plan')
   await database.query({
@@ -226,7 +225,7 @@ t.test('of a plan that somebody has begun nothing is left', async (t) => {
   t.equal((await admin.del(url)).status, 202)
 })
 
-t.test('what would be in too many blocks is in none, and told of', async (t) => {
+t.test('reports and omits resources that would be in too many blocks', async (t) => {
   const patients = await Promise.all(Array.from({ length: 101 }, () => admin.create(aPatient())))
   const valueString = 'x'.repeat(900_000)
   const extension = Array(3).fill({ url: 'https://example.org/scan', valueString })
@@ -250,9 +249,9 @@ t.test('what would be in too many blocks is in none, and told of', async (t) => 
 interface Ways {
   readonly fileLimits?: Exporting['fileLimits']
   readonly blocks?: Blocks
-  /** Its storage takes so many blocks, and then nothing any more. */
+  /** The storage accepts this number of blocks, then fails. */
   readonly dieAfter?: number
-  /** Is waited for before it dies. */
+  /** Awaited before the storage fails. */
   readonly lastWish?: () => Promise<unknown>
 }
 
@@ -286,7 +285,7 @@ function exportingWith({
   }
 }
 
-/** Blocks that count as full after so many lines. */
+/** Returns blocks that count as full after `lines` lines. */
 function blocksOfLines(lines: number): Blocks {
   const usual = createBlocks(1)
   return {
@@ -298,7 +297,6 @@ function blocksOfLines(lines: number): Blocks {
   }
 }
 
-/** Takes a part; what is answered does it. */
 async function nextPart(kind: string, exporting = exportingWith({})): Promise<() => Promise<void>> {
   const taken = await leaseExportPart(database)
   if (taken?.part.kind !== kind) throw new Error(`There is no ${kind}`)
@@ -311,7 +309,6 @@ async function run(exporting: Exporting, taken: LeasedExportPart): Promise<void>
   await runPart(exporting, principal, taken, new AbortController().signal)
 }
 
-/** Runs all open parts. */
 async function runAll(exporting: Exporting): Promise<void> {
   for (
     let taken = await leaseExportPart(database);

@@ -16,7 +16,6 @@ import { createDatabase } from '../../fixtures/store/own-database.ts'
 
 const botica = await openBotica(t, {
   worker: true,
-  // The parts of exports are in the database, which all files share.
   env: { DATABASE_URL: await createDatabase(t) },
 })
 const { admin } = botica
@@ -34,12 +33,11 @@ const group = await admin.create({
   actual: true,
   member: [first, second].map((reference) => ({ entity: { reference } })),
 })
-// In two compartments.
 const shared = await admin.create(
   anObservation(first, { performer: [{ reference: second }], valueString: 'shared' }),
 )
 
-t.test('a block is a header, its Patient, and what else is in the compartment', async (t) => {
+t.test('writes a block as a header, its Patient and the rest of the compartment', async (t) => {
   for (const [path, members] of [
     [`Group/${group.id}/$export`, [first, second]],
     ['Patient/$export', all],
@@ -49,10 +47,10 @@ t.test('a block is a header, its Patient, and what else is in the compartment', 
     const exported = await exportByPatient(admin, path)
     t.equal(exported.manifest.outputOrganizedBy, 'Patient')
     t.same([...exported.blocks.keys()].sort(), members, path)
-    t.equal(exported.manifest.error.length, path === '$export' ? 1 : 0, 'what is left out')
+    t.equal(exported.manifest.error.length, path === '$export' ? 1 : 0, 'omits excluded patients')
     for (const reference of members) {
       const lines = exported.blocks.get(reference) ?? []
-      t.equal(lineReference(lines[0] as Line), reference, 'its Patient first')
+      t.equal(lineReference(lines[0] as Line), reference, 'begins with the Patient')
       t.same(namesIn(exported, reference), await compartmentOf(admin, reference))
       t.ok(lines.length > 20)
     }
@@ -60,21 +58,21 @@ t.test('a block is a header, its Patient, and what else is in the compartment', 
   }
 })
 
-t.test('lines are what a read answers', async (t) => {
+t.test('writes the lines that a read returns', async (t) => {
   const { blocks } = await exportByPatient(admin, `${third}/$export`)
   for (const line of blocks.get(third) ?? []) {
     t.same(line, (await admin.get(lineReference(line))).body, lineReference(line))
   }
 })
 
-t.test('what is in several compartments is in each of these blocks', async (t) => {
+t.test('repeats a resource of several compartments in each of their blocks', async (t) => {
   const exported = await exportByPatient(admin, `Group/${group.id}/$export`)
   for (const reference of [first, second]) {
     t.ok(namesIn(exported, reference).includes(`Observation/${shared.id}`), reference)
   }
 })
 
-t.test('another Project has its own patients, and no other', async (t) => {
+t.test('exports only patients of the Project of the caller', async (t) => {
   const own = (await patientsOf(stranger)).map(referenceOf)
   const exported = await exportByPatient(stranger, 'Patient/$export')
   t.same([...exported.blocks.keys()], own)
@@ -82,7 +80,7 @@ t.test('another Project has its own patients, and no other', async (t) => {
   t.equal((await stranger.get(`Group/${group.id}/$export?${BY_PATIENT}`)).status, 404)
 })
 
-t.test('types, filters and elements narrow what is in a block', async (t) => {
+t.test('narrows blocks by types, filters and elements', async (t) => {
   const path = `Group/${group.id}/$export`
   const typed = await exportByPatient(admin, `${path}?_type=Observation,Condition`)
   const wanted = new Set(['Observation', 'Condition'])
@@ -90,7 +88,7 @@ t.test('types, filters and elements narrow what is in a block', async (t) => {
     const expected = (await compartmentOf(admin, reference)).filter((name) =>
       wanted.has(name.slice(0, name.indexOf('/'))),
     )
-    t.same(namesIn(typed, reference), expected, 'without its Patient, whose type is left out')
+    t.same(namesIn(typed, reference), expected, 'omits a Patient outside _type')
   }
   const filter = encodeURIComponent('Observation?value-string=shared')
   const filtered = await exportByPatient(admin, `${path}?_type=Observation&_typeFilter=${filter}`)
@@ -99,14 +97,14 @@ t.test('types, filters and elements narrow what is in a block', async (t) => {
   }
   const nobody = encodeURIComponent('Observation?value-string=none')
   const none = await exportByPatient(admin, `${path}?_type=Observation&_typeFilter=${nobody}`)
-  t.same([none.manifest.output, none.blocks.size], [[], 0], 'no block where nothing is left')
+  t.same([none.manifest.output, none.blocks.size], [[], 0], 'omits empty blocks')
   const some = await exportByPatient(admin, `${path}?_type=Patient&_elements=Patient.gender`)
   const [patient] = some.blocks.get(first) ?? []
   t.same(Object.keys(patient ?? {}).sort(), ['gender', 'id', 'meta', 'resourceType'])
   t.match(JSON.stringify(patient?.meta), '"SUBSETTED"')
 })
 
-t.test('since a time there is what was changed, and what was deleted is told', async (t) => {
+t.test('exports changes since _since and lists deletions', async (t) => {
   const { manifest } = await exportByPatient(admin, `${first}/$export?_type=Patient`)
   const since = encodeURIComponent(manifest.transactionTime)
   const lost = await admin.create(anObservation(first))
@@ -115,7 +113,7 @@ t.test('since a time there is what was changed, and what was deleted is told', a
   for (const path of [`Group/${group.id}/$export`, 'Patient/$export']) {
     const exported = await exportByPatient(admin, `${path}?_since=${since}`)
     t.same([...exported.blocks.keys()], [first], path)
-    t.same(namesIn(exported, first), [`Observation/${made.id}`], 'behind the header')
+    t.same(namesIn(exported, first), [`Observation/${made.id}`], 'directly after the header')
     const deleted = exported.manifest.deleted ?? []
     t.match(deleted, [{ type: 'Bundle', count: 1 }])
     const [line = ''] = (await fetchExportLines(admin, deleted)).get('Bundle') ?? []
@@ -124,7 +122,7 @@ t.test('since a time there is what was changed, and what was deleted is told', a
   await admin.del(`Observation/${made.id}`)
 })
 
-t.test('until a time there is what was in the compartments then', async (t) => {
+t.test('exports the compartments as of _until', async (t) => {
   const before = await exportByPatient(admin, 'Patient/$export')
   const until = encodeURIComponent(before.manifest.transactionTime)
   const [moved, gone] = (before.blocks.get(third) ?? []).filter(
@@ -139,7 +137,7 @@ t.test('until a time there is what was in the compartments then', async (t) => {
   t.same([...after.blocks.keys()].sort(), [...before.blocks.keys()].sort())
   const leftOut = new Set([`Observation/${moved.id}`])
   for (const reference of all) {
-    // A version of the very millisecond of the time is not earlier than it.
+    // A version at exactly _until is not before it.
     t.same(withoutNames(after, reference, leftOut), withoutNames(before, reference, leftOut))
   }
   t.ok(namesIn(after, third).includes(`Observation/${moved.id}`))
@@ -149,7 +147,7 @@ t.test('until a time there is what was in the compartments then', async (t) => {
   await admin.del(`Observation/${added.id}`)
 })
 
-t.test('what is left out of a Group is told as a number', async (t) => {
+t.test('reports excluded members of a Group as a number', async (t) => {
   const clinician = await admin.create({ resourceType: 'Practitioner', active: true })
   const mixed = await admin.create({
     resourceType: 'Group',
@@ -168,15 +166,19 @@ t.test('what is left out of a Group is told as a number', async (t) => {
   t.match(lines.join('\n'), '1 members of the Group are not there')
 })
 
-t.test('output is organized by Patient alone', async (t) => {
+t.test('rejects organizeOutputBy other than Patient', async (t) => {
   for (const type of ['Group', 'Organization', 'Nothing', 'patient']) {
     const { status, body } = await admin.get<Resource>(`Patient/$export?organizeOutputBy=${type}`)
     t.equal(status, 400, type)
     t.match(body.issue, [{ code: 'not-supported', expression: ['organizeOutputBy'] }])
   }
-  t.equal((await admin.get(`Patient/$export?${BY_PATIENT}&${BY_PATIENT}`)).status, 400, 'once')
+  t.equal(
+    (await admin.get(`Patient/$export?${BY_PATIENT}&${BY_PATIENT}`)).status,
+    400,
+    'writes each once',
+  )
   const types = `Group/${group.id}/$export?_type=Practitioner`
-  t.equal((await admin.get(`${types}&${BY_PATIENT}`)).status, 400, 'of no compartment')
+  t.equal((await admin.get(`${types}&${BY_PATIENT}`)).status, 400, 'outside every compartment')
   const lenient = { Prefer: 'respond-async, handling=lenient' }
   const url = await kickOff(admin, '$export?_type=Patient&organizeOutputBy=Group', lenient)
   const manifest = await fetchManifest(admin, url)
@@ -210,7 +212,7 @@ interface Page {
   readonly link: readonly { readonly relation: string }[]
 }
 
-/** `Type/id` of what `$everything` finds, but what that only refers to. */
+/** Returns `Type/id` of the resources of `$everything`, without those that are only referenced. */
 async function compartmentOf(client: Client, reference: string): Promise<string[]> {
   const { body } = await client.get<Page>(`${reference}/$everything?_count=5000`)
   if (body.link.some(({ relation }) => relation === 'next')) throw new Error('There is more')

@@ -1,4 +1,4 @@
-/** Redis behind Sentinels: the service finds the primary, and the next one when it is gone. */
+/** Redis with Sentinels: the service finds the primary and fails over. */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -52,7 +52,7 @@ const botica = await openBotica(t, {
   env: { REDIS_URL: `redis-sentinel://127.0.0.1:${sentinel.port}/0#clinic` },
 })
 
-t.test('bots run on, on the next primary, when the first one is gone', async (t) => {
+t.test('runs bots on the next primary after a failover', async (t) => {
   const bot = await aBot(botica, handler('return event.input.n'))
   t.equal((await execute(botica.admin, bot, { n: 1 })).text, '1')
 

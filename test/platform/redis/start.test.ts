@@ -1,4 +1,4 @@
-/** How long a process waits for an answer of Redis: long at its start, when it may hear it late, and no longer. */
+/** Redis timeouts of a process: long at start, short afterwards. */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { rmSync } from 'node:fs'
@@ -20,7 +20,7 @@ import {
 
 const PAUSE_MS = 3000
 
-// All that talk to a Redis wait while it pauses.
+// A paused Redis blocks all its clients.
 const folder = temporaryFolder('botica-pause-')
 const own = await startRedis({ folder: join(folder, 'redis'), durable: false })
 t.teardown(async () => {
@@ -38,16 +38,16 @@ t.teardown(() => {
 await untilReady(redis, log)
 const pause = () => other.call('CLIENT', 'PAUSE', PAUSE_MS, 'ALL')
 
-t.test('an answer that comes late is waited for at the start alone', async (t) => {
+t.test('waits for a late response only at start', async (t) => {
   await pause()
   t.equal(await redis.ping(), 'PONG')
   endStart(redis, config)
   await pause()
   await t.rejects(redis.ping(), { message: 'Command timed out' })
-  t.equal(await other.ping(), 'PONG', 'the pause is over before the next test')
+  t.equal(await other.ping(), 'PONG', 'the pause ends before the next test')
 })
 
-t.test('a Redis that would lose jobs is refused in one sentence', async (t) => {
+t.test('rejects a Redis that may evict jobs, in one sentence', async (t) => {
   t.equal(await redisConfigError(redis), undefined)
   await other.config('SET', 'maxmemory-policy', 'allkeys-lru')
   t.match(
@@ -60,25 +60,22 @@ t.test('a Redis that would lose jobs is refused in one sentence', async (t) => {
   t.match(await redisConfigError(member), /names a node of a Redis Cluster/)
 })
 
-t.test(
-  'the URL of Sentinels has their places, the name, and what the servers ask for',
-  async (t) => {
-    t.same(parseSentinelUrl('redis-sentinel://me:s%40x@a:1,b/2?sentinelPassword=p#clinic'), {
-      sentinels: [
-        { host: 'a', port: 1 },
-        { host: 'b', port: 26_379 },
-      ],
-      name: 'clinic',
-      username: 'me',
-      password: 's@x',
-      db: 2,
-      sentinelPassword: 'p',
-    })
-    t.equal(parseSentinelUrl('redis://a:1/2'), undefined)
-  },
-)
+t.test('parses hosts, name and credentials of a Sentinel URL', async (t) => {
+  t.same(parseSentinelUrl('redis-sentinel://me:s%40x@a:1,b/2?sentinelPassword=p#clinic'), {
+    sentinels: [
+      { host: 'a', port: 1 },
+      { host: 'b', port: 26_379 },
+    ],
+    name: 'clinic',
+    username: 'me',
+    password: 's@x',
+    db: 2,
+    sentinelPassword: 'p',
+  })
+  t.equal(parseSentinelUrl('redis://a:1/2'), undefined)
+})
 
-/** A connection to a node of a Redis Cluster. One whose ports somebody else has taken meanwhile is started again. */
+/** Connects to a new Redis Cluster node; retries if its ports were taken meanwhile. */
 async function startMember(t: Test): Promise<Redis> {
   const folder = temporaryFolder('botica-cluster-')
   const children: ChildProcess[] = []

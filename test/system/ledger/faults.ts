@@ -1,4 +1,4 @@
-/** Faults by what they hit; those of different lanes happen side by side. */
+/** Faults by target; faults of different lanes overlap. */
 import { globSync } from 'node:fs'
 import { setTimeout as delay } from 'node:timers/promises'
 import { Redis } from 'ioredis'
@@ -13,21 +13,18 @@ interface Teardown {
 
 type ByName = Readonly<Record<string, () => Promise<void>>>
 
-/** Faults of one part of the service, one after the other. */
 export interface Lane {
   readonly faults: ByName
-  /** The mean time between two of them. */
   readonly calmMs: number
 }
 
 export interface Faults {
-  /** A second web, which is killed and frozen. */
+  /** Address of a second web process, which is killed and frozen. */
   readonly address: string
   readonly lanes: readonly Lane[]
 }
 
 const FREEZE_MS = { least: 1000, more: 3000 }
-/** Longer than the lease of a run. */
 const LONG_FREEZE_MS = 12_000
 const LONG_FREEZES = 8
 const CALM_MS = { process: 700, store: 4000 }
@@ -41,7 +38,7 @@ const OTHER_TIME = {
   FAKETIME_DONT_FAKE_MONOTONIC: '1',
 }
 
-/** Starts a web and two workers to be hurt; resolves when they serve. */
+/** Starts the web process and two workers for the faults; resolves when they are ready. */
 export async function openFaults(t: Teardown, cluster: Cluster, random: Random): Promise<Faults> {
   const freezing = () =>
     delay(random(LONG_FREEZES) === 0 ? LONG_FREEZE_MS : FREEZE_MS.least + random(FREEZE_MS.more))
@@ -123,7 +120,7 @@ async function frozen(store: Cluster['redis'], freezing: () => Promise<void>): P
 }
 
 interface Mortal {
-  /** Kills it and starts it anew, by `another` if given. */
+  /** Kills the process and starts it again, with `another` if given. */
   restart(another?: () => Promise<Running>): Promise<void>
   freeze(): Promise<void>
 }
@@ -148,7 +145,7 @@ async function openProcess(
   }
 }
 
-/** A process that finds a store away at its start may end; a platform starts it again. */
+/** Starts a process again if it exits because a store is unavailable, as a platform does. */
 async function started(start: () => Promise<Running>): Promise<Running> {
   for (let n = 0; ; n++) {
     try {

@@ -1,4 +1,4 @@
-/** Followers are sent or fetch what others write: a web socket, exports that follow each other, imports, schedules. */
+/** Followers receive the writes of others, by web socket, export chain, import or schedule. */
 import { randomUUID } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
 import { type Tenant, until } from '../../fixtures/botica.ts'
@@ -12,20 +12,18 @@ interface Teardown {
 }
 
 const PAUSE_MS = 200
-/** Between two exports, and two imports. */
 const REST_MS = 1000
 const PATIENCE_MS = 240_000
-/** A change whose message was lost may be this old: workers stand still, and Redis is away. */
+/** Maximum delay of a change whose message was lost, with workers frozen and Redis down. */
 const OVERLAP_MS = 60_000
 const IMPORTED_AT_ONCE = 200
 
-/** The mark of a Patient, by which the ledger finds it again. */
 export function markOf(patient: Untyped): string {
   const own = patient?.identifier?.find(({ system }: Untyped) => system === MRN_SYSTEM)
   return own?.value ?? ''
 }
 
-/** Holds a socket; when it is closed it binds again and searches for what was missed. Answers all marks. */
+/** Keeps a socket open, binds again after a close and searches for missed changes. Returns all marks. */
 export async function keepListening(
   t: Teardown,
   client: Client,
@@ -79,11 +77,10 @@ async function marksSince(client: Client, since: number): Promise<readonly strin
 export interface ChainOfExports {
   readonly marks: ReadonlySet<string>
   readonly exports: number
-  /** Exports that hold a line twice. */
   readonly twice: number
 }
 
-/** Exports Patients, each time those since the last export, until `isOver`; then a last time. */
+/** Exports the Patients changed since the last export until `isOver`, and once more at the end. */
 export async function keepExporting(
   client: Client,
   isOver: () => boolean,
@@ -112,7 +109,7 @@ export async function keepExporting(
   return { marks, exports, twice }
 }
 
-/** Imports new Patients again and again; answers the ids of accepted imports that ended. */
+/** Imports new Patients repeatedly; returns the ids of accepted imports that ended. */
 export async function keepImporting(
   client: Client,
   isOver: () => boolean,
@@ -128,7 +125,7 @@ export async function keepImporting(
       { name: 'url', valueUrl: `Binary/${binary.body.id}` },
     ]
     const parameters = { resourceType: 'Parameters', parameter: [{ name: 'input', part }] }
-    // Without an answer nobody knows whether it was begun: the next one brings other Patients.
+    // Without a response the import may have started, so the next one has new Patients.
     const begun = await client.post('$import', parameters).catch(() => undefined)
     if (begun?.status !== 202) continue
     await ended(client, begun.headers.get('content-location') ?? '')
@@ -142,11 +139,11 @@ const TIMERS = 5
 const MINUTE_MS = 60_000
 
 export interface Timers {
-  /** Waits until each has run again, then counts: more runs than minutes are an occurrence made twice. */
+  /** Waits until each bot has run again, then returns run counts: more runs than minutes are duplicates. */
   ended(): Promise<{ readonly runs: readonly number[]; readonly wrong: readonly string[] }>
 }
 
-/** Bots that run each minute; a repeated attempt of a run makes nothing a second time. */
+/** Creates bots that run each minute; a retried run has no second effect. */
 export async function startTimers(tenant: Tenant): Promise<Timers> {
   const { admin } = tenant
   const startedAt = Date.now()
@@ -187,13 +184,11 @@ export async function startTimers(tenant: Tenant): Promise<Timers> {
   }
 }
 
-/** The manifest of a job, once it has one. */
 async function ended(client: Client, url: string): Promise<Untyped> {
   const { body } = await answered(() => client.get<Untyped>(url))
   return body
 }
 
-/** Asks again until the answer has the status. */
 function answered<Body>(send: () => Promise<Answer<Body>>, status = 200): Promise<Answer<Body>> {
   return repeated(async () => {
     const answer = await send()

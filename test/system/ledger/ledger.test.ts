@@ -1,4 +1,4 @@
-/** The ledger compares what was answered while processes die, stand still and forget with what is there. */
+/** Compares the responses with the stored data while processes crash, hang and lose data. */
 import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import { until } from '../../fixtures/botica.ts'
@@ -15,11 +15,10 @@ import { type Entry, judge, keepWriting } from './writers.ts'
 
 t.setTimeout(390_000)
 const FAULTS = depth({ slice: 10, full: 100 })
-/** On a machine that is too busy for all of them. */
 const MOST_MS = 180_000
 const WRITERS = 8
 const PATIENCE_MS = 120_000
-/** The longest wait of a caller, and what a busy machine adds to it. */
+/** Longest wait of a caller, with a margin for a busy machine. */
 const DEADLINE_MS = 60_000
 const random = seeded(Number(process.env.TEST_SEED ?? 1))
 
@@ -46,7 +45,6 @@ const counts: Record<string, number> = {}
 let left = FAULTS
 const startedAt = Date.now()
 
-/** Takes a fault after the other, each kind of the lane once before the seed draws. */
 async function keepHurting(lane: Lane): Promise<void> {
   const names = Object.keys(lane.faults)
   for (let n = 0; left > 0 && Date.now() - startedAt < MOST_MS; n++) {
@@ -63,78 +61,72 @@ async function aChain(): Promise<string> {
   return `Basic/${id}`
 }
 
-t.test(
-  'nothing accepted is lost, nothing is there twice, every caller has an answer',
-  async (t) => {
-    await admin.create(aSubscription('Patient', `${receiver.url}/hook`) as Untyped)
-    await admin.create(aSubscription('Patient', `Bot/${scribe}`) as Untyped)
-    const chains = await Promise.all(Array.from({ length: WRITERS }, aChain))
-    let isOver = false
-    let isCalm = false
-    const writing = chains.map((chain) => keepWriting({ clients, bot, chain }, () => isOver))
-    const listening = keepListening(t, admin, cluster.baseUrl, () => isCalm)
-    const exporting = keepExporting(admin, () => isCalm)
-    const importing = keepImporting(admin, () => isOver)
-    const timers = await startTimers(tenant)
-    await Promise.all(lanes.map(keepHurting))
-    isOver = true
-    const entries: readonly Entry[] = (await Promise.all(writing)).flat()
-    const since = Date.now()
-    await until(
-      async () => (await execute(admin, bot, { mark: 'calm' })).status === 200,
-      PATIENCE_MS,
-    )
-    const calmMs = Date.now() - since
-    const accepted = entries.flatMap(({ location }) => location ?? [])
-    await until(async () => {
-      const open = await Promise.all(accepted.map((url) => admin.get(url)))
-      return open.every(({ status }) => status === 200)
-    }, PATIENCE_MS)
-    const imported = await importing
+t.test('loses and duplicates no accepted write, and answers every caller', async (t) => {
+  await admin.create(aSubscription('Patient', `${receiver.url}/hook`) as Untyped)
+  await admin.create(aSubscription('Patient', `Bot/${scribe}`) as Untyped)
+  const chains = await Promise.all(Array.from({ length: WRITERS }, aChain))
+  let isOver = false
+  let isCalm = false
+  const writing = chains.map((chain) => keepWriting({ clients, bot, chain }, () => isOver))
+  const listening = keepListening(t, admin, cluster.baseUrl, () => isCalm)
+  const exporting = keepExporting(admin, () => isCalm)
+  const importing = keepImporting(admin, () => isOver)
+  const timers = await startTimers(tenant)
+  await Promise.all(lanes.map(keepHurting))
+  isOver = true
+  const entries: readonly Entry[] = (await Promise.all(writing)).flat()
+  const since = Date.now()
+  await until(async () => (await execute(admin, bot, { mark: 'calm' })).status === 200, PATIENCE_MS)
+  const calmMs = Date.now() - since
+  const accepted = entries.flatMap(({ location }) => location ?? [])
+  await until(async () => {
+    const open = await Promise.all(accepted.map((url) => admin.get(url)))
+    return open.every(({ status }) => status === 200)
+  }, PATIENCE_MS)
+  const imported = await importing
 
-    const rows = await judge(admin, entries, chains)
-    const there = await marksThere(entries)
-    const hooked = () => new Set(receiver.on('/hook').map(({ body }) => markOf(JSON.parse(body))))
-    const missedBy = (marks: ReadonlySet<string>) => there.filter((mark) => !marks.has(mark)).length
-    await until(async () => missedBy(hooked()) === 0, PATIENCE_MS).catch(() => undefined)
-    await until(async () => missedBy(await scribed()) === 0, PATIENCE_MS).catch(() => undefined)
-    const occurrences = await timers.ended()
-    isCalm = true
-    const chain = await exporting
-    const missed = {
-      hook: missedBy(hooked()),
-      bot: missedBy(await scribed()),
-      socket: missedBy(await listening),
-      exports: missedBy(chain.marks),
-      imports: await missingImports(imported),
-    }
-    const work = {
-      imported: imported.length,
-      exports: chain.exports,
-      there: there.length,
-      occurrences,
-    }
-    const seen = JSON.stringify({ faults: counts, calmMs, missed, work, rows })
-    t.comment(seen)
-    t.same(
-      rows.filter(({ lost, twice }) => lost + twice > 0),
-      [],
-      'nothing is lost or there twice',
-    )
-    t.same(missed, { hook: 0, bot: 0, socket: 0, exports: 0, imports: 0 }, seen)
-    t.same(occurrences.wrong, [], 'no occurrence has two runs, and each schedule goes on')
-    t.equal(chain.twice, 0, 'no export has a line twice')
-    t.same(
-      entries.filter(({ isMute }) => isMute),
-      [],
-      'each 503 says when to come back',
-    )
-    const slowest = Math.max(...entries.map(({ ms }) => ms))
-    t.ok(slowest < DEADLINE_MS, `the slowest caller waited ${slowest} ms`)
-  },
-)
+  const rows = await judge(admin, entries, chains)
+  const there = await marksThere(entries)
+  const hooked = () => new Set(receiver.on('/hook').map(({ body }) => markOf(JSON.parse(body))))
+  const missedBy = (marks: ReadonlySet<string>) => there.filter((mark) => !marks.has(mark)).length
+  await until(async () => missedBy(hooked()) === 0, PATIENCE_MS).catch(() => undefined)
+  await until(async () => missedBy(await scribed()) === 0, PATIENCE_MS).catch(() => undefined)
+  const occurrences = await timers.ended()
+  isCalm = true
+  const chain = await exporting
+  const missed = {
+    hook: missedBy(hooked()),
+    bot: missedBy(await scribed()),
+    socket: missedBy(await listening),
+    exports: missedBy(chain.marks),
+    imports: await missingImports(imported),
+  }
+  const work = {
+    imported: imported.length,
+    exports: chain.exports,
+    there: there.length,
+    occurrences,
+  }
+  const seen = JSON.stringify({ faults: counts, calmMs, missed, work, rows })
+  t.comment(seen)
+  t.same(
+    rows.filter(({ lost, twice }) => lost + twice > 0),
+    [],
+    'no write is lost or duplicated',
+  )
+  t.same(missed, { hook: 0, bot: 0, socket: 0, exports: 0, imports: 0 }, seen)
+  t.same(occurrences.wrong, [], 'no occurrence runs twice, and every schedule continues')
+  t.equal(chain.twice, 0, 'no export contains a line twice')
+  t.same(
+    entries.filter(({ isMute }) => isMute),
+    [],
+    'each 503 has a Retry-After',
+  )
+  const slowest = Math.max(...entries.map(({ ms }) => ms))
+  t.ok(slowest < DEADLINE_MS, `answers the slowest caller in ${slowest} ms`)
+})
 
-/** The marks of the writers' Patients that are in the store, answered or not. */
+/** Returns the marks of the writers' Patients in the store, acknowledged or not. */
 async function marksThere(entries: readonly Entry[]): Promise<readonly string[]> {
   const asked = new Set(entries.map(({ mark }) => mark))
   const found = await values('Patient?_elements=identifier')
@@ -145,7 +137,6 @@ async function scribed(): Promise<ReadonlySet<string>> {
   return new Set(await values('Basic?identifier=scribe|&_elements=identifier'))
 }
 
-/** The values of the identifiers of all that a search finds. */
 async function values(search: string): Promise<readonly string[]> {
   const all: string[] = []
   for (let next: string | undefined = `${search}&_count=1000`; next !== undefined; ) {
@@ -156,7 +147,6 @@ async function values(search: string): Promise<readonly string[]> {
   return all
 }
 
-/** How many of the imported Patients are not there in their first and only version. */
 async function missingImports(ids: readonly string[]): Promise<number> {
   let missing = 0
   for (let at = 0; at < ids.length; at += 100) {

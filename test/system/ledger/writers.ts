@@ -1,4 +1,4 @@
-/** Callers that write down what they were answered; each marks what it makes, so that all of it is found again. */
+/** Callers that record their responses and mark their writes, so that the ledger finds them. */
 import { randomUUID } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
 import { execute, type Untyped } from '../../fixtures/bots/bots.ts'
@@ -18,38 +18,29 @@ const KINDS = [
 ] as const
 export type Kind = (typeof KINDS)[number]
 
-/** One thing that was asked for. */
 export interface Entry {
   readonly kind: Kind
-  /** The identifier of the Patient that it makes; for an update, the text that it writes. */
+  /** Identifier of the created Patient; for an update, the written text. */
   readonly mark: string
-  /** The last status; undefined: no answer. */
   readonly status: number | undefined
   readonly text: string
-  /** Where an accepted run tells its end. */
   readonly location: string | null
-  /** The longest of its calls. */
   readonly ms: number
-  /** A 503 did not say when to come back. */
+  /** True when a 503 had no Retry-After. */
   readonly isMute: boolean
 }
 
-/** A caller, and what it writes to. */
 export interface Writer {
   readonly clients: readonly Client[]
-  /** Makes a Patient of its input's mark. */
   readonly bot: string
-  /** The resource that this writer alone updates. */
   readonly chain: string
 }
 
-/** Writes are not what is rare here: a shorter pause costs the machine twice as much. */
+/** A shorter pause doubles the load without a benefit. */
 const LONGEST_PAUSE_MS = 500
 const KEYED_PAUSE_MS = 100
-/** A keyed call is repeated until it has an answer. */
 const KEYED_REPEATS = 200
 
-/** Asks for one thing after the other, until `isOver`. */
 export async function keepWriting(
   writer: Writer,
   isOver: () => boolean,
@@ -91,7 +82,7 @@ async function asked(kind: Kind, mark: string, send: () => Promise<Answer>): Pro
   }
 }
 
-/** Whether a call with its key is repeated: no answer, an outage, or a first call that is still at work. */
+/** Returns true if a keyed request is to be repeated: no response, an outage, or a first request in progress. */
 function isOpen(answer: Answer | undefined): boolean {
   if (answer === undefined) return true
   return answer.status === 503 || (answer.status === 409 && answer.headers.has('retry-after'))
@@ -136,7 +127,6 @@ async function update(client: Client, url: string, mark: string): Promise<Answer
   return client.put(url, next, { 'If-Match': `W/"${version}"` })
 }
 
-/** How often each kind was answered, with what, and what was found wrong. */
 export interface Row {
   readonly kind: Kind
   asked: number
@@ -147,7 +137,6 @@ export interface Row {
   twice: number
 }
 
-/** Compares what was answered with what is there. */
 export async function judge(
   client: Client,
   entries: readonly Entry[],
@@ -177,7 +166,6 @@ async function patientsOf(client: Client, mark: string): Promise<readonly Untype
   return found.body.entry ?? []
 }
 
-/** The text of each version of a resource. */
 async function textsOf(client: Client, url: string): Promise<readonly string[]> {
   const texts: string[] = []
   for (let next: string | undefined = `${url}/_history?_count=500`; next !== undefined; ) {
@@ -192,7 +180,7 @@ const rowOf = (kind: Kind): Row => {
   return { kind, asked: 0, done: 0, refused: 0, unanswered: 0, lost: 0, twice: 0 }
 }
 
-/** An accepted run may end as interrupted, which its AsyncJob says. */
+/** Returns true if the AsyncJob of an accepted run reports it as interrupted. */
 async function hasFailed(client: Client, { location }: Entry): Promise<boolean> {
   if (location === null) return false
   const { body } = await client.get<{ status?: string }>(location)

@@ -1,4 +1,4 @@
-/** An Idempotency-Key holds whatever dies: what was committed is answered, what was not is carried out. */
+/** An Idempotency-Key survives crashes: committed requests are replayed, others are executed. */
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { freePort } from '../../../scripts/service.ts'
@@ -22,7 +22,7 @@ const bundle = (type: string, values: readonly string[]) => ({
   })),
 })
 
-/** Three kinds of writes by turns, each with a key and a mark of its own. */
+/** Three kinds of writes in turn, each with a separate key and mark. */
 const writes = Array.from({ length: COUNT }, (_, n) => {
   const value = randomUUID()
   const key = { 'Idempotency-Key': randomUUID() }
@@ -40,33 +40,34 @@ async function countOf(value: string): Promise<number> {
   return Number(found.body.total)
 }
 
-t.test(
-  'a web process dies among answers: repeats are answered, nothing is there twice',
-  async (t) => {
-    const port = await freePort()
-    const doomed = cluster.run('server', { PORT: String(port) })
-    await said(doomed, '"listening"')
-    const client = createClient(`http://127.0.0.1:${port}/`, admin.token)
-    const batchKey = { 'Idempotency-Key': randomUUID() }
-    const marks = Array.from({ length: 2000 }, () => randomUUID())
-    const first = writes.map(({ send }) => send?.(client).catch(() => undefined))
-    await Promise.any(first)
-    const batch = client.post('', bundle('batch', marks), batchKey).catch(() => undefined)
-    await until(async () => (await countOf(marks[0] ?? '')) === 1, 60_000)
-    doomed.child.kill('SIGKILL')
-    t.ok((await batch) === undefined, 'the batch was cut off')
-    const before = await Promise.all(first)
-    const again = await Promise.all(writes.map(({ send }) => send?.(admin)))
-    const counts = await Promise.all(writes.map(({ value }) => countOf(value)))
-    const odd = writes.flatMap(({ status }, i) => {
-      const [one, two] = [before[i], again[i]]
-      // A busy machine may answer 503, which promises nothing.
-      const isSame = one === undefined || one.status === 503 || one.text === two?.text
-      const isRight = two?.status === status && isSame && counts[i] === 1
-      return isRight ? [] : [[one?.status, one?.text, two?.status, two?.text, counts[i]]]
-    })
-    t.same(odd, [])
-    t.equal((await admin.post('', bundle('batch', marks), batchKey)).status, 409, 'not done again')
-    t.equal(await countOf(marks[0] ?? ''), 1)
-  },
-)
+t.test('answers repeats without duplicates when web crashes between responses', async (t) => {
+  const port = await freePort()
+  const doomed = cluster.run('server', { PORT: String(port) })
+  await said(doomed, '"listening"')
+  const client = createClient(`http://127.0.0.1:${port}/`, admin.token)
+  const batchKey = { 'Idempotency-Key': randomUUID() }
+  const marks = Array.from({ length: 2000 }, () => randomUUID())
+  const first = writes.map(({ send }) => send?.(client).catch(() => undefined))
+  await Promise.any(first)
+  const batch = client.post('', bundle('batch', marks), batchKey).catch(() => undefined)
+  await until(async () => (await countOf(marks[0] ?? '')) === 1, 60_000)
+  doomed.child.kill('SIGKILL')
+  t.ok((await batch) === undefined, 'the batch was interrupted')
+  const before = await Promise.all(first)
+  const again = await Promise.all(writes.map(({ send }) => send?.(admin)))
+  const counts = await Promise.all(writes.map(({ value }) => countOf(value)))
+  const odd = writes.flatMap(({ status }, i) => {
+    const [one, two] = [before[i], again[i]]
+    // A busy machine may return 503, which promises nothing.
+    const isSame = one === undefined || one.status === 503 || one.text === two?.text
+    const isRight = two?.status === status && isSame && counts[i] === 1
+    return isRight ? [] : [[one?.status, one?.text, two?.status, two?.text, counts[i]]]
+  })
+  t.same(odd, [])
+  t.equal(
+    (await admin.post('', bundle('batch', marks), batchKey)).status,
+    409,
+    'executes no second time',
+  )
+  t.equal(await countOf(marks[0] ?? ''), 1)
+})

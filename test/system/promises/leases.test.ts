@@ -1,4 +1,4 @@
-/** A worker that stood still beyond its lease settles nothing: the worker that has the work now does. */
+/** A worker that hangs beyond its lease cannot settle the work; the current holder does. */
 import t from 'tap'
 import { createLogger } from '../../../shared/core/log.ts'
 import { openDatabase } from '../../../shared/postgres/database.ts'
@@ -42,12 +42,11 @@ async function end(...workers: readonly Running[]): Promise<void> {
   await Promise.all(workers.map(({ ended }) => ended))
 }
 
-t.test('a job of the upkeep is ended by the worker that has its newest lease', async (t) => {
+t.test('ends a maintenance job only by the holder of its newest lease', async (t) => {
   const { superAdmin } = cluster
   const started = await superAdmin.post('Basic/$reindex', undefined)
   t.equal(started.status, 202)
   const status = started.headers.get('content-location')?.replace(`${cluster.baseUrl}fhir/R4/`, '')
-  // Its first step waits for the table.
   const table = 'lock table resource in share row exclusive mode'
   const held = await hold(database, { text: table, values: [] })
   const frozen = await startWorker('upkeep')
@@ -65,7 +64,7 @@ t.test('a job of the upkeep is ended by the worker that has its newest lease', a
   await end(frozen, other)
 })
 
-t.test('a mail is settled by the worker that has its newest lease', async (t) => {
+t.test('settles a mail only by the holder of its newest lease', async (t) => {
   const { admin } = await cluster.createTenant('Mail')
   const first = Promise.withResolvers<number>()
   let attempts = 0
@@ -82,14 +81,14 @@ t.test('a mail is settled by the worker that has its newest lease', async (t) =>
   const failed = `select 1 from mail where state = 'failed' and error like '%550%'`
   await until(async () => (await count(failed)) === 1, PATIENCE_MS)
   frozen.child.kill('SIGCONT')
-  // It may be sent later, says the server to the first worker.
+  // The server asks the first worker to retry later.
   first.resolve(451)
   await says(frozen, 'A mail was lost to another worker')
-  t.equal(await count(failed), 1, 'what the other worker wrote stays')
+  t.equal(await count(failed), 1, 'keeps the result of the other worker')
   await end(frozen, other)
 })
 
-t.test('a delivery is settled by the worker that has its newest lease', async (t) => {
+t.test('settles a delivery only by the holder of its newest lease', async (t) => {
   const { admin } = await cluster.createTenant('Delivery')
   const first = Promise.withResolvers<number>()
   receiver.answer('/hook', () => (receiver.on('/hook').length === 1 ? first.promise : 200))
@@ -103,14 +102,13 @@ t.test('a delivery is settled by the worker that has its newest lease', async (t
   await until(async () => (await count(delivered)) === 1, PATIENCE_MS)
   frozen.child.kill('SIGCONT')
   first.resolve(400)
-  // It settles what is under way.
   await end(frozen)
   t.equal(await count('select 1 from delivery'), 0)
   t.equal(await count(`${delivered} and failed = 0 and failures = 0`), 1)
   await end(other)
 })
 
-t.test('a worker that is slow keeps its mail by renewing the lease', async (t) => {
+t.test('renews the lease of a mail while a slow worker sends it', async (t) => {
   const { admin } = await cluster.createTenant('Slow')
   const first = Promise.withResolvers<undefined>()
   let attempts = 0

@@ -1,4 +1,4 @@
-/** Outages are said: a full disk, and a Redis whose events have passed a web socket by. */
+/** Reported outages: a full disk, and a Redis whose events missed a web socket. */
 import { randomBytes } from 'node:crypto'
 import { Redis } from 'ioredis'
 import t from 'tap'
@@ -31,10 +31,10 @@ const sized = (bytes: number) => ({
   code: { text: randomBytes(bytes).toString('base64') },
 })
 const large = () => sized(500_000)
-/** Web answers it itself, without its thread for large bodies. */
+/** Handled by web itself, without its thread for large bodies. */
 const small = () => sized(30_000)
 
-t.test('a full disk is 503 for writes until it has room, and health tells', async (t) => {
+t.test('returns 503 for writes while the disk is full, and reports it in health', async (t) => {
   const writer = await aBot(tenant, handler(`return await medplum.createResource(event.input)`))
 
   const refused: Answer[] = []
@@ -53,11 +53,11 @@ t.test('a full disk is 503 for writes until it has room, and health tells', asyn
   t.equal(health.status, 503)
   t.match(health.body, { ok: false, postgres: false, redis: true })
   const lines = cluster.web.said().split('PostgreSQL has no room left').length - 1
-  t.ok(lines <= 2, `${lines} lines, of web and of its thread`)
-  t.notMatch(cluster.web.said(), /"level":50.*"requestId"/, 'refused requests are no errors')
-  t.equal((await admin.get('Basic?_count=1')).status, 200, 'reads go on')
+  t.ok(lines <= 2, `logs ${lines} lines, of web and of its thread`)
+  t.notMatch(cluster.web.said(), /"level":50.*"requestId"/, 'logs no rejected request as an error')
+  t.equal((await admin.get('Basic?_count=1')).status, 200, 'serves reads')
   const cut = await execute(tenant.admin, writer, large())
-  t.ok(cut.status >= 500, `a bot that cannot write answers ${cut.status}`)
+  t.ok(cut.status >= 500, `answers ${cut.status} for a bot that cannot write`)
   t.match(cut.body, { issue: [{ code: 'transient' }] })
 
   await disk.resize(200)
@@ -68,7 +68,7 @@ for (const [name, lose] of [
   ['missed something', restartRedis],
   ['been forgotten', emptyRedis],
 ] as const) {
-  t.test(`a web socket that may have ${name} is closed, and binds again`, async (t) => {
+  t.test(`closes a web socket that may have ${name}, and lets it bind again`, async (t) => {
     const socket = await openSocket(t, socketUrl(cluster.baseUrl))
     await bound(admin, socket, 'Communication')
     const missed = await lose(() =>
@@ -80,9 +80,13 @@ for (const [name, lose] of [
     await until(() => bound(admin, again, 'Communication').then(Boolean, () => false), PATIENCE_MS)
     const since = encodeURIComponent(missed.meta?.lastUpdated ?? '')
     const asked = await admin.get(`Communication?_lastUpdated=ge${since}`)
-    t.match(asked.body, { entry: [{ resource: { id: missed.id } }] }, 'what it missed is asked for')
+    t.match(
+      asked.body,
+      { entry: [{ resource: { id: missed.id } }] },
+      'a search finds the missed change',
+    )
     const next = await admin.create({ resourceType: 'Communication', status: 'completed' })
-    // The missed one may be sent again before.
+    // The missed event may arrive first.
     const isNext = (message: unknown) => JSON.stringify(message).includes(next.id ?? 'none')
     const heard = await again.heard(
       (message) => notificationType(message) === 'event-notification' && isNext(message),
@@ -95,7 +99,7 @@ for (const [name, lose] of [
   ['Redis restarts', restartRedis],
   ['Redis is emptied', emptyRedis],
 ] as const) {
-  t.test(`the SDK binds again by itself when ${name}`, async (t) => {
+  t.test(`binds the SDK again when ${name}`, async (t) => {
     const medplum = await openSdk({ ...tenant, baseUrl: cluster.baseUrl })
     t.teardown(() => medplum.getSubscriptionManager().closeWebSocket())
     const emitter = medplum.subscribeToCriteria('DeviceUseStatement')

@@ -1,4 +1,4 @@
-/** The service serves again soon after a store or all of it was killed; how soon is a comment of the test. */
+/** Time until the service works again after a killed store or a full restart, printed as a comment. */
 import t from 'tap'
 import { until } from '../../fixtures/botica.ts'
 import { aBot, execute, handler } from '../../fixtures/bots/bots.ts'
@@ -20,7 +20,7 @@ let worker: Running = await cluster.startWorker()
 const writes = async () => (await admin.post('Patient', aPatient())).status === 201
 const runs = async () => (await execute(admin, bot, { n: 5 })).text === '5'
 
-/** Milliseconds from the moment that the stores run again until `serves` is true. */
+/** Returns the milliseconds from the restart of the stores until `serves` returns true. */
 async function recovery(serves: () => Promise<boolean>): Promise<number> {
   const since = Date.now()
   await until(() => serves().catch(() => false), PATIENCE_MS)
@@ -40,10 +40,10 @@ for (const [name, hurt, serves] of [
   ['Redis', () => redis.kill().then(redis.start), runs],
   ['both and the worker', restartBoth, runs],
 ] as const) {
-  t.test(`${name} killed: the service goes on by itself`, async (t) => {
+  t.test(`recovers without help after ${name} was killed`, async (t) => {
     const times: number[] = []
     for (let round = 0; round < ROUNDS; round++) {
-      t.ok(await until(serves, PATIENCE_MS).then(() => true), 'it serves')
+      t.ok(await until(serves, PATIENCE_MS).then(() => true), 'the service works')
       await hurt()
       times.push(await recovery(serves))
     }

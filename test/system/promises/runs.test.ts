@@ -1,4 +1,4 @@
-/** A run has one owner: what stood still, or was forgotten by Redis, is not made a second time. */
+/** A run has one owner: a frozen worker or lost Redis data does not repeat it. */
 import { setTimeout as delay } from 'node:timers/promises'
 import { Redis } from 'ioredis'
 import t, { type Test } from 'tap'
@@ -18,7 +18,7 @@ const redis = new Redis(cluster.redis.url, { maxRetriesPerRequest: null })
 redis.on('error', () => undefined)
 t.teardown(() => redis.disconnect())
 
-/** Writes a Basic that names the run after `ms`, and once there is a Patient if one is awaited. */
+/** Writes a Basic with the run id after `ms`, and after the awaited Patient exists, if any. */
 const CODE = handler(`
   const wait = (ms) => new Promise((resolve) => setTimeout(resolve, ms))
   await wait(event.input.ms)
@@ -36,7 +36,6 @@ async function active(): Promise<number> {
   return counts.reduce((sum, count) => sum + count, 0)
 }
 
-/** Starts runs of both kinds and waits until a worker has them all. */
 async function start({ admin }: Tenant, id: string, input: object) {
   const sync = [0, 1, 2].map(() => execute(admin, id, input, WAITING))
   const accepted = await Promise.all([0, 1, 2, 3].map(() => execute(admin, id, input, LATER)))
@@ -50,7 +49,7 @@ async function assertOnce({ admin }: Tenant, t: Test, accepted: readonly (string
   return jobs.map(({ id }) => id)
 }
 
-t.test('a worker that stood still writes nothing for runs that another one has made', async (t) => {
+t.test('rejects writes of a frozen worker for runs that another worker executed', async (t) => {
   const tenant = await cluster.createTenant('Frozen')
   const id = await aBot(tenant, CODE, { fields: { timeout: 300 } })
   const frozen = await cluster.startWorker()
@@ -74,7 +73,7 @@ t.test('a worker that stood still writes nothing for runs that another one has m
   await other.ended
 })
 
-t.test('runs that go on while Redis is emptied are made once', async (t) => {
+t.test('executes running runs once when Redis is emptied', async (t) => {
   const tenant = await cluster.createTenant('Emptied')
   const id = await aBot(tenant, CODE, { fields: { timeout: 300 } })
   const worker = await cluster.startWorker()
@@ -92,7 +91,7 @@ t.test('runs that go on while Redis is emptied are made once', async (t) => {
   for (const one of [worker, second]) one.child.kill('SIGTERM')
 })
 
-t.test('a run that Redis has forgotten is not made again after further reconnects', async (t) => {
+t.test('does not repeat a run that Redis lost after further reconnects', async (t) => {
   const tenant = await cluster.createTenant('Forgotten')
   const id = await aBot(
     tenant,

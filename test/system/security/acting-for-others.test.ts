@@ -1,4 +1,4 @@
-/** Whoever acts for another member has no rights that they lack themselves. */
+/** Acting for another member gives no rights that the caller lacks. */
 import t from 'tap'
 import { scopedClient } from '../../fixtures/attacks/scoped.ts'
 import { openBotica } from '../../fixtures/botica.ts'
@@ -20,7 +20,6 @@ function actingFor(id: string) {
   return { 'X-Medplum-On-Behalf-Of': `ClientApplication/${id}` }
 }
 
-/** A super admin's client that may do what the policy lists. */
 async function limitedTo(resourceType: string): Promise<Client & Credentials> {
   const resource = [{ resourceType, interaction: ['read', 'search'] }]
   const policy = await superAdmin.create({ resourceType: 'AccessPolicy', resource })
@@ -29,7 +28,7 @@ async function limitedTo(resourceType: string): Promise<Client & Credentials> {
   return { ...(await signIn(baseUrl, body.id, body.secret)), ...body }
 }
 
-t.test('a super admin with a policy does not escape it by acting for one without', async (t) => {
+t.test('keeps the policy of a super admin who acts for a member without one', async (t) => {
   const limited = await limitedTo('Patient')
   t.equal((await limited.get('Patient')).status, 200)
   t.equal((await limited.get('Observation')).status, 403)
@@ -42,7 +41,7 @@ t.test('a super admin with a policy does not escape it by acting for one without
   t.equal((await limited.get('Observation', actingFor(other.id))).status, 403)
 })
 
-t.test('a super admin without a policy acts for whom they like, within the scope', async (t) => {
+t.test('lets a super admin without a policy act for any member, within the scope', async (t) => {
   const limited = await limitedTo('Patient')
   t.equal((await superAdmin.get('Patient', actingFor(limited.id))).status, 200)
   t.equal((await superAdmin.get('Observation', actingFor(limited.id))).status, 403)

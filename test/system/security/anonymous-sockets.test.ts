@@ -8,7 +8,6 @@ const MOST = 3
 const botica = await openBotica(t, { env: { ANONYMOUS_SOCKETS_MAX: String(MOST) } })
 const url = socketUrl(botica.baseUrl)
 
-/** Status and header of an upgrade that is refused. */
 async function refusal() {
   const webSocket = new WebSocket(url)
   webSocket.on('error', () => undefined)
@@ -17,7 +16,7 @@ async function refusal() {
   return [answer.statusCode, answer.headers['retry-after']]
 }
 
-t.test('an address has so many web sockets without a token', async (t) => {
+t.test('limits unauthenticated web sockets per address', async (t) => {
   const sockets = []
   for (let i = 0; i < MOST; i++) sockets.push(await openSocket(t, url))
   t.same(await refusal(), [429, '5'])
@@ -26,12 +25,12 @@ t.test('an address has so many web sockets without a token', async (t) => {
   if (first === undefined || second === undefined) throw new Error('There are no sockets')
   await bound(botica.admin, first, 'Patient')
   const third = await openSocket(t, url)
-  t.equal(third.webSocket.readyState, WebSocket.OPEN, 'one that is bound is not counted')
+  t.equal(third.webSocket.readyState, WebSocket.OPEN, 'does not count a bound socket')
   t.same(await refusal(), [429, '5'])
 
   second.say({ type: 'bind-with-token', payload: { token: 'nonsense' } })
   await second.heard()
-  t.same(await refusal(), [429, '5'], 'a token that proves nothing changes nothing')
+  t.same(await refusal(), [429, '5'], 'counts a socket with an invalid token')
 
   second.webSocket.close()
   await second.closed

@@ -23,11 +23,11 @@ const credentials = {
   ...asked,
 }
 const aBrowser = () => openBrowser(baseUrl, publicUrl)
-/** A script of the app at APP_URL, when it is on the same site, and of its neighbour. */
+/** Headers of a script of the app at APP_URL on the same site, and of a neighbouring app. */
 const near = { Origin: new URL(appUrl).origin, 'Sec-Fetch-Site': 'same-site' }
 const neighbour = { ...near, Origin: 'https://blog.botica.example' }
 
-t.test('below a path the cookies are secure and stay there', async (t) => {
+t.test('sets secure cookies scoped to the base path', async (t) => {
   const browser = aBrowser()
   await browser.call('/auth/login', credentials, near)
   t.equal(browser.lastCookies.length, 3)
@@ -39,7 +39,7 @@ t.test('below a path the cookies are secure and stay there', async (t) => {
   }
 })
 
-t.test('the app at APP_URL serves the pages, another neighbour does not', async (t) => {
+t.test('serves the app at APP_URL but no neighbouring app', async (t) => {
   const browser = aBrowser()
   const { body } = await browser.call('/auth/login', credentials, near)
   const form = { grant_type: 'authorization_code', redirect_uri: redirectUri }
@@ -65,7 +65,7 @@ t.test('the app at APP_URL serves the pages, another neighbour does not', async 
   t.equal((await aBrowser().call(path, undefined, near)).status, 400)
 })
 
-t.test('an app on another site goes on without cookies', async (t) => {
+t.test('serves an app on another site without cookies', async (t) => {
   const browser = aBrowser()
   const far = { ...near, 'Sec-Fetch-Site': 'cross-site' }
   const { body } = await browser.call('/auth/login', credentials, far)

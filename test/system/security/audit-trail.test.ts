@@ -1,4 +1,4 @@
-/** Applications add AuditEvents, never in the name of the service, and nobody changes one. */
+/** Applications may add AuditEvents, never in the name of the service; changes are rejected. */
 import t from 'tap'
 import type { Resource } from '../../../shared/fhir/resource.ts'
 import { openBotica } from '../../fixtures/botica.ts'
@@ -25,7 +25,7 @@ const anEvent = (agent: unknown, more: object = {}): Resource => ({
 const EXTENDED = { 'X-Medplum': 'extended' }
 const members = [{ ...adminCredentials, client: admin }, free, named]
 
-t.test('nobody changes or deletes one, by no way', async (t) => {
+t.test('rejects changes and deletions of an AuditEvent on every path', async (t) => {
   const { id } = await free.client.create(anEvent([{ who: nameOf(free.id), requestor: true }]))
   const path = `AuditEvent/${id}`
   const before = await superAdmin.get(path)
@@ -60,11 +60,10 @@ t.test('nobody changes or deletes one, by no way', async (t) => {
   t.equal((await superAdmin.patch(path, [{ op: 'add', path: '/outcome', value: '8' }])).status, 403)
   t.equal((await superAdmin.del(path)).status, 403)
   t.same((await superAdmin.get(path)).body, before.body)
-  t.equal((await superAdmin.post(`${path}/$expunge`)).status, 200, 'as the service forgets')
+  t.equal((await superAdmin.post(`${path}/$expunge`)).status, 200, 'as the retention job deletes')
   t.equal((await admin.get(path)).status, 404)
 })
 
-/** The status of a creation by REST, in a transaction, in a batch and by GraphQL. */
 async function createdEveryWay(client: Client, event: Resource): Promise<readonly unknown[]> {
   const entry = [{ resource: event, request: { method: 'POST', url: 'AuditEvent' } }]
   const bundle = { resourceType: 'Bundle', entry }
@@ -79,7 +78,7 @@ async function createdEveryWay(client: Client, event: Resource): Promise<readonl
   ]
 }
 
-t.test('an event has any agents, and its writer as meta.author', async (t) => {
+t.test('accepts any agents in an event, and sets its writer as meta.author', async (t) => {
   for (const { client, id } of members) {
     const other = { who: nameOf(id === free.id ? named.id : free.id), requestor: true }
     for (const agent of [
@@ -96,7 +95,7 @@ t.test('an event has any agents, and its writer as meta.author', async (t) => {
   }
 })
 
-t.test('no event of others names this service as its recorder', async (t) => {
+t.test('rejects events of clients that name this service as recorder', async (t) => {
   const address = botica.services.config.baseUrl
   const agent = [{ who: nameOf(free.id), requestor: true }]
   for (const observer of [
@@ -129,7 +128,7 @@ t.test('no event of others names this service as its recorder', async (t) => {
   t.match(run, { status: 403, body: { issue: [{ expression: ['AuditEvent.type'] }] } })
 })
 
-t.test('a super admin brings events from another server', async (t) => {
+t.test('lets a super admin import events of another server', async (t) => {
   const { id } = await superAdmin.create({
     ...anEvent([{ who: nameOf(free.id), requestor: true }], {
       source: { observer: { reference: 'Bot/00000000-0000-0000-0000-000000000000' } },
@@ -139,7 +138,7 @@ t.test('a super admin brings events from another server', async (t) => {
   t.equal((await admin.get(`AuditEvent/${id}`)).status, 200)
 })
 
-t.test('a bot writes events about others, never as the service, and removes none', async (t) => {
+t.test('lets a bot write events about others, never as the service, and remove none', async (t) => {
   const bot = await aBot(
     botica,
     handler(`
@@ -160,7 +159,7 @@ t.test('a bot writes events about others, never as the service, and removes none
   t.same(answer.body, ['written', 'forbidden', 'forbidden'])
 })
 
-t.test('what is expunged of a patient leaves what was done with it', async (t) => {
+t.test('keeps events about an expunged patient', async (t) => {
   const patient = await admin.create({ resourceType: 'Patient' })
   const observed = await admin.create({
     resourceType: 'Observation',
@@ -181,7 +180,7 @@ t.test('what is expunged of a patient leaves what was done with it', async (t) =
   t.equal((await admin.get(`AuditEvent/${event.id}`)).status, 200)
 })
 
-t.test('the service goes on writing them', async (t) => {
+t.test('keeps recording events of the service', async (t) => {
   const member = await botica.createMember()
   const changed = await admin.get<Raw>(`ProjectMembership?profile=ClientApplication/${member.id}`)
   const membership = changed.body.entry[0].resource

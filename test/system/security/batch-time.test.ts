@@ -1,4 +1,4 @@
-/** A batch holds what it takes, connections and turns of a process, for a limited time. */
+/** Time limit of a batch, during which it holds connections and event loop turns. */
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import type { Resource } from '../../../shared/fhir/resource.ts'
@@ -7,11 +7,11 @@ import { aPatient, MRN_SYSTEM } from '../../fixtures/resources.ts'
 import { hold, holdRow, waitingFor } from '../../fixtures/store/held-rows.ts'
 import { createDatabase } from '../../fixtures/store/own-database.ts'
 
-/** Long enough to begin in, and shorter than PostgreSQL waits for a lock. */
+/** Long enough to start, and shorter than PostgreSQL's lock timeout. */
 const BATCH_MS = 2000
 const WAIT_MS = 60_000
 
-// A table is locked, which other files must not feel.
+// A separate database, because a table is locked.
 const DATABASE_URL = await createDatabase(t)
 const botica = await openBotica(t, { env: { DATABASE_URL, BATCH_TIMEOUT_MS: String(BATCH_MS) } })
 const { admin } = botica
@@ -32,7 +32,7 @@ const send = (type: string, entry: readonly object[], headers: Record<string, st
   admin.post<Answered>('', { resourceType: 'Bundle', type, entry }, headers)
 const statusesOf = ({ entry }: Answered) => entry.map(({ response }) => response.status)
 
-/** Sends it while somebody else has locked the row, and lets go of it when the time of the batch is over. */
+/** Sends the request while the row is locked, and unlocks it after the time limit. */
 async function sendHeld(patient: Resource, work: () => ReturnType<typeof send>) {
   const { pid, release } = await holdRow(database, patient.id)
   const sentAt = performance.now()
@@ -46,7 +46,7 @@ async function sendHeld(patient: Resource, work: () => ReturnType<typeof send>) 
   return await answer
 }
 
-t.test('entries that have not begun in time answer 504, those before them are done', async (t) => {
+t.test('returns 504 for entries not started in time, and keeps those before them', async (t) => {
   const patient = await admin.create(aPatient())
   const { status, body } = await sendHeld(patient, () =>
     send('batch', [
@@ -61,7 +61,7 @@ t.test('entries that have not begun in time answer 504, those before them are do
   t.match((await admin.get(`Patient/${patient.id}`)).body, { gender: 'other' })
 })
 
-t.test('a search that still runs when the time is over is cancelled', async (t) => {
+t.test('cancels a search that is still running at the time limit', async (t) => {
   const { pid, release } = await hold(database, {
     text: 'lock table idx_string in access exclusive mode',
     values: [],
@@ -73,14 +73,14 @@ t.test('a search that still runs when the time is over is cancelled', async (t) 
     const { status, body } = await answer
     t.equal(status, 200)
     t.same(statusesOf(body), ['504'])
-    // A statement that only ran into the time of its lock would leave its connection open.
+    // A statement that only reached its lock timeout would keep its connection open.
     await until(async () => !(await connections()).includes(waiter ?? 0), WAIT_MS)
   } finally {
     await release()
   }
 })
 
-t.test('a transaction that takes too long is rolled back with 504', async (t) => {
+t.test('rolls back a transaction over the time limit with 504', async (t) => {
   const patient = await admin.create(aPatient())
   const value = randomUUID()
   const made = {
@@ -98,7 +98,7 @@ t.test('a transaction that takes too long is rolled back with 504', async (t) =>
   })
 })
 
-t.test('a bundle in time is answered as ever', async (t) => {
+t.test('answers a bundle within the time limit normally', async (t) => {
   const patient = await admin.create(aPatient())
   const { body } = await send('batch', [get(`Patient/${patient.id}`), get('Patient?_count=1')])
   t.same(statusesOf(body), ['200', '200'])

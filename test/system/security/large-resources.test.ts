@@ -1,4 +1,4 @@
-/** A small request may change a large resource: others are served meanwhile, and no resource grows without end. */
+/** Small changes of a large resource do not block others, and no resource grows without limit. */
 import t from 'tap'
 import type { Resource } from '../../../shared/fhir/resource.ts'
 import { watchTurns } from '../../fixtures/attacks/turns.ts'
@@ -15,7 +15,7 @@ async function aLargePatient(): Promise<string> {
     url: `http://example.org/${i}`,
     valueString: `some text ${i}`,
   }))
-  // A FHIRPath Patch replaces what is there.
+  // A FHIRPath Patch replaces an existing value.
   const patient = { resourceType: 'Patient', active: false, extension }
   const made = await admin.post('Patient', patient, minimal)
   if (made.status !== 201) throw new Error(made.text)
@@ -63,7 +63,7 @@ function aBasic(text: string) {
 }
 
 for (const [name, ask] of Object.entries(CHANGES)) {
-  t.test(`${name} of a large resource is made by the thread, once`, async (t) => {
+  t.test(`executes ${name} of a large resource once, in the thread`, async (t) => {
     const turns: number[] = []
     for (const value of [true, false]) {
       const before = await versionOf()
@@ -75,19 +75,19 @@ for (const [name, ask] of Object.entries(CHANGES)) {
       t.notMatch(answer.text, /"status":"[45]/)
       t.same(await versionOf(), { version: before.version + 1, active: value })
     }
-    // The garbage of what was read before falls into one of them or the other.
+    // Garbage collection may fall into one of the runs.
     t.ok(Math.min(...turns) < 40, `${turns} ms`)
   })
 }
 
-t.test('what else a bundle writes is written once', async (t) => {
+t.test('executes the other writes of a bundle once', async (t) => {
   for (const type of ['batch', 'transaction']) {
     const found = await admin.get<{ total: number }>(`Basic?code:text=${type}&_total=accurate`)
     t.equal(found.body.total, 2, type)
   }
 })
 
-t.test('an answer is kept for an Idempotency-Key, wherever it was made', async (t) => {
+t.test('stores a response for an Idempotency-Key wherever it was created', async (t) => {
   const key = { ...byPath, 'Idempotency-Key': 'large' }
   const first = await admin.patch(`Patient/${large}`, change(false), key)
   const { version } = await versionOf()
@@ -97,14 +97,14 @@ t.test('an answer is kept for an Idempotency-Key, wherever it was made', async (
   t.equal((await versionOf()).version, version)
 })
 
-t.test('a refusal of the thread is the refusal of the request', async (t) => {
+t.test('returns rejections of the thread as those of the request', async (t) => {
   const wrong = await admin.patch(`Patient/${large}`, [{ op: 'remove', path: '/none' }])
   t.match(wrong, { status: 400, body: { resourceType: 'OperationOutcome' } })
   const late = await admin.patch(`Patient/${large}`, change(true), { 'If-Match': 'W/"1"' })
   t.equal(late.status, 412)
 })
 
-t.test('copies of long texts are counted by their length', async (t) => {
+t.test('counts copies of long strings by their length', async (t) => {
   const extension = [{ url: 'http://example.org', valueString: 'x'.repeat(30_000) }]
   const { id } = await admin.create({ resourceType: 'Patient', extension })
   const copies = Array(500).fill({ op: 'copy', from: '/extension/0', path: '/extension/-' })
@@ -112,7 +112,7 @@ t.test('copies of long texts are counted by their length', async (t) => {
   t.match(answer, { status: 400, body: { issue: [{ code: 'too-costly' }] } })
 })
 
-t.test('patches make no resource that no request could send', async (t) => {
+t.test('rejects patches that make a resource larger than a request may be', async (t) => {
   const id = await aLargePatient()
   const value = { url: 'http://example.org', valueString: 'x'.repeat(60_000) }
   let last = 200

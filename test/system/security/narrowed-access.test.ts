@@ -1,4 +1,4 @@
-/** Answers and files made for a member earlier are not shown once the member may see less. */
+/** Stored responses and files are hidden from a member whose access was narrowed later. */
 import t from 'tap'
 import { type Binary, download, upload } from '../../fixtures/binaries.ts'
 import { openBotica, until } from '../../fixtures/botica.ts'
@@ -20,7 +20,6 @@ const botica = await openBotica(t, {
 const { admin } = botica
 const patient = await admin.create(aPatient({ telecom: TELECOM }))
 
-/** A member with a policy of its own, which `restrict` replaces. */
 async function aMember() {
   const policy = await admin.create({ resourceType: 'AccessPolicy', resource: EVERYTHING })
   const reference = { reference: `AccessPolicy/${policy.id}` }
@@ -65,9 +64,9 @@ t.test('hides the files of an export made before the policy was narrowed', async
     t.notMatch(refused.text, PHONE)
   }
   const ranged = await client.get(file, { Range: 'bytes=0-99' })
-  t.equal(ranged.status, 403, 'a part of it neither')
-  t.match((await admin.get(file)).text, PHONE, 'administrators still read it')
-  t.equal((await client.del(status)).status, 202, 'its owner may still delete it')
+  t.equal(ranged.status, 403, 'hides a part of it')
+  t.match((await admin.get(file)).text, PHONE, 'serves it to administrators')
+  t.equal((await client.del(status)).status, 202, 'lets its owner delete it')
 })
 
 t.test('shows the files again when the policy is restored', async (t) => {
@@ -81,7 +80,7 @@ t.test('shows the files again when the policy is restored', async (t) => {
   t.match((await client.get(file)).text, PHONE)
 })
 
-t.test('replays no answer that was made under other rules', async (t) => {
+t.test('replays no response created under other rules', async (t) => {
   const { client, restrict } = await aMember()
   const sent = aPatient({ telecom: TELECOM })
   const changed = { ...sent, id: patient.id, active: true }
@@ -98,7 +97,7 @@ t.test('replays no answer that was made under other rules', async (t) => {
   for (const write of writes) {
     const first = await write()
     t.match(first.text, PHONE)
-    t.match((await write()).text, PHONE, 'the answer is replayed')
+    t.match((await write()).text, PHONE, 'replays the response')
   }
   const before = await admin.get<{ total: number }>('Patient?_total=accurate&_count=0')
 
@@ -113,12 +112,12 @@ t.test('replays no answer that was made under other rules', async (t) => {
     t.notMatch(again.text, PHONE)
   }
   const after = await admin.get<{ total: number }>('Patient?_total=accurate&_count=0')
-  t.equal(after.body.total, before.body.total, 'nothing is written again')
+  t.equal(after.body.total, before.body.total, 'writes nothing again')
   await restrict(EVERYTHING)
   for (const write of writes) t.match((await write()).text, PHONE)
 })
 
-t.test('replays an answer without a body whatever has changed', async (t) => {
+t.test('replays a response without a body after any change', async (t) => {
   const { client, restrict } = await aMember()
   const headers = { 'Idempotency-Key': 'minimal', Prefer: 'return=minimal' }
   const sent = aPatient({ telecom: TELECOM })
@@ -130,7 +129,7 @@ t.test('replays an answer without a body whatever has changed', async (t) => {
   t.equal(again.headers.get('location'), first.headers.get('location'))
 })
 
-t.test('ends a signed address with the membership it was given to', async (t) => {
+t.test('invalidates a signed URL with the membership of its caller', async (t) => {
   const { id, client } = await aMember()
   const { url } = await upload(client, 'a letter', 'text/plain')
   const media = await client.create({
@@ -150,14 +149,14 @@ t.test('ends a signed address with the membership it was given to', async (t) =>
   }
 })
 
-t.test('ends a signed address with the right to read the Binary', async (t) => {
+t.test('invalidates a signed URL with the right to read the Binary', async (t) => {
   const { client, restrict } = await aMember()
   const { url } = await upload(client, 'a letter', 'text/plain')
   await restrict([{ resourceType: 'Patient', hiddenFields: ['telecom'] }])
   t.equal((await download(botica, url)).status, 410)
 })
 
-t.test('ends a signed address with its Binary', async (t) => {
+t.test('invalidates a signed URL with its Binary', async (t) => {
   const { client } = await aMember()
   const { id, url } = await upload(client, 'a letter', 'text/plain')
   t.equal((await download(botica, url)).status, 200)
@@ -165,7 +164,7 @@ t.test('ends a signed address with its Binary', async (t) => {
   t.equal((await download(botica, url)).status, 410)
 })
 
-t.test('gives an address that names the member no other meaning', async (t) => {
+t.test('rejects a signed URL with a changed member', async (t) => {
   const [mine, theirs] = [await aMember(), await aMember()]
   const { url } = await upload(mine.client, 'a letter', 'text/plain')
   const other = (await upload(theirs.client, 'another', 'text/plain')).url
@@ -188,7 +187,7 @@ t.test('gives an address that names the member no other meaning', async (t) => {
   t.equal(folded.status, 401)
 })
 
-t.test('shows the stored answer of an accepted request to its caller alone', async (t) => {
+t.test('shows the stored response of an accepted request only to its caller', async (t) => {
   const [caller, neighbour] = [await aMember(), await aMember()]
   await neighbour.restrict(NO_PHONE)
   const asked = await caller.client.get(`Patient?_id=${patient.id}`, { Prefer: 'respond-async' })

@@ -1,4 +1,4 @@
-/** On behalf of others only global unicast addresses are called: no private network, and no metadata of a cloud. */
+/** User-supplied URLs may only reach global unicast addresses: no private network, and no cloud metadata. */
 import t from 'tap'
 import {
   blockedReason,
@@ -10,7 +10,6 @@ import {
 import { openBotica } from '../../fixtures/botica.ts'
 import { aSubscription } from '../../fixtures/http/receiver.ts'
 
-/** Literals, so that no name server is asked. */
 const PRIVATE: Readonly<Record<string, readonly string[]>> = {
   loopback: ['127.0.0.1', '127.255.255.254', '::1'],
   unspecified: ['0.0.0.0', '0.1.2.3', '::'],
@@ -44,7 +43,7 @@ const PUBLIC_6 = [
 
 const url = (address: string) => `http://${address.includes(':') ? `[${address}]` : address}/hook`
 
-t.test('addresses that are not global unicast count as private', (t) => {
+t.test('treats addresses that are not global unicast as private', (t) => {
   for (const [kind, addresses] of Object.entries(PRIVATE)) {
     for (const address of addresses) t.notOk(isPublicAddress(address), `${kind}: ${address}`)
   }
@@ -55,7 +54,7 @@ t.test('addresses that are not global unicast count as private', (t) => {
   t.end()
 })
 
-t.test('a Subscription cannot be made to call them', async (t) => {
+t.test('rejects private addresses in a Subscription', async (t) => {
   const { admin } = await openBotica(t, { env: { HOOK_TARGETS: 'public', BOT_FETCH: 'public' } })
   for (const [kind, addresses] of Object.entries(PRIVATE)) {
     for (const address of addresses) {
@@ -74,7 +73,7 @@ t.test('a Subscription cannot be made to call them', async (t) => {
   }
 })
 
-t.test('a host whose name has one private address among others is not called', (t) => {
+t.test('calls no host with one private address among others', (t) => {
   const rules = { ...UNRESTRICTED, reach: 'public' } as const
   const hook = new URL('https://hooks.example.org/')
   t.equal(blockedReason(rules, hook, ['93.184.216.34', '2606:4700::1']), undefined)
@@ -84,7 +83,7 @@ t.test('a host whose name has one private address among others is not called', (
   t.end()
 })
 
-t.test('a list of what is never called holds for IPv6 addresses that lead there', (t) => {
+t.test('applies a block list to IPv6 forms of its addresses', (t) => {
   const rule = readHostRule('10.0.0.0/8')
   const rules = { ...UNRESTRICTED, never: rule === undefined ? [] : [rule] }
   const host = new URL('http://inside.example/')
@@ -99,7 +98,7 @@ t.test('a list of what is never called holds for IPv6 addresses that lead there'
     '2001:0:808:808:0:0:f5fe:fdfc',
   ]) {
     t.match(blockedReason(rules, host, [address]), /not called/, address)
-    t.match(blockedReason(rules, new URL(url(address))), /not called/, `${address} itself`)
+    t.match(blockedReason(rules, new URL(url(address))), /not called/, `blocks ${address} itself`)
   }
   for (const address of ['11.1.2.3', '64:ff9b::11.1.2.3', '2606:4700:a01:203::']) {
     t.equal(blockedReason(rules, host, [address]), undefined, address)

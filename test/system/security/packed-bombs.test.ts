@@ -1,4 +1,4 @@
-/** Small bodies and files that unpack to large ones, or to nothing at great length, end at their limit. */
+/** Decompression limits for bodies and files that expand to large or endless empty content. */
 import { once } from 'node:events'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -24,7 +24,6 @@ const { admin } = botica
 
 const line = Buffer.from(`${JSON.stringify({ ...aPatient(), id: 'first' })}\n`)
 const EMPTY = gzipSync('')
-/** Members of nothing, between a line and one more. */
 const members = Buffer.concat([
   gzipSync(line),
   ...Array.from({ length: 100_000 }, () => EMPTY),
@@ -56,19 +55,19 @@ async function importOf(inputUrl: string) {
 }
 
 for (const [what, bytes] of Object.entries(bombs)) {
-  t.test(`an import of ${what} ends at the limit`, async (t) => {
+  t.test(`stops an import of ${what} at the limit`, async (t) => {
     const { id } = await upload(admin, bytes, 'application/fhir+ndjson')
     t.match(await importOf(`Binary/${id}`), /larger than an upload may be|not|JSON/)
   })
 }
 
-t.test('an import of many empty members reads what is between them', async (t) => {
+t.test('imports lines between many empty gzip members', async (t) => {
   const { id } = await upload(admin, members, 'application/fhir+ndjson')
   t.equal(await importOf(`Binary/${id}`), '')
   for (const name of ['first', 'last']) t.equal((await admin.get(`Patient/${name}`)).status, 200)
 })
 
-t.test('an import of a packed answer of another server ends at the limit', async (t) => {
+t.test('stops an import of a compressed response of another server at the limit', async (t) => {
   const server = createServer((_, res) => {
     res.writeHead(200, { 'Content-Encoding': 'br' })
     res.end(brotliCompressSync(Buffer.alloc(64 * MB, '\n')))
@@ -80,7 +79,7 @@ t.test('an import of a packed answer of another server ends at the limit', async
   t.match(await importOf(`http://127.0.0.1:${port}/`), /larger than an upload may be/)
 })
 
-t.test('a body of many empty members is one without content', async (t) => {
+t.test('treats a body of many empty gzip members as empty', async (t) => {
   const headers = { 'Content-Type': 'application/fhir+json', 'Content-Encoding': 'gzip' }
   const nothing = Buffer.concat(Array.from({ length: 40_000 }, () => EMPTY))
   const empty = await admin.post('Patient', nothing, headers)

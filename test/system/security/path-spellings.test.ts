@@ -1,4 +1,4 @@
-/** One path has one spelling: limits, authentication and idempotency see the path that the router sees. */
+/** Limits, authentication and idempotency use the same normalized path as the router. */
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { openBotica } from '../../fixtures/botica.ts'
@@ -14,7 +14,7 @@ const ask = (method: string, target: string, headers: Record<string, string> = {
     ...(body === undefined ? {} : { body: JSON.stringify(body) }),
   })
 
-t.test('paths in another case are not found', async (t) => {
+t.test('returns 404 for paths in another case', async (t) => {
   const invite = `projects/${project.id}/invite`
   const table: [method: string, target: string][] = [
     ['GET', `/Admin/projects/${project.id}`],
@@ -45,7 +45,7 @@ t.test('paths in another case are not found', async (t) => {
   }
 })
 
-t.test('spellings that mean the same path are the same route to all', async (t) => {
+t.test('routes equivalent spellings of a path to the same route', async (t) => {
   for (const target of [
     `/admin/projects/${project.id}`,
     `/admin/projects/${project.id}/`,
@@ -73,49 +73,46 @@ t.test('spellings that mean the same path are the same route to all', async (t) 
   }
 })
 
-t.test(
-  'dot segments, parameters, and encoded slashes and percent signs lead nowhere',
-  async (t) => {
-    for (const target of [
-      `/fhir/R4/../../admin/projects/${project.id}`,
-      `/fhir/R4/metadata/../Patient`,
-      `/fhir/R4/%2e%2e/%2E./admin/projects/${project.id}`,
-      `/./admin/projects/${project.id}`,
-      `/admin/./projects/${project.id}`,
-      `/admin/projects/${project.id}/.`,
-      `/admin/projects/${project.id}/..`,
-      `/admin;x=1/projects/${project.id}`,
-      `/admin/projects;x=1/${project.id}`,
-      `/%2561dmin/projects/${project.id}`,
-      `/admin%2Fprojects%2F${project.id}`,
-      `\\admin/projects/${project.id}`,
-      `/admin\\projects\\${project.id}`,
-      `/api/api/admin/projects/${project.id}`,
-      '/fhir/R4/metadata;x=1/../Patient',
-      '/fhir/R4\\Patient',
-      '/fhir%2FR4/Patient',
-      '/auth%2fme',
-      '/auth/me;jsessionid=1',
-      '/auth/me%00',
-      '/auth/me%20',
-      '/%zz',
-      '/%',
-    ]) {
-      const [without, signedIn] = [await ask('GET', target), await ask('GET', target, bearer)]
-      t.ok([400, 401, 404].includes(without.status), `${target}: ${without.status}`)
-      t.ok([400, 404].includes(signedIn.status), `${target} with a token: ${signedIn.status}`)
-    }
-  },
-)
+t.test('rejects dot segments, parameters, and encoded slashes and percent signs', async (t) => {
+  for (const target of [
+    `/fhir/R4/../../admin/projects/${project.id}`,
+    `/fhir/R4/metadata/../Patient`,
+    `/fhir/R4/%2e%2e/%2E./admin/projects/${project.id}`,
+    `/./admin/projects/${project.id}`,
+    `/admin/./projects/${project.id}`,
+    `/admin/projects/${project.id}/.`,
+    `/admin/projects/${project.id}/..`,
+    `/admin;x=1/projects/${project.id}`,
+    `/admin/projects;x=1/${project.id}`,
+    `/%2561dmin/projects/${project.id}`,
+    `/admin%2Fprojects%2F${project.id}`,
+    `\\admin/projects/${project.id}`,
+    `/admin\\projects\\${project.id}`,
+    `/api/api/admin/projects/${project.id}`,
+    '/fhir/R4/metadata;x=1/../Patient',
+    '/fhir/R4\\Patient',
+    '/fhir%2FR4/Patient',
+    '/auth%2fme',
+    '/auth/me;jsessionid=1',
+    '/auth/me%00',
+    '/auth/me%20',
+    '/%zz',
+    '/%',
+  ]) {
+    const [without, signedIn] = [await ask('GET', target), await ask('GET', target, bearer)]
+    t.ok([400, 401, 404].includes(without.status), `${target}: ${without.status}`)
+    t.ok([400, 404].includes(signedIn.status), `${target} with a token: ${signedIn.status}`)
+  }
+})
 
-t.test('targets that are hardly paths are answered without a failure', async (t) => {
+t.test('answers malformed targets without a failure', async (t) => {
   for (const target of ['*', '/', '//', '/api', '/api/', '/?', '///?/admin', 'http://host', '/#']) {
     const { status } = await ask('GET', target)
     t.ok([200, 400, 404].includes(status), `${target}: ${status}`)
   }
 })
 
-t.test('the limit of sign-in counts every spelling of its routes', async (t) => {
+t.test('counts every spelling of a sign-in route in its rate limit', async (t) => {
   const limited = await openBotica(t, {
     env: { AUTH_RATE_LIMIT_PER_MINUTE: String(AUTH_LIMIT) },
   })
@@ -140,13 +137,13 @@ t.test('the limit of sign-in counts every spelling of its routes', async (t) => 
       const raw = { body: JSON.stringify(body) }
       statuses.push((await askRaw(limited.baseUrl, 'POST', spelling, raw)).status)
     }
-    // A minute may end in between, which gives each address its requests once more.
+    // A new minute resets the limit of each address.
     const judged = statuses.filter((status) => status !== 429 && status !== 404).length
     t.ok(judged <= 2 * AUTH_LIMIT, `${spelling}: ${statuses.join(' ')}`)
   }
 })
 
-t.test('an Idempotency-Key is the same key in all spellings', async (t) => {
+t.test('treats an Idempotency-Key as the same key in all spellings', async (t) => {
   const key = { ...bearer, 'Idempotency-Key': randomUUID() }
   const clients = new Set<string>()
   for (const target of [
@@ -171,7 +168,7 @@ t.test('an Idempotency-Key is the same key in all spellings', async (t) => {
   t.equal(patients.size, 1)
 })
 
-t.test('a path that is found in two spellings is one route in the metrics', async (t) => {
+t.test('counts two spellings of a path as one route in the metrics', async (t) => {
   await ask('GET', '/fhir/R4//Basic', bearer)
   await ask('GET', '/%61uth/me', bearer)
   const { text } = await ask('GET', '/metrics')

@@ -1,7 +1,4 @@
-/**
- * A walk over every route that is there, as the table of routes and the paths of FHIR name them, in all spellings,
- * without a token and with tokens that must not do.
- */
+/** Calls every route of the route table and of FHIR, in all spellings, without a token and with insufficient tokens. */
 import { randomUUID } from 'node:crypto'
 import { request } from 'node:http'
 import t from 'tap'
@@ -17,7 +14,7 @@ import { askRaw, type RawAnswer } from '../../fixtures/http/raw-request.ts'
 import { askToken } from '../../fixtures/people.ts'
 
 const SIDE_BY_SIDE = 8
-/** A new line here is a decision: whoever finds the address may call it. */
+/** Public routes. Adding one is a security decision. */
 const OPEN = [
   'GET / public',
   'GET /.well-known/jwks.json public',
@@ -88,7 +85,7 @@ const OPEN = [
   'POST /oauth2/revoke secret',
   'POST /oauth2/token public',
 ]
-/** Nothing that answers a stranger may hold it. */
+/** Must not appear in a response to a stranger. */
 const MARKER = `Walked${randomUUID().replaceAll('-', '')}`
 
 const botica = await openBotica(t)
@@ -109,10 +106,8 @@ const table = nonFhirRoutes(web, authenticated)
 
 interface Step {
   readonly method: string
-  /** As the table names it. */
   readonly path: string
   readonly access: Access
-  /** With ids of the Project that is walked over. */
   readonly target: string
   readonly namesOurs: boolean
 }
@@ -142,7 +137,7 @@ function targetOf(path: string): string {
 const segmentsOf = (path: string) => path.split('/').slice(1)
 const encoded = (text: string) => `%${text.charCodeAt(0).toString(16)}${text.slice(1)}`
 
-/** The router reads all of them as the same path. */
+/** Spellings that the router treats as the same path. */
 const same: Readonly<Record<string, (target: string) => string>> = {
   plain: (target) => target,
   alias: (target) => `/api${target}`,
@@ -152,7 +147,7 @@ const same: Readonly<Record<string, (target: string) => string>> = {
       .map((one) => one && encoded(one))
       .join('/')}`,
 }
-/** Nothing is found there. */
+/** Spellings that return 404. */
 const other: Readonly<Record<string, (target: string) => string>> = {
   capital: (target) => target.replace(/[a-z]/, (letter) => letter.toUpperCase()),
   capitals: (target) => target.toUpperCase(),
@@ -166,7 +161,6 @@ const other: Readonly<Record<string, (target: string) => string>> = {
 
 type Judge = (answer: RawAnswer, step: Step) => boolean
 
-/** Calls every step in these spellings; answers those that `isRight` does not hold for. */
 async function walk(
   asked: readonly Step[],
   spellings: Readonly<Record<string, (target: string) => string>>,
@@ -189,12 +183,12 @@ async function walk(
         ...bodyOf(step),
         headers: {
           ...bodyOf(step).headers,
-          // The scraper of the metrics is not on this machine.
+          // A metrics scraper on another machine.
           'X-Forwarded-For': '192.0.2.1',
           ...(token === undefined ? {} : { Authorization: `Bearer ${token}` }),
         },
       })
-      // A busy machine may keep a part from answering the health check in time.
+      // On a busy machine a component may miss the health check.
       const mayBeAway = step.path === '/healthcheck' && answer.status === 503
       const isSafe = (answer.status < 500 || mayBeAway) && !answer.text.includes(MARKER)
       if (isSafe && isRight(answer, step)) continue
@@ -205,7 +199,7 @@ async function walk(
   return wrong
 }
 
-/** In the form that the route reads, so that it gets as far as it can. */
+/** Returns a body in the format of the route, so that the request is processed far. */
 function bodyOf({ method, path }: Step): { body?: string; headers?: Record<string, string> } {
   if (method === 'GET' || method === 'DELETE') return {}
   if (method === 'PATCH')
@@ -218,14 +212,14 @@ function bodyOf({ method, path }: Step): { body?: string; headers?: Record<strin
 }
 
 const nobody = () => undefined
-/** Whoever logs out ends the login, so each of these calls has one of its own. */
+/** Signs in separately for each call, since a logout ends the login. */
 const freshAt = (path: string, { id, secret }: { id: string; secret: string }, token = '') => {
   return async (step: Step) => {
     return step.path === path ? (await signIn(baseUrl, id, secret)).token : token
   }
 }
 
-t.test('the routes that ask for no token are these', (t) => {
+t.test('lists every route that needs no token', (t) => {
   const open = table.filter(({ access }) => isOpen(access))
   const lines = open.map(({ methods, path, access }) => `${methods} ${path} ${access}`)
   t.same(lines.sort(), OPEN)
@@ -234,13 +228,13 @@ t.test('the routes that ask for no token are these', (t) => {
   t.end()
 })
 
-t.test('a route without a mark stops the start', (t) => {
+t.test('refuses to start with an unmarked route', (t) => {
   const { access: _, ...rest } = table[0] as Route // the table is not empty
   t.throws(() => buildRouter([rest as Route], authenticated), { message: /carries no mark/ })
   t.end()
 })
 
-t.test('without a token only open routes answer, in every spelling', async (t) => {
+t.test('serves only open routes without a token, in every spelling', async (t) => {
   t.ok(steps.length > 200)
   t.same(
     await walk(steps, same, nobody, ({ status }, { access }) => {
@@ -252,30 +246,29 @@ t.test('without a token only open routes answer, in every spelling', async (t) =
   )
 })
 
-t.test('no other spelling leads to a route, with a token or without', async (t) => {
+t.test('returns 404 for other spellings, with a token or without', async (t) => {
   const lettered = steps.filter(({ target }) => target !== '/')
   const isNowhere: Judge = ({ status }) => status === 404
-  // A path below the root of FHIR asks for the token first.
+  // A path below the FHIR root requires the token first.
   const isHidden: Judge = ({ status }) => status === 404 || status === 401
   t.same(await walk(lettered, other, nobody, isHidden), [])
   t.same(await walk(lettered, other, () => superAdmin.token, isNowhere), [])
 })
 
-t.test('an administrator of another Project reaches nothing of this one', async (t) => {
+t.test('denies an administrator of another Project every route of this one', async (t) => {
   const token = freshAt('/oauth2/logout', foreign.adminCredentials, foreign.admin.token)
   t.same(
     await walk(steps, same, token, ({ status, text }, { access, namesOurs }) => {
       if (access === 'super-administrator') return status === 403
       if (access === 'administrator' && namesOurs) return status === 403
       if (isOpen(access)) return true
-      // A compartment of somebody else is empty.
       return namesOurs ? status >= 400 || !text.includes('"entry"') : status !== 401
     }),
     [],
   )
 })
 
-t.test('a member who is no administrator administers nothing', async (t) => {
+t.test('denies administration to a member who is not an administrator', async (t) => {
   const guarded = steps.filter(({ access }) => access.endsWith('administrator'))
   t.ok(guarded.length > 40)
   t.same(
@@ -299,7 +292,7 @@ t.test('a member who is no administrator administers nothing', async (t) => {
   )
 })
 
-t.test('a token of narrow scope reaches neither the administration nor the account', async (t) => {
+t.test('denies administration and account to a token of narrow scope', async (t) => {
   const { body } = await askToken(baseUrl, {
     grant_type: 'client_credentials',
     client_id: adminCredentials.id,
@@ -330,7 +323,7 @@ t.test('a token of narrow scope reaches neither the administration nor the accou
   )
 })
 
-t.test('web sockets are opened at one path in one spelling', async (t) => {
+t.test('opens web sockets at one path in one spelling', async (t) => {
   const key = { 'Sec-WebSocket-Key': 'AAAAAAAAAAAAAAAAAAAAAA==', 'Sec-WebSocket-Version': '13' }
   const { hostname, port } = new URL(baseUrl)
   const status = async (path: string) => {
@@ -353,7 +346,7 @@ t.test('web sockets are opened at one path in one spelling', async (t) => {
   }
 })
 
-t.test('versions are answered to those who say who they are', async (t) => {
+t.test('returns versions only to authenticated callers', async (t) => {
   const { body: seen } = await botica.anonymous.get<Record<string, unknown>>('/healthcheck')
   t.notOk(['version', 'platform', 'runtime'].some((name) => name in seen))
   t.match(await admin.get('/healthcheck'), {

@@ -1,4 +1,4 @@
-/** Work that is carried out later reaches no further than the request that began it. */
+/** Deferred work is limited to the access of the request that started it. */
 import t from 'tap'
 import { scopedClient, scopedPerson } from '../../fixtures/attacks/scoped.ts'
 import { openBotica, until } from '../../fixtures/botica.ts'
@@ -32,7 +32,6 @@ const receiver = await startReceiver(t)
 const patient = await admin.create(aPatient())
 const AS_USER: BotDetails = { fields: { runAsUser: true } }
 
-/** How reading the Patient ends, seen from inside a run. */
 const READS = `
   try { return (await medplum.readResource('Patient', '${patient.id}')).id }
   catch (error) { return error.outcome.id }`
@@ -40,30 +39,30 @@ const reading = await aBot(botica, handler(READS), AS_USER)
 const narrow = await scopedClient(botica, adminCredentials, 'system/Bot.rs')
 const wider = await scopedClient(botica, adminCredentials, 'system/Bot.rs system/Patient.rs')
 
-t.test('a bot that runs as its caller acts within the scope of its caller', async (t) => {
+t.test('runs a bot as its caller within the scope of the caller', async (t) => {
   t.equal((await execute(admin, reading)).text, patient.id)
   t.equal((await execute(narrow, reading)).text, 'forbidden')
   t.equal((await execute(wider, reading)).text, patient.id)
 })
 
-t.test('a bot with a membership of its own acts as itself', async (t) => {
+t.test('runs a bot with a membership as itself', async (t) => {
   t.equal((await execute(narrow, await aBot(botica, handler(READS)))).text, patient.id)
 })
 
-t.test('what a wider token has found is not found for a narrower one', async (t) => {
+t.test('does not reuse results of a wider token for a narrower one', async (t) => {
   const blind = await scopedClient(botica, adminCredentials, 'system/Patient.rs')
   t.equal((await execute(admin, reading)).status, 200)
   t.equal((await execute(blind, reading)).status, 403)
 })
 
-t.test('a run that nobody waits for keeps the scope', async (t) => {
+t.test('keeps the scope in an asynchronous run', async (t) => {
   const accepted = await execute(narrow, reading, {}, { Prefer: 'respond-async' })
   t.equal(accepted.status, 202)
   const job = await finished(narrow, accepted.headers.get('content-location'))
   t.match(job.output.parameter, [{ name: 'responseBody', valueString: 'forbidden' }])
 })
 
-t.test('the result of a job is for tokens that reach as far as it did', async (t) => {
+t.test('shows the result of a job only to tokens with its scope', async (t) => {
   const path = async (client: Client) => {
     const accepted = await execute(client, reading, {}, { Prefer: 'respond-async' })
     return String(accepted.headers.get('content-location'))
@@ -76,7 +75,7 @@ t.test('the result of a job is for tokens that reach as far as it did', async (t
   t.match((await finished(wider, own)).output.parameter, [{ valueString: patient.id }])
 })
 
-t.test('an operation of a project and a bot that calls a bot keep it, too', async (t) => {
+t.test('keeps the scope in project operations and in bots called by bots', async (t) => {
   const calling = handler(`return await medplum.executeBot('${reading}', {})`)
   const caller = await aBot(botica, calling, AS_USER)
   t.equal((await execute(narrow, caller)).text, 'forbidden')
@@ -99,7 +98,7 @@ t.test('an operation of a project and a bot that calls a bot keep it, too', asyn
   t.equal((await app.post('$reads', {})).text, 'forbidden')
 })
 
-t.test('a run for an administrator’s app has no rights of an administrator', async (t) => {
+t.test('gives a run for an administrator’s app no administrator rights', async (t) => {
   const code = `
     const asked = [
       ['/admin/projects/${project.id}/invite', { resourceType: 'Practitioner', firstName: 'A', lastName: 'B', email: event.input.email }],
@@ -118,7 +117,7 @@ t.test('a run for an administrator’s app has no rights of an administrator', a
   t.same((await execute(admin, bot, { email: anEmail() })).body, ['done', 'done', 'done'])
 })
 
-t.test('what a module remembers of a run is not there for a narrower one', async (t) => {
+t.test('shares no module state of a run with a narrower one', async (t) => {
   const code = `let kept
     exports.handler = async (medplum, event) => (kept ??= event.input.secret) ?? 'nothing'`
   const bot = await aBot(botica, code, AS_USER)
@@ -126,7 +125,7 @@ t.test('what a module remembers of a run is not there for a narrower one', async
   t.equal((await execute(narrow, bot)).text, 'nothing')
 })
 
-t.test('a token of a run has the scope of the run, and ends with it', async (t) => {
+t.test('limits a token of a run to the scope and lifetime of the run', async (t) => {
   const bot = await aBot(botica, handler('return medplum.getAccessToken()'), AS_USER)
   const { text: token } = await execute(narrow, bot)
   t.equal(decodeJwtClaims(token).scope, 'system/Bot.rs')
@@ -141,7 +140,7 @@ t.test('a token of a run has the scope of the run, and ends with it', async (t) 
   t.equal(answer.text, 'A bot cannot bind a web socket')
 })
 
-t.test('a token of a run is no person', async (t) => {
+t.test('does not treat a token of a run as a person', async (t) => {
   const member = await aPerson(services, project, { isProjectScoped: true })
   const person = await scopedPerson(botica, member, 'openid')
   const parameter = [{ name: 'email', valueString: 'thief@example.org' }]
@@ -152,7 +151,7 @@ t.test('a token of a run is no person', async (t) => {
   t.equal((await execute(person, await aBot(botica, changing, AS_USER))).text, 'forbidden')
 })
 
-t.test('bundles that are answered later keep the scope', async (t) => {
+t.test('keeps the scope in asynchronous bundles', async (t) => {
   const entry = [`Patient/${patient.id}`, 'Bot', 'ProjectMembership'].map((url) => ({
     request: { method: 'GET', url },
   }))
@@ -166,7 +165,7 @@ t.test('bundles that are answered later keep the scope', async (t) => {
   t.same(statuses, ['403', '200', '403'])
 })
 
-t.test('an export is for tokens that reach as far as it does', async (t) => {
+t.test('shows an export only to tokens with its scope', async (t) => {
   const whole = await kickOff(admin, '$export')
   t.equal((await narrow.get(whole)).status, 404)
   t.equal((await narrow.del(whole)).status, 404)
@@ -176,7 +175,7 @@ t.test('an export is for tokens that reach as far as it does', async (t) => {
   t.not((await admin.get(own)).status, 404)
 })
 
-t.test('a Subscription delivers what the scope of its author reads', async (t) => {
+t.test('delivers through a Subscription only resources in the scope of its author', async (t) => {
   const scope = 'system/Subscription.cruds system/Patient.rs system/Bot.rs'
   const app = await scopedClient(botica, adminCredentials, scope)
   const hook = (path: string) => aSubscription('Observation', `${receiver.url}${path}`)
@@ -191,7 +190,7 @@ t.test('a Subscription delivers what the scope of its author reads', async (t) =
   t.same(receiver.on('/narrow'), [])
 })
 
-t.test('a Subscription that starts a bot as its author does so within the scope', async (t) => {
+t.test('starts a bot of a Subscription within the scope of its author', async (t) => {
   const code = handler(`
     const end = await medplum.search('Observation').then(() => 'done', (error) => error.outcome.id)
     await fetch('${receiver.url}/bot', { method: 'POST', body: end })`)

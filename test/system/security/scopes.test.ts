@@ -1,4 +1,4 @@
-/** An app's token reaches the resources that its scope names, and neither administration nor account. */
+/** An app token is limited to the resources of its scope, without administration and account. */
 import t, { type Test } from 'tap'
 import type { Resource } from '../../../shared/fhir/resource.ts'
 import { scopedClient, scopedPerson } from '../../fixtures/attacks/scoped.ts'
@@ -76,7 +76,7 @@ const PLATFORM: readonly Call[] = [
   ['post', `Project/${project.id}/$expunge`, parameters({})],
 ]
 
-t.test('an app of a person changes nothing of the account', async (t) => {
+t.test('rejects account changes by an app of a person', async (t) => {
   for (const scope of ['openid patient/Observation.rs', 'openid user/*.cruds', 'user/User.cruds']) {
     await refused(t, await scopedPerson(botica, person, scope), ACCOUNT, scope)
   }
@@ -84,7 +84,7 @@ t.test('an app of a person changes nothing of the account', async (t) => {
   t.equal((await superAdmin.get(`User/${user.id}`)).body.email, person.email)
 })
 
-t.test('an app learns as whom it acts, and nothing of the account', async (t) => {
+t.test('returns the identity of an app, and nothing of the account', async (t) => {
   const app = await scopedPerson(botica, person, 'patient/Observation.rs')
   const { resourceType, id } = person.profile
   const { body } = await app.get('/auth/me')
@@ -97,7 +97,7 @@ t.test('an app learns as whom it acts, and nothing of the account', async (t) =>
   t.match((await own.get('/auth/me')).body, { user: { email: person.email }, security: {} })
 })
 
-t.test('an app of an administrator administers nothing', async (t) => {
+t.test('denies administration to an app of an administrator', async (t) => {
   for (const scope of ['openid user/Patient.rs', 'openid user/*.cruds __account']) {
     await refused(t, await scopedPerson(botica, person, scope), ADMINISTRATION, scope)
   }
@@ -106,7 +106,7 @@ t.test('an app of an administrator administers nothing', async (t) => {
   t.equal((await admin.get(`${ADMIN}/members/${person.membership.id}`)).status, 200)
 })
 
-t.test('an app of an administrator has no rights of one on resources', async (t) => {
+t.test('gives an app of an administrator no administrator rights on resources', async (t) => {
   const wide =
     'user/*.cruds user/ProjectMembership.cruds user/Project.cruds user/User.rs user/ClientApplication.rs'
   const app = await scopedPerson(botica, person, wide)
@@ -125,7 +125,7 @@ t.test('an app of an administrator has no rights of one on resources', async (t)
   t.not(explained.status, 200)
 })
 
-t.test('an app of a super admin is one of its own project alone', async (t) => {
+t.test('limits an app of a super admin to its own project', async (t) => {
   const { superAdminClientId = '', superAdminClientSecret = '' } = services.config
   const credentials = { id: superAdminClientId, secret: superAdminClientSecret }
   const app = await scopedClient(botica, credentials, 'system/*.cruds system/User.cruds')
@@ -136,11 +136,11 @@ t.test('an app of a super admin is one of its own project alone', async (t) => {
   t.equal((await app.get('Login')).status, 403)
 })
 
-t.test('a scope says so by name', async (t) => {
+t.test('grants administration only by an explicit scope', async (t) => {
   const administrating = await scopedPerson(botica, person, 'openid user/Patient.rs __admin')
   t.equal((await administrating.get(`${ADMIN}/bots/stats`)).status, 200)
   t.equal((await administrating.get('/scim/v2/Users')).status, 200)
-  t.equal((await administrating.get('ProjectMembership')).status, 403, 'nor named')
+  t.equal((await administrating.get('ProjectMembership')).status, 403, 'the scope does not name it')
   t.equal((await administrating.get('/auth/mfa/status')).status, 403)
   const both = 'openid user/ProjectMembership.rs user/User.rs __admin'
   const members = await scopedPerson(botica, person, both)
@@ -155,7 +155,7 @@ t.test('a scope says so by name', async (t) => {
   t.ok(['__admin', '__account'].every((word) => found.body.scopes_supported.includes(word)))
 })
 
-t.test('a scope that names policies does not make up for a policy that does not', async (t) => {
+t.test('does not replace a missing policy by a scope that names policies', async (t) => {
   const policy = { resourceType: 'AccessPolicy', resource: [{ resourceType: '*' }] } as const
   const all = await memberUnder([{ resourceType: '*' }])
   const named = await memberUnder([{ resourceType: '*' }, { resourceType: 'AccessPolicy' }])
@@ -174,7 +174,7 @@ t.test('a scope that names policies does not make up for a policy that does not'
   }
 })
 
-t.test('a SMART word that nobody can read grants nothing, instead of everything', async (t) => {
+t.test('grants nothing for an unreadable SMART scope', async (t) => {
   const words = ['user/patient.rs', 'USER/Patient.rs', 'user/Patient.', 'user/Patient.sr', 'user/']
   for (const word of words) {
     const app = await scopedPerson(botica, person, `openid ${word}`)
@@ -188,7 +188,7 @@ t.test('a SMART word that nobody can read grants nothing, instead of everything'
   t.equal((await mixed.post('Patient', aPatient())).status, 403)
 })
 
-t.test('an answer is given again to the same scopes only', async (t) => {
+t.test('replays a response only to the same scopes', async (t) => {
   const key = { 'Idempotency-Key': 'scopes' }
   const body = aPatient()
   const [wide, narrow] = [
@@ -206,7 +206,7 @@ t.test('an answer is given again to the same scopes only', async (t) => {
   t.notMatch(again.text, String(made.body.secret))
 })
 
-t.test('the token of a web socket opens nothing else', async (t) => {
+t.test('limits the token of a web socket to the socket', async (t) => {
   const token = await getBindingToken(admin, await subscribe(admin, 'Patient'))
   const answer = await botica.anonymous.get('Patient', { Authorization: `Bearer ${token}` })
   t.equal(answer.status, 401)
@@ -215,7 +215,7 @@ t.test('the token of a web socket opens nothing else', async (t) => {
   t.equal(byBasic.status, 200)
 })
 
-t.test('a login without SMART words is as before', async (t) => {
+t.test('keeps the rights of a login without SMART scopes', async (t) => {
   const own = await scopedPerson(botica, person, 'openid profile offline')
   t.equal((await own.get(`${ADMIN}/members`)).status, 200)
   t.equal((await invite(own, project.id, { email: anEmail(), sendEmail: false })).status, 200)

@@ -1,4 +1,4 @@
-/** Members guess secrets and hidden fields by what fires a Subscription, and by search parameters that a worker indexes. */
+/** Members guess secrets and hidden fields by firing Subscriptions and by search parameters that a worker indexes. */
 import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import { systemPrincipal } from '../../../shared/access/principal.ts'
@@ -27,7 +27,7 @@ const [free, named, hiding] = await Promise.all([
   }),
 ])
 
-/** Fires at a path for every change of the criteria for which the expression holds. */
+/** Calls a path for every change in the criteria for which the expression is true. */
 async function watch(client: Client, criteria: string, path: string, expression: string) {
   const answer = await client.post<Raw>(
     'Subscription',
@@ -38,7 +38,7 @@ async function watch(client: Client, criteria: string, path: string, expression:
   if (answer.status !== 201) throw new Error(answer.text)
 }
 
-/** Resolves once everything that a change has fired has arrived: deliveries of one change go out together. */
+/** Resolves when all deliveries of a change have arrived; they are sent together. */
 async function settled(path: string, count: number): Promise<void> {
   await receiver.got(path, count)
   await until(async () => {
@@ -49,7 +49,7 @@ async function settled(path: string, count: number): Promise<void> {
   await delay(100)
 }
 
-t.test('the secret of a client fires no expression of a member', async (t) => {
+t.test('fires no expression of a member by the secret of a client', async (t) => {
   const secret = adminCredentials.secret
   const guesses = [secret.slice(0, 4), `z${secret.slice(1, 4)}`]
   for (const [name, { client }] of Object.entries({ free, named })) {
@@ -77,7 +77,7 @@ t.test('the secret of a client fires no expression of a member', async (t) => {
   }
 })
 
-t.test('the header and the signing secret of a Subscription fire no expression', async (t) => {
+t.test('fires no expression by the header or the signing secret of a Subscription', async (t) => {
   const watched = await admin.create(
     aSubscription('Basic', 'https://hook.example/', {
       channel: { header: ['Authorization: Bearer right'] },
@@ -106,7 +106,7 @@ t.test('the header and the signing secret of a Subscription fire no expression',
   }
 })
 
-t.test('a hidden field tells nothing, neither by firing nor by silence', async (t) => {
+t.test('reveals nothing of a hidden field by firing or not firing', async (t) => {
   const { client } = hiding
   await watch(client, 'Patient', '/silence', 'birthDate.empty() or birthDate < @1990-01-01')
   await watch(client, 'Patient', '/firing', 'birthDate < @1990-01-01')
@@ -120,7 +120,7 @@ t.test('a hidden field tells nothing, neither by firing nor by silence', async (
   t.equal(receiver.on('/admin').length, 1)
 })
 
-t.test('a version that its author did not see is no previous one', async (t) => {
+t.test('uses no version invisible to the author as the previous one', async (t) => {
   const entries = [{ resourceType: 'Patient', criteria: 'Patient?active=true' }]
   const { client } = await memberUnder(botica, {
     entries: [...entries, { resourceType: 'Subscription' }],
@@ -135,7 +135,7 @@ t.test('a version that its author did not see is no previous one', async (t) => 
   t.equal(receiver.on('/previous').length, 0)
 })
 
-t.test('a SearchParameter that was stored before finds nothing by a secret', async (t) => {
+t.test('finds nothing by a secret through an older SearchParameter', async (t) => {
   const stored = (code: string, expression: string) => ({
     resourceType: 'SearchParameter',
     url: `https://example.org/${code}`,

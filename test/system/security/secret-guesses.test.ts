@@ -1,6 +1,6 @@
 /**
- * Members guess what the platform or their policy keeps from them, through everything that evaluates stored resources:
- * a right guess and a wrong one get the same answer.
+ * Members guess hidden values through everything that evaluates stored resources: right and wrong
+ * guesses must get the same response.
  */
 import t, { type Test } from 'tap'
 import { nonFhirRoutes } from '../../../server/app.ts'
@@ -141,15 +141,12 @@ async function tryAll(t: Test, client: Client, targets: readonly Target[]): Prom
   }
 }
 
-t.test(
-  'every operation is known as one that evaluates resources or as one that does not',
-  async (t) => {
-    const known = [...Object.keys(EVALUATING), ...Object.keys(OTHERS)].sort()
-    t.same([...new Set(operations.map(({ name }) => name))].sort(), known)
-  },
-)
+t.test('classifies every operation as evaluating resources or not', async (t) => {
+  const known = [...Object.keys(EVALUATING), ...Object.keys(OTHERS)].sort()
+  t.same([...new Set(operations.map(({ name }) => name))].sort(), known)
+})
 
-t.test('every interaction of REST and every route for members is known', async (t) => {
+t.test('classifies every REST interaction and every route for members', async (t) => {
   const { services } = botica
   const web = { services, metrics: createMetrics(services) }
   const interactions = fhirPaths.map(({ path }) => path).filter((path) => !path.includes('$'))
@@ -165,12 +162,10 @@ t.test('every interaction of REST and every route for members is known', async (
 })
 
 for (const [name, { client }] of Object.entries({ free, starred, reader, writer, linked })) {
-  t.test(`a ${name} member learns nothing of secrets by guessing`, (t) =>
-    tryAll(t, client, TARGETS),
-  )
+  t.test(`reveals no secret to guesses of a ${name} member`, (t) => tryAll(t, client, TARGETS))
 }
 
-t.test('a member learns nothing of a field that its policy hides by guessing', (t) =>
+t.test('reveals no hidden field of a policy to guesses of a member', (t) =>
   tryAll(t, hiding.client, [BIRTH]),
 )
 
@@ -207,7 +202,7 @@ const parameter = (type: string, expression: string, name = 'guess') => ({
   expression,
 })
 
-t.test('refuses a SearchParameter that may read a secret, of administrators as well', async (t) => {
+t.test('rejects a SearchParameter that may read a secret, even of administrators', async (t) => {
   for (const [type, expressions] of Object.entries(READING)) {
     for (const expression of expressions) {
       const answer = await admin.post<Raw>('SearchParameter', parameter(type, expression))
@@ -219,7 +214,7 @@ t.test('refuses a SearchParameter that may read a secret, of administrators as w
   t.equal((await admin.post('SearchParameter', plain)).status, 201)
 })
 
-t.test('a write constraint of a member’s own policy reads no secret', async (t) => {
+t.test('reads no secret in a write constraint of the member’s policy', async (t) => {
   const constraint = (guess: string) => [
     { language: 'text/fhirpath', expression: `%after.secret.startsWith('${guess}')` },
   ]

@@ -1,4 +1,4 @@
-/** Logs and answers of bots reach a terminal as text, never as its commands. */
+/** Logs and responses of bots reach a terminal as text, never as control sequences. */
 import t from 'tap'
 import { escapeControlCharacters } from '../../../scripts/cli/print.ts'
 
@@ -16,7 +16,7 @@ t.test('control characters are replaced', (t) => {
   t.equal(
     escapeControlCharacters('Grüße 🙂\n\t{"a": 1}\n'),
     'Grüße 🙂\n\t{"a": 1}\n',
-    'all else stays',
+    'keeps other text',
   )
   t.end()
 })

@@ -1,4 +1,4 @@
-/** A member tries to open a Bot to strangers, to schedule it, or to hide its runs from the audit trail. */
+/** A member tries to expose a Bot, to schedule it, or to hide its runs from the audit trail. */
 import t from 'tap'
 import { openBotica, until } from '../../../fixtures/botica.ts'
 import { aBot, execute, handler } from '../../../fixtures/bots/bots.ts'
@@ -23,7 +23,6 @@ const named = await memberUnder(botica, {
   entries: [{ resourceType: 'Bot' }, { resourceType: '*' }],
 })
 
-/** A Bot with no more rights than any of the members, and the id of its membership. */
 async function aPlainBot(): Promise<{ readonly bot: string; readonly membership: string }> {
   const bot = await aBot(botica, LEAK)
   await changeMembership(botica, `Bot/${bot}`, { access })
@@ -31,7 +30,7 @@ async function aPlainBot(): Promise<{ readonly bot: string; readonly membership:
   return { bot, membership: body.entry[0].resource.id }
 }
 
-t.test('a removed member leaves no web hook behind', async (t) => {
+t.test('disables the web hooks of a removed member', async (t) => {
   await admin.create({ resourceType: 'Patient', name: [{ family: 'Hidden' }] })
   const leaver = await memberUnder(botica, { entries: [{ resourceType: '*' }] })
   const { bot, membership } = await aPlainBot()
@@ -58,7 +57,7 @@ const EXPOSING: Readonly<Record<string, unknown>> = {
   extension: [{ url: 'urn:botica:bot-memoryMb', valueInteger: 512 }],
 }
 
-t.test('plain members cannot set exposing elements of a bot by any path', async (t) => {
+t.test('rejects exposing bot elements of plain members on every path', async (t) => {
   for (const [name, value] of Object.entries(EXPOSING)) {
     for (const { client } of [free, starred]) {
       const { bot } = await aPlainBot()
@@ -75,7 +74,7 @@ t.test('plain members cannot set exposing elements of a bot by any path', async 
   }
 })
 
-t.test('plain members cannot remove limits of a bot', async (t) => {
+t.test('rejects removal of bot limits by plain members', async (t) => {
   const { bot } = await aPlainBot()
   const { body } = await admin.get<Raw>(`Bot/${bot}`)
   const limited = { timeout: 5, extension: [{ url: 'urn:botica:bot-memoryMb', valueInteger: 64 }] }
@@ -85,28 +84,31 @@ t.test('plain members cannot remove limits of a bot', async (t) => {
   }
 })
 
-t.test('a policy that names Bot allows them, and explicit defaults are no change', async (t) => {
-  const { bot } = await aPlainBot()
-  const { body } = await named.client.get<Raw>(`Bot/${bot}`)
-  const { cronTiming: _, cdsService: __, ...settable } = EXPOSING
-  const opened = await named.client.put(`Bot/${bot}`, { ...body, ...settable })
-  t.equal(opened.status, 200, opened.text)
+t.test(
+  'allows exposing elements with a policy that names Bot, and ignores explicit defaults',
+  async (t) => {
+    const { bot } = await aPlainBot()
+    const { body } = await named.client.get<Raw>(`Bot/${bot}`)
+    const { cronTiming: _, cdsService: __, ...settable } = EXPOSING
+    const opened = await named.client.put(`Bot/${bot}`, { ...body, ...settable })
+    t.equal(opened.status, 200, opened.text)
 
-  const plain = await aPlainBot()
-  const defaults = {
-    publicWebhook: false,
-    runAsUser: false,
-    auditEventTrigger: 'always',
-    auditEventDestination: ['resource'],
-    description: 'saved',
-    extension: [{ url: 'https://example.org/note', valueString: 'of the author' }],
-  }
-  const stored = (await free.client.get<Raw>(`Bot/${plain.bot}`)).body
-  const saved = await free.client.put(`Bot/${plain.bot}`, { ...stored, ...defaults })
-  t.equal(saved.status, 200, saved.text)
-})
+    const plain = await aPlainBot()
+    const defaults = {
+      publicWebhook: false,
+      runAsUser: false,
+      auditEventTrigger: 'always',
+      auditEventDestination: ['resource'],
+      description: 'saved',
+      extension: [{ url: 'https://example.org/note', valueString: 'of the author' }],
+    }
+    const stored = (await free.client.get<Raw>(`Bot/${plain.bot}`)).body
+    const saved = await free.client.put(`Bot/${plain.bot}`, { ...stored, ...defaults })
+    t.equal(saved.status, 200, saved.text)
+  },
+)
 
-t.test('plain members cannot take over calls by identifier with an older bot', async (t) => {
+t.test('rejects takeover of calls by identifier with an older bot', async (t) => {
   const identifier = [{ system: 'urn:clinic', value: 'charge-card' }]
   const older = await aBot(botica, handler('return "stolen"'))
   await aBot(botica, handler('return "charged"'), { fields: { identifier } })
@@ -119,7 +121,7 @@ t.test('plain members cannot take over calls by identifier with an older bot', a
   t.equal(answer.text, 'charged')
 })
 
-t.test('plain members cannot switch off AuditEvents of runs', async (t) => {
+t.test('rejects disabling AuditEvents of runs by plain members', async (t) => {
   const { bot } = await aPlainBot()
   for (const [name, value] of [
     ['auditEventTrigger', 'never'],
@@ -137,7 +139,7 @@ t.test('plain members cannot switch off AuditEvents of runs', async (t) => {
   }, 90_000)
 })
 
-t.test('a web hook stops with the membership of its bot', async (t) => {
+t.test('stops a web hook with the membership of its bot', async (t) => {
   const { bot, membership } = await aPlainBot()
   const open = [{ op: 'add', path: '/publicWebhook', value: true }]
   t.equal((await admin.patch(`Bot/${bot}`, open)).status, 200)

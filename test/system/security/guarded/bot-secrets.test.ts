@@ -1,4 +1,4 @@
-/** A member tries to read the secrets of its Project by deploying code, since every run gets them. */
+/** A member tries to read the secrets of its Project by deploying code, since every run receives them. */
 import t from 'tap'
 import type { Resource } from '../../../../shared/fhir/resource.ts'
 import { openBotica } from '../../../fixtures/botica.ts'
@@ -28,13 +28,13 @@ const codeOf = async (bot: string) => {
   return `Binary/${/storage\/([^/?]+)/.exec(executableCode.url)?.[1]}`
 }
 
-t.test('plain members deploy bots of equal rights in a Project without secrets', async (t) => {
+t.test('lets plain members deploy bots of equal rights in a Project without secrets', async (t) => {
   const bot = await aBot(botica, HARMLESS)
   t.equal((await deploy(free.client, bot, STEAL)).status, 200)
   t.same((await execute(free.client, bot)).body, {})
 })
 
-t.test('plain members cannot write code by any path in a Project with secrets', async (t) => {
+t.test('rejects code of plain members on every path in a Project with secrets', async (t) => {
   const bot = await aBot(botica, HARMLESS)
   const set = await admin.post(`/admin/projects/${project.id}/secrets`, secret, {
     'Content-Type': 'application/json',
@@ -63,12 +63,12 @@ t.test('plain members cannot write code by any path in a Project with secrets', 
     })
     t.equal(body.errors?.[0].extensions.status, 403)
     const kept = { ...(await read(client, `Bot/${bot}`)), description: 'saved' }
-    t.equal((await client.put(`Bot/${bot}`, kept)).status, 200, 'the rest goes on')
+    t.equal((await client.put(`Bot/${bot}`, kept)).status, 200, 'other changes still work')
   }
-  t.same((await execute(free.client, bot)).body, ['GATEWAY_KEY'], 'bots that exist keep running')
+  t.same((await execute(free.client, bot)).body, ['GATEWAY_KEY'], 'keeps existing bots running')
 })
 
-t.test('administrators and members whose policy names Bot still deploy', async (t) => {
+t.test('lets administrators and members whose policy names Bot deploy', async (t) => {
   const bot = await aBot(botica, HARMLESS)
   t.equal((await deploy(admin, bot, STEAL)).status, 200)
   const own = await aBot(botica, HARMLESS)
@@ -76,20 +76,27 @@ t.test('administrators and members whose policy names Bot still deploy', async (
   t.match((await execute(named.client, own)).body, { GATEWAY_KEY: secret[0] })
 })
 
-t.test('plain members of a linked Project write no code that gets the secrets here', async (t) => {
-  const shared = await botica.createTenant()
-  const link = [{ project: { reference: `Project/${shared.project.id}` } }]
-  const change = [{ op: 'add', path: '/link', value: link }]
-  t.equal((await botica.superAdmin.patch(`Project/${project.id}`, change)).status, 200)
-  botica.services.principals.forget()
-  const member = await botica.createMember({}, shared.project.id)
-  const asCaller = await aBot(shared, HARMLESS)
-  const runAsUser = [{ op: 'add', path: '/runAsUser', value: true }]
-  t.equal((await shared.admin.patch(`Bot/${asCaller}`, runAsUser)).status, 200)
-  const { id: alone } = await shared.admin.create({ resourceType: 'Bot', name: 'Alone' })
-  const atHome = await aBot(shared, HARMLESS)
-  t.equal((await deploy(member.client, asCaller, STEAL)).status, 403)
-  t.equal((await deploy(member.client, alone, STEAL)).status, 403)
-  t.equal((await deploy(member.client, atHome, STEAL)).status, 200)
-  t.same((await execute(free.client, atHome)).body, {}, 'it runs at home, without secrets of here')
-})
+t.test(
+  'rejects code of plain members of a linked Project that would receive secrets here',
+  async (t) => {
+    const shared = await botica.createTenant()
+    const link = [{ project: { reference: `Project/${shared.project.id}` } }]
+    const change = [{ op: 'add', path: '/link', value: link }]
+    t.equal((await botica.superAdmin.patch(`Project/${project.id}`, change)).status, 200)
+    botica.services.principals.forget()
+    const member = await botica.createMember({}, shared.project.id)
+    const asCaller = await aBot(shared, HARMLESS)
+    const runAsUser = [{ op: 'add', path: '/runAsUser', value: true }]
+    t.equal((await shared.admin.patch(`Bot/${asCaller}`, runAsUser)).status, 200)
+    const { id: alone } = await shared.admin.create({ resourceType: 'Bot', name: 'Alone' })
+    const atHome = await aBot(shared, HARMLESS)
+    t.equal((await deploy(member.client, asCaller, STEAL)).status, 403)
+    t.equal((await deploy(member.client, alone, STEAL)).status, 403)
+    t.equal((await deploy(member.client, atHome, STEAL)).status, 200)
+    t.same(
+      (await execute(free.client, atHome)).body,
+      {},
+      'runs at home without the secrets of this Project',
+    )
+  },
+)

@@ -1,4 +1,4 @@
-/** A member tries to have code of its own run with more rights than it has. */
+/** A member tries to run code with more rights than it has. */
 import t from 'tap'
 import type { Resource } from '../../../../shared/fhir/resource.ts'
 import { openBotica } from '../../../fixtures/botica.ts'
@@ -13,13 +13,11 @@ const { admin, superAdmin } = botica
 const CODE = handler('return 1')
 const OTHER = handler('return 2')
 
-/** A policy of the Project that gives these entries. */
 const aPolicy = async (...resource: object[]) => {
   const { id } = await admin.create({ resourceType: 'AccessPolicy', resource })
   return { policy: { reference: `AccessPolicy/${id}` } }
 }
 const clinical = await aPolicy({ resourceType: 'Patient' }, { resourceType: 'Bot' })
-/** A Bot that is deployed, with changes of its membership. */
 async function botUnder(fields: object, more: object = {}): Promise<string> {
   const id = await aBot(botica, CODE, { fields: { ...more } })
   await changeMembership(botica, `Bot/${id}`, { ...fields })
@@ -32,7 +30,7 @@ await changeMembership(botica, `ClientApplication/${narrow.id}`, { access: [clin
 
 type Stored = Resource & { readonly id: string }
 const read = async (client: Client, path: string) => (await client.get<Stored>(path)).body
-/** Its address in the storage begins with its id. */
+/** Returns the reference of the code Binary, whose id starts its storage path. */
 const codeOf = async (bot: string) => {
   const { executableCode } = (await admin.get<Raw>(`Bot/${bot}`)).body
   return `Binary/${/storage\/([^/?]+)/.exec(executableCode.url)?.[1]}`
@@ -40,7 +38,7 @@ const codeOf = async (bot: string) => {
 const reasonOf = (answer: { body: Raw }) => answer.body.issue[0].details.text
 
 t.test(
-  'a Bot with more rights than the writer is not written, patched, deployed or deleted',
+  'rejects writes, patches, deploys and deletions of a Bot with more rights than the caller',
   async (t) => {
     const [administrator, unlimited] = await Promise.all([botUnder({ admin: true }), botUnder({})])
     for (const [bot, members] of [
@@ -63,7 +61,7 @@ t.test(
   },
 )
 
-t.test('nor is the Binary that is its code', async (t) => {
+t.test('rejects writes of the Binary with the code of such a Bot', async (t) => {
   const bot = await botUnder({ admin: true })
   const binary = await codeOf(bot)
   const js = { 'Content-Type': 'text/javascript' }
@@ -77,7 +75,11 @@ t.test('nor is the Binary that is its code', async (t) => {
     t.equal((await client.del(binary)).status, 403)
     const own = await client.post<Stored>('Binary', OTHER, js)
     t.equal(own.status, 201)
-    t.equal((await client.put(`Binary/${own.body.id}`, CODE, js)).status, 200, 'others are')
+    t.equal(
+      (await client.put(`Binary/${own.body.id}`, CODE, js)).status,
+      200,
+      'accepts other Binaries',
+    )
     const pointed = {
       executableCode: { contentType: 'text/javascript', url: `Binary/${own.body.id}` },
     }
@@ -90,11 +92,11 @@ t.test('nor is the Binary that is its code', async (t) => {
   const plain = await codeOf(
     await botUnder({ access: [await aPolicy({ resourceType: 'Binary' })] }),
   )
-  t.equal((await client.put(plain, OTHER, js)).status, 403, 'who may not write the Bot')
+  t.equal((await client.put(plain, OTHER, js)).status, 403, 'callers who may not write the Bot')
   t.equal((await admin.put(binary, CODE, js)).status, 200)
 })
 
-t.test('a Bot that runs as whoever calls it is for administrators', async (t) => {
+t.test('allows only administrators to create a Bot that runs as its caller', async (t) => {
   const own = await botUnder({ access: [clinical] })
   const asCaller = await botUnder({ access: [clinical] }, { runAsUser: true })
   const named = await memberUnder(botica, {
@@ -119,7 +121,7 @@ t.test('a Bot that runs as whoever calls it is for administrators', async (t) =>
     }
   }
   t.equal((await execute(admin, asCaller)).text, '1')
-  // Without a membership a Bot runs as whoever calls it, too.
+  // A Bot without a membership also runs as its caller.
   for (const { client } of [free, starred]) {
     t.equal((await client.post('Bot', { resourceType: 'Bot', code: OTHER })).status, 403)
     const { id } = await client.create({ resourceType: 'Bot', name: 'Mine' })
@@ -129,7 +131,7 @@ t.test('a Bot that runs as whoever calls it is for administrators', async (t) =>
   t.equal((await deploy(named.client, id, OTHER)).status, 200)
 })
 
-t.test('the code of a system Bot is not for members', async (t) => {
+t.test('rejects changes of system Bot code by members', async (t) => {
   const bot = await botUnder({ access: [clinical] })
   t.equal(
     (
@@ -146,7 +148,7 @@ t.test('the code of a system Bot is not for members', async (t) => {
   t.equal((await deploy(admin, bot, OTHER)).status, 200)
 })
 
-t.test('members go on deploying Bots that may do no more than they', async (t) => {
+t.test('lets members deploy Bots with no more rights than they have', async (t) => {
   const patients = await aPolicy(
     { resourceType: 'Patient' },
     { resourceType: 'Bot', readonly: true },
@@ -166,7 +168,7 @@ t.test('members go on deploying Bots that may do no more than they', async (t) =
   }
 })
 
-t.test('rights that a policy takes away are not had again through a Bot', async (t) => {
+t.test('does not return rights removed by a policy through a Bot', async (t) => {
   const entries = [{ resourceType: 'Patient', hiddenFields: ['name'] }, { resourceType: '*' }]
   const [hiding, criteria, constraint] = await Promise.all([
     memberUnder(botica, { entries }),
@@ -191,10 +193,10 @@ t.test('rights that a policy takes away are not had again through a Bot', async 
     t.equal((await deploy(client, bot, OTHER)).status, 403)
   }
   const policies = await botUnder({ access: [await aPolicy({ resourceType: 'AccessPolicy' })] })
-  t.equal((await deploy(free.client, policies, OTHER)).status, 403, 'it may write policies')
+  t.equal((await deploy(free.client, policies, OTHER)).status, 403, 'may write policies')
 })
 
-t.test('a Bot of a member writes no more than the member', async (t) => {
+t.test("limits writes of a member's Bot to those of the member", async (t) => {
   const target = `ClientApplication/${botica.adminCredentials.id}`
   const bot = await botUnder({})
   const steal = handler(`
@@ -216,7 +218,7 @@ t.test('a Bot of a member writes no more than the member', async (t) => {
   t.notOk('pkceOptional' in (await superAdmin.get(target)).body)
 })
 
-t.test('a Bot runs code of its own Project alone', async (t) => {
+t.test("runs only code of the Bot's own Project", async (t) => {
   const neighbour = await botica.createTenant()
   const theirs = await aBot(neighbour, handler('return "theirs"'))
   const { executableCode } = (await neighbour.admin.get<Raw>(`Bot/${theirs}`)).body

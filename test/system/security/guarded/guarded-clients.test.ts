@@ -1,4 +1,4 @@
-/** A member tries to become an administrator through the clients of its Project, in every way a write can take. */
+/** A member tries to become an administrator through the clients of its Project, on every write path. */
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { exportJWK, generateKeyPair, SignJWT } from 'jose'
@@ -50,7 +50,7 @@ const read = async (client: Client, id: string) =>
   (await client.get<Stored>(`ClientApplication/${id}`)).body
 const before = await superAdmin.get(path)
 
-t.test('the keys of an administrator’s client are not for members, by no way', async (t) => {
+t.test('hides the keys of an administrator’s client from members on every path', async (t) => {
   for (const { client } of [free, starred, named]) {
     const current = await read(client, adminCredentials.id)
     const ways = await changedEveryWay(client, current, { jwksUri: GUARDED.jwksUri })
@@ -60,40 +60,37 @@ t.test('the keys of an administrator’s client are not for members, by no way',
   t.same((await superAdmin.get(path)).body, before.body)
 })
 
-t.test(
-  'nothing by which a client is recognised is for members, and each refusal says why',
-  async (t) => {
-    const { id } = await admin.create({
-      resourceType: 'ClientApplication',
-      name: 'Without a member',
-    })
-    for (const [name, value] of Object.entries(GUARDED)) {
-      const change = [{ op: 'add', path: `/${name}`, value }]
-      for (const { client } of [free, starred]) {
-        for (const target of [adminCredentials.id, id]) {
-          const answer = await client.patch<Raw>(`ClientApplication/${target}`, change)
-          t.equal(answer.status, 403, name)
-          t.match(answer.body.issue[0], {
-            details: {
-              text: new RegExp(`^ClientApplication\\.${name} is for project administrators`),
-            },
-            expression: [`ClientApplication.${name}`],
-          })
-        }
-        const made = await client.post('ClientApplication', {
-          resourceType: 'ClientApplication',
-          name: 'Mine',
-          [name]: value,
+t.test('rejects changes of client credentials by members, with the reason', async (t) => {
+  const { id } = await admin.create({
+    resourceType: 'ClientApplication',
+    name: 'Without a member',
+  })
+  for (const [name, value] of Object.entries(GUARDED)) {
+    const change = [{ op: 'add', path: `/${name}`, value }]
+    for (const { client } of [free, starred]) {
+      for (const target of [adminCredentials.id, id]) {
+        const answer = await client.patch<Raw>(`ClientApplication/${target}`, change)
+        t.equal(answer.status, 403, name)
+        t.match(answer.body.issue[0], {
+          details: {
+            text: new RegExp(`^ClientApplication\\.${name} is for project administrators`),
+          },
+          expression: [`ClientApplication.${name}`],
         })
-        t.equal(made.status, 403, `new ${name}`)
       }
-      t.equal((await named.client.patch(path, change)).status, 403, `named ${name}`)
+      const made = await client.post('ClientApplication', {
+        resourceType: 'ClientApplication',
+        name: 'Mine',
+        [name]: value,
+      })
+      t.equal(made.status, 403, `new ${name}`)
     }
-    t.same((await superAdmin.get(path)).body, before.body)
-  },
-)
+    t.equal((await named.client.patch(path, change)).status, 403, `named ${name}`)
+  }
+  t.same((await superAdmin.get(path)).body, before.body)
+})
 
-t.test('a key of one’s own does not sign in as an administrator', async (t) => {
+t.test('rejects sign-in as an administrator with a key of the member', async (t) => {
   const { publicKey, privateKey } = await generateKeyPair('ES384', { extractable: true })
   const keys = [{ ...(await exportJWK(publicKey)), kid: 'mine' }]
   const change = [{ op: 'add', path: '/jwks', value: JSON.stringify({ keys }) }]
@@ -114,12 +111,12 @@ t.test('a key of one’s own does not sign in as an administrator', async (t) =>
   t.match(signedIn, { status: 401, body: { error: 'invalid_client' } })
 })
 
-t.test('a provider of one’s own does not speak for an administrator', async (t) => {
+t.test('rejects sign-in as an administrator through a provider of the member', async (t) => {
   const boss = await aPerson(services, project, { details: { admin: true } })
   const server = createServer((_req, res) => res.end(JSON.stringify({ email: boss.email })))
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   t.teardown(() => server.close())
-  // A TCP server's address is never a string.
+  // The address of a TCP server is never a string.
   const userInfoUrl = `http://127.0.0.1:${(server.address() as AddressInfo).port}/`
   const client = { resourceType: 'ClientApplication', name: 'Mine' }
   const identityProvider = { ...provider, userInfoUrl }
@@ -140,12 +137,12 @@ t.test('a provider of one’s own does not speak for an administrator', async (t
   const byAdmin = await admin.create({ ...client, identityProvider })
   t.match(byAdmin.identityProvider, { userInfoUrl })
   const seen = await free.client.get(`ClientApplication/${byAdmin.id}`)
-  t.notOk('identityProvider' in seen.body, 'its secret is not for members')
+  t.notOk('identityProvider' in seen.body, 'hides its secret from members')
   t.equal((await free.client.put(`ClientApplication/${byAdmin.id}`, seen.body)).status, 200)
   t.match(await read(admin, byAdmin.id), { identityProvider })
 })
 
-t.test('a provider of one Project opens no membership of another', async (t) => {
+t.test('opens no membership in another Project through a provider of one', async (t) => {
   const other = await botica.createTenant()
   const person = await aPerson(services, project)
   const twice = await aPerson(services, project, { user: person.user })
@@ -173,7 +170,7 @@ t.test('a provider of one Project opens no membership of another', async (t) => 
 })
 
 t.test(
-  'a policy that names the type opens what it always did, up to one’s own rights',
+  'allows a policy that names the type as before, up to the rights of the caller',
   async (t) => {
     const jwksUri = 'https://app.example/jwks'
     const { id } = await named.client.create({
@@ -183,7 +180,7 @@ t.test(
     })
     const own = await read(named.client, id)
     t.equal((await named.client.put(`ClientApplication/${id}`, { ...own, jwksUri })).status, 200)
-    // A member without a policy has rights on more types than one under these.
+    // A member without a policy has rights on more types than a member with one of these.
     const change = [{ op: 'add', path: '/jwksUri', value: jwksUri }]
     const weak = await memberUnder(botica, { entries: [{ resourceType: 'ClientApplication' }] })
     t.match(await weak.client.patch<Raw>(`ClientApplication/${free.id}`, change), {
@@ -194,7 +191,7 @@ t.test(
   },
 )
 
-t.test('a narrower entry beside * opens nothing that * does not', async (t) => {
+t.test('grants nothing through a narrower entry that * does not grant', async (t) => {
   for (const entry of [{ readonly: true }, { criteria: 'ClientApplication?name=nobody' }]) {
     const { client } = await memberUnder(botica, {
       entries: [{ resourceType: 'ClientApplication', ...entry }, { resourceType: '*' }],
@@ -214,7 +211,7 @@ t.test('a narrower entry beside * opens nothing that * does not', async (t) => {
   t.equal((await client.del(`AccessPolicy/${policy.id}`)).status, 403)
 })
 
-t.test('members go on naming clients, and administrators setting them up', async (t) => {
+t.test('lets members name clients and administrators configure them', async (t) => {
   const { id } = await admin.create({ resourceType: 'ClientApplication', ...GUARDED, name: 'Full' })
   for (const { client } of [free, starred]) {
     const seen = await read(client, id)
@@ -234,44 +231,54 @@ t.test('members go on naming clients, and administrators setting them up', async
   t.match(await read(admin, free.id), { name: 'y', jwksUri: 'https://app.example/jwks' })
   const kept = await read(admin, id)
   for (const name of Object.keys(GUARDED)) t.same(kept[name], GUARDED[name], name)
-  t.equal((await free.client.del(path)).status, 403, 'nor is an administrator’s client deleted')
+  t.equal(
+    (await free.client.del(path)).status,
+    403,
+    'rejects deletion of an administrator’s client',
+  )
   t.equal((await free.client.get('/auth/me')).status, 200)
 })
 
-t.test('what members cannot write, they cannot bring in, launch or limit either', async (t) => {
-  const line = [{ name: 'type', valueCode: 'ClientApplication' }]
-  const body = { resourceType: 'Parameters', parameter: [{ name: 'input', part: line }] }
-  t.equal((await starred.client.post('$import', body)).status, 403)
-  const clone = { name: 'Copy' }
-  t.equal((await starred.client.post(`Project/${project.id}/$clone`, clone)).status, 403)
-  const patient = await admin.create({ resourceType: 'Patient' })
-  const launch = { resourceType: 'SmartAppLaunch', patient: { reference: `Patient/${patient.id}` } }
-  const home = { reference: `Project/${project.id}` }
-  for (const { client, id } of [free, starred]) {
-    const self = { reference: `ClientApplication/${id}` }
-    t.equal((await client.post('SmartAppLaunch', launch)).status, 403)
-    const own = {
-      resourceType: 'UserConfiguration',
-      option: [{ id: 'fhirQuota', valueInteger: -1 }],
+t.test(
+  'rejects imports, clones, launches and quotas that exceed the rights of members',
+  async (t) => {
+    const line = [{ name: 'type', valueCode: 'ClientApplication' }]
+    const body = { resourceType: 'Parameters', parameter: [{ name: 'input', part: line }] }
+    t.equal((await starred.client.post('$import', body)).status, 403)
+    const clone = { name: 'Copy' }
+    t.equal((await starred.client.post(`Project/${project.id}/$clone`, clone)).status, 403)
+    const patient = await admin.create({ resourceType: 'Patient' })
+    const launch = {
+      resourceType: 'SmartAppLaunch',
+      patient: { reference: `Patient/${patient.id}` },
     }
-    t.equal((await client.post('UserConfiguration', own)).status, 403)
-    t.equal((await client.post('UserConfiguration', { ...own, option: undefined })).status, 201)
-    for (const [type, more] of Object.entries({
-      DomainConfiguration: { domain: 'example.org', identityProvider: provider },
-      Login: { authMethod: 'password', authTime: '2026-01-01T00:00:00Z', user: self },
-      Project: { name: 'Mine', secret: [{ name: 'KEY', valueString: 'x' }] },
-      ProjectMembership: { admin: true, project: home, user: self, profile: self },
-      User: { firstName: 'A', lastName: 'B' },
-      AccessPolicy: { resource: [{ resourceType: '*' }] },
-    })) {
-      t.equal((await client.post(type, { resourceType: type, ...more })).status, 403, type)
+    const home = { reference: `Project/${project.id}` }
+    for (const { client, id } of [free, starred]) {
+      const self = { reference: `ClientApplication/${id}` }
+      t.equal((await client.post('SmartAppLaunch', launch)).status, 403)
+      const own = {
+        resourceType: 'UserConfiguration',
+        option: [{ id: 'fhirQuota', valueInteger: -1 }],
+      }
+      t.equal((await client.post('UserConfiguration', own)).status, 403)
+      t.equal((await client.post('UserConfiguration', { ...own, option: undefined })).status, 201)
+      for (const [type, more] of Object.entries({
+        DomainConfiguration: { domain: 'example.org', identityProvider: provider },
+        Login: { authMethod: 'password', authTime: '2026-01-01T00:00:00Z', user: self },
+        Project: { name: 'Mine', secret: [{ name: 'KEY', valueString: 'x' }] },
+        ProjectMembership: { admin: true, project: home, user: self, profile: self },
+        User: { firstName: 'A', lastName: 'B' },
+        AccessPolicy: { resource: [{ resourceType: '*' }] },
+      })) {
+        t.equal((await client.post(type, { resourceType: type, ...more })).status, 403, type)
+      }
+      const site = [{ op: 'add', path: '/site', value: [{ name: 'x', domain: ['evil.example'] }] }]
+      t.equal((await client.patch(`Project/${project.id}`, site)).status, 403)
     }
-    const site = [{ op: 'add', path: '/site', value: [{ name: 'x', domain: ['evil.example'] }] }]
-    t.equal((await client.patch(`Project/${project.id}`, site)).status, 403)
-  }
-})
+  },
+)
 
-t.test('an administrator’s token outside of the administration is a member’s', async (t) => {
+t.test('treats an administrator’s token outside the administration as a member’s', async (t) => {
   const { id, secret } = adminCredentials
   const narrow = await askToken(baseUrl, {
     grant_type: 'client_credentials',

@@ -1,4 +1,4 @@
-/** A member tries to decide by its own definitions what others read, write and call. */
+/** A member tries to control reads, writes and calls of others with its own definitions. */
 import t from 'tap'
 import { openBotica, until } from '../../../fixtures/botica.ts'
 import { aBot, execute, handler } from '../../../fixtures/bots/bots.ts'
@@ -39,40 +39,42 @@ const anOperation = (code: string, bot: string | undefined, more: object = {}) =
 const called = async (client: Client, code: string) =>
   (await client.post(`$${code}`, '{"card":"4711"}', JSON_TYPE)).body
 
-t.test('plain members neither add, change nor delete implemented operations', async (t) => {
-  const bot = await aBot(botica, handler('return { by: "the clinic" }'))
-  const thief = await aBot(botica, handler('return { by: "a thief", stolen: event.input }'))
-  const operation = await admin.create(anOperation('charge', bot))
-  const other = await admin.create(anOperation('refund', bot))
-  for (const client of plain) {
-    const added = await client.post<Raw>('OperationDefinition', anOperation('charge', thief))
-    t.match(added, {
-      status: 403,
-      body: { issue: [{ expression: ['OperationDefinition.extension'] }] },
-    })
-    for (const changes of [
-      { extension: anOperation('charge', thief).extension },
-      { extension: [] },
-      { code: 'charge', description: 'moved' },
-      { status: 'retired' },
-    ]) {
-      const { body } = await client.get<Raw>(`OperationDefinition/${other.id}`)
-      const ways = await changedEveryWay(client, body, changes)
-      for (const [way, status] of ways) {
-        // An empty list is invalid by itself.
-        t.ok(status === 403 || (status === 400 && 'extension' in changes), `${way} ${status}`)
+t.test(
+  'rejects creation, changes and deletion of implemented operations by plain members',
+  async (t) => {
+    const bot = await aBot(botica, handler('return { by: "the clinic" }'))
+    const thief = await aBot(botica, handler('return { by: "a thief", stolen: event.input }'))
+    const operation = await admin.create(anOperation('charge', bot))
+    const other = await admin.create(anOperation('refund', bot))
+    for (const client of plain) {
+      const added = await client.post<Raw>('OperationDefinition', anOperation('charge', thief))
+      t.match(added, {
+        status: 403,
+        body: { issue: [{ expression: ['OperationDefinition.extension'] }] },
+      })
+      for (const changes of [
+        { extension: anOperation('charge', thief).extension },
+        { extension: [] },
+        { code: 'charge', description: 'moved' },
+        { status: 'retired' },
+      ]) {
+        const { body } = await client.get<Raw>(`OperationDefinition/${other.id}`)
+        const ways = await changedEveryWay(client, body, changes)
+        for (const [way, status] of ways) {
+          t.ok(status === 403 || (status === 400 && 'extension' in changes), `${way} ${status}`)
+        }
       }
+      t.equal((await client.del(`OperationDefinition/${operation.id}`)).status, 403)
+      const described = anOperation('my-own', undefined)
+      const own = await client.post<Raw>('OperationDefinition', described)
+      t.equal(own.status, 201, 'accepts one without an implementation')
+      t.equal((await client.del(`OperationDefinition/${own.body.id}`)).status, 200)
     }
-    t.equal((await client.del(`OperationDefinition/${operation.id}`)).status, 403)
-    const described = anOperation('my-own', undefined)
-    const own = await client.post<Raw>('OperationDefinition', described)
-    t.equal(own.status, 201, 'one without an implementation describes')
-    t.equal((await client.del(`OperationDefinition/${own.body.id}`)).status, 200)
-  }
-  t.same(await called(admin, 'charge'), { by: 'the clinic' })
-})
+    t.same(await called(admin, 'charge'), { by: 'the clinic' })
+  },
+)
 
-t.test('a call runs the oldest definition that fits, among any number of others', async (t) => {
+t.test('calls the oldest matching definition of any number', async (t) => {
   const bot = await aBot(botica, handler('return { by: "the first" }'))
   const second = await aBot(botica, handler('return { by: "the second" }'))
   for (let i = 0; i < 22; i++) {
@@ -88,7 +90,6 @@ t.test('a call runs the oldest definition that fits, among any number of others'
   t.same(await called(free.client, 'lookup-card'), { by: 'the first' })
 })
 
-/** Patients that claim it have a birth date. */
 const aProfile = (url: string, more: object = {}) => ({
   resourceType: 'StructureDefinition',
   url,
@@ -119,7 +120,7 @@ const claiming = (profile: string, more: object = {}) => ({
   ...more,
 })
 
-t.test('plain members cannot replace a profile by a higher version of its url', async (t) => {
+t.test('rejects a higher version of a profile url by plain members', async (t) => {
   const url = 'https://example.org/StructureDefinition/born'
   const { id } = await admin.create(aProfile(url, { version: '1.0.0' }))
   for (const client of plain) {
@@ -141,7 +142,7 @@ t.test('plain members cannot replace a profile by a higher version of its url', 
   t.equal((await admin.post('Patient', claiming(url, { birthDate: '1985-01-01' }))).status, 201)
 })
 
-t.test('versions of trusted authors resolve to the newest, or to the version named', async (t) => {
+t.test('resolves versions of trusted authors to the newest or the named one', async (t) => {
   const url = 'https://example.org/StructureDefinition/versions'
   await admin.create(aProfile(url, { version: '1.0.0' }))
   await named.client.create(
@@ -154,10 +155,10 @@ t.test('versions of trusted authors resolve to the newest, or to the version nam
   t.equal((await free.client.post('Patient', claiming(url, identified))).status, 201)
 })
 
-t.test('a profile of a plain member holds until an administrator publishes its url', async (t) => {
+t.test("applies a plain member's profile until an administrator publishes its url", async (t) => {
   const url = 'https://example.org/StructureDefinition/squatted'
   const own = await free.client.create(aProfile(url, { version: '99.0.0' }))
-  t.equal((await free.client.post('Patient', claiming(url))).status, 400, 'it is in force')
+  t.equal((await free.client.post('Patient', claiming(url))).status, 400, 'applies the profile')
   const { body } = await free.client.get<Raw>(`StructureDefinition/${own.id}`)
   const saved = await free.client.put(`StructureDefinition/${own.id}`, { ...body, title: 'Mine' })
   t.equal(saved.status, 200)
@@ -171,7 +172,7 @@ t.test('a profile of a plain member holds until an administrator publishes its u
   t.equal((await free.client.del(`StructureDefinition/${own.id}`)).status, 200)
 })
 
-t.test('urls of the standard, of linked Projects and of default profiles are taken', async (t) => {
+t.test('reserves urls of the standard, of linked Projects and of default profiles', async (t) => {
   const shared = await botica.createTenant()
   const url = 'https://example.org/StructureDefinition/shared'
   const ours = 'https://example.org/StructureDefinition/default'
@@ -190,7 +191,7 @@ t.test('urls of the standard, of linked Projects and of default profiles are tak
   botica.services.principals.forget()
   t.equal((await admin.post('Patient', claiming(squatted))).status, 400)
   const born = claiming(squatted, { birthDate: '1985-01-01' })
-  t.equal((await admin.post('Patient', born)).status, 201, 'the linked one is used')
+  t.equal((await admin.post('Patient', born)).status, 201, 'applies the linked one')
   const standard = 'http://hl7.org/fhir/StructureDefinition/Patient'
   const vital = 'http://hl7.org/fhir/StructureDefinition/vitalsigns'
   for (const client of plain) {
@@ -202,41 +203,44 @@ t.test('urls of the standard, of linked Projects and of default profiles are tak
   t.equal((await client.post('StructureDefinition', aProfile(url))).status, 201)
 })
 
-t.test('plain members cannot change or shadow terminology of other authors', async (t) => {
-  const at = (name: string) => `https://example.org/${name}`
-  const concept = [{ code: 'a' }]
-  const include = [{ system: at('CodeSystem'), concept }]
-  const group = [{ element: [{ code: 'a', target: [{ code: 'A', equivalence: 'equal' }] }] }]
-  const common = { status: 'active', version: '1' }
-  const resources: readonly Raw[] = [
-    { resourceType: 'CodeSystem', url: at('CodeSystem'), content: 'complete', concept },
-    { resourceType: 'ValueSet', url: at('ValueSet'), compose: { include } },
-    { resourceType: 'ConceptMap', url: at('ConceptMap'), group },
-  ].map((resource) => ({ ...resource, ...common }))
-  for (const resource of resources) {
-    const { resourceType: type } = resource
-    const { id } = await admin.create(resource)
-    for (const client of plain) {
-      t.equal((await client.post(type, { ...resource, version: '99' })).status, 403, type)
-      const { body } = await client.get<Raw>(`${type}/${id}`)
-      const ways = await changedEveryWay(client, body, { version: '99' })
-      for (const [way, status] of ways) t.equal(status, 403, `${type} by ${way}`)
-      t.equal((await client.del(`${type}/${id}`)).status, 403, type)
-      const own = { ...resource, url: `${resource.url}/${client === free.client}` }
-      const made = await client.post<Raw>(type, own)
-      t.equal(made.status, 201, type)
-      const { url: _, ...nameless } = own
-      t.equal((await client.post(type, nameless)).status, 201, 'without a url')
-      t.equal((await client.del(`${type}/${made.body.id}`)).status, 200)
+t.test(
+  'rejects changes and shadowing of terminology of other authors by plain members',
+  async (t) => {
+    const at = (name: string) => `https://example.org/${name}`
+    const concept = [{ code: 'a' }]
+    const include = [{ system: at('CodeSystem'), concept }]
+    const group = [{ element: [{ code: 'a', target: [{ code: 'A', equivalence: 'equal' }] }] }]
+    const common = { status: 'active', version: '1' }
+    const resources: readonly Raw[] = [
+      { resourceType: 'CodeSystem', url: at('CodeSystem'), content: 'complete', concept },
+      { resourceType: 'ValueSet', url: at('ValueSet'), compose: { include } },
+      { resourceType: 'ConceptMap', url: at('ConceptMap'), group },
+    ].map((resource) => ({ ...resource, ...common }))
+    for (const resource of resources) {
+      const { resourceType: type } = resource
+      const { id } = await admin.create(resource)
+      for (const client of plain) {
+        t.equal((await client.post(type, { ...resource, version: '99' })).status, 403, type)
+        const { body } = await client.get<Raw>(`${type}/${id}`)
+        const ways = await changedEveryWay(client, body, { version: '99' })
+        for (const [way, status] of ways) t.equal(status, 403, `${type} by ${way}`)
+        t.equal((await client.del(`${type}/${id}`)).status, 403, type)
+        const own = { ...resource, url: `${resource.url}/${client === free.client}` }
+        const made = await client.post<Raw>(type, own)
+        t.equal(made.status, 201, type)
+        const { url: _, ...nameless } = own
+        t.equal((await client.post(type, nameless)).status, 201, 'without a url')
+        t.equal((await client.del(`${type}/${made.body.id}`)).status, 200)
+      }
+      t.equal((await named.client.post(type, { ...resource, version: '2' })).status, 201, type)
     }
-    t.equal((await named.client.post(type, { ...resource, version: '2' })).status, 201, type)
-  }
-  const standard = 'http://hl7.org/fhir/ValueSet/administrative-gender'
-  const broken = { resourceType: 'ValueSet', url: standard, ...common, compose: { include } }
-  t.equal((await free.client.post('ValueSet', broken)).status, 403)
-})
+    const standard = 'http://hl7.org/fhir/ValueSet/administrative-gender'
+    const broken = { resourceType: 'ValueSet', url: standard, ...common, compose: { include } }
+    t.equal((await free.client.post('ValueSet', broken)).status, 403)
+  },
+)
 
-t.test('many other concept maps do not hide the one between two value sets', async (t) => {
+t.test('finds the concept map between two value sets among many others', async (t) => {
   const element = [{ code: 'a', target: [{ code: 'A', equivalence: 'equal' }] }]
   const ends = { sourceUri: 'https://example.org/from', targetCanonical: 'https://example.org/to' }
   const aMap = { resourceType: 'ConceptMap', status: 'active' }
@@ -254,7 +258,7 @@ t.test('many other concept maps do not hide the one between two value sets', asy
   }
 })
 
-t.test('a plain member has at most 20 definitions of one url', async (t) => {
+t.test('limits a plain member to 20 definitions of one url', async (t) => {
   const set = { resourceType: 'ValueSet', url: 'https://example.org/many', status: 'active' }
   for (let version = 1; version <= 20; version++) {
     await free.client.create({ ...set, version: String(version) })
@@ -262,7 +266,7 @@ t.test('a plain member has at most 20 definitions of one url', async (t) => {
   t.equal((await free.client.post('ValueSet', { ...set, version: '21' })).status, 422)
 })
 
-t.test('plain members cannot widen a policy by its search parameter', async (t) => {
+t.test('rejects a search parameter of plain members that would widen a policy', async (t) => {
   const parameter = {
     resourceType: 'SearchParameter',
     url: 'https://example.org/SearchParameter/ward',
@@ -300,7 +304,7 @@ t.test('plain members cannot widen a policy by its search parameter', async (t) 
   t.equal((await named.client.patch(`SearchParameter/${id}`, changed)).status, 200)
 })
 
-t.test('later graphs of the same name do not replace the first one', async (t) => {
+t.test('uses the first of several graphs of one name', async (t) => {
   const aGraph = (start: string, link: readonly object[]) => ({
     resourceType: 'GraphDefinition',
     name: 'record',
@@ -320,7 +324,7 @@ t.test('later graphs of the same name do not replace the first one', async (t) =
   t.equal(body.entry?.length, 2)
 })
 
-t.test('plain members cannot delete a UserConfiguration that limits them', async (t) => {
+t.test('rejects deletion of a limiting UserConfiguration by plain members', async (t) => {
   const option = [{ id: 'fhirQuota', valueInteger: 10 }]
   const { id } = await admin.create({ resourceType: 'UserConfiguration', option })
   for (const client of plain) {
@@ -330,7 +334,7 @@ t.test('plain members cannot delete a UserConfiguration that limits them', async
   }
 })
 
-t.test('a bot cannot publish for a plain member', async (t) => {
+t.test('rejects publication through a bot by a plain member', async (t) => {
   const url = 'https://example.org/StructureDefinition/by-bot'
   await admin.create(aProfile(url))
   const bot = await aBot(

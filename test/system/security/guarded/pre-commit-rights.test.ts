@@ -1,4 +1,4 @@
-/** A member whose code is asked about what administrators write tries to put something of its own into it. */
+/** A member with code in a pre-commit bot tries to change the writes of administrators. */
 import t from 'tap'
 import { typeNumber } from '../../../../shared/fhir/definitions.ts'
 import { openBotica } from '../../../fixtures/botica.ts'
@@ -17,7 +17,6 @@ const { admin } = botica
 const member = await botica.createMember()
 await switchOn(botica, botica)
 
-/** An administrator's bot for a type, in which a member has put its own code. */
 async function taken(type: string, changes: object): Promise<void> {
   const bot = await asked(botica, type, 'return event.input')
   const code = handler(`return { ...event.input, ...${JSON.stringify(changes)} }`)
@@ -25,7 +24,7 @@ async function taken(type: string, changes: object): Promise<void> {
   if (deployed.status !== 200) throw new Error(deployed.text)
 }
 
-t.test('a pre-commit bot changes nothing guarded without the right to', async (t) => {
+t.test('rejects guarded changes of a pre-commit bot without the right', async (t) => {
   await taken('UserConfiguration', { option: [{ id: 'fhirQuota', valueInteger: 1 }] })
   const configuration = { resourceType: 'UserConfiguration', name: 'Mine' }
   t.match(await admin.post<Untyped>('UserConfiguration', configuration), {
@@ -49,7 +48,7 @@ t.test('a pre-commit bot changes nothing guarded without the right to', async (t
   }
 })
 
-t.test('it goes on changing the rest', async (t) => {
+t.test('accepts its other changes', async (t) => {
   await taken('Organization', { alias: ['seen'] })
   const made = await admin.post<Untyped>('Organization', {
     resourceType: 'Organization',
@@ -69,37 +68,40 @@ const URL = 'https://medplum.com/fhir/StructureDefinition/pre-commit-bot'
 const asking = (criteria: string, bot: string) =>
   aSubscription(criteria, `Bot/${bot}`, { extension: [{ url: URL, valueBoolean: true }] })
 
-t.test('plain members neither make, change nor delete pre-commit Subscriptions', async (t) => {
-  const bot = await aBot(botica, handler('throw new Error("vetoed")'))
-  const own = await asked(botica, 'Location', 'return event.input')
-  const { body: found } = await admin.get<Untyped>(`Subscription?url=Bot/${own}`)
-  const theirs = found.entry[0].resource
-  for (const { client } of [member, starred]) {
-    t.match(await client.post<Untyped>('Subscription', asking('Device', bot)), {
-      status: 403,
-      body: { issue: [{ expression: ['Subscription.extension'] }] },
-    })
-    const { id } = await client.create(aSubscription('Device', `Bot/${bot}`))
-    const { body } = await client.get<Untyped>(`Subscription/${id}`)
-    const { extension } = asking('Device', bot)
-    for (const [way, status] of await changedEveryWay(client, body, { extension })) {
-      t.equal(status, 403, way)
-    }
-    for (const changes of [{ criteria: 'Device' }, { status: 'off' }, { reason: 'Taken over' }]) {
-      const { body: current } = await client.get<Untyped>(`Subscription/${theirs.id}`)
-      for (const [way, status] of await changedEveryWay(client, current, changes)) {
-        t.equal(status, 403, `${JSON.stringify(changes)} ${way}`)
+t.test(
+  'rejects creation, changes and deletion of pre-commit Subscriptions by plain members',
+  async (t) => {
+    const bot = await aBot(botica, handler('throw new Error("vetoed")'))
+    const own = await asked(botica, 'Location', 'return event.input')
+    const { body: found } = await admin.get<Untyped>(`Subscription?url=Bot/${own}`)
+    const theirs = found.entry[0].resource
+    for (const { client } of [member, starred]) {
+      t.match(await client.post<Untyped>('Subscription', asking('Device', bot)), {
+        status: 403,
+        body: { issue: [{ expression: ['Subscription.extension'] }] },
+      })
+      const { id } = await client.create(aSubscription('Device', `Bot/${bot}`))
+      const { body } = await client.get<Untyped>(`Subscription/${id}`)
+      const { extension } = asking('Device', bot)
+      for (const [way, status] of await changedEveryWay(client, body, { extension })) {
+        t.equal(status, 403, way)
       }
+      for (const changes of [{ criteria: 'Device' }, { status: 'off' }, { reason: 'Taken over' }]) {
+        const { body: current } = await client.get<Untyped>(`Subscription/${theirs.id}`)
+        for (const [way, status] of await changedEveryWay(client, current, changes)) {
+          t.equal(status, 403, `${JSON.stringify(changes)} ${way}`)
+        }
+      }
+      t.equal((await client.del(`Subscription/${theirs.id}`)).status, 403)
+      t.equal((await client.del(`Subscription/${id}`)).status, 200, 'allows its own Subscription')
     }
-    t.equal((await client.del(`Subscription/${theirs.id}`)).status, 403)
-    t.equal((await client.del(`Subscription/${id}`)).status, 200, 'its own is its own')
-  }
-  t.equal((await admin.post('Device', { resourceType: 'Device' })).status, 201)
-  t.equal((await admin.del(`Subscription/${theirs.id}`)).status, 200)
-})
+    t.equal((await admin.post('Device', { resourceType: 'Device' })).status, 201)
+    t.equal((await admin.del(`Subscription/${theirs.id}`)).status, 200)
+  },
+)
 
 t.test(
-  'a pre-commit Subscription works as long as the policy of its author names Subscription',
+  'runs a pre-commit Subscription while the policy of its author names Subscription',
   async (t) => {
     const named = await memberUnder(botica, {
       entries: [{ resourceType: 'Subscription' }, { resourceType: '*' }],
@@ -119,7 +121,7 @@ t.test(
 
 const REPAIRS = ['AccessPolicy', 'ClientApplication', 'Bot', 'Subscription', 'ProjectMembership']
 
-t.test('writes that repair a Project run no pre-commit bot', async (t) => {
+t.test('runs no pre-commit bot on writes that repair a Project', async (t) => {
   const bot = await aBot(botica, handler('throw new Error("vetoed")'))
   for (const type of REPAIRS) {
     t.match(await admin.post<Untyped>('Subscription', asking(type, bot)), {
@@ -127,7 +129,7 @@ t.test('writes that repair a Project run no pre-commit bot', async (t) => {
       body: { issue: [{ expression: ['Subscription.criteria'] }] },
     })
   }
-  // Earlier versions of the service stored such Subscriptions.
+  // Earlier releases stored such Subscriptions.
   const { database } = botica.services
   for (const type of ['AccessPolicy', 'ClientApplication', 'Bot', 'Subscription']) {
     const { id } = await admin.create(asking('Contract', bot))

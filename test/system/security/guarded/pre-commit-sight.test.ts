@@ -1,4 +1,4 @@
-/** A bot that is asked about a write sees what its own membership may read, and sets nothing else. */
+/** A pre-commit bot sees and sets only elements that its membership may read. */
 import t from 'tap'
 import { openBotica } from '../../../fixtures/botica.ts'
 import type { Untyped } from '../../../fixtures/bots/bots.ts'
@@ -15,7 +15,6 @@ const botica = await openBotica(t, {
 const { admin } = botica
 await switchOn(botica, botica)
 
-/** Limits the membership of a bot to this policy. */
 async function limit(bot: string, resource: readonly object[]): Promise<void> {
   const policy = await admin.create({ resourceType: 'AccessPolicy', resource })
   const found = await admin.get<Untyped>(`ProjectMembership?profile=Bot/${bot}`)
@@ -27,7 +26,7 @@ async function limit(bot: string, resource: readonly object[]): Promise<void> {
 
 const NO_PHONE = [{ resourceType: 'Patient', hiddenFields: ['telecom'] }, { resourceType: '*' }]
 
-t.test('a hidden field is neither shown to the bot nor set by its answer', async (t) => {
+t.test('hides a field from the bot and ignores it in the returned resource', async (t) => {
   const bot = await asked(
     botica,
     'Patient',
@@ -53,5 +52,5 @@ t.test('a hidden field is neither shown to the bot nor set by its answer', async
     t.notMatch(body.name[0].text, PHONE)
   }
   const bare = await admin.post<Untyped>('Patient', { resourceType: 'Patient' })
-  t.equal(bare.body.telecom, undefined, 'nor added where there was none')
+  t.equal(bare.body.telecom, undefined, 'adds none where there was none')
 })

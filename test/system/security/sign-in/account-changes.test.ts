@@ -1,4 +1,4 @@
-/** Changes that take an account over need the person: the password, or a sign-in of the last minutes. */
+/** Account changes require the person: the password, or a recent sign-in. */
 import t from 'tap'
 import { totpToken } from '../../../../server/identity/auth/mfa.ts'
 import { systemPrincipal } from '../../../../shared/access/principal.ts'
@@ -14,7 +14,7 @@ const { admin, services, project } = botica
 const system = systemPrincipal(SYSTEM_PROJECT)
 const SIX_MINUTES_MS = 360_000
 
-t.test('a stolen token changes no address, and the old address hears of a change', async (t) => {
+t.test('rejects an address change by a stolen token, and notifies the old address', async (t) => {
   const person = await aPerson(services, project)
   const client = await signIn(person)
   const email = anEmail()
@@ -41,14 +41,14 @@ t.test('a stolen token changes no address, and the old address hears of a change
   t.notMatch(told?.text, email)
 })
 
-t.test('a fresh sign-in needs no password', async (t) => {
+t.test('accepts a fresh sign-in without a password', async (t) => {
   const person = await aPerson(services, project)
   const client = await signIn(person)
   t.equal((await updateEmail(client, person, { email: anEmail() })).status, 200)
   t.equal((await mailsTo(services, person.email)).length, 1)
 })
 
-t.test('an administrator’s token is no person either, where it is about themselves', async (t) => {
+t.test('rejects changes of the own account by an administrator’s token', async (t) => {
   const details = { admin: true }
   const person = await aPerson(services, project, { isProjectScoped: true, details })
   const other = await aPerson(services, project, { isProjectScoped: true })
@@ -59,7 +59,7 @@ t.test('an administrator’s token is no person either, where it is about themse
   t.equal((await mailsTo(services, other.email)).length, 1)
 })
 
-t.test('a directory that changes an address tells the old one', async (t) => {
+t.test('notifies the old address of a change by a directory', async (t) => {
   const person = await aPerson(services, project, { isProjectScoped: true })
   const path = `/scim/v2/Users/${person.membership.id}`
   const { body } = await admin.get(path)
@@ -68,31 +68,28 @@ t.test('a directory that changes an address tells the old one', async (t) => {
   t.match(await mailsTo(services, person.email), [{ kind: 'email-changed' }])
 })
 
-t.test(
-  'a second factor is neither shown to, nor enrolled or given up by an old token',
-  async (t) => {
-    const person = await aPerson(services, project)
-    const client = await signIn(person)
-    const shown = await client.get<{ enrollUri: string }>('/auth/mfa/status')
-    const secret = new URL(shown.body.enrollUri).searchParams.get('secret') ?? ''
-    // A step counts once: one token is of now, the other of the next half minute.
-    const post = (path: 'enroll' | 'disable', more: object = {}) => {
-      const step = Math.floor(Date.now() / 30_000) + (path === 'enroll' ? 0 : 1)
-      return client.post(`/auth/mfa/${path}`, { token: totpToken(secret, step), ...more })
-    }
+t.test('rejects enrollment, display and removal of a second factor by an old token', async (t) => {
+  const person = await aPerson(services, project)
+  const client = await signIn(person)
+  const shown = await client.get<{ enrollUri: string }>('/auth/mfa/status')
+  const secret = new URL(shown.body.enrollUri).searchParams.get('secret') ?? ''
+  // A TOTP step counts once: one code is current, the other of the next 30 s.
+  const post = (path: 'enroll' | 'disable', more: object = {}) => {
+    const step = Math.floor(Date.now() / 30_000) + (path === 'enroll' ? 0 : 1)
+    return client.post(`/auth/mfa/${path}`, { token: totpToken(secret, step), ...more })
+  }
 
-    await age(client)
-    t.same((await client.get('/auth/mfa/status')).body, { enrolled: false })
-    t.equal((await post('enroll')).status, 403)
-    t.match(await post('enroll', { password: 'wrong' }), { status: 400 })
-    t.equal((await post('enroll', { password: PASSWORD })).status, 200)
-    t.equal((await post('disable')).status, 403)
-    t.equal((await post('disable', { password: PASSWORD })).status, 200)
-    t.match(await told(person), [/second factor was added/, /second factor was removed/])
-  },
-)
+  await age(client)
+  t.same((await client.get('/auth/mfa/status')).body, { enrolled: false })
+  t.equal((await post('enroll')).status, 403)
+  t.match(await post('enroll', { password: 'wrong' }), { status: 400 })
+  t.equal((await post('enroll', { password: PASSWORD })).status, 200)
+  t.equal((await post('disable')).status, 403)
+  t.equal((await post('disable', { password: PASSWORD })).status, 200)
+  t.match(await told(person), [/second factor was added/, /second factor was removed/])
+})
 
-t.test('whoever enrols a second factor while signing in gets a mail, too', async (t) => {
+t.test('notifies a user who enrolls a second factor during sign-in', async (t) => {
   const person = await aPerson(services, project, { mfaRequired: true })
   const { verifier: _, asked } = pkce()
   const begin = { email: person.email, password: PASSWORD, projectId: project.id, ...asked }
@@ -107,7 +104,7 @@ t.test('whoever enrols a second factor while signing in gets a mail, too', async
   t.match(await told(person), [/second factor was added/])
 })
 
-t.test('the owner hears of another password', async (t) => {
+t.test('notifies the owner of a new password', async (t) => {
   const person = await aPerson(services, project)
   const client = await signIn(person)
   const change = (oldPassword: string) =>
@@ -118,7 +115,7 @@ t.test('the owner hears of another password', async (t) => {
   t.match(await told(person), [/password was changed/])
 })
 
-t.test('a burst of guesses is judged five times', async (t) => {
+t.test('verifies five of a burst of guesses', async (t) => {
   const person = await aPerson(services, project)
   const client = await signIn(person)
   await age(client)
@@ -140,7 +137,6 @@ function signIn(person: Person): Promise<Client> {
   return scopedPerson(botica, person, 'openid')
 }
 
-/** The sign-in of the token was a while ago. */
 async function age(client: Client): Promise<void> {
   const id = String(decodeJwtClaims(client.token ?? '').login_id)
   const authTime = new Date(Date.now() - SIX_MINUTES_MS).toISOString()

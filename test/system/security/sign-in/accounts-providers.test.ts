@@ -1,4 +1,4 @@
-/** A Project's own identity providers are believed in that Project alone. */
+/** Identity providers of a Project are trusted only in that Project. */
 import { randomUUID } from 'node:crypto'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -14,7 +14,6 @@ import { aPerson, askToken, PASSWORD } from '../../../fixtures/people.ts'
 
 const google = await generateKeyPair('RS256')
 const keySet = { keys: [{ ...(await exportJWK(google.publicKey)), kid: 'g1', alg: 'RS256' }] }
-/** The provider's answers about the owner of a token. */
 const identities = new Map<string, Record<string, unknown>>()
 const provider = createServer((req, res) => {
   if (req.url === '/certs') return res.end(JSON.stringify(keySet))
@@ -30,7 +29,7 @@ const provider = createServer((req, res) => {
 })
 await new Promise<void>((resolve) => provider.listen(0, '127.0.0.1', resolve))
 t.teardown(() => provider.close())
-// A TCP server's address is never a string.
+// The address of a TCP server is never a string.
 const origin = `http://127.0.0.1:${(provider.address() as AddressInfo).port}`
 const GOOGLE_CLIENT_ID = 'service.apps.googleusercontent.com'
 const SITE_CLIENT_ID = 'site.apps.googleusercontent.com'
@@ -63,7 +62,6 @@ const exchange = (subject_token: string, form: Record<string, string> = {}) =>
   })
 const names = [{ op: 'replace', path: '/firstName', value: 'Changed' }]
 
-/** A member of both Projects, whom the provider of the foreign one claims. */
 async function aVictim() {
   const person = await aPerson(services, project)
   const there = await aPerson(services, foreign.project, { user: person.user })
@@ -73,7 +71,7 @@ async function aVictim() {
 const back = (state: object, code: string) =>
   anonymous.get(`/auth/external?${new URLSearchParams({ code, state: JSON.stringify(state) })}`)
 
-t.test('a session by the provider of a Project has no hand in the User', async (t) => {
+t.test("rejects changes of the User by a session of a Project's provider", async (t) => {
   const { email, user } = await aVictim()
   const { body, text, status } = await exchange(email)
   t.equal(status, 200, text)
@@ -95,7 +93,7 @@ t.test('a session by the provider of a Project has no hand in the User', async (
   t.same(Object.keys(me.body.user).sort(), ['email', 'id', 'resourceType'])
   t.notOk('security' in me.body)
 
-  // The provider is taken away, the session that it has begun stays what it was.
+  // The session keeps its origin after the provider is removed.
   const { identityProvider: _, ...plain } = app as typeof app & { identityProvider: object }
   t.equal((await foreign.admin.put(`ClientApplication/${app.id}`, plain)).status, 200)
   t.equal((await claimed.get('/auth/mfa/status')).status, 403)
@@ -108,7 +106,7 @@ t.test('a session by the provider of a Project has no hand in the User', async (
   t.equal((await own.patch(path, names)).status, 200)
 })
 
-t.test('it signs in to its Project, and only members', async (t) => {
+t.test('signs in to its Project, and only members', async (t) => {
   const victim = await aVictim()
   const second = await aPerson(services, foreign.project, { user: victim.user })
   t.ok(second.membership.id)
@@ -133,14 +131,18 @@ t.test('it signs in to its Project, and only members', async (t) => {
   }
 })
 
-t.test('its word neither proves an address nor ends work elsewhere', async (t) => {
+t.test('neither verifies an address nor ends sessions of other Projects', async (t) => {
   const email = anEmail()
   t.equal((await invite(foreign.admin, foreign.project.id, { email })).status, 200)
   identities.set(email, { email })
   const client = createClient(baseUrl, (await exchange(email)).body.access_token)
   t.notOk((await findInvitedUsers(services, email))[0]?.provenEmail)
   t.equal((await invite(admin, project.id, { email })).status, 200)
-  t.equal((await client.get('/auth/me')).status, 200, 'an invite elsewhere disturbs nobody')
+  t.equal(
+    (await client.get('/auth/me')).status,
+    200,
+    'an invite of another Project changes nothing',
+  )
 })
 
 t.test('an administrator configures no domain', async (t) => {
@@ -156,7 +158,7 @@ t.test('an administrator configures no domain', async (t) => {
   t.match(sent.body, { entry: [{ response: { status: '403' } }] })
 })
 
-t.test('the provider of a domain speaks for verified addresses of it alone', async (t) => {
+t.test('accepts a domain provider only for verified addresses of the domain', async (t) => {
   const domain = `d${randomUUID()}.example`
   const bySubject = `s${randomUUID()}.example`
   const configure = (name: string, more: object) =>
@@ -173,7 +175,11 @@ t.test('the provider of a domain speaks for verified addresses of it alone', asy
   t.equal((await back({ domain }, 'unverified')).status, 400)
   t.equal((await logIn(ada.email, PASSWORD)).status, 200)
   t.equal((await back({ domain }, 'ada')).status, 302)
-  t.equal((await logIn(ada.email, PASSWORD)).status, 400, 'the owner came, the stranger went')
+  t.equal(
+    (await logIn(ada.email, PASSWORD)).status,
+    400,
+    'signs in the owner and removes the stranger',
+  )
 
   const subject = randomUUID()
   const other = await aPerson(services, project)
@@ -182,10 +188,10 @@ t.test('the provider of a domain speaks for verified addresses of it alone', asy
   t.equal((await superAdmin.put(membership, { ...body, externalId: subject })).status, 200)
   identities.set('subject', { email: `evil@${bySubject}`, sub: subject })
   const state = { domain: bySubject, projectId: project.id }
-  t.equal((await back(state, 'subject')).status, 400, 'a subject of other people')
+  t.equal((await back(state, 'subject')).status, 400, 'rejects a subject of another person')
 })
 
-t.test('a broken address of a provider is the request’s failure, not ours', async (t) => {
+t.test('returns 400 for an invalid address of a provider', async (t) => {
   const addresses = [
     'nowhere',
     'javascript:alert(1)',
@@ -206,7 +212,7 @@ t.test('a broken address of a provider is the request’s failure, not ours', as
   }
 })
 
-t.test('a Google client of a Project signs in there, and touches no account', async (t) => {
+t.test("signs in through a Project's Google client without changing accounts", async (t) => {
   const { email, user } = await aVictim()
   const sites = [{ name: 'Site', domain: ['site.example'], googleClientId: SITE_CLIENT_ID }]
   const saved = await foreign.admin.post(`/admin/projects/${foreign.project.id}/sites`, sites)
@@ -234,7 +240,7 @@ t.test('a Google client of a Project signs in there, and touches no account', as
   t.equal((await own.patch(`User/${user.id}`, names)).status, 200)
 })
 
-t.test('a Project sees its own names of people, not those of other Projects', async (t) => {
+t.test('shows a Project only its own names of people', async (t) => {
   const email = anEmail()
   const elsewhere = await invite(admin, project.id, {
     email,

@@ -1,4 +1,4 @@
-/** Nobody prepares the account of another person: not a stranger who registers, not a foreign administrator. */
+/** A stranger or a foreign administrator cannot prepare the account of another person. */
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { totpToken } from '../../../../server/identity/auth/mfa.ts'
@@ -19,7 +19,6 @@ const REFUSED = { status: 400, body: { issue: [{ details: { text: /is invalid$/ 
 const setByLink = async (email: string, password = OWNERS) =>
   anonymous.post('/auth/setpassword', { ...(await link(email, 'setpassword')), password })
 
-/** One who has registered with somebody else's address, enrolled a factor, and works in a Project of theirs. */
 async function aStranger(email: string) {
   const { body } = await register(email, STRANGERS, { scope: 'openid offline' })
   const tokens = await redeem((await found(body.login)).body.code)
@@ -34,7 +33,7 @@ async function aStranger(email: string) {
   return { client, refresh: tokens.body.refresh_token, half: half.body.login }
 }
 
-t.test('an administrator gives no password to a User of the whole service', async (t) => {
+t.test('rejects a password for a server-scoped User by an administrator', async (t) => {
   const email = anEmail()
   for (const fields of [
     {},
@@ -49,16 +48,16 @@ t.test('an administrator gives no password to a User of the whole service', asyn
     })
     t.match(refused, { status: 400, body: { issue: [{ expression: ['password'] }] } })
   }
-  t.same(await findInvitedUsers(services, email), [], 'nothing is left behind')
+  t.same(await findInvitedUsers(services, email), [], 'leaves nothing behind')
   const own = { email, password: STRANGERS, scope: 'project' }
   t.equal((await invite(foreign.admin, foreign.project.id, own)).status, 200)
-  t.match(await logIn(email, STRANGERS), REFUSED, 'known in its Project alone')
+  t.match(await logIn(email, STRANGERS), REFUSED, 'the user exists in its Project only')
   const there = await logIn(email, STRANGERS, { projectId: foreign.project.id })
   t.equal(there.status, 200, there.text)
   t.match(await logIn(email, STRANGERS, { projectId: project.id }), REFUSED)
 })
 
-t.test('neither does SCIM, nor any write of the User', async (t) => {
+t.test('rejects a password through SCIM and every write of the User', async (t) => {
   const email = anEmail()
   const user = {
     userName: email,
@@ -114,7 +113,7 @@ t.test('neither does SCIM, nor any write of the User', async (t) => {
   t.equal((await superAdmin.patch(`User/${scoped?.id}`, proof)).status, 400)
 })
 
-t.test('what a stranger has set ends when a Project invites the owner', async (t) => {
+t.test('removes credentials of a stranger when a Project invites the owner', async (t) => {
   const email = anEmail()
   const stranger = await aStranger(email)
   const sent = (await mailsTo(services, email)).length
@@ -131,23 +130,19 @@ t.test('what a stranger has set ends when a Project invites the owner', async (t
   t.match(await askToken(baseUrl, form), { status: 400, body: { error: 'invalid_grant' } })
 
   const mails = (await mailsTo(services, email)).slice(sent)
-  t.match(
-    mails,
-    [{ kind: 'invite', text: /It is not valid any more/ }],
-    'though none was asked for',
-  )
+  t.match(mails, [{ kind: 'invite', text: /It is not valid any more/ }], 'without a request')
   t.equal((await setByLink(email)).status, 200)
   const owner = await logIn(email, OWNERS, { projectId: project.id })
-  t.notOk(owner.body.mfaRequired, 'the factor of the stranger is gone')
+  t.notOk(owner.body.mfaRequired, "the stranger's factor is gone")
   const me = await (await openClientSession(owner.body.code)).get('/auth/me')
   t.match(me.body, { membership: { id: invited.body.id } })
 })
 
-t.test('so it does by an upsert, and by a link to the address', async (t) => {
+t.test('removes credentials of a stranger on an upsert and on a link to the address', async (t) => {
   const [email, reset] = [anEmail(), anEmail()]
   t.equal((await invite(admin, project.id, { email, scope: 'server' })).status, 200)
   const [user] = await findInvitedUsers(services, email)
-  t.match(await register(email, STRANGERS), { status: 200 }, 'nothing comes of it')
+  t.match(await register(email, STRANGERS), { status: 200 }, 'has no effect')
   t.same(await findInvitedUsers(services, email), [user])
   t.match(await logIn(email, STRANGERS), REFUSED)
 
@@ -167,7 +162,7 @@ t.test('so it does by an upsert, and by a link to the address', async (t) => {
   t.notOk((await logIn(reset, OWNERS)).body.mfaRequired)
 })
 
-t.test('a link to an address that the User has left opens nothing', async (t) => {
+t.test('rejects a link to an address that the User no longer has', async (t) => {
   const [left, email] = [anEmail('left'), anEmail('victim')]
   const stranger = await aPerson(services, foreign.project, { email: left })
   t.match(await anonymous.post('/auth/resetpassword', { email: left }), { status: 200 })
@@ -178,7 +173,7 @@ t.test('a link to an address that the User has left opens nothing', async (t) =>
     parameter: [{ name: 'email', valueString: email }],
   })
   t.equal(moved.status, 200, moved.text)
-  // An owner who uses the link without looking does not make the stranger's password theirs.
+  // An owner who only uses the link does not adopt the stranger's password.
   const verify = await link(email, 'verifyemail')
   t.equal((await anonymous.post('/auth/verifyemail', verify)).status, 200)
 
@@ -193,7 +188,7 @@ t.test('a link to an address that the User has left opens nothing', async (t) =>
   t.equal((await setByLink(email)).status, 200)
 })
 
-t.test('who has registered in a Project is as unknown there', async (t) => {
+t.test('hides whether an address is registered in a Project', async (t) => {
   const home = await botica.createTenant()
   const policy = await home.admin.create({
     resourceType: 'AccessPolicy',
@@ -213,58 +208,58 @@ t.test('who has registered in a Project is as unknown there', async (t) => {
   t.equal((await logIn(email, OWNERS, { projectId })).status, 200)
 })
 
-t.test('a Project that is made for an address, and a membership that is written', async (t) => {
-  const [owner, member] = [anEmail(), anEmail()]
-  const clients = [await aStranger(owner), await aStranger(member)]
-  const parameter = [
-    { name: 'name', valueString: `Of ${owner}` },
-    { name: 'ownerEmail', valueString: owner },
-  ]
-  const made = await superAdmin.post('Project/$init', { resourceType: 'Parameters', parameter })
-  t.equal(made.status, 201, made.text)
-  const [user] = await findInvitedUsers(services, member)
-  const profile = await admin.create({ resourceType: 'Practitioner', name: [{ family: 'Lee' }] })
-  const written = await superAdmin.post('ProjectMembership', {
-    resourceType: 'ProjectMembership',
-    project: { reference: `Project/${project.id}` },
-    user: { reference: `User/${user?.id}` },
-    profile: { reference: `Practitioner/${profile.id}` },
-  })
-  t.equal(written.status, 201, written.text)
-  for (const [i, email] of [owner, member].entries()) {
-    t.match(await logIn(email, STRANGERS), REFUSED)
-    t.equal((await clients[i]?.client.get('/auth/me'))?.status, 401)
-    t.match((await mailsTo(services, email)).at(-1), { kind: 'invite' })
-    t.equal((await setByLink(email)).status, 200)
-    t.equal((await logIn(email, OWNERS)).status, 200)
-  }
-})
-
 t.test(
-  'whoever has proven the address keeps all, and so do the people of super admins',
+  'removes credentials of a stranger on project creation and on a written membership',
   async (t) => {
-    const person = await aPerson(services, foreign.project)
-    const client = await openClientSession((await logIn(person.email, PASSWORD)).body.code)
-    const given = { email: anEmail(), password: STRANGERS }
-    t.equal((await invite(superAdmin, foreign.project.id, given)).status, 200)
-    for (const email of [person.email, given.email]) {
-      t.equal((await invite(admin, project.id, { email })).status, 200)
-      t.match((await mailsTo(services, email)).at(-1), { kind: 'welcome' })
+    const [owner, member] = [anEmail(), anEmail()]
+    const clients = [await aStranger(owner), await aStranger(member)]
+    const parameter = [
+      { name: 'name', valueString: `Of ${owner}` },
+      { name: 'ownerEmail', valueString: owner },
+    ]
+    const made = await superAdmin.post('Project/$init', { resourceType: 'Parameters', parameter })
+    t.equal(made.status, 201, made.text)
+    const [user] = await findInvitedUsers(services, member)
+    const profile = await admin.create({ resourceType: 'Practitioner', name: [{ family: 'Lee' }] })
+    const written = await superAdmin.post('ProjectMembership', {
+      resourceType: 'ProjectMembership',
+      project: { reference: `Project/${project.id}` },
+      user: { reference: `User/${user?.id}` },
+      profile: { reference: `Practitioner/${profile.id}` },
+    })
+    t.equal(written.status, 201, written.text)
+    for (const [i, email] of [owner, member].entries()) {
+      t.match(await logIn(email, STRANGERS), REFUSED)
+      t.equal((await clients[i]?.client.get('/auth/me'))?.status, 401)
+      t.match((await mailsTo(services, email)).at(-1), { kind: 'invite' })
+      t.equal((await setByLink(email)).status, 200)
+      t.equal((await logIn(email, OWNERS)).status, 200)
     }
-    t.equal((await client.get('/auth/me')).status, 200)
-    t.match((await logIn(person.email, PASSWORD)).body.memberships, [{}, {}])
-    t.match((await logIn(given.email, STRANGERS)).body.memberships, [{}, {}])
-    const refreshed = await client.patch(`User/${person.user.id}`, [
-      { op: 'replace', path: '/firstName', value: 'Augusta' },
-    ])
-    t.equal(refreshed.status, 200, refreshed.text)
-    t.match(await findInvitedUsers(services, person.email), [
-      { firstName: 'Augusta', provenEmail: person.email },
-    ])
   },
 )
 
-t.test('a registration does not say which addresses are known', async (t) => {
+t.test('keeps credentials of verified addresses and of people added by super admins', async (t) => {
+  const person = await aPerson(services, foreign.project)
+  const client = await openClientSession((await logIn(person.email, PASSWORD)).body.code)
+  const given = { email: anEmail(), password: STRANGERS }
+  t.equal((await invite(superAdmin, foreign.project.id, given)).status, 200)
+  for (const email of [person.email, given.email]) {
+    t.equal((await invite(admin, project.id, { email })).status, 200)
+    t.match((await mailsTo(services, email)).at(-1), { kind: 'welcome' })
+  }
+  t.equal((await client.get('/auth/me')).status, 200)
+  t.match((await logIn(person.email, PASSWORD)).body.memberships, [{}, {}])
+  t.match((await logIn(given.email, STRANGERS)).body.memberships, [{}, {}])
+  const refreshed = await client.patch(`User/${person.user.id}`, [
+    { op: 'replace', path: '/firstName', value: 'Augusta' },
+  ])
+  t.equal(refreshed.status, 200, refreshed.text)
+  t.match(await findInvitedUsers(services, person.email), [
+    { firstName: 'Augusta', provenEmail: person.email },
+  ])
+})
+
+t.test('hides on registration whether an address is known', async (t) => {
   const known = await aPerson(services, project)
   const email = anEmail()
   const answers = [await register(email, STRANGERS), await register(known.email, STRANGERS)]

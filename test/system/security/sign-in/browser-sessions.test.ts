@@ -35,7 +35,6 @@ const credentials = (clientId: string, fields: object = {}) => ({
   ...fields,
 })
 
-/** A browser whose person has signed in to the client on the page, and the client's tokens. */
 async function signedIn(clientId: string, form: Record<string, string> = {}, fields: object = {}) {
   const browser = aBrowser()
   const begun = await browser.call('/auth/login', credentials(clientId, fields))
@@ -44,23 +43,20 @@ async function signedIn(clientId: string, form: Record<string, string> = {}, fie
   return { browser, tokens: tokens.body }
 }
 
-t.test(
-  'a session cookie is out of reach of scripts, other sites and neighbouring hosts',
-  async (t) => {
-    const { browser } = await signedIn(open.id)
-    const names = [...browser.cookies.keys()].map((name) =>
-      name.replace(/(?:[\da-f-]{36}|[\da-f]{16})$/, ''),
-    )
-    t.same(names.sort(), ['__Host-botica-device-', '__Host-botica-login-', '__Host-medplum-'])
-    await browser.call('/auth/login', credentials(open.id))
-    t.equal(browser.lastCookies.length, 3)
-    for (const line of browser.lastCookies) {
-      t.match(line, /^__Host-[^;]+; Max-Age=\d+; Path=\/; HttpOnly; Secure; SameSite=Lax$/)
-    }
-  },
-)
+t.test('hides a session cookie from scripts, other sites and neighbouring hosts', async (t) => {
+  const { browser } = await signedIn(open.id)
+  const names = [...browser.cookies.keys()].map((name) =>
+    name.replace(/(?:[\da-f-]{36}|[\da-f]{16})$/, ''),
+  )
+  t.same(names.sort(), ['__Host-botica-device-', '__Host-botica-login-', '__Host-medplum-'])
+  await browser.call('/auth/login', credentials(open.id))
+  t.equal(browser.lastCookies.length, 3)
+  for (const line of browser.lastCookies) {
+    t.match(line, /^__Host-[^;]+; Max-Age=\d+; Path=\/; HttpOnly; Secure; SameSite=Lax$/)
+  }
+})
 
-t.test('the cookie counts for a navigation and for nothing that a script fetches', async (t) => {
+t.test('accepts the cookie for navigation and rejects it for script requests', async (t) => {
   const { browser } = await signedIn(open.id)
   const known = await browser.navigate(query(open.id))
   t.match(known.location?.searchParams.get('login'), /^[\w-]{36}$/)
@@ -84,7 +80,7 @@ t.test('the cookie counts for a navigation and for nothing that a script fetches
   t.equal(posted.location?.searchParams.get('login'), null)
 })
 
-t.test('where browsers navigate there are no CORS headers, in no spelling', async (t) => {
+t.test('sends no CORS headers on navigation routes, in any spelling', async (t) => {
   const paths = ['/oauth2/authorize', '/oauth', '/signin', '/resetpassword', '/pages/script.js']
   for (const path of [...paths, '/auth/external', '/setpassword/x/y', '/verifyemail/x/y']) {
     for (const spelling of [path, path.toUpperCase(), `/api${path}/`]) {
@@ -102,7 +98,7 @@ t.test('where browsers navigate there are no CORS headers, in no spelling', asyn
   }
 })
 
-t.test('an unfinished sign-in belongs to the browser that began it', async (t) => {
+t.test('binds an unfinished sign-in to the browser that started it', async (t) => {
   const { browser } = await signedIn(open.id)
   const login = (await browser.navigate(query(open.id))).location?.searchParams.get('login')
   const steps: [string, Record<string, unknown> | undefined][] = [
@@ -126,10 +122,10 @@ t.test('an unfinished sign-in belongs to the browser that began it', async (t) =
   t.match(own, { status: 200, body: { login, code: String } })
 
   const second = await browser.call('/auth/login', credentials(open.id))
-  t.match(await aBrowser().call(`/auth/login/${second.body.login}`), notFound, 'by a password, too')
+  t.match(await aBrowser().call(`/auth/login/${second.body.login}`), notFound, 'also by a password')
 })
 
-t.test('a silent answer leaves nothing to go on with', async (t) => {
+t.test('returns nothing to continue with in a silent response', async (t) => {
   const { browser } = await signedIn(open.id)
   const silent = await browser.navigate(query(open.id, { prompt: 'none' }))
   const code = silent.location?.searchParams.get('code') ?? ''
@@ -139,7 +135,7 @@ t.test('a silent answer leaves nothing to go on with', async (t) => {
   t.equal((await redeem(code, open.id)).status, 200)
 })
 
-t.test('a foreign page that knows a password signs nobody in here', async (t) => {
+t.test('rejects sign-in by a foreign page that knows a password', async (t) => {
   const browser = aBrowser()
   const headers = { ...FOREIGN_FETCH, 'Content-Type': 'text/plain' }
   const body = JSON.stringify(credentials(open.id))
@@ -150,7 +146,7 @@ t.test('a foreign page that knows a password signs nobody in here', async (t) =>
 })
 
 t.test(
-  'a client library goes on by the id of its login, and its code needs the verifier',
+  'continues a client library by login id and requires the verifier for its code',
   async (t) => {
     const browser = aBrowser()
     const begun = await browser.call('/auth/login', credentials(open.id), FOREIGN_FETCH)
@@ -164,11 +160,11 @@ t.test(
     const unproven = await browser.call('/auth/login', credentials(open.id, bare), FOREIGN_FETCH)
     t.type(unproven.body.code, 'string')
     const again = await browser.call(`/auth/login/${unproven.body.login}`, undefined, FOREIGN_FETCH)
-    t.same(again.body, { login: unproven.body.login }, 'without a challenge an id gives no code')
+    t.same(again.body, { login: unproven.body.login }, 'gives no code to an id without a challenge')
   },
 )
 
-t.test('what came by the cookie alone is redeemed by the client’s secret', async (t) => {
+t.test('requires the client’s secret to redeem a code of the cookie alone', async (t) => {
   const proof = { client_secret: SECRET }
   const { browser } = await signedIn(closed.id, proof)
   const silent = async (scope = 'openid') => {
@@ -183,11 +179,11 @@ t.test('what came by the cookie alone is redeemed by the client’s secret', asy
 
   const login = (await browser.navigate(query(closed.id))).location?.searchParams.get('login')
   const consented = await browser.call('/auth/scope', { login, scope: 'openid' })
-  t.equal((await redeem(consented.body.code, closed.id)).status, 400, 'consent is no proof')
+  t.equal((await redeem(consented.body.code, closed.id)).status, 400, 'consent is not proof')
   t.equal((await redeem(consented.body.code, closed.id, proof)).status, 200)
 })
 
-t.test('the secret is wanted again at each refresh of such a session', async (t) => {
+t.test('requires the secret for each refresh of such a session', async (t) => {
   const scope = 'openid offline_access'
   const proof = { client_secret: SECRET }
   const { browser } = await signedIn(closed.id, proof, { scope })
@@ -200,15 +196,11 @@ t.test('the secret is wanted again at each refresh of such a session', async (t)
 })
 
 t.test(
-  'a browser app whose client has a secret signs in by PKCE alone, each time anew',
+  'signs a browser app in by PKCE alone, each time again, if its client has a secret',
   async (t) => {
     const { browser } = await signedIn(closed.id)
     const page = await browser.navigate(query(closed.id))
-    t.equal(
-      page.location?.searchParams.get('login'),
-      null,
-      'it could not redeem a code of the session',
-    )
+    t.equal(page.location?.searchParams.get('login'), null, 'cannot redeem a code of the session')
     const declared = await anApp({ secret: SECRET, tokenEndpointAuthMethod: 'none' })
     const { browser: other } = await signedIn(declared.id)
     const silent = await other.navigate(query(declared.id, { prompt: 'none' }))
@@ -216,7 +208,7 @@ t.test(
   },
 )
 
-t.test('a client that says how it proves itself always does', async (t) => {
+t.test('requires client authentication if the client declares a method', async (t) => {
   const bySecret = await anApp({ secret: SECRET, tokenEndpointAuthMethod: 'client_secret_basic' })
   const byKey = await anApp({ secret: SECRET, tokenEndpointAuthMethod: 'private_key_jwt' })
   const codeFor = async (id: string) => {
@@ -227,7 +219,11 @@ t.test('a client that says how it proves itself always does', async (t) => {
   t.equal((await redeem(code, bySecret.id)).status, 400)
   t.equal((await redeem(code, bySecret.id, { client_secret: SECRET })).status, 200)
   const keyed = await redeem(await codeFor(byKey.id), byKey.id, { client_secret: SECRET })
-  t.match(keyed, { status: 401, body: { error: 'invalid_client' } }, 'not by a secret if by a key')
+  t.match(
+    keyed,
+    { status: 401, body: { error: 'invalid_client' } },
+    'rejects a secret when a key is configured',
+  )
   const exchange = { externalAccessToken: 'x', clientId: bySecret.id }
   t.match(await aBrowser().call('/auth/exchange', exchange), { status: 400, text: /proves itself/ })
   const odd = await admin.put(`ClientApplication/${open.id}`, {
@@ -240,7 +236,7 @@ t.test('a client that says how it proves itself always does', async (t) => {
   })
 })
 
-t.test('a client that proves itself by its key opens no route by its secret', async (t) => {
+t.test('accepts no secret of a client with key authentication on any route', async (t) => {
   const { id, secret } = await botica.createMember()
   const read = () => botica.anonymous.get('Patient', basic(id, secret))
   t.equal((await read()).status, 200)
@@ -250,7 +246,7 @@ t.test('a client that proves itself by its key opens no route by its secret', as
   t.equal((await read()).status, 401)
 })
 
-t.test('a client with nothing to prove itself by needs PKCE, whatever it says', async (t) => {
+t.test('requires PKCE of a client without credentials', async (t) => {
   const bare = { codeChallenge: '', codeChallengeMethod: '' }
   const redeemed = async (fields: object, proof: Record<string, string>) => {
     const { id } = await anApp({ pkceOptional: true, ...fields })

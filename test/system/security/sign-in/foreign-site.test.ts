@@ -1,4 +1,4 @@
-/** Chromium on the pages of another site, while a person is signed in to a confidential client of Botica. */
+/** Attacks from another site in Chromium, while a person is signed in to a confidential client. */
 import t from 'tap'
 import { openBotica } from '../../../fixtures/botica.ts'
 import { hasChromium, openPage } from '../../../fixtures/http/chromium.ts'
@@ -6,7 +6,7 @@ import { aPerson, codeFlow, PASSWORD } from '../../../fixtures/people.ts'
 import { EXAMPLE_HOSTS, openTls, proxyTo } from '../../../fixtures/services/tls-front.ts'
 
 if (!hasChromium()) {
-  t.pass('there is no chromium here')
+  t.pass('chromium is not installed')
   process.exit(0)
 }
 let target = ''
@@ -30,19 +30,18 @@ const anApp = (fields: object = {}) =>
 const [app, spa] = [await anApp({ secret: SECRET }), await anApp()]
 const person = await aPerson(services, project)
 const page = await openPage(t, EXAMPLE_HOSTS)
-/** The challenge is the attacker's, and so is its verifier. */
+/** The attacker knows the challenge and its verifier. */
 const { asked, authorizePath, redeem } = codeFlow(botica.baseUrl, redirectUri)
 
 const authorizeUrl = (clientId: string, parameters: Record<string, string> = {}) =>
   publicUrl + authorizePath(clientId, parameters)
 
-/** The code with which the browser has come back to the app. */
 async function arrivedCode(): Promise<string> {
   await page.shows(`location.href.startsWith('${redirectUri}')`)
   return new URL(await page.value<string>('location.href')).searchParams.get('code') ?? ''
 }
 
-/** The answer that a script of the page gets from Botica, with the browser's cookies. */
+/** Returns the response that a script of the page can read, with the browser's cookies. */
 function learnt(path: string, init: object = {}): Promise<string> {
   const url = JSON.stringify(new URL(path, publicUrl).href)
   const options = JSON.stringify({ credentials: 'include', ...init })
@@ -57,7 +56,7 @@ const posted = (body: object) => ({
   body: JSON.stringify(body),
 })
 
-t.test('the person signs in, allows access, and has a session', async (t) => {
+t.test('signs in the person, stores consent and creates a session', async (t) => {
   await page.goto(authorizeUrl(app.id))
   await page.type('email', person.email)
   await page.type('password', PASSWORD)
@@ -71,22 +70,22 @@ t.test('the person signs in, allows access, and has a session', async (t) => {
 })
 
 for (const host of ['evil.example', 'sibling.botica.example']) {
-  t.test(`a page of ${host} gets neither the session nor what comes of it`, async (t) => {
+  t.test(`hides the session and its results from a page of ${host}`, async (t) => {
     await page.goto(authorizeUrl(app.id))
     await page.shows(`document.querySelector('h1').textContent === 'Allow access'`)
-    // The most that an attacker could know: what only the person's address bar shows.
+    // The most an attacker could know: the content of the person's address bar.
     const login = new URL(await page.value<string>('location.href')).searchParams.get('login')
     await page.goto(`https://${host}:${others}/`)
 
     for (const parameters of [{}, { prompt: 'none' }]) {
       const url = authorizeUrl(app.id, parameters)
       for (const init of [{}, { redirect: 'manual' }]) {
-        t.match(await learnt(url, init), /^TypeError: Failed to fetch/, 'no redirect can be read')
+        t.match(await learnt(url, init), /^TypeError: Failed to fetch/, 'cannot read a redirect')
       }
-      t.match(await learnt(url, { mode: 'no-cors' }), /^opaque 0 {2}$/, 'nor guessed at')
+      t.match(await learnt(url, { mode: 'no-cors' }), /^opaque 0 {2}$/, 'cannot guess one')
     }
     for (const path of ['oauth', 'signin', 'pages/script.js']) {
-      t.match(await learnt(path), /^TypeError: Failed to fetch/, `${path} cannot be read`)
+      t.match(await learnt(path), /^TypeError: Failed to fetch/, `cannot read ${path}`)
     }
     const steps: [string, object?][] = [
       [`auth/login/${login}`],
@@ -106,11 +105,11 @@ for (const host of ['evil.example', 'sibling.botica.example']) {
       frame.src = ${JSON.stringify(authorizeUrl(app.id))}
       document.body.append(frame)
     })`
-    t.equal(await page.value(frame), 'SecurityError', 'no frame shows where it leads')
+    t.equal(await page.value(frame), 'SecurityError', 'cannot see the target in a frame')
   })
 }
 
-t.test('a code that another site brings about is worth nothing without the secret', async (t) => {
+t.test('requires the secret for a code requested by another site', async (t) => {
   await page.goto(`https://evil.example:${others}/`)
   await page.value(`location.assign(${JSON.stringify(authorizeUrl(app.id, { prompt: 'none' }))})`)
   const leaked = await arrivedCode()
@@ -120,7 +119,7 @@ t.test('a code that another site brings about is worth nothing without the secre
 })
 
 t.test(
-  'a browser app of another site signs in by its password and PKCE, and leaves no cookie',
+  'signs in a browser app of another site by password and PKCE without a cookie',
   async (t) => {
     await page.goto(`https://spa.example:${others}/`)
     const credentials = { email: person.email, password: PASSWORD, clientId: spa.id, ...asked }

@@ -25,11 +25,9 @@ const second = createClient(await botica.startWeb())
 const attempt = (email: string, password: string, more: object = {}, client = anonymous) =>
   client.post<Result>('/auth/login', { email, password, ...more })
 
-/** As from a browser that has this cookie. */
 const onDevice = (email: string, password: string, cookie: string) =>
   anonymous.post<Result>('/auth/login', { email, password }, { Cookie: cookie })
 
-/** The cookie by which the browser is known from now on. */
 function deviceOf({ headers }: Answer<unknown>): string {
   const set = headers.getSetCookie().find((cookie) => cookie.startsWith('botica-device-'))
   return set?.split(';')[0] ?? ''
@@ -38,7 +36,6 @@ function deviceOf({ headers }: Answer<unknown>): string {
 const burst = (ask: (place: number) => Promise<Answer<Result>>) =>
   Promise.all(Array.from({ length: BURST }, (_, place) => ask(place)))
 
-/** How many of the answers say so. */
 const count = (answers: readonly Answer<Result>[], text: string) =>
   answers.filter(({ body }) => body.issue?.[0]?.details.text === text).length
 
@@ -46,7 +43,7 @@ const refused = (answers: readonly Answer<unknown>[]) =>
   answers.filter(({ status, headers }) => status === 429 && Number(headers.get('retry-after')) > 0)
     .length
 
-/** Guesses of strangers, judged without the work of a hash, until they have to pause. */
+/** Sends wrong passwords from unknown devices, without hashing, until they are paused. */
 async function pauseStrangers({ email, user }: Pick<Person, 'email' | 'user'>): Promise<void> {
   for (let i = 0; i < 5; i++) {
     await checkGuess(services.redis, anonymousGuess(email), user.id, async () => undefined)
@@ -55,8 +52,8 @@ async function pauseStrangers({ email, user }: Pick<Person, 'email' | 'user'>): 
 }
 
 /**
- * How many guesses of a burst are judged, and of those after it, until one is refused: a process that is slow
- * enough has refused some of the burst for another reason, that too many were waiting.
+ * Counts verified guesses of a burst and of later ones, until one is rejected: a slow process
+ * rejects some of the burst because its queue is full.
  */
 async function judged(text: string, ask: (place: number) => Promise<Answer<Result>>) {
   const answers = await burst(ask)
@@ -66,13 +63,11 @@ async function judged(text: string, ask: (place: number) => Promise<Answer<Resul
   return sum
 }
 
-/** The time of all pauses goes by. */
 async function pass(): Promise<void> {
   const keys = await services.redis.keys('botica:guesses-pause:*')
   if (keys.length > 0) await services.redis.del(...keys)
 }
 
-/** The client of a sign-in whose every factor is proven already. */
 async function signedIn({ email }: Person): Promise<Client> {
   const { verifier, asked } = pkce()
   const { body } = await attempt(email, PASSWORD, asked)
@@ -80,7 +75,7 @@ async function signedIn({ email }: Person): Promise<Client> {
   return createClient(baseUrl, (await askToken(baseUrl, form)).body.access_token)
 }
 
-/** A person with a second factor; `login` begins a sign-in and answers its id. */
+/** Creates a person with a second factor; `login` starts a sign-in and returns its id. */
 async function withFactor() {
   const person = await aPerson(services, project)
   const secret = newTotpSecret()
@@ -90,7 +85,7 @@ async function withFactor() {
   return { ...person, token, enrol }
 }
 
-t.test('a burst of wrong passwords is judged five times, by all processes together', async (t) => {
+t.test('verifies five of a burst of wrong passwords, across all processes', async (t) => {
   const { email } = await aPerson(services, project)
   const guess = (place: number) =>
     attempt(email, `wrong ${place}`, {}, place % 2 ? anonymous : second)
@@ -98,7 +93,7 @@ t.test('a burst of wrong passwords is judged five times, by all processes togeth
   t.equal((await attempt(email, PASSWORD, {}, second)).status, 429)
 })
 
-t.test('a User is one, whatever project the sign-in names, and so is nobody', async (t) => {
+t.test('counts guesses per User across projects, and for unknown users alike', async (t) => {
   const [other, { email }] = await Promise.all([botica.createTenant(), aPerson(services, project)])
   for (const address of [email, 'nobody@example.org']) {
     const places = [{}, { projectId: project.id }, { projectId: other.project.id }]
@@ -108,7 +103,7 @@ t.test('a User is one, whatever project the sign-in names, and so is nobody', as
   }
 })
 
-t.test('pauses grow, and a right password ends them', async (t) => {
+t.test('increases pauses, and ends them after the right password', async (t) => {
   const person = await aPerson(services, project)
   const { email } = person
   await pauseStrangers(person)
@@ -122,24 +117,24 @@ t.test('pauses grow, and a right password ends them', async (t) => {
   t.ok(first > 30 && first <= 60 && next > 90 && next <= 120 && third > 200 && third <= 240)
   await pass()
   t.equal((await attempt(email, PASSWORD)).status, 200)
-  t.equal((await attempt(email, 'wrong')).status, 400, 'one is as if it were the first')
+  t.equal((await attempt(email, 'wrong')).status, 400, 'counts as the first one')
   t.equal((await attempt(email, PASSWORD)).status, 200)
 })
 
-t.test('a device that has signed in before is counted apart from strangers', async (t) => {
+t.test('counts a known device separately from strangers', async (t) => {
   const person = await aPerson(services, project)
   const { email } = person
   const cookie = deviceOf(await attempt(email, PASSWORD))
   t.match(cookie, /^botica-device-\w+=./)
   await pauseStrangers(person)
   t.equal((await onDevice(email, PASSWORD, cookie)).status, 200)
-  t.equal((await attempt(email, PASSWORD)).status, 429, 'which ends no pause of strangers')
+  t.equal((await attempt(email, PASSWORD)).status, 429, 'does not end the pause of strangers')
   const guess = (place: number) => onDevice(email, `wrong ${place}`, cookie)
   t.equal(await judged('Email or password is invalid', guess), 5)
   t.equal((await onDevice(email, PASSWORD, cookie)).status, 429)
 })
 
-t.test('only a cookie of this person and this password makes a device known', async (t) => {
+t.test('recognizes a device only by a cookie of this person and this password', async (t) => {
   const [victim, attacker] = [await aPerson(services, project), await aPerson(services, project)]
   const own = deviceOf(await attempt(victim.email, PASSWORD))
   const foreign = deviceOf(await attempt(attacker.email, PASSWORD))
@@ -157,21 +152,24 @@ t.test('only a cookie of this person and this password makes a device known', as
   t.equal((await onDevice(victim.email, NEW_PASSWORD, deviceOf(changed))).status, 200)
 })
 
-t.test('an address has a hundred wrong guesses at all accounts, known devices aside', async (t) => {
-  const { email } = await aPerson(services, project)
-  const cookie = deviceOf(await attempt(email, PASSWORD))
-  const [key = ''] = await services.redis.keys('botica:guesses-of:*')
-  await services.redis.set(key, 99, 'EX', 900)
-  t.equal((await attempt(email, PASSWORD)).status, 200)
-  t.equal((await attempt('nobody-at-all@example.org', PASSWORD)).status, 400)
-  const refused = await attempt(email, PASSWORD)
-  t.equal(refused.status, 429)
-  t.ok(Number(refused.headers.get('retry-after')) > 600)
-  t.equal((await onDevice(email, PASSWORD, cookie)).status, 200)
-  await services.redis.del(key)
-})
+t.test(
+  'allows a hundred wrong guesses per address over all accounts, without known devices',
+  async (t) => {
+    const { email } = await aPerson(services, project)
+    const cookie = deviceOf(await attempt(email, PASSWORD))
+    const [key = ''] = await services.redis.keys('botica:guesses-of:*')
+    await services.redis.set(key, 99, 'EX', 900)
+    t.equal((await attempt(email, PASSWORD)).status, 200)
+    t.equal((await attempt('nobody-at-all@example.org', PASSWORD)).status, 400)
+    const refused = await attempt(email, PASSWORD)
+    t.equal(refused.status, 429)
+    t.ok(Number(refused.headers.get('retry-after')) > 600)
+    t.equal((await onDevice(email, PASSWORD, cookie)).status, 200)
+    await services.redis.del(key)
+  },
+)
 
-t.test('a mailed link leads past strangers who guess', async (t) => {
+t.test('accepts a mailed link while strangers guess', async (t) => {
   const person = await aPerson(services, project)
   const { email, user } = person
   await pauseStrangers(person)
@@ -183,7 +181,7 @@ t.test('a mailed link leads past strangers who guess', async (t) => {
   t.equal((await onDevice(email, NEW_PASSWORD, deviceOf(set))).status, 200)
 })
 
-t.test('a burst of wrong second factors is judged five times, over all logins', async (t) => {
+t.test('verifies five of a burst of wrong second factors, over all logins', async (t) => {
   const { email, token, enrol } = await withFactor()
   const cookieWithout = deviceOf(await attempt(email, PASSWORD))
   await enrol()
@@ -195,11 +193,11 @@ t.test('a burst of wrong second factors is judged five times, over all logins', 
   t.equal(count(answers, 'Invalid MFA token'), 5)
   t.equal(answers.filter(({ status }) => status === 200).length, 0)
   const right = await guess(logins[3], token())
-  t.equal(right.status, 429, 'not even the right one, by a login that has guessed nothing')
+  t.equal(right.status, 429, 'rejects even the right one from a fresh login')
   t.equal((await guess(logins[3], token(), cookieWithout)).status, 429)
 })
 
-t.test('strangers who know the password cannot pause the factor of a known device', async (t) => {
+t.test('lets a known device use its factor while strangers guess', async (t) => {
   const { email, token, enrol } = await withFactor()
   await enrol()
   const begin = async () => (await attempt(email, PASSWORD)).body.login
@@ -217,7 +215,7 @@ t.test('strangers who know the password cannot pause the factor of a known devic
   ])
 })
 
-t.test('sessions are counted apart: passwords and factors that they prove again', async (t) => {
+t.test('counts password and factor checks of sessions separately', async (t) => {
   const { enrol, token, ...person } = await withFactor()
   const client = await signedIn(person)
   await enrol()
@@ -229,7 +227,7 @@ t.test('sessions are counted apart: passwords and factors that they prove again'
   t.equal((await disable(token())).status, 200)
 })
 
-t.test('a burst of secrets of one mailed link is judged five times', async (t) => {
+t.test('verifies five of a burst of guesses of one mailed link', async (t) => {
   const { user } = await aPerson(services, project)
   const system = systemPrincipal(SYSTEM_PROJECT)
   const { id } = await createSecurityRequest(services.repository, system, {
@@ -244,7 +242,7 @@ t.test('a burst of secrets of one mailed link is judged five times', async (t) =
 })
 
 t.test(
-  'secrets of a client are guessed sixty times a minute, where tokens are and where data is',
+  'allows sixty guesses of a client secret a minute, at the token endpoint and the API',
   async (t) => {
     const [one, other] = [await botica.createMember(), await botica.createMember()]
     const token = (id: string, secret: string) =>
@@ -256,7 +254,6 @@ t.test(
           place % 2 ? token(one.id, `wrong ${place}`) : direct(one.id, `wrong ${place}`),
         ),
       )
-    // Counts begin anew with a minute.
     let answers = await guesses()
     if (refused(answers) < 40) answers = await guesses()
     t.ok(refused(answers) >= 40)

@@ -12,9 +12,8 @@ const botica = await openBotica(t, { publicUrl, env })
 const { baseUrl, services, project, admin, superAdmin } = botica
 const redirectUri = 'https://app.example/callback'
 
-/** The paths that were asked for. */
 const seen: string[] = []
-/** Its codes are its tokens, and both are the address of whom they belong to. */
+/** A provider whose codes are also its tokens: the address of their owner. */
 const provider = createServer((req, res) => {
   seen.push(req.url ?? '')
   let body = ''
@@ -32,7 +31,7 @@ const provider = createServer((req, res) => {
 })
 await new Promise<void>((resolve) => provider.listen(0, '127.0.0.1', resolve))
 t.teardown(() => provider.close())
-// A TCP server's address is never a string.
+// The address of a TCP server is never a string.
 const origin = `http://127.0.0.1:${(provider.address() as AddressInfo).port}`
 const domain = `p${Date.now()}.example`
 await superAdmin.create({
@@ -59,7 +58,6 @@ const { verifier, asked } = pkce()
 const request = { clientId: client.id, redirectUri, scope: 'openid', ...asked }
 const aBrowser = () => openBrowser(baseUrl, publicUrl)
 
-/** The browser's page sends its person to the provider; answers with what state. */
 async function begun(browser: ReturnType<typeof aBrowser>, headers?: Record<string, string>) {
   const { body } = await browser.call('/auth/method', { email: ada.email, ...request }, headers)
   return new URL(String(body.authorizeUrl)).searchParams.get('state') ?? ''
@@ -68,13 +66,13 @@ const back = (browser: ReturnType<typeof aBrowser>, state: string, code: string)
   browser.navigate(`/auth/external?${new URLSearchParams({ code, state })}`)
 const invalid = { status: 400, body: { issue: [{ details: { text: 'Invalid state' } }] } }
 
-t.test('what a page began at a provider ends in the same browser, by consent', async (t) => {
+t.test('completes a provider sign-in in the browser that started it, by consent', async (t) => {
   const browser = aBrowser()
   const state = await begun(browser)
   t.match(browser.lastCookies, [/^__Host-botica-provider=[^;]+; .*HttpOnly; Secure; SameSite=Lax$/])
   const { location } = await back(browser, state, ada.email)
   t.equal(location?.pathname, '/signin')
-  t.equal(location?.searchParams.get('code'), null, 'no code stands in an address before consent')
+  t.equal(location?.searchParams.get('code'), null, 'puts no code into a URL before consent')
   const login = location?.searchParams.get('login')
   t.equal((await aBrowser().call(`/auth/login/${login}`)).status, 400)
   t.match((await browser.call(`/auth/login/${login}`)).body, { login, code: String })
@@ -89,7 +87,7 @@ t.test('what a page began at a provider ends in the same browser, by consent', a
   t.match(await back(browser, state, ada.email), invalid, 'once')
 })
 
-t.test('the code of a domain’s provider is not handed to the provider of the client', async (t) => {
+t.test('does not send the code of a domain’s provider to the provider of the client', async (t) => {
   const hostile = await admin.create({
     resourceType: 'ClientApplication',
     name: 'Hostile',
@@ -114,24 +112,24 @@ t.test('the code of a domain’s provider is not handed to the provider of the c
   t.notOk(seen.includes('/hostile'))
 })
 
-t.test('nobody is signed in as the person who sends them a link', async (t) => {
+t.test('does not sign a person in as the sender of a link', async (t) => {
   const attacker = aBrowser()
   const state = await begun(attacker)
   const victim = aBrowser()
   t.match(await back(victim, state, eve.email), invalid)
   const { browser: _, ...rest } = JSON.parse(state)
   const bare = JSON.stringify({ ...rest, browser: hash('sha256', JSON.stringify(rest)) })
-  t.match(await back(victim, bare, eve.email), invalid, 'no cookie equals no digest')
+  t.match(await back(victim, bare, eve.email), invalid, 'a missing cookie matches no digest')
   await begun(victim)
-  t.match(await back(victim, state, eve.email), invalid, 'nor does the cookie of another sign-in')
+  t.match(await back(victim, state, eve.email), invalid, 'rejects the cookie of another sign-in')
   const changed = JSON.stringify({ ...JSON.parse(await begun(victim)), scope: 'openid email' })
-  t.match(await back(victim, changed, ada.email), invalid, 'the state is as it was sent')
+  t.match(await back(victim, changed, ada.email), invalid, 'the state is unchanged')
 })
 
-t.test('what a client library began gets a code for its own verifier and no session', async (t) => {
+t.test('gives a client library a code for its verifier and no session', async (t) => {
   const browser = aBrowser()
   const made = JSON.parse(await begun(browser, FOREIGN_FETCH))
-  t.same(browser.lastCookies, [], 'a foreign page gets no cookie')
+  t.same(browser.lastCookies, [], 'gives a foreign page no cookie')
   const state = JSON.stringify({ ...made, ...request })
   const { location } = await back(browser, state, ada.email)
   t.same(browser.lastCookies, [])

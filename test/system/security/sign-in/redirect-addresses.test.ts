@@ -1,4 +1,4 @@
-/** Where a code may be sent to: no address that a browser would run instead of visit, on any path that writes one. */
+/** Redirect URIs for codes: URLs that a browser would execute are rejected on every write path. */
 import t from 'tap'
 import { isSafeRedirect } from '../../../../shared/access/credentials/clients.ts'
 import { openBotica } from '../../../fixtures/botica.ts'
@@ -45,34 +45,37 @@ for (const uri of REFUSED) t.equal(isSafeRedirect(uri), false, JSON.stringify(ur
 const botica = await openBotica(t)
 const { admin, anonymous, project, superAdmin, services } = botica
 
-t.test('every path that writes a client refuses them, for administrators too', async (t) => {
-  const client = await admin.create({ resourceType: 'ClientApplication', name: 'App' })
-  for (const changes of [
-    { redirectUris: ['https://app.example/', 'JavaScript:alert(1)'] },
-    { redirectUri: 'data:text/html,x' },
-  ]) {
-    for (const [way, status] of await changedEveryWay(admin, client, changes)) {
-      t.equal(status, 400, way)
+t.test(
+  'rejects script URLs on every path that writes a client, even by administrators',
+  async (t) => {
+    const client = await admin.create({ resourceType: 'ClientApplication', name: 'App' })
+    for (const changes of [
+      { redirectUris: ['https://app.example/', 'JavaScript:alert(1)'] },
+      { redirectUri: 'data:text/html,x' },
+    ]) {
+      for (const [way, status] of await changedEveryWay(admin, client, changes)) {
+        t.equal(status, 400, way)
+      }
+      const path = `ClientApplication/${client.id}`
+      t.equal((await superAdmin.put(path, { ...client, ...changes })).status, 400)
+      const made = await admin.post<Raw>('ClientApplication', {
+        ...client,
+        id: undefined,
+        ...changes,
+      })
+      t.equal(made.status, 400)
+      t.match(made.body.issue[0].expression[0], /^ClientApplication\.redirectUri/)
+      const byRoute = await admin.post(`/admin/projects/${project.id}/client`, {
+        name: 'App',
+        ...changes,
+      })
+      t.equal(byRoute.status, 400)
     }
-    const path = `ClientApplication/${client.id}`
-    t.equal((await superAdmin.put(path, { ...client, ...changes })).status, 400)
-    const made = await admin.post<Raw>('ClientApplication', {
-      ...client,
-      id: undefined,
-      ...changes,
-    })
-    t.equal(made.status, 400)
-    t.match(made.body.issue[0].expression[0], /^ClientApplication\.redirectUri/)
-    const byRoute = await admin.post(`/admin/projects/${project.id}/client`, {
-      name: 'App',
-      ...changes,
-    })
-    t.equal(byRoute.status, 400)
-  }
-  t.equal((await admin.get(`ClientApplication/${client.id}/_history/2`)).status, 404)
-})
+    t.equal((await admin.get(`ClientApplication/${client.id}/_history/2`)).status, 404)
+  },
+)
 
-t.test('the safe ones are taken', async (t) => {
+t.test('accepts safe redirect URIs', async (t) => {
   const { redirectUris } = await admin.create({
     resourceType: 'ClientApplication',
     name: 'App',
@@ -81,7 +84,7 @@ t.test('the safe ones are taken', async (t) => {
   t.same(redirectUris, SAFE)
 })
 
-t.test('one that was stored before it was checked gets no code', async (t) => {
+t.test('sends no code to a script URL stored before the check existed', async (t) => {
   const uri = 'data:text/html,x'
   const { id } = await admin.create({
     resourceType: 'ClientApplication',

@@ -37,7 +37,6 @@ const redeem = (code: unknown) =>
     code_verifier: verifier,
   })
 
-/** The person's browser after the page, where they have allowed `allowed` of `scope`. */
 async function signedIn(
   fields: { email?: string; clientId?: string; scope?: string; allowed?: string } = {},
 ) {
@@ -53,7 +52,6 @@ async function signedIn(
 
 const parametersOf = (location: URL | undefined) => Object.fromEntries(location?.searchParams ?? [])
 
-/** An ID token of ours in every respect but those of `changes`. */
 async function forged(token: string, changes: Record<string, unknown>, key?: Uint8Array) {
   const [signing] = services.tokens.keys.keys
   if (signing === undefined) throw new Error('There is no key')
@@ -63,7 +61,7 @@ async function forged(token: string, changes: Record<string, unknown>, key?: Uin
     .sign(key ?? signing.privateKey)
 }
 
-t.test('an ID token is no session', async (t) => {
+t.test('does not accept an ID token as a session', async (t) => {
   const { tokens } = await signedIn()
   const elsewhere = openBrowser(baseUrl, publicUrl)
   const silent = await elsewhere.navigate(query({ id_token_hint: tokens.id_token }))
@@ -73,11 +71,15 @@ t.test('an ID token is no session', async (t) => {
   t.equal(page.location?.searchParams.get('login'), null)
 })
 
-t.test('a hint that cannot be believed leads to the sign-in page', async (t) => {
+t.test('shows the sign-in page for an invalid hint', async (t) => {
   const { browser, tokens } = await signedIn()
   const { id_token } = tokens
   const own = await browser.navigate(query({ id_token_hint: id_token }))
-  t.match(parametersOf(own.location), { code: String, state: 's' }, 'an own one is no obstacle')
+  t.match(
+    parametersOf(own.location),
+    { code: String, state: 's' },
+    'a hint of the same person is accepted',
+  )
 
   const now = Math.floor(Date.now() / 1000)
   const { tokens: theirs } = await signedIn({ email: stranger.email })
@@ -100,7 +102,7 @@ t.test('a hint that cannot be believed leads to the sign-in page', async (t) => 
   }
 })
 
-t.test('a silent answer never has more than the person has consented to', async (t) => {
+t.test('limits silent responses to the consent of the person', async (t) => {
   const scope = 'openid profile user/Patient.rs user/Observation.rs'
   const { browser, tokens } = await signedIn({ scope, allowed: 'openid user/Patient.rs' })
   t.equal(tokens.scope, 'openid user/Patient.rs')
@@ -110,7 +112,7 @@ t.test('a silent answer never has more than the person has consented to', async 
     'openid user/Patient.cruds',
     'openid user/*.rs',
     'openid user/Patient.rs offline_access',
-    // Without its SMART words a scope allows all that the person may do.
+    // A scope without SMART words allows everything that the person may do.
     'openid',
     'openid unknown',
   ]
@@ -128,7 +130,7 @@ t.test('a silent answer never has more than the person has consented to', async 
   )
 })
 
-t.test('consent given in the session is what later silent answers have', async (t) => {
+t.test('uses consent given in the session for later silent responses', async (t) => {
   const { browser } = await signedIn({ scope: 'openid user/Patient.rs' })
   const scope = 'openid user/Patient.rs user/Observation.rs'
   const page = await browser.navigate(query({ scope, prompt: '' }))
@@ -147,7 +149,7 @@ t.test('consent given in the session is what later silent answers have', async (
   t.match(parametersOf(after.location), { code: String })
 })
 
-t.test('consent names who asks, for whom and for what', async (t) => {
+t.test('shows client, person and scope on the consent page', async (t) => {
   const browser = openBrowser(baseUrl, publicUrl)
   const scope = 'openid offline_access patient/*.rs user/MedicationRequest.cud'
   const credentials = { email: person.email, password: PASSWORD, clientId: app.id, redirectUri }
