@@ -75,71 +75,67 @@ interface AwaitedChange {
 /** Which version a delivery is about. */
 export type VersionPlace = Pick<Delivery, 'project' | 'type' | 'resource' | 'ver' | 'change'>
 
-export interface Events {
-  /** The next changes of the outbox; with none waiting nothing happens. One transaction. */
-  match(count: number, options: MatchOptions): Promise<MatchResult>
-  /** Settles what was received, and takes what is due, as far as there is room. One transaction. */
-  leaseDue(room: WorkerCapacity, received: readonly Receipt[]): Promise<readonly Delivery[]>
-  /** The version that a delivery is about; `last` of a deletion. Undefined when it is gone. */
-  deliveredVersion(delivery: VersionPlace): Promise<VersionRow | undefined>
-  /** The Subscription as it is now; undefined when it waits for nothing any more. */
-  currentSubscription(delivery: Delivery): Promise<ActiveSubscription | undefined>
-  /** The newest version of the resource of a delivery and whether it is deleted. */
-  newestVersion(delivery: Delivery): Promise<{ readonly ver: number; readonly isDeleted: boolean }>
-  /**
-   * Returns what a Principal sees of a version, whether it is the newest or not; undefined: nothing. Also undefined
-   * where it does not see that the change is one that was `waited` for.
-   */
-  visibleVersion(
-    principal: Principal,
-    row: VersionRow,
-    waited?: AwaitedChange,
-  ): Promise<Version | undefined>
-}
-
 const NOTHING: MatchResult = { events: [], deliveries: [], notifications: [], hasMore: false }
 
-export function createEvents(store: StoreContext): Events {
-  return {
-    match: (count, options) =>
-      store.transact(async (inner) => {
-        const { events, taken, hasMore } = await lockOutboxEvents(inner.connection, count)
-        if (taken.length === 0) return { ...NOTHING, hasMore: false }
-        const matched = await matchTaken(inner, events, options)
-        await Promise.all([
-          addDeliveries(inner.connection, matched.deliveries),
-          matched.notifications.length > 0 && options.publish(matched.notifications),
-          deleteOutboxEvents(inner.connection, taken),
-        ])
-        return { events, ...matched, hasMore }
-      }, []),
-    leaseDue: (room, received) =>
-      store.transact(async ({ connection }) => {
-        // They share a round trip.
-        const [, taken] = await Promise.all([
-          deliveriesReceived(connection, received),
-          room.hooks + room.bots === 0 ? [] : leaseDeliveries(connection, room),
-        ])
-        return taken
-      }, TAKE_LOCKS),
-    deliveredVersion: (delivery) =>
-      readVersion(
-        store,
-        filedIn(delivery),
-        delivery,
-        delivery.ver - (delivery.change === 'delete' ? 1 : 0),
-      ),
-    async currentSubscription({ project, subscription: id, terms: ver }) {
-      return ver === undefined
-        ? undefined
-        : store.watchers.active(store.connection, { project, id, ver })
-    },
-    async newestVersion(delivery) {
-      const row = await readVersion(store, filedIn(delivery), delivery)
-      return { ver: row?.ver ?? 0, isDeleted: row === undefined || row.content === null }
-    },
-    visibleVersion: (principal, row, waited) => versionSeen(store, principal, row, waited),
-  }
+/** Matches the next changes of the outbox; with none waiting nothing happens. One transaction. */
+export function matchEvents(
+  store: StoreContext,
+  count: number,
+  options: MatchOptions,
+): Promise<MatchResult> {
+  return store.transact(async (inner) => {
+    const { events, taken, hasMore } = await lockOutboxEvents(inner.connection, count)
+    if (taken.length === 0) return NOTHING
+    const matched = await matchTaken(inner, events, options)
+    await Promise.all([
+      addDeliveries(inner.connection, matched.deliveries),
+      matched.notifications.length > 0 && options.publish(matched.notifications),
+      deleteOutboxEvents(inner.connection, taken),
+    ])
+    return { events, ...matched, hasMore }
+  }, [])
+}
+
+/** Settles what was received, and takes what is due, as far as there is room. One transaction. */
+export function leaseDue(
+  store: StoreContext,
+  room: WorkerCapacity,
+  received: readonly Receipt[],
+): Promise<readonly Delivery[]> {
+  return store.transact(async ({ connection }) => {
+    // They share a round trip.
+    const [, taken] = await Promise.all([
+      deliveriesReceived(connection, received),
+      room.hooks + room.bots === 0 ? [] : leaseDeliveries(connection, room),
+    ])
+    return taken
+  }, TAKE_LOCKS)
+}
+
+/** The version that a delivery is about; `last` of a deletion. Undefined when it is gone. */
+export function deliveredVersion(
+  store: StoreContext,
+  delivery: VersionPlace,
+): Promise<VersionRow | undefined> {
+  const ver = delivery.ver - (delivery.change === 'delete' ? 1 : 0)
+  return readVersion(store, filedIn(delivery), delivery, ver)
+}
+
+/** The Subscription as it is now; undefined when it waits for nothing any more. */
+export async function currentSubscription(
+  { connection, watchers }: StoreContext,
+  { project, subscription: id, terms: ver }: Delivery,
+): Promise<ActiveSubscription | undefined> {
+  return ver === undefined ? undefined : watchers.active(connection, { project, id, ver })
+}
+
+/** The newest version of the resource of a delivery and whether it is deleted. */
+export async function newestVersion(
+  store: StoreContext,
+  delivery: Delivery,
+): Promise<{ readonly ver: number; readonly isDeleted: boolean }> {
+  const row = await readVersion(store, filedIn(delivery), delivery)
+  return { ver: row?.ver ?? 0, isDeleted: row === undefined || row.content === null }
 }
 
 async function matchTaken(
@@ -212,11 +208,15 @@ async function watcherAt(
   return subscription && watcherFrom(watch.project, watch.id, subscription, own)
 }
 
-async function versionSeen(
+/**
+ * Returns what a Principal sees of a version, whether it is the newest or not; undefined: nothing. Also undefined
+ * where it does not see that the change is one that was `waited` for.
+ */
+export async function visibleVersion(
   store: StoreContext,
   principal: Principal,
   row: VersionRow,
-  waited: AwaitedChange | undefined,
+  waited?: AwaitedChange,
 ): Promise<Version | undefined> {
   if (!may(principal, typeName(row.type), 'read')) return undefined
   const [rulings] = await decideContents(store, principal, ['read'], [row])
@@ -261,16 +261,16 @@ async function readVersion(
 
 // The body of a notification: a version as its receiver may see it.
 
-/** JSON text with its platform meta and signed addresses; undefined when the Principal may not see it: see `events.seen`. */
+/** JSON text with its platform meta and signed addresses; undefined when the Principal may not see it. */
 export async function eventBody(
   services: Services,
   principal: Principal,
   row: VersionRow,
   waited?: AwaitedChange,
 ): Promise<string | undefined> {
-  const version = await services.repository
-    .withStore(createEvents)
-    .visibleVersion(principal, row, waited)
+  const version = await services.repository.withStore((store) =>
+    visibleVersion(store, principal, row, waited),
+  )
   if (version === undefined) return undefined
   const text = present(version, principal, true)
   if (version.type === 'Binary') return signBinary(services, principal, version, text)

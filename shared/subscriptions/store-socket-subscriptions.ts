@@ -35,44 +35,32 @@ export interface SocketWatch {
   readonly watched: string
 }
 
-interface SocketSubscriptions {
-  /** The row of the version, which nobody stores. Errors: 400, 403. */
-  compose(principal: Principal, subscription: Resource, id?: string): Promise<VersionRow>
-  /** Returns what a Principal sees of it, if it may do all this; undefined: nothing. */
-  visibleVersion(
-    principal: Principal,
-    row: VersionRow,
-    interactions: readonly Interaction[],
-  ): Promise<Version | undefined>
-  /** Changes that begin after this are matched for so long. One statement. */
-  watch(watches: readonly SocketWatch[], forMs: number): Promise<void>
-  unwatch(ids: readonly string[]): Promise<void>
+/** Returns what a Principal sees of it, if it may do all this; undefined: nothing. */
+export async function visibleSubscription(
+  store: StoreContext,
+  principal: Principal,
+  row: VersionRow,
+  interactions: readonly Interaction[],
+): Promise<Version | undefined> {
+  const type = typeName(row.type)
+  const isNear = principal.isSuperAdmin || principal.project.number === row.project
+  if (!isNear || !interactions.every((item) => may(principal, type, item))) return undefined
+  const [rulings] = await decideContents(store, principal, interactions, [row])
+  if (!interactions.every((item) => rulings?.[item] !== undefined)) return undefined
+  return redactFor(principal, toVersion(row), hiddenBy(rulings?.read))
 }
 
-export function createSocketSubscriptions(store: StoreContext): SocketSubscriptions {
-  return {
-    compose: (principal, subscription, id) => compose(store, principal, subscription, id),
-    async visibleVersion(principal, row, interactions) {
-      const type = typeName(row.type)
-      const isNear = principal.isSuperAdmin || principal.project.number === row.project
-      if (!isNear || !interactions.every((item) => may(principal, type, item))) return undefined
-      const [rulings] = await decideContents(store, principal, interactions, [row])
-      if (!interactions.every((item) => rulings?.[item] !== undefined)) return undefined
-      return redactFor(principal, toVersion(row), hiddenBy(rulings?.read))
-    },
-    watch: (watches, forMs) => watch(store.connection, watches, forMs),
-    async unwatch(ids) {
-      if (ids.length === 0) return
-      await store.connection.query({
-        name: 'socket-unwatch',
-        text: 'delete from active_subscription where id = any($1) and until is not null',
-        values: [ids],
-      })
-    },
-  }
+export async function unwatch(connection: Connection, ids: readonly string[]): Promise<void> {
+  if (ids.length === 0) return
+  await connection.query({
+    name: 'socket-unwatch',
+    text: 'delete from active_subscription where id = any($1) and until is not null',
+    values: [ids],
+  })
 }
 
-async function compose(
+/** The row of the version, which nobody stores. Errors: 400, 403. */
+export async function compose(
   store: StoreContext,
   principal: Principal,
   subscription: Resource,
@@ -111,7 +99,8 @@ async function compose(
   return writtenRow(prepared, new Date())
 }
 
-async function watch(
+/** Changes that begin after this are matched for so long. One statement. */
+export async function watch(
   connection: Connection,
   watches: readonly SocketWatch[],
   forMs: number,
@@ -142,7 +131,7 @@ export async function removeOldWatches(connection: Connection): Promise<void> {
   })
 }
 
-// * Subscriptions of web sockets, which web processes and workers share: each is a text in Redis that
+// Subscriptions of web sockets, which web processes and workers share: each is a text in Redis that
 // expires unless a process with a bound socket renews it.
 
 /** Without a binding. */
